@@ -1,0 +1,1 @@
+"""Embedded services: a real Kafka broker, a Spark Connect server and Dagster, on loopback, from pinned jars."""

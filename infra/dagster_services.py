@@ -1,0 +1,110 @@
+"""The Dagster UI and daemon on the project's workspace."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+from infra import state
+from infra.home import Home
+from infra.ports import DAGSTER_VARIABLE, LOOPBACK, choose_ports
+from infra.process import ServiceSpec
+from platform_assets.errors import ConfigurationError
+
+WEBSERVER: Final[Literal["dagster-webserver"]] = "dagster-webserver"
+DAEMON: Final[Literal["dagster-daemon"]] = "dagster-daemon"
+INSTANCE_FILE: Final = Path(__file__).with_name("dagster.yaml")
+START_TIMEOUT_SECONDS: Final = 240.0
+
+_DAEMON_READY: Final = b"Instance is configured with the following daemons"
+
+
+def prepare(home: Home) -> None:
+    """Create `DAGSTER_HOME` with the project's instance settings, unless it has its own.
+
+    Raises:
+        ConfigurationError: the folder cannot be written.
+    """
+    settings = home.dagster / "dagster.yaml"
+    try:
+        home.dagster.mkdir(parents=True, exist_ok=True)
+        if not settings.exists():
+            shutil.copyfile(INSTANCE_FILE, settings)
+    except OSError as error:
+        raise ConfigurationError(f"DAGSTER_HOME {home.dagster} cannot be written: {error}") from error
+
+
+def webserver_spec(
+    home: Home, workspace: Path, addresses: Mapping[str, str], *, environ: Mapping[str, str] | None = None
+) -> ServiceSpec:
+    """Say how to start the UI.
+
+    Args:
+        home: whose.
+        workspace: the workspace file; its folder is the working directory.
+        addresses: what the code in it needs, as `platform.environment` gives it.
+        environ: the environment to read; the process's own by default.
+
+    Raises:
+        PortTakenError, ConfigurationError: from `DAGSTER_PORT`.
+    """
+    env = os.environ if environ is None else environ
+    (port,) = choose_ports(1, DAGSTER_VARIABLE, remembered=state.remembered_ports(home, WEBSERVER), environ=env)
+    state.remember_ports(home, WEBSERVER, (port,))
+    return ServiceSpec(
+        name=WEBSERVER,
+        command=(
+            sys.executable, "-m", "dagster_webserver", "--host", LOOPBACK, "--port", str(port),
+            "--workspace", str(workspace),
+        ),
+        environment=_environment(home, addresses),
+        directory=workspace.parent,
+        log=home.log_file(WEBSERVER),
+        address=f"http://{LOOPBACK}:{port}",
+        ports=(port,),
+        timeout=START_TIMEOUT_SECONDS,
+        ready=lambda: web_answers(port),
+    )  # fmt: skip
+
+
+def daemon_spec(home: Home, workspace: Path, addresses: Mapping[str, str]) -> ServiceSpec:
+    """Say how to start the daemon that runs sensors, the run queue and run monitoring; arguments as above."""
+    log = home.log_file(DAEMON)
+    return ServiceSpec(
+        name=DAEMON,
+        command=(sys.executable, "-m", "dagster._daemon", "run", "--workspace", str(workspace)),
+        environment=_environment(home, addresses),
+        directory=workspace.parent,
+        log=log,
+        address=str(home.dagster),
+        ports=(),
+        timeout=START_TIMEOUT_SECONDS,
+        ready=lambda: log.is_file() and _DAEMON_READY in log.read_bytes(),
+    )
+
+
+def web_answers(port: int) -> bool:
+    """Whether a Dagster UI answers on this loopback port."""
+    # No proxy setting of the environment has a say about loopback.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://{LOOPBACK}:{port}/server_info", timeout=2.0) as answer:
+            return b"dagster_webserver_version" in answer.read(4096)
+    except (OSError, ValueError, urllib.error.URLError):
+        return False
+
+
+def _environment(home: Home, addresses: Mapping[str, str]) -> dict[str, str]:
+    return {
+        **addresses,
+        "DAGSTER_HOME": str(home.dagster),
+        "PLATFORM_HOME": str(home.root),
+        "DAGSTER_DISABLE_TELEMETRY": "yes",
+        "PYTHONUNBUFFERED": "1",
+    }

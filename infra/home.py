@@ -1,0 +1,114 @@
+"""Where the platform keeps its data: one folder, everything below it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from platform_assets.errors import ConfigurationError
+
+CHECKOUT: Final = Path(__file__).resolve().parent.parent
+"""The folder that holds `infra/` and `workspace.yaml`."""
+
+HOME_VARIABLE: Final = "PLATFORM_HOME"
+JARS_VARIABLE: Final = "PLATFORM_JARS"
+LAKE_VARIABLE: Final = "LAKE_ROOT"
+DAGSTER_VARIABLE: Final = "DAGSTER_HOME"
+
+_SEPARATORS: Final = frozenset({os.pathsep, ",", "\n"})
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Absolute paths of one platform; two homes share nothing except, if `PLATFORM_JARS` says so, their jars.
+
+    Attributes:
+        root: the data folder.
+        jars: the verified jars, one folder a set.
+        lake: the lake root as text, since it may be an object store's URI.
+        dagster: the `DAGSTER_HOME` folder.
+    """
+
+    root: Path
+    jars: Path
+    lake: str
+    dagster: Path
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Home:
+        """Read `PLATFORM_HOME`, `PLATFORM_JARS`, `LAKE_ROOT` and `DAGSTER_HOME`; unset ones lie in the data folder.
+
+        Args:
+            environ: the environment to read; the process's own by default.
+
+        Returns:
+            The home, its paths absolute. Nothing is created.
+        """
+        env = os.environ if environ is None else environ
+        root = absolute(env.get(HOME_VARIABLE) or CHECKOUT / ".platform")
+        return cls(
+            root=root,
+            jars=absolute(env.get(JARS_VARIABLE) or root / "jars"),
+            lake=env.get(LAKE_VARIABLE) or str(root / "lake"),
+            dagster=absolute(env.get(DAGSTER_VARIABLE) or root / "dagster"),
+        )
+
+    @property
+    def kafka(self) -> Path:
+        """Kafka's log directory."""
+        return self.root / "kafka"
+
+    @property
+    def spark(self) -> Path:
+        """Spark's scratch: its warehouse, shuffle files and working directory."""
+        return self.root / "spark"
+
+    @property
+    def logs(self) -> Path:
+        """One log file a service."""
+        return self.root / "logs"
+
+    @property
+    def run(self) -> Path:
+        """Run state and secrets; readable by the owner alone."""
+        return self.root / "run"
+
+    @property
+    def state_file(self) -> Path:
+        """What runs: addresses and process records, as JSON."""
+        return self.run / "state.json"
+
+    @property
+    def token_file(self) -> Path:
+        """The Spark Connect token."""
+        return self.run / "spark.token"
+
+    def log_file(self, service: str) -> Path:
+        """The log of one service."""
+        return self.logs / f"{service}.log"
+
+    def prepare(self) -> None:
+        """Create the folders that every service needs.
+
+        Raises:
+            ConfigurationError: a path holds a character that Java or Kafka takes for the end of a path.
+            OSError: the data folder cannot be written.
+        """
+        for path in (self.root, self.jars):
+            if bad := sorted(set(str(path)) & _SEPARATORS):
+                raise ConfigurationError(
+                    f"{str(path)!r} cannot hold {bad[0]!r}: set {HOME_VARIABLE} to another folder."
+                )
+        for folder in (self.root, self.logs, self.spark):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.run.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # mkdir's mode yields to the umask and to a folder that is there already.
+        self.run.chmod(0o700)
+
+
+def absolute(path: str | Path) -> Path:
+    """Expand `~` and make the path absolute, without following links."""
+    return Path(os.path.abspath(Path(path).expanduser()))

@@ -1,0 +1,72 @@
+"""Ask a broker for its metadata over a plain socket.
+
+A client library would do, and would log each refused connection while the broker starts. This is one request.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Final
+
+METADATA_KEY: Final = 3
+METADATA_VERSION: Final = 4
+"""Answers brokers and cluster id, and predates the compact encoding. Brokers of version 4 still know it."""
+
+_TIMEOUT_SECONDS: Final = 2.0
+_LIMIT_BYTES: Final = 1 << 20
+
+
+def answers(host: str, port: int, cluster_id: str) -> bool:
+    """Whether a broker of this cluster answers here and has registered itself, so that it can lead partitions.
+
+    Args:
+        host: loopback address.
+        port: the client listener's.
+        cluster_id: the id that its storage was formatted with; another cluster's answer counts as none.
+    """
+    try:
+        brokers, found = metadata(host, port)
+    except (OSError, ValueError, struct.error):
+        return False
+    return brokers > 0 and found == cluster_id
+
+
+def metadata(host: str, port: int) -> tuple[int, str | None]:
+    """Return the number of live brokers and the cluster id.
+
+    Raises:
+        OSError: nobody answers in time.
+        ValueError, struct.error: what answers speaks another protocol.
+    """
+    client = b"platform-probe"
+    # No topics asked for (an empty list), none to be created.
+    body = struct.pack(">hhih", METADATA_KEY, METADATA_VERSION, 1, len(client)) + client + struct.pack(">i?", 0, False)
+    with socket.create_connection((host, port), _TIMEOUT_SECONDS) as connection:
+        connection.sendall(struct.pack(">i", len(body)) + body)
+        size = struct.unpack(">i", _read(connection, 4))[0]
+        if not 0 < size <= _LIMIT_BYTES:
+            raise ValueError(f"an answer of {size} bytes")
+        answer = _read(connection, size)
+    brokers = struct.unpack_from(">i", answer, 8)[0]
+    position = 12
+    for _ in range(brokers):
+        position += 4
+        position = _after_string(answer, position) + 4
+        position = _after_string(answer, position)
+    length = struct.unpack_from(">h", answer, position)[0]
+    return brokers, None if length < 0 else answer[position + 2 : position + 2 + length].decode("utf-8")
+
+
+def _after_string(data: bytes, position: int) -> int:
+    return position + 2 + max(0, int(struct.unpack_from(">h", data, position)[0]))
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        chunk = connection.recv(size - len(data))
+        if not chunk:
+            raise ConnectionError("the connection was closed")
+        data += chunk
+    return data

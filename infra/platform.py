@@ -1,0 +1,292 @@
+"""The embedded platform as a whole: up, down, what runs, and the environment that others need to use it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from infra import broker, connect_probe, dagster_services, jars, kafka_probe, spark_server, state
+from infra.broker import BrokerSettings
+from infra.dagster_services import DAEMON, WEBSERVER
+from infra.home import CHECKOUT, Home
+from infra.jarlock import JarSet
+from infra.ports import DAGSTER_VARIABLE, KAFKA_VARIABLE, LOOPBACK, SPARK_VARIABLE, ensure_free, port_of
+from infra.process import ProcessRecord, is_alive
+from infra.spark_server import SparkSettings
+from infra.supervisor import GRACE_SECONDS, Launch, Reporter, bring_up, end, signals_end_in_order
+from platform_assets.errors import ConfigurationError
+
+KAFKA_ADDRESS: Final = "KAFKA_BOOTSTRAP_SERVERS"
+SPARK_ADDRESS: Final = "SPARK_REMOTE"
+DAGSTER_FOLDER: Final = "DAGSTER_HOME"
+LAKE_ROOT: Final = "LAKE_ROOT"
+
+Service = Literal["kafka", "spark", "dagster-webserver", "dagster-daemon"]
+SERVICES: Final[tuple[Service, ...]] = ("kafka", "spark", "dagster-webserver", "dagster-daemon")
+
+_GIVEN_BY: Final[Mapping[Service, str]] = {
+    "kafka": KAFKA_ADDRESS,
+    "spark": SPARK_ADDRESS,
+    "dagster-webserver": DAGSTER_FOLDER,
+    "dagster-daemon": DAGSTER_FOLDER,
+}
+_PORT_VARIABLE: Final[Mapping[Service, str]] = {
+    "kafka": KAFKA_VARIABLE,
+    "spark": SPARK_VARIABLE,
+    "dagster-webserver": DAGSTER_VARIABLE,
+}
+_JARS: Final[tuple[tuple[JarSet, Service], ...]] = (("broker", "kafka"), ("spark", "spark"))
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """What `up` starts, and with which settings.
+
+    Attributes:
+        services: which of them, less those that the environment gives.
+        workspace: the Dagster workspace file; the checkout's own by default.
+        broker: heap and server properties.
+        spark: heap, master and settings.
+    """
+
+    services: Sequence[Service] = SERVICES
+    workspace: Path = CHECKOUT / "workspace.yaml"
+    broker: BrokerSettings = field(default_factory=BrokerSettings)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceState:
+    """One service as it is now.
+
+    Attributes:
+        service: its name.
+        status: `running`; `starting` or left half-started; `dead`, started once and gone; `given` by the environment;
+            `stopped`.
+        address: where it listens, without secrets; None if it does not run here.
+        pid: its process id; None if it does not run here.
+        log: its log file; None if it was never started.
+    """
+
+    service: Service
+    status: Literal["running", "starting", "dead", "given", "stopped"]
+    address: str | None = None
+    pid: int | None = None
+    log: str | None = None
+
+
+def up(
+    home: Home | None = None,
+    options: UpOptions | None = None,
+    *,
+    report: Reporter = print,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[ServiceState, ...]:
+    """Start what does not run and is not given by the environment. A second call starts only what has died since.
+
+    If a service fails, or the program is interrupted, all that this call started is ended again.
+
+    Args:
+        home: where all is kept; from the environment by default.
+        options: which services, with which settings.
+        report: told each step.
+        environ: the environment to read; the process's own by default.
+
+    Returns:
+        The state of each service.
+
+    Raises:
+        ServiceStartError: a service did not come up; names its log.
+        PortTakenError: a port asked for is in use.
+        JavaNotFoundError, JarMismatchError: what the services need is missing or not what was locked.
+        ConfigurationError: a setting is wrong, or the run state is damaged.
+        BusyError: another command starts or ends services of this home.
+    """
+    env = os.environ if environ is None else environ
+    place = home or Home.from_environment(env)
+    chosen = options or UpOptions()
+    wanted = [service for service in chosen.services if not env.get(_GIVEN_BY[service])]
+    begun = time.monotonic()
+    with signals_end_in_order(), state.exclusive(place):
+        for service in chosen.services:
+            if service not in wanted:
+                report(f"{service}: given by {_GIVEN_BY[service]}, not started")
+        sets = [jar_set for jar_set, service in _JARS if service in wanted]
+        if sets:
+            jars.install(place, sets, report=report, environ=env)
+        engines = [_launch(place, service, chosen, env) for service in wanted if service in ("kafka", "spark")]
+        dagster = [_launch(place, service, chosen, env) for service in wanted if service in (WEBSERVER, DAEMON)]
+        _check_ports(place, wanted, env)
+        started: list[ProcessRecord] = []
+        try:
+            started += bring_up(place, engines, report)
+            # Dagster is given the engines' addresses, so it comes after them.
+            if dagster:
+                dagster_services.prepare(place)
+            started += bring_up(place, dagster, report)
+        except BaseException:
+            for record in reversed(started):
+                end(place, record, report)
+            raise
+    report(f"up after {time.monotonic() - begun:.1f} s")
+    return running_state(place, environ=env)
+
+
+def down(home: Home | None = None, *, services: Sequence[Service] = SERVICES, report: Reporter = print) -> int:
+    """End what was started, Dagster first and the broker last.
+
+    Args:
+        home: whose services; from the environment by default.
+        services: which of them.
+        report: told each step.
+
+    Returns:
+        How many services ran.
+
+    Raises:
+        ConfigurationError: the run state is damaged.
+        BusyError: another command starts or ends services of this home.
+    """
+    place = home or Home.from_environment()
+    ended = 0
+    with state.exclusive(place):
+        records = state.read_records(place)
+        for service in reversed(SERVICES):
+            if service in services and (record := records.get(service)) is not None:
+                ended += end(place, record, report, GRACE_SECONDS)
+    if not ended:
+        report("nothing was running")
+    return ended
+
+
+def restart(
+    service: Service,
+    home: Home | None = None,
+    options: UpOptions | None = None,
+    *,
+    report: Reporter = print,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """End one service, if it runs, and start it; raises as `up`."""
+    place = home or Home.from_environment(environ)
+    down(place, services=(service,), report=report)
+    start_service(service, place, options, report=report, environ=environ)
+
+
+def start_service(
+    service: Service,
+    home: Home,
+    options: UpOptions | None = None,
+    *,
+    report: Reporter = print,
+    environ: Mapping[str, str] | None = None,
+) -> ProcessRecord:
+    """Start one service alone, even where the environment gives its address; raises as `up`.
+
+    Returns:
+        Its record, ready.
+    """
+    env = os.environ if environ is None else environ
+    with signals_end_in_order(), state.exclusive(home):
+        sets = [jar_set for jar_set, needed_by in _JARS if needed_by == service]
+        if sets:
+            jars.install(home, sets, report=report, environ=env)
+        if service in (WEBSERVER, DAEMON):
+            dagster_services.prepare(home)
+        bring_up(home, [_launch(home, service, options or UpOptions(), env)], report)
+        return state.read_records(home)[service]
+
+
+def running_state(home: Home | None = None, *, environ: Mapping[str, str] | None = None) -> tuple[ServiceState, ...]:
+    """Tell what runs, from the run state and the process table alone: fast, and no service is asked.
+
+    Raises:
+        ConfigurationError: the run state is damaged.
+    """
+    env = os.environ if environ is None else environ
+    place = home or Home.from_environment(env)
+    records = state.read_records(place)
+    return tuple(_state_of(service, records.get(service), env) for service in SERVICES)
+
+
+def environment(home: Home | None = None, *, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables that a client of the platform needs; those of the environment win.
+
+    Args:
+        home: whose services; from the environment by default.
+        environ: the environment to read; the process's own by default.
+
+    Returns:
+        `KAFKA_BOOTSTRAP_SERVERS`, `SPARK_REMOTE` (which holds the token: never print it), `DAGSTER_HOME` and
+        `LAKE_ROOT`. An address that is neither given nor running is left out.
+
+    Raises:
+        ConfigurationError: the run state is damaged.
+    """
+    env = os.environ if environ is None else environ
+    place = home or Home.from_environment(env)
+    records = {name: record for name, record in state.read_records(place).items() if is_alive(record)}
+    found = {DAGSTER_FOLDER: str(place.dagster), LAKE_ROOT: place.lake}
+    if (kafka := records.get(broker.SERVICE)) is not None:
+        found[KAFKA_ADDRESS] = kafka.address
+    if (spark := records.get(spark_server.SERVICE)) is not None:
+        found[SPARK_ADDRESS] = spark_server.remote(place, spark.address)
+    return found | {
+        name: env[name] for name in (KAFKA_ADDRESS, SPARK_ADDRESS, DAGSTER_FOLDER, LAKE_ROOT) if env.get(name)
+    }
+
+
+def _check_ports(home: Home, wanted: Sequence[Service], env: Mapping[str, str]) -> None:
+    """Look at every port that was asked for before anything starts: the last one taken would end all the others."""
+    records = state.read_records(home)
+    for service in wanted:
+        variable = _PORT_VARIABLE.get(service)
+        if variable is None or not (text := env.get(variable)):
+            continue
+        record = records.get(service)
+        if record is None or not is_alive(record):
+            ensure_free(port_of(text, variable), variable)
+
+
+def _state_of(service: Service, record: ProcessRecord | None, env: Mapping[str, str]) -> ServiceState:
+    if record is not None and is_alive(record):
+        return ServiceState(service, "running" if record.ready else "starting", record.address, record.pid, record.log)
+    if env.get(_GIVEN_BY[service]):
+        return ServiceState(service, "given")
+    if record is None:
+        return ServiceState(service, "stopped")
+    return ServiceState(service, "dead", log=record.log)
+
+
+def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, str]) -> Launch:
+    if service == "kafka":
+        return Launch(
+            service,
+            lambda: broker.broker_spec(home, options.broker, environ=env),
+            lambda record: kafka_probe.answers(LOOPBACK, record.ports[0], broker.cluster_id(home) or ""),
+        )
+    if service == "spark":
+        return Launch(
+            service,
+            lambda: spark_server.spark_spec(home, options.spark, environ=env),
+            lambda record: connect_probe.accepts(LOOPBACK, record.ports[0], spark_server.read_token(home) or ""),
+        )
+    if not options.workspace.is_file():
+        raise ConfigurationError(f"there is no Dagster workspace file {options.workspace}: name one that exists.")
+    if service == "dagster-webserver":
+        return Launch(
+            service,
+            lambda: dagster_services.webserver_spec(
+                home, options.workspace, environment(home, environ=env), environ=env
+            ),
+            lambda record: dagster_services.web_answers(record.ports[0]),
+        )
+    return Launch(
+        service,
+        lambda: dagster_services.daemon_spec(home, options.workspace, environment(home, environ=env)),
+        lambda record: True,
+    )

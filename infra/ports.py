@@ -1,0 +1,134 @@
+"""Loopback ports: those asked for, those of last time, or free ones."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from typing import Final
+
+import psutil
+
+from platform_assets.errors import ConfigurationError, PortTakenError
+
+LOOPBACK: Final = "127.0.0.1"
+KAFKA_VARIABLE: Final = "KAFKA_PORT"
+SPARK_VARIABLE: Final = "SPARK_CONNECT_PORT"
+DAGSTER_VARIABLE: Final = "DAGSTER_PORT"
+
+
+def choose_ports(
+    count: int, variable: str, *, remembered: Iterable[int] = (), environ: Mapping[str, str] | None = None
+) -> tuple[int, ...]:
+    """Choose loopback ports for one service.
+
+    The first is the one that the environment asks for, else the one of last time if it is free, so that addresses
+    stay over a restart; the others are those of last time or free ones.
+
+    Args:
+        count: how many.
+        variable: the environment variable that may ask for the first.
+        remembered: the ports of last time, in the same order.
+        environ: the environment to read; the process's own by default.
+
+    Raises:
+        PortTakenError: the port asked for is in use; names its holder where that can be told.
+        ConfigurationError: the variable holds no port.
+    """
+    env = os.environ if environ is None else environ
+    wanted: list[int] = list(remembered)[:count]
+    wanted += [0] * (count - len(wanted))
+    with ExitStack() as held:
+        chosen: list[int] = []
+        if text := env.get(variable):
+            asked = port_of(text, variable)
+            ensure_free(asked, variable)
+            held.enter_context(_listener(asked))
+            chosen.append(asked)
+        for port in wanted[len(chosen) :]:
+            # Holding each until all are chosen keeps them distinct.
+            listener = held.enter_context(_listener(port) if port and is_free(port) else _free_listener())
+            chosen.append(int(listener.getsockname()[1]))
+        return tuple(chosen)
+
+
+def port_of(text: str, variable: str) -> int:
+    """Read a port number.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    if text.isascii() and text.isdigit() and 0 < int(text) < 65536:
+        return int(text)
+    raise ConfigurationError(f"{variable}={text!r} is not a port: give a number from 1 to 65535, or unset it.")
+
+
+def ensure_free(port: int, setting: str) -> None:
+    """Check that nothing listens on a loopback port.
+
+    Raises:
+        PortTakenError: something does.
+    """
+    if not is_free(port):
+        raise PortTakenError(port, holder_of(port), setting)
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port of both loopback addresses.
+
+    `localhost` may mean `::1` first. Whoever listened there would be sent the Spark token, so both have to be free.
+    """
+    if not _can_bind(socket.AF_INET, LOOPBACK, port):
+        return False
+    return not socket.has_ipv6 or _can_bind(socket.AF_INET6, "::1", port)
+
+
+def holder_of(port: int) -> str | None:
+    """Name the process that listens on a port, as `java (pid 4711)`; None where the system does not tell."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if not connection.laddr or connection.status != psutil.CONN_LISTEN:
+                continue
+            if connection.laddr.port == port and connection.pid:
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    except psutil.Error:
+        return None
+    return None
+
+
+def is_listening(port: int) -> bool:
+    """Whether something accepts connections on this port of 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((LOOPBACK, port)) == 0
+
+
+def _can_bind(family: socket.AddressFamily, host: str, port: int) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # As servers do: connections of a former server that linger do not count.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        # A machine without IPv6 loopback has nobody listening there.
+        return error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+    return True
+
+
+def _listener(port: int) -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((LOOPBACK, port))
+    # Bound alone, the port could be bound once more.
+    sock.listen(1)
+    return sock
+
+
+def _free_listener() -> socket.socket:
+    while True:
+        sock = _listener(0)
+        if not socket.has_ipv6 or _can_bind(socket.AF_INET6, "::1", sock.getsockname()[1]):
+            return sock
+        sock.close()

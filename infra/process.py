@@ -1,0 +1,287 @@
+"""Managed child processes: started, awaited and ended by identity, never by name.
+
+A process is known by its pid together with the moment it started, so a pid that the system gave to somebody else is
+never signalled. Its descendants are known by a random mark in their environment, so they are found even after their
+parent died.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from platform_assets.errors import ServiceStartError
+
+MARK_VARIABLE: Final = "PLATFORM_PROCESS_MARK"
+PROBE_INTERVAL_SECONDS: Final = 0.1
+LOG_TAIL_LINES: Final = 15
+LOGS_KEPT: Final = 3
+CANCELLED: Final = "starting was cancelled"
+
+_children: dict[int, subprocess.Popen[bytes]] = {}
+# Held so that a child which outlives this program is not warned about, and so that a dead one is reaped by `poll`.
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSpec:
+    """How to start one service and how to tell that it is ready.
+
+    Attributes:
+        name: as people read it, and the stem of its log file.
+        command: the argument list. Arguments are public: no secret may be among them.
+        environment: added to this process's environment; may hold secrets.
+        directory: the working directory.
+        log: stdout and stderr go here; former logs are kept beside it.
+        address: what others reach it by, without secrets.
+        ports: the loopback ports it listens on.
+        timeout: seconds until it has to be ready.
+        ready: whether it answers; must not block for more than a second or two, and not raise.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    directory: Path
+    log: Path
+    address: str
+    ports: tuple[int, ...]
+    timeout: float
+    ready: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """A started process as it is written to the run state.
+
+    Attributes:
+        service: the spec's name.
+        pid: process id; 0 while it is being started.
+        started: opaque text that tells this process from a later one with the same pid.
+        mark: random text in its environment and that of its descendants.
+        log: its log file.
+        address: what others reach it by, without secrets.
+        ports: the ports it listens on.
+        ready: whether it has answered once.
+    """
+
+    service: str
+    pid: int
+    started: str
+    mark: str
+    log: str
+    address: str
+    ports: tuple[int, ...]
+    ready: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as JSON values."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"ports": list(self.ports)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ProcessRecord:
+        """Read what `to_json` wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is something else.
+        """
+        return cls(
+            service=str(value["service"]),
+            pid=int(value["pid"]),
+            started=str(value["started"]),
+            mark=str(value["mark"]),
+            log=str(value["log"]),
+            address=str(value["address"]),
+            ports=tuple(int(port) for port in value["ports"]),
+            ready=bool(value["ready"]),
+        )
+
+
+def planned(spec: ServiceSpec) -> ProcessRecord:
+    """The record of a process about to be started. Written down first, it lets a crash in between be cleaned up."""
+    return ProcessRecord(spec.name, 0, "", secrets.token_hex(16), str(spec.log), spec.address, spec.ports)
+
+
+def spawn(spec: ServiceSpec, plan: ProcessRecord) -> ProcessRecord:
+    """Start the process in its own session, so that a Ctrl-C in the terminal does not reach it.
+
+    Returns:
+        The plan with pid and start filled in.
+
+    Raises:
+        ServiceStartError: the program cannot be started.
+    """
+    spec.log.parent.mkdir(parents=True, exist_ok=True)
+    spec.directory.mkdir(parents=True, exist_ok=True)
+    _rotate(spec.log)
+    descriptor = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    try:
+        process = subprocess.Popen(
+            spec.command,
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=subprocess.STDOUT,
+            cwd=spec.directory,
+            env={**os.environ, **spec.environment, MARK_VARIABLE: plan.mark},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ServiceStartError(spec.name, str(error), str(spec.log)) from error
+    finally:
+        os.close(descriptor)
+    _children[process.pid] = process
+    return replace(plan, pid=process.pid, started=start_of(process.pid) or "")
+
+
+def wait_ready(spec: ServiceSpec, record: ProcessRecord, cancel: threading.Event | None = None) -> ProcessRecord:
+    """Wait until the service answers.
+
+    Args:
+        spec: what was started.
+        record: as `spawn` returned it.
+        cancel: when set, waiting ends with an error.
+
+    Returns:
+        The record, marked ready.
+
+    Raises:
+        ServiceStartError: the process died, the time ran out or waiting was cancelled; quotes the end of the log.
+    """
+    deadline = time.monotonic() + spec.timeout
+    while True:
+        if not is_alive(record):
+            raise ServiceStartError(spec.name, f"the process ended{_tail_text(spec.log)}", str(spec.log))
+        if spec.ready():
+            return replace(record, ready=True)
+        if time.monotonic() > deadline:
+            reason = f"it was not ready within {spec.timeout:g} s{_tail_text(spec.log)}"
+            raise ServiceStartError(spec.name, reason, str(spec.log))
+        if cancel is not None and cancel.is_set():
+            raise ServiceStartError(spec.name, CANCELLED, str(spec.log))
+        # Returns as soon as the process dies, so that its end is told at once.
+        _await_end(record.pid, PROBE_INTERVAL_SECONDS)
+
+
+def is_alive(record: ProcessRecord) -> bool:
+    """Whether the recorded process runs: the same one, not another with its pid, and no zombie."""
+    if record.pid == 0:
+        return False
+    if (child := _children.get(record.pid)) is not None:
+        child.poll()
+    return start_of(record.pid) == record.started != ""
+
+
+def start_of(pid: int) -> str | None:
+    """Tell when a process started, as opaque text that never changes; None if it does not run.
+
+    On Linux this is the kernel's own count since boot, which a clock that is set anew does not move.
+    """
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        if psutil.LINUX:
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+            return f"{boot}:{fields[19]}"
+        return f"{process.create_time():.2f}"
+    except (psutil.Error, OSError, IndexError):
+        return None
+
+
+def family(record: ProcessRecord) -> list[psutil.Process]:
+    """The recorded process, if it runs, and every running process that carries its mark, descendants last."""
+    members: dict[int, psutil.Process] = {}
+    if is_alive(record):
+        members[record.pid] = psutil.Process(record.pid)
+    for process in psutil.process_iter():
+        try:
+            if process.pid in members or process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if process.environ().get(MARK_VARIABLE) == record.mark:
+                members[process.pid] = process
+        except (psutil.Error, OSError):
+            continue
+    return list(members.values())
+
+
+def terminate(record: ProcessRecord, grace: float) -> bool:
+    """End a service and its descendants: ask first, then kill.
+
+    Args:
+        record: which.
+        grace: seconds from the request to end until the kill.
+
+    Returns:
+        Whether anything had to be ended. Nothing that carries the record's identity runs afterwards.
+    """
+    members = family(record)
+    found = bool(members)
+    if is_alive(record):
+        # The service itself first: it ends its own children in good order.
+        _signal(members[:1], kill=False)
+        _wait_gone(members[:1], grace)
+    _signal(family(record), kill=False)
+    _wait_gone(family(record), min(grace, 5.0))
+    while rest := family(record):
+        _signal(rest, kill=True)
+        _wait_gone(rest, 5.0)
+    if (child := _children.pop(record.pid, None)) is not None:
+        child.poll()
+        child.returncode = child.returncode if child.returncode is not None else 0
+    return found
+
+
+def log_tail(log: Path, lines: int = LOG_TAIL_LINES) -> str:
+    """The last lines of a log; empty if there is none."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - 64 * 1024))
+            return "\n".join(stream.read().decode("utf-8", errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+def _tail_text(log: Path) -> str:
+    tail = log_tail(log)
+    return f"; its last lines:\n{tail}\n" if tail else ""
+
+
+def _rotate(log: Path) -> None:
+    """Keep a few former logs: the one that tells why a service died is the last one's."""
+    for number in range(LOGS_KEPT, 0, -1):
+        older = log if number == 1 else log.with_name(f"{log.name}.{number - 1}")
+        if older.exists():
+            os.replace(older, log.with_name(f"{log.name}.{number}"))
+
+
+def _signal(processes: Sequence[psutil.Process], *, kill: bool) -> None:
+    for process in processes:
+        try:
+            # psutil checks the start time before it signals.
+            process.kill() if kill else process.terminate()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def _wait_gone(processes: Sequence[psutil.Process], timeout: float) -> None:
+    psutil.wait_procs(list(processes), timeout=timeout)
+
+
+def _await_end(pid: int, timeout: float) -> None:
+    child = _children.get(pid)
+    try:
+        if child is not None:
+            child.wait(timeout)
+        else:
+            psutil.Process(pid).wait(timeout)
+    except (subprocess.TimeoutExpired, psutil.TimeoutExpired, psutil.NoSuchProcess):
+        return

@@ -1,0 +1,171 @@
+"""One Spark Connect server on loopback, with the Kafka and Delta jars, that asks for a token."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from infra import state
+from infra.connect_probe import accepts
+from infra.home import Home
+from infra.ivy import pyspark_jars
+from infra.jars import class_path
+from infra.java import SPARK_OPTIONS, UNICODE_PATHS, find_java
+from infra.ports import LOOPBACK, SPARK_VARIABLE, choose_ports
+from infra.process import ServiceSpec
+
+SERVICE: Final = "spark"
+HEAP_VARIABLE: Final = "SPARK_HEAP"
+TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+"""Spark's own variable: the server reads its token there, out of sight of argument lists and logs."""
+
+LOGGING_FILE: Final = Path(__file__).with_name("spark-log4j2.properties")
+START_TIMEOUT_SECONDS: Final = 180.0
+SECRET_NAMES: Final = "secret|password|token|access[.]?key|jaas|keystore.key|auth.user.info"
+"""Names of settings whose values Spark must not show; the last three are Kafka's."""
+
+CONFIGURATION: Final[Mapping[str, str]] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # A window without records is a commit too: its offsets are recorded like any other's.
+    "spark.databricks.delta.skipRecordingEmptyCommits": "false",
+    # A load that would write outside of its window is refused.
+    "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
+    "spark.redaction.regex": f"(?i){SECRET_NAMES}",
+    "spark.sql.redaction.options.regex": f"(?i)url|{SECRET_NAMES}",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.scheduler.mode": "FAIR",
+    # Tables of one machine are small: a task costs more than it saves.
+    "spark.sql.shuffle.partitions": "4",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+"""What a load relies on, and what one machine wants. A cluster needs the first six of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """What a server is started with.
+
+    Attributes:
+        heap: Java's maximum heap, as `3g`; `SPARK_HEAP` in the environment wins.
+        master: where tasks run, as `local[*]`.
+        configuration: Spark settings that add to or replace the defaults; no secrets, they are kept in a file.
+    """
+
+    heap: str = "3g"
+    master: str = "local[*]"
+    configuration: Mapping[str, str] = field(default_factory=dict)
+
+
+def spark_spec(
+    home: Home, settings: SparkSettings | None = None, *, environ: Mapping[str, str] | None = None
+) -> ServiceSpec:
+    """Write the server's options and token, and say how to start it.
+
+    It is started as a Java class and not by spark-submit, whose launcher asks for a Java module that a bundled
+    runtime lacks.
+
+    Args:
+        home: where scratch, logs and the token go.
+        settings: heap, master and Spark settings.
+        environ: the environment to read; the process's own by default.
+
+    Raises:
+        PortTakenError, ConfigurationError: from `SPARK_CONNECT_PORT`; or pyspark is not installed.
+        JavaNotFoundError: there is no Java.
+    """
+    env = os.environ if environ is None else environ
+    chosen = settings or SparkSettings()
+    java = find_java(env)
+    (port,) = choose_ports(1, SPARK_VARIABLE, remembered=state.remembered_ports(home, SERVICE), environ=env)
+    state.remember_ports(home, SERVICE, (port,))
+    token = ensure_token(home)
+    scratch = home.spark / "scratch"
+    scratch.mkdir(parents=True, exist_ok=True)
+    configuration = {
+        **CONFIGURATION,
+        "spark.app.name": "platform-assets",
+        "spark.master": chosen.master,
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.connect.grpc.binding.address": LOOPBACK,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": (home.spark / "warehouse").as_uri(),
+        **chosen.configuration,
+    }
+    options = [
+        *SPARK_OPTIONS,
+        f"-Xmx{env.get(HEAP_VARIABLE) or chosen.heap}",
+        "-XX:+UseG1GC",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-Djava.awt.headless=true",
+        "-Duser.timezone=UTC",
+        f"-Djava.io.tmpdir={scratch}",
+        f"-Dderby.system.home={home.spark / 'derby'}",
+        f"-Dlog4j2.configurationFile={LOGGING_FILE.as_uri()}",
+        *(f"-D{key}={value}" for key, value in configuration.items()),
+        "-cp",
+        # pyspark's own first: where both hold a class, Spark's is the one it was built with.
+        os.pathsep.join([str(pyspark_jars() / "*"), *map(str, class_path(home, "spark"))]),
+    ]
+    arguments = home.run / "spark.arguments"
+    state.write_private(arguments, "".join(f"{_quoted(option)}\n" for option in options))
+    return ServiceSpec(
+        name=SERVICE,
+        command=(
+            str(java.executable),
+            f"@{arguments}",
+            "org.apache.spark.sql.connect.service.SparkConnectServer",
+        ),
+        environment={
+            **UNICODE_PATHS,
+            TOKEN_VARIABLE: token,
+            "SPARK_LOCAL_IP": LOOPBACK,
+            "PYSPARK_PYTHON": sys.executable,
+        },
+        directory=home.spark,
+        log=home.log_file(SERVICE),
+        address=f"sc://localhost:{port}",
+        ports=(port,),
+        timeout=START_TIMEOUT_SECONDS,
+        ready=lambda: accepts(LOOPBACK, port, token),
+    )
+
+
+def ensure_token(home: Home) -> str:
+    """Read the home's token, or make one. Only its owner can read the file.
+
+    Raises:
+        OSError: the file can be neither read nor written.
+    """
+    if (known := read_token(home)) is not None:
+        return known
+    token = secrets.token_urlsafe(32)
+    state.write_private(home.token_file, token + "\n")
+    return token
+
+
+def read_token(home: Home) -> str | None:
+    """The home's token; None before the first start."""
+    try:
+        return home.token_file.read_text(encoding="ascii").strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def remote(home: Home, address: str) -> str:
+    """The value of `SPARK_REMOTE` for a server's address. It holds the token: never print it."""
+    token = read_token(home)
+    return f"{address}/;token={token}" if token else address
+
+
+def _quoted(option: str) -> str:
+    """Quote one option for Java's argument file."""
+    return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,144 @@
+"""Bring services up side by side, or not at all, and keep the run state true while doing so."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Final
+
+from infra import state
+from infra.home import Home
+from infra.process import CANCELLED, ProcessRecord, ServiceSpec, family, is_alive, planned, spawn, terminate, wait_ready
+from platform_assets.errors import ServiceStartError
+
+Reporter = Callable[[str], None]
+
+GRACE_SECONDS: Final = 30.0
+"""How long a service may take to end by itself; a broker that is killed checks its logs at the next start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One service to bring up.
+
+    Attributes:
+        service: its name.
+        build: prepares it and says how to start it; called only if it has to be started.
+        answers: whether the process of an earlier start still does its work.
+    """
+
+    service: str
+    build: Callable[[], ServiceSpec]
+    answers: Callable[[ProcessRecord], bool]
+
+
+def bring_up(home: Home, launches: Sequence[Launch], report: Reporter) -> tuple[ProcessRecord, ...]:
+    """Start, side by side, the services that do not run; if one fails, end all that this call started.
+
+    A service that runs and answers is left alone. One that is dead, hung or half-started is ended whole and started.
+
+    Args:
+        home: whose services; its lock must be held.
+        launches: what to bring up; they must not need each other.
+        report: told each step.
+
+    Returns:
+        The records of the services that this call started.
+
+    Raises:
+        ServiceStartError: one did not come up; the first failure, with its log.
+        PlatformError: as the builders raise.
+    """
+    cancel = threading.Event()
+    started: list[ProcessRecord] = []
+
+    def one(launch: Launch) -> None:
+        try:
+            if (record := _ensure(home, launch, report, cancel)) is not None:
+                started.append(record)
+        except BaseException:
+            cancel.set()
+            raise
+
+    try:
+        with ThreadPoolExecutor(max(1, len(launches))) as pool:
+            futures = [pool.submit(one, launch) for launch in launches]
+            try:
+                errors = [error for future in futures if (error := future.exception()) is not None]
+            except BaseException:
+                cancel.set()
+                raise
+        if errors:
+            raise next((error for error in errors if not _was_cancelled(error)), errors[0])
+    except BaseException:
+        for record in started:
+            end(home, record, report)
+        raise
+    return tuple(started)
+
+
+def end(home: Home, record: ProcessRecord, report: Reporter, grace: float = GRACE_SECONDS) -> bool:
+    """End one service whole and drop it from the run state; returns whether anything ran."""
+    found = terminate(record, grace)
+    state.remove_record(home, record.service)
+    report(f"{record.service}: ended" if found else f"{record.service}: was not running")
+    return found
+
+
+@contextmanager
+def signals_end_in_order() -> Iterator[None]:
+    """Turn a request to end this program into an exception, so that what it started is ended too.
+
+    Without this, SIGTERM and SIGHUP end Python on the spot. Only the main thread may set handlers; elsewhere nothing
+    is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    former = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _was_cancelled(error: BaseException) -> bool:
+    return isinstance(error, ServiceStartError) and error.reason == CANCELLED
+
+
+def _ensure(home: Home, launch: Launch, report: Reporter, cancel: threading.Event) -> ProcessRecord | None:
+    known = state.read_records(home).get(launch.service)
+    if known is not None:
+        if known.ready and is_alive(known) and launch.answers(known):
+            report(f"{launch.service}: already running at {known.address} (pid {known.pid})")
+            return None
+        if family(known):
+            report(f"{launch.service}: found half-started or hung (pid {known.pid}); ending it")
+        end(home, known, lambda _: None, grace=10.0)
+    spec = launch.build()
+    report(f"{launch.service}: starting at {spec.address}, log {spec.log}")
+    record = planned(spec)
+    try:
+        state.write_record(home, record)
+        record = spawn(spec, record)
+        state.write_record(home, record)
+        record = wait_ready(spec, record, cancel)
+        if cancel.is_set():
+            raise ServiceStartError(spec.name, CANCELLED, str(spec.log))
+        state.write_record(home, record)
+    except BaseException:
+        terminate(record, grace=5.0)
+        state.remove_record(home, spec.name)
+        raise
+    report(f"{launch.service}: ready (pid {record.pid})")
+    return record

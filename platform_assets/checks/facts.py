@@ -1,0 +1,131 @@
+"""What the checks of one raw table judge: cuts, receipts and data files, side by side, a row a window and partition.
+
+All of it comes from the ledger and the table's log. Data are read only for a window whose files are not those that its
+receipt names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from platform_assets.lake import rows, tablelog
+from platform_assets.lake.tablelog import WindowFiles
+from platform_assets.ledger import Ledger
+from platform_assets.offsets import OffsetRange, TopicRanges
+
+_INT = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The newest receipt of one window, as far as checks need it; offsets of `ranges` are half-open."""
+
+    key: str
+    ranges: TopicRanges
+    rows: Mapping[int, int]
+    bounds: Mapping[int, OffsetRange]
+    offsets_digest: int
+    files_digest: str
+    table_version: int | None
+    run_id: str
+    duplicates: int
+
+    @property
+    def total_rows(self) -> int:
+        """Rows in all partitions."""
+        return sum(self.rows.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One table at one moment. `windows` are the sealed ones, in order of their edges, by key.
+
+    `waiting` are sealed windows that are not loaded and need not be yet: a run for them is queued or under way, or
+    nothing newer was loaded. `unasked` are sealed windows that nobody has asked to load: a load by hand of a later one
+    sealed them on its way. `touched` are the offsets found in windows whose files are not those of their receipt,
+    and in windows that the ledger does not know.
+    """
+
+    topic: str
+    table: str
+    windows: Mapping[str, TopicRanges]
+    recorded: Mapping[str, Recorded]
+    files: Mapping[str, WindowFiles]
+    waiting: frozenset[str]
+    unasked: frozenset[str]
+    touched: Mapping[str, Mapping[int, _INT]]
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Windows that have rows in the table and no cut in the ledger."""
+        return tuple(sorted(set(self.files) - set(self.windows)))
+
+
+@dataclass(frozen=True, slots=True)
+class Orchestration:
+    """What the orchestrator knows of windows that are not loaded, by key.
+
+    `in_flight` takes the windows and gives those that queued or running loads will bring; `asked` gives those whose
+    load was ever asked for. Without an orchestrator nothing is in flight and all were asked for.
+    """
+
+    in_flight: Callable[[Collection[str]], Collection[str]] = lambda keys: ()
+    asked: Callable[[Collection[str]], Collection[str]] = lambda keys: keys
+
+
+def collect(lake_root: Path, topic: str, ledger: Ledger, orchestration: Orchestration | None = None) -> Facts:
+    """Gather the facts of `raw/<topic>`."""
+    known = orchestration or Orchestration()
+    table = f"raw/{topic}"
+    path = lake_root / table
+    windows = {w.key: w.ranges for w in ledger.windows(topic)}
+    recorded = _recorded(ledger.commit_rows(table))
+    files = tablelog.window_files(tablelog.file_actions(path)) if tablelog.exists(path) else {}
+    newest = max(recorded, default="")
+    missing = [k for k in windows if k not in recorded]
+    in_flight = set(known.in_flight(missing)) if missing else set()
+    waiting = frozenset(k for k in missing if k in in_flight or k > newest)
+    unasked = frozenset(missing) - waiting
+    if unasked:
+        unasked -= set(known.asked(sorted(unasked)))
+    changed = [
+        k
+        for k in sorted(set(files) | set(recorded))
+        if k not in recorded or files.get(k, tablelog.NO_FILES).digest != recorded[k].files_digest
+    ]
+    # Rows of a window that is being loaded just now are not yet the ledger's.
+    touched = {k: rows.offsets_of(path, k) for k in changed if k not in waiting}
+    return Facts(topic, table, windows, recorded, files, waiting, unasked, touched)
+
+
+def _recorded(entries: pa.Table) -> dict[str, Recorded]:
+    grouped: dict[str, list[dict[str, Any]]] = {}
+    columns = ["window", "partition", "start", "end", "rows", "first_offset", "last_offset", "offsets_digest",
+               "files_digest", "table_version", "run_id", "duplicates"]  # fmt: skip
+    for row in entries.select(columns).to_pylist():
+        grouped.setdefault(row["window"], []).append(row)
+    return {
+        key: Recorded(
+            key,
+            TopicRanges({m["partition"]: OffsetRange(m["start"], m["end"]) for m in members}),
+            {m["partition"]: m["rows"] for m in members},
+            {
+                m["partition"]: OffsetRange(m["first_offset"], m["last_offset"] + 1)
+                for m in members
+                if m["first_offset"] is not None
+            },
+            int(members[0]["offsets_digest"]),
+            members[0]["files_digest"],
+            members[0]["table_version"],
+            members[0]["run_id"],
+            members[0]["duplicates"],
+        )
+        for key, members in grouped.items()
+    }

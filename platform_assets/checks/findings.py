@@ -1,0 +1,98 @@
+"""Findings: what a check has to say, each with the window, the partition, the offsets and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from platform_assets.offsets import OffsetRange
+
+Kind = Literal[
+    "cuts do not tile",
+    "window not loaded",
+    "window not asked for",
+    "receipt contradicts cuts",
+    "rows missing",
+    "rows outside the window",
+    "unknown window",
+    "duplicate in a window",
+    "duplicate across windows",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One anomaly: `ranges` of offsets (end exclusive) in `partition` of `topic`, in `window`, and the remedy."""
+
+    kind: Kind
+    topic: str
+    window: str
+    partition: int | None
+    ranges: tuple[OffsetRange, ...]
+    detail: str
+    remedy: str
+
+    @property
+    def alarming(self) -> bool:
+        """Whether something is wrong, rather than not done yet."""
+        return self.kind != "window not asked for"
+
+    @property
+    def offsets(self) -> int:
+        """Number of offsets concerned."""
+        return sum(r.size for r in self.ranges)
+
+    def sentence(self, limit: int = 5) -> str:
+        """The finding in one line, at most `limit` ranges of it."""
+        where = f"topic {self.topic!r} window {self.window}"
+        if self.partition is not None:
+            where += f" partition {self.partition}"
+        if self.ranges:
+            where += " offsets " + ranges_short(self.ranges, limit)
+        return f"{self.kind}: {where}: {self.detail}. {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one check of one table. `figures` are plotted over time."""
+
+    check: str
+    table: str
+    findings: tuple[Finding, ...]
+    headline: str
+    figures: tuple[tuple[str, int], ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    @property
+    def alarming(self) -> bool:
+        """Whether any finding is more than work that nobody has asked for yet."""
+        return any(f.alarming for f in self.findings)
+
+
+def ranges_short(ranges: Sequence[OffsetRange], limit: int = 5) -> str:
+    """`ranges` in text, those beyond `limit` counted."""
+    text = ", ".join(str(r) for r in ranges[:limit])
+    return text + (f" and {len(ranges) - limit} more ranges" if len(ranges) > limit else "")
+
+
+def runs_of(offsets: npt.NDArray[np.int64]) -> tuple[OffsetRange, ...]:
+    """The ranges that hold just these sorted, distinct offsets."""
+    if not len(offsets):
+        return ()
+    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+    starts = offsets[np.concatenate(([0], breaks))]
+    ends = offsets[np.concatenate((breaks - 1, [len(offsets) - 1]))] + 1
+    return tuple(OffsetRange(int(a), int(b)) for a, b in zip(starts, ends, strict=True))
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 window`, `2,000 windows`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,175 @@
+"""What a topic becomes in Dagster: the external source asset, the raw table, its checks and its sensor."""
+
+# No postponed annotations here: Dagster reads those of the functions below.
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+
+from platform_assets import metadata, runs
+from platform_assets.checks import facts, no_duplicates, no_gaps, report
+from platform_assets.checks.findings import Verdict
+from platform_assets.declaration import TopicDeclaration
+from platform_assets.errors import PlatformError, Terminal, UnknownOutcome
+from platform_assets.ledger import Ledger
+from platform_assets.loading import Loaded, Loader
+from platform_assets.names import raw_key, topic_key
+from platform_assets.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets.sensors import build_sensor, sealed_event
+from platform_assets.windows import KEY_FORMAT
+
+_RETRIES = 2
+_RETRY_AFTER_SECONDS = 5
+
+CHECKS: dict[str, tuple[Callable[[facts.Facts], Verdict], str]] = {
+    no_gaps.NAME: (
+        no_gaps.check,
+        "Cuts tile, every sealed window is loaded, and each window's rows are all there and within its offset ranges.",
+    ),
+    no_duplicates.NAME: (
+        no_duplicates.check,
+        "No (topic id, partition, offset) is in the table twice, within a window or across windows.",
+    ),
+}
+
+
+def build_definitions(
+    declaration: TopicDeclaration,
+    *,
+    group: str,
+    description: str | None,
+    owners: Sequence[str],
+    sensor_running: bool,
+) -> dg.Definitions:
+    """All that Dagster holds of one topic."""
+    partitions = dg.TimeWindowPartitionsDefinition(
+        start=declaration.first_edge, fmt=KEY_FORMAT, cron_schedule=declaration.schedule, timezone="UTC"
+    )
+    source = dg.AssetSpec(
+        topic_key(declaration.topic),
+        partitions_def=partitions,
+        group_name=group,
+        kinds={"kafka"},
+        owners=list(owners),
+        description=(description or f"Kafka topic {declaration.topic}.")
+        + " A partition is a sealed window: offsets that never change.",
+        metadata={"topic": declaration.topic, "window": declaration.schedule},
+    )
+    return dg.Definitions(
+        assets=[source, _raw_table(declaration, partitions, group, owners)],
+        asset_checks=[_check(declaration, name) for name in CHECKS],
+        sensors=[build_sensor(declaration, sensor_running)],
+    )
+
+
+def _raw_table(
+    declaration: TopicDeclaration, partitions: dg.PartitionsDefinition[str], group: str, owners: Sequence[str]
+) -> dg.AssetsDefinition:
+    topic = declaration.topic
+
+    @dg.asset(
+        key=raw_key(topic),
+        deps=[topic_key(topic)],
+        partitions_def=partitions,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        group_name=group,
+        kinds={"delta", "pyspark"},
+        owners=list(owners),
+        description=f"Every committed record of Kafka topic {topic}, exactly once, as bytes. Materialising a partition "
+        "again proves it equal, heals it, or refuses and changes nothing.",
+        metadata={"dagster/table_name": declaration.raw_table, "dagster/storage_kind": "delta"},
+        op_tags={"platform_assets/topic": topic},
+    )
+    def _load(
+        context: dg.AssetExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
+    ) -> dg.MaterializeResult[Any]:
+        root = lake.path()
+        loader = Loader(
+            declaration,
+            root,
+            kafka.settings(),
+            kafka.cluster(),
+            Ledger(root),
+            spark.session,
+            run_id=context.run_id,
+        )
+        keys = list(context.partition_keys)
+        done: dict[str, Loaded] = {}
+        try:
+            for key in keys:
+                done[key] = loader.load(key)
+                _say(context, done[key], len(done), len(keys))
+        except PlatformError as e:
+            _report_done(context, loader, done)
+            if isinstance(e, UnknownOutcome):
+                spark.forget()
+            raise _as_dagster(e) from e
+        _report_sealed(context, loader, keys)
+        if len(keys) == 1:
+            loaded = done[keys[0]]
+            return dg.MaterializeResult(
+                metadata=metadata.of_receipt(loaded.receipt, loaded.outcome, str(loader.table)),
+                data_version=dg.DataVersion(metadata.data_version(loaded.receipt)),
+            )
+        for key, loaded in done.items():
+            context.add_asset_metadata(
+                metadata.of_receipt(loaded.receipt, loaded.outcome, str(loader.table)), partition_key=key
+            )
+        return dg.MaterializeResult()
+
+    return _load
+
+
+def _check(declaration: TopicDeclaration, name: str) -> dg.AssetChecksDefinition:
+    judge, description = CHECKS[name]
+    topic = declaration.topic
+
+    @dg.asset_check(asset=raw_key(topic), name=name, blocking=True, description=description)
+    def _evaluate(context: dg.AssetCheckExecutionContext, lake: LakeResource) -> dg.AssetCheckResult:
+        root = lake.path()
+        known = runs.orchestration(context.instance, topic, but=context.run.run_id)
+        return report.result(judge(facts.collect(root, topic, Ledger(root), known)))
+
+    return _evaluate
+
+
+def _say(context: dg.AssetExecutionContext, loaded: Loaded, number: int, of: int) -> None:
+    r = loaded.receipt
+    context.log.info(
+        f"window {r.window} ({number} of {of}): {loaded.outcome}, {r.rows:,} rows of {r.ranges.size:,} offsets, "
+        f"table version {r.table_version}, {r.seconds:.1f} s"
+    )
+
+
+def _report_done(context: dg.AssetExecutionContext, loader: Loader, done: dict[str, Loaded]) -> None:
+    """Tell Dagster of the windows that were committed before one failed; the step's own events are lost with it."""
+    for key, loaded in done.items():
+        context.log_event(
+            dg.AssetMaterialization(
+                raw_key(loader.declaration.topic),
+                partition=key,
+                metadata=metadata.of_receipt(loaded.receipt, loaded.outcome, str(loader.table)),
+            )
+        )
+
+
+def _report_sealed(context: dg.AssetExecutionContext, loader: Loader, keys: Sequence[str]) -> None:
+    """Report windows on the topic asset that no sensor has reported: the run may have sealed them itself."""
+    topic = loader.declaration.topic
+    known = runs.reported_partitions(context.instance, topic_key(topic), keys)
+    for window in _windows(loader, [k for k in keys if k not in known]):
+        context.instance.report_runless_asset_event(sealed_event(window))
+
+
+def _windows(loader: Loader, keys: Sequence[str]) -> Iterator[Any]:
+    for key in keys:
+        window = loader.ledger.window(loader.declaration.topic, key)
+        if window is not None:
+            yield window
+
+
+def _as_dagster(error: PlatformError) -> Exception:
+    """A failure that says what the error says; tried again by itself only where that can help."""
+    if isinstance(error, Terminal):
+        return dg.Failure(str(error), metadata={"error": type(error).__name__}, allow_retries=False)
+    return dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=_RETRY_AFTER_SECONDS)

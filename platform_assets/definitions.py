@@ -1,0 +1,30 @@
+"""All that Dagster loads: every component under `defs/`, and the shared resources."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import dagster as dg
+
+from infra import platform
+from platform_assets.resources import KafkaResource, LakeResource, SparkResource
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """The code location. What is given in the environment wins over what `platform-assets up` started."""
+    for name, value in platform.environment().items():
+        os.environ.setdefault(name, value)
+    return dg.Definitions.merge(
+        dg.load_from_defs_folder(path_within_project=Path(__file__).parent),
+        dg.Definitions(
+            resources={
+                "kafka": KafkaResource(bootstrap_servers=dg.EnvVar("KAFKA_BOOTSTRAP_SERVERS")),
+                "lake": LakeResource(root=dg.EnvVar("LAKE_ROOT")),
+                "spark": SparkResource(remote=dg.EnvVar("SPARK_REMOTE")),
+            },
+            # The steps of a run are a thin client of Spark: one process serves them all.
+            executor=dg.in_process_executor,
+        ),
+    )

@@ -1,0 +1,105 @@
+"""What the demo tells while it works: bars on a terminal, a plain line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+PLAIN_LINE_SECONDS: Final = 5.0
+"""Least time between two lines where there is no terminal."""
+
+
+class Counters(Protocol):
+    """One count a topic, towards a total. Safe to call from several threads."""
+
+    def advance(self, topic: str, count: int) -> None:
+        """Count `count` more."""
+
+    def note(self, topic: str, text: str) -> None:
+        """Say what else there is to say of the topic at present."""
+
+
+class Display:
+    """Tells steps and counts; paths and addresses are printed whole, and nothing is taken for markup."""
+
+    def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.console = console or Console(highlight=False)
+        self._clock = clock
+
+    def say(self, text: str = "") -> None:
+        """A line of the demo's own."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    def detail(self, text: str) -> None:
+        """A line of a part that works on the demo's behalf."""
+        self.console.print(f"  {text}", markup=False, soft_wrap=True, style="dim")
+
+    @contextmanager
+    def counters(self, totals: Mapping[str, int]) -> Iterator[Counters]:
+        """Show a count for each topic until the block ends."""
+        if not self.console.is_terminal:
+            lines = _Lines(totals, self.detail, self._clock)
+            yield lines
+            lines.finish()
+            return
+        columns = (TextColumn("  {task.description:<8}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, TextColumn("{task.fields[note]}"), console=self.console) as progress:
+            yield _Bars(progress, totals)
+
+
+class _Bars:
+    def __init__(self, progress: Progress, totals: Mapping[str, int]) -> None:
+        self._progress = progress
+        self._tasks = {topic: progress.add_task(topic, total=total, note="") for topic, total in totals.items()}
+
+    def advance(self, topic: str, count: int) -> None:
+        self._progress.advance(self._tasks[topic], count)
+
+    def note(self, topic: str, text: str) -> None:
+        self._progress.update(self._tasks[topic], note=text)
+
+
+class _Lines:
+    def __init__(self, totals: Mapping[str, int], tell: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._totals, self._tell, self._clock = dict(totals), tell, clock
+        self._done = dict.fromkeys(totals, 0)
+        self._notes = dict.fromkeys(totals, "")
+        self._mutex = threading.Lock()
+        self._told_at = clock()
+        self._told = ""
+
+    def advance(self, topic: str, count: int) -> None:
+        with self._mutex:
+            self._done[topic] += count
+            self._tell_if_due()
+
+    def note(self, topic: str, text: str) -> None:
+        with self._mutex:
+            self._notes[topic] = text
+            self._tell_if_due()
+
+    def finish(self) -> None:
+        """Tell where things stand, unless that was told last."""
+        with self._mutex:
+            self._tell_now()
+
+    def _tell_if_due(self) -> None:
+        if self._clock() - self._told_at >= PLAIN_LINE_SECONDS:
+            self._tell_now()
+
+    def _tell_now(self) -> None:
+        parts = (
+            f"{topic} {self._done[topic]:,} of {total:,}{', ' * bool(self._notes[topic])}{self._notes[topic]}"
+            for topic, total in self._totals.items()
+        )
+        text = "; ".join(parts)
+        self._told_at = self._clock()
+        if text != self._told:
+            self._told = text
+            self._tell(text)

@@ -1,0 +1,87 @@
+"""When each row of the demo happened: pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from platform_assets.windows import milliseconds
+
+Rows = npt.NDArray[np.int64]
+"""Row numbers, ascending."""
+
+BACKLOG_TENTHS: Final = 9
+"""Tenths of each topic's rows that had happened when the demo first started."""
+
+BACKLOG_TIME: Final = timedelta(minutes=30)
+"""How long before that start the first of them happened."""
+
+MARGIN: Final = timedelta(minutes=1)
+"""How much earlier the topics' first edge lies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The rows of one topic over time: a backlog before `start`, the rest live from then on.
+
+    Attributes:
+        start: when the demo first started, aware; the same on every later run.
+        rows: number of rows.
+    """
+
+    start: datetime
+    rows: int
+
+    @property
+    def backlog(self) -> int:
+        """Number of backlog rows: rows `[0, backlog)`; rows `[backlog, rows)` are live."""
+        return self.rows * BACKLOG_TENTHS // 10
+
+    def timestamps(self, rows: Rows) -> Rows:
+        """Timestamps of backlog rows in ms since the epoch: spread evenly, ascending, all before `start`."""
+        first = milliseconds(self.start - BACKLOG_TIME)
+        return first + rows * round(BACKLOG_TIME.total_seconds() * 1000) // max(self.backlog, 1)
+
+
+def first_edge(start: datetime) -> datetime:
+    """Where the topics' windows start: the whole minute at or before the backlog's first record, less a margin."""
+    return (start - BACKLOG_TIME - MARGIN).replace(second=0, microsecond=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """Rows that are sent in one transaction; `aborted` times it is sent whole and taken back first."""
+
+    rows: Rows
+    aborted: int
+
+
+TRANSACTION_ROWS: Final = (200, 600)
+"""Fewest and most rows of a transaction."""
+
+ABORTED_SHARE: Final = 0.06
+"""Share of the transactions that are aborted once before they are committed."""
+
+
+def transactions(rows: Rows, seed: int) -> Iterator[Transaction]:
+    """Cut `rows` into transactions of random sizes; the same seed gives the same ones."""
+    chance = random.Random(seed)
+    edges = [0]
+    while edges[-1] < len(rows):
+        edges.append(min(edges[-1] + chance.randint(*TRANSACTION_ROWS), len(rows)))
+    for start, end in pairwise(edges):
+        yield Transaction(rows[start:end], int(chance.random() < ABORTED_SHARE))
+
+
+def missing_rows(total: int, present: Sequence[int] | Rows) -> Rows:
+    """The row numbers of `[0, total)` that are not among `present`, ascending."""
+    absent = np.ones(total, dtype=bool)
+    absent[np.asarray(present, dtype=np.int64)] = False
+    return np.flatnonzero(absent).astype(np.int64)

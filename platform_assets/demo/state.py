@@ -1,0 +1,69 @@
+"""What the demo remembers of a data folder: when it first started there."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from platform_assets.demo.schedule import first_edge
+from platform_assets.errors import ConfigurationError
+
+START_VARIABLE: Final = "DEMO_START"
+"""Environment variable with the first edge of the demo's topics, ISO 8601 in UTC; `defs/flights/defs.yaml` reads it."""
+
+_FILE: Final = "demo.json"
+_LOCK: Final = "demo.lock"
+
+
+def remembered_start(root: Path, now: datetime | None = None) -> datetime:
+    """When the demo first started in the data folder `root`, aware; the present if this is the first time.
+
+    Raises:
+        ConfigurationError: the file that says so is damaged.
+    """
+    path = root / _FILE
+    try:
+        start = datetime.fromisoformat(json.loads(path.read_text(encoding="utf-8"))["start"])
+    except FileNotFoundError:
+        start = (now or datetime.now(UTC)).replace(microsecond=0)
+        root.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps({"start": start.isoformat()}) + "\n", encoding="utf-8")
+        os.replace(part, path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"{path}, which says when the demo first started, cannot be read ({error}). Delete the data folder {root} "
+            "to start the demo anew."
+        ) from error
+    if start.tzinfo is None:
+        raise ConfigurationError(f"the start in {path} has no time zone: delete the data folder {root} to start anew.")
+    return start
+
+
+def start_setting(start: datetime) -> str:
+    """The value of `DEMO_START` for a demo that first started at `start`."""
+    return first_edge(start).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@contextmanager
+def exclusive_demo(root: Path) -> Iterator[None]:
+    """Keep a second demo away from the data folder while this one runs; a killed process lets go by itself.
+
+    Raises:
+        ConfigurationError: another demo runs.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / _LOCK).open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(
+                f"another demo runs on the data folder {root}: end it, or set PLATFORM_HOME to another folder."
+            ) from None
+        yield

@@ -1,0 +1,192 @@
+"""The demo's topics on the broker: made where they are absent, and read back record by record.
+
+What a run has still to send, and what the proof compares the tables with, is what the broker itself holds; the demo
+keeps no count of its own that could be wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from platform_assets.demo.dataset import TopicName, row_number
+from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, ConfigurationError
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.offsets import OffsetRange, TopicRanges
+
+_log = logging.getLogger(__name__)
+
+PARTITIONS: Final[Mapping[TopicName, int]] = {"flights": 6, "weather": 3, "planes": 2}
+
+TOPIC_SETTINGS: Final = {
+    # The tables are compared with the log, so the log keeps everything.
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "message.timestamp.type": "CreateTime",
+}
+
+CALL_SECONDS: Final = 30.0
+"""How long one answer of the broker may take."""
+
+_BATCH: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLog:
+    """The records of one topic that a scan met, in no order.
+
+    Attributes:
+        topic: its name.
+        partitions: the Kafka partition of each record.
+        offsets: its offset.
+        rows: the row number in its value.
+    """
+
+    topic: str
+    partitions: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def create_topics(client: ClientSettings, partitions: Mapping[TopicName, int] = PARTITIONS) -> None:
+    """Create those topics that are absent, with what the demo relies on said explicitly.
+
+    Raises:
+        BrokerUnreachableError: nothing answered in time.
+        BrokerRefusedError: the broker does not allow it.
+    """
+    doing = "creating the demo's topics"
+    admin = AdminClient(client.librdkafka(), logger=_log)
+    wanted = [NewTopic(name, count, -1, config=TOPIC_SETTINGS) for name, count in partitions.items()]
+    futures = admin.create_topics(wanted, operation_timeout=CALL_SECONDS, request_timeout=CALL_SECONDS)
+    for future in futures.values():
+        try:
+            future.result()
+        except KafkaException as error:
+            reason: KafkaError = error.args[0]
+            if reason.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise translated(reason, doing) from error
+
+
+def whole_log(cluster: Cluster, topic: str) -> TopicRanges:
+    """The offsets of `topic` from its log start to its last stable offset, every partition.
+
+    Raises:
+        BrokerUnreachableError: a partition is out of reach.
+        TopicMissingError: there is no such topic.
+    """
+    state = cluster.topic(topic)
+    starts, ends = cluster.log_starts(state), cluster.last_stable_offsets(state)
+    silent = sorted(set(state.partitions) - (starts.keys() & ends.keys()))
+    if silent:
+        raise BrokerUnreachableError(f"reading topic {topic!r}", CALL_SECONDS, f"partitions {silent} have no leader")
+    return TopicRanges({p: OffsetRange(starts[p].offset, ends[p].offset) for p in state.partitions})
+
+
+def scan(
+    client: ClientSettings,
+    topic: str,
+    ranges: TopicRanges,
+    *,
+    committed: bool = True,
+    on_records: Callable[[int], None] = lambda count: None,
+) -> TopicLog:
+    """Read every record of `topic` in `ranges` and note where it is and which row it holds.
+
+    Args:
+        client: how to reach the broker.
+        topic: its name.
+        ranges: the offsets to read; ends are no further than the last stable offset.
+        committed: leave out the records of aborted transactions.
+        on_records: told how many records were read since it was told last.
+
+    Raises:
+        BrokerUnreachableError: no record and no end of a partition came for `CALL_SECONDS`.
+        ConfigurationError: a record is none of the demo's, so that the topic belongs to somebody else.
+    """
+    doing = f"reading topic {topic!r}"
+    left = {partition: span.end for partition, span in ranges.non_empty().items()}
+    where: list[tuple[int, int, int]] = []
+    consumer = Consumer(
+        {
+            **client.librdkafka(),
+            # The client asks for a group, though nothing is subscribed, joined or committed.
+            "group.id": "platform-assets-demo-scan",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "enable.partition.eof": True,
+            "queued.min.messages": 1_000_000,
+            "fetch.wait.max.ms": 50,
+        },
+        logger=_log,
+    )
+    try:
+        consumer.assign([TopicPartition(topic, p, span.start) for p, span in ranges.non_empty().items()])
+        heard = time.monotonic()
+        while left:
+            messages = consumer.consume(_BATCH, timeout=0.2)
+            before = len(where)
+            for message in messages:
+                partition = message.partition()
+                if (error := message.error()) is not None:
+                    if error.code() != KafkaError._PARTITION_EOF:
+                        raise translated(error, doing)
+                    left.pop(partition, None)
+                    continue
+                offset = message.offset()
+                end = left.get(partition)
+                if end is None:
+                    continue
+                if offset >= end:
+                    del left[partition]
+                    continue
+                row = row_number(message.value())
+                if row is None:
+                    raise ConfigurationError(
+                        f"topic {topic!r} holds a record that is none of the demo's (partition {partition} offset "
+                        f"{offset}). The demo needs the topics {', '.join(PARTITIONS)} for itself: give it another "
+                        "broker, or unset KAFKA_BOOTSTRAP_SERVERS for the embedded one."
+                    )
+                where.append((partition, offset, row))
+            if messages:
+                heard = time.monotonic()
+                on_records(len(where) - before)
+            elif time.monotonic() - heard > CALL_SECONDS:
+                raise BrokerUnreachableError(doing, CALL_SECONDS, f"partitions {sorted(left)} do not go on")
+    finally:
+        consumer.close()
+    found = np.array(where, dtype=np.int64).reshape(-1, 3)
+    return TopicLog(topic, found[:, 0].astype(np.int32), found[:, 1], found[:, 2])
+
+
+def translated(error: KafkaError, doing: str) -> BrokerUnreachableError | BrokerRefusedError:
+    """The platform's own error for one of the client's."""
+    if error.fatal() or not (error.retriable() or error.code() in _UNREACHABLE):
+        return BrokerRefusedError(doing, error.str())
+    return BrokerUnreachableError(doing, CALL_SECONDS, error.str())
+
+
+_UNREACHABLE: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)

@@ -1,0 +1,336 @@
+"""Every error that the platform raises, under one root.
+
+Three mix-ins say what a caller may do, and nothing else decides it:
+
+* `Retryable`: nothing changed and the same call may succeed later (a broker out of reach, a lost race).
+* `Terminal`: the same call fails again until somebody changes something; the message says what.
+* `UnknownOutcome`: the call may or may not have taken effect. Running it again is safe, because every write of the
+  platform is an overwrite keyed by offsets or a compare-and-set.
+
+Each message names the value, the place and the next step. No message holds a client setting's value: those may be
+secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+class PlatformError(Exception):
+    """Root of all errors of the platform."""
+
+
+class Retryable(PlatformError):
+    """Nothing changed; the same call may succeed later."""
+
+
+class Terminal(PlatformError):
+    """The same call fails again until somebody acts as the message says."""
+
+
+class UnknownOutcome(PlatformError):
+    """The call may or may not have taken effect; running it again is safe."""
+
+
+# --- declarations and configuration -----------------------------------------------------------------------------
+
+
+class ConfigurationError(Terminal):
+    """A setting, a YAML field or an argument is missing or wrong."""
+
+
+class TopicNameError(ConfigurationError):
+    """A topic's name breaks Kafka's own rule and is kept away from paths and requests."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        super().__init__(
+            f"{topic!r} is not a legal Kafka topic name: use 1 to 249 of the characters a-z A-Z 0-9 . _ - "
+            "and neither '.' nor '..'"
+        )
+
+
+# --- windows ----------------------------------------------------------------------------------------------------
+
+
+class WindowError(Terminal):
+    """A window cannot be sealed or loaded as asked."""
+
+
+class UnknownWindowError(WindowError):
+    """A key names no window of the topic."""
+
+    def __init__(self, topic: str, key: str, reason: str) -> None:
+        self.topic, self.key = topic, key
+        super().__init__(f"{key!r} is not a window of topic {topic!r}: {reason}")
+
+
+class WindowOpenError(WindowError):
+    """The window's end has not passed yet."""
+
+    def __init__(self, topic: str, key: str, closes_at: str) -> None:
+        self.topic, self.key, self.closes_at = topic, key, closes_at
+        super().__init__(
+            f"window {key} of topic {topic!r} is still open: it closes at {closes_at}. Load it after that."
+        )
+
+
+class WindowBeforeStartError(WindowError):
+    """The window lies before the first edge of the topic."""
+
+    def __init__(self, topic: str, key: str, start: str) -> None:
+        self.topic, self.key, self.start = topic, key, start
+        super().__init__(
+            f"window {key} of topic {topic!r} lies before its first edge {start}. Records older than that are in the "
+            "first window, which starts at the log start; there is nothing to load before it."
+        )
+
+
+# --- broker -----------------------------------------------------------------------------------------------------
+
+
+class BrokerUnreachableError(Retryable):
+    """No broker answered in time."""
+
+    def __init__(self, doing: str, seconds: float, reason: str) -> None:
+        self.doing, self.seconds = doing, seconds
+        super().__init__(
+            f"no Kafka broker answered within {seconds:g} s while {doing}: {reason}. Check KAFKA_BOOTSTRAP_SERVERS and "
+            "that the broker runs (`platform-assets status`); nothing was changed, so run it again."
+        )
+
+
+class BrokerRefusedError(Terminal):
+    """A broker answered, and refused."""
+
+    def __init__(self, doing: str, reason: str) -> None:
+        self.doing, self.reason = doing, reason
+        super().__init__(
+            f"the Kafka broker refused while {doing}: {reason}. Check the KAFKA_* client settings and the rights of "
+            "their user; nothing was changed."
+        )
+
+
+class TopicMissingError(Terminal):
+    """The broker answers, and knows no such topic."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        super().__init__(
+            f"topic {topic!r} does not exist on the broker. Create it, or correct `topic` in its defs.yaml; nothing "
+            "was changed."
+        )
+
+
+class TopicRecreatedError(Terminal):
+    """The name now belongs to another topic id than the ledger's."""
+
+    def __init__(self, topic: str, recorded_id: str, found_id: str) -> None:
+        self.topic, self.recorded_id, self.found_id = topic, recorded_id, found_id
+        super().__init__(
+            f"topic {topic!r} was re-created: the ledger's offsets belong to topic id {recorded_id}, the broker now "
+            f"has id {found_id}, whose offsets start anew. Nothing is cut or loaded until an operator decides; the "
+            "tables keep all that was loaded under the old id."
+        )
+
+
+class TruncationError(Terminal):
+    """The log ends before an offset that was already recorded."""
+
+    def __init__(self, topic: str, partition: int, recorded: int, found: int) -> None:
+        self.topic, self.partition, self.recorded, self.found = topic, partition, recorded, found
+        super().__init__(
+            f"topic {topic!r} partition {partition} now ends at offset {found}, before offset {recorded} that a cut "
+            "recorded: the log was truncated (an unclean leader election, or a restored broker). Offsets "
+            f"[{found}, {recorded}) may be filled with other records; compare before anything is loaded again."
+        )
+
+
+# --- evidence ---------------------------------------------------------------------------------------------------
+
+
+class UnstableEndError(Retryable):
+    """Evidence was asked for past the last stable offset: transactions there are still open."""
+
+    def __init__(self, topic: str, partition: int, end: int, last_stable: int) -> None:
+        self.topic, self.partition, self.end, self.last_stable = topic, partition, end, last_stable
+        super().__init__(
+            f"topic {topic!r} partition {partition} is stable up to offset {last_stable} only; offsets [{last_stable}, "
+            f"{end}) may still be committed or aborted. Ask for offsets below {last_stable}, or again once the open "
+            "transactions have ended."
+        )
+
+
+class DamagedBatchError(Terminal):
+    """A record batch that the broker sent is not intact."""
+
+    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
+        self.topic, self.partition, self.offset, self.reason = topic, partition, offset, reason
+        super().__init__(
+            f"the record batch of topic {topic!r} partition {partition} at offset {offset} is damaged: {reason}. Nothing "
+            "behind it was accounted for. Check the leader's disk and network; another replica may hold it intact."
+        )
+
+
+# --- ledger -----------------------------------------------------------------------------------------------------
+
+
+class LedgerConflictError(Retryable):
+    """Another process recorded the edge first and its cut could not be read yet."""
+
+
+class LedgerLostError(Terminal):
+    """The tables know more than the ledger does: it was lost or rolled back."""
+
+    def __init__(self, topic: str, detail: str) -> None:
+        self.topic = topic
+        super().__init__(
+            f"the ledger is lost or older than table raw/{topic}: {detail}. Nothing is cut or loaded. Run "
+            "`platform-assets rebuild-ledger` to restore it from the tables' own commits."
+        )
+
+
+class LedgerCorruptError(Terminal):
+    """The ledger contradicts itself or the caller's immutable knowledge."""
+
+
+# --- lake and loads ---------------------------------------------------------------------------------------------
+
+
+class SparkUnreachableError(Retryable):
+    """The Spark Connect server does not answer."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        self.address = address
+        super().__init__(
+            f"the Spark Connect server at {address} does not answer: {reason}. Start it (`platform-assets up`) or "
+            "correct SPARK_REMOTE; nothing was changed, so run it again."
+        )
+
+
+class LakeNotWritableError(Terminal):
+    """The lake root refuses writes."""
+
+    def __init__(self, root: str, reason: str) -> None:
+        self.root = root
+        super().__init__(f"the lake root {root} cannot be written: {reason}. Correct LAKE_ROOT or its permissions.")
+
+
+class LoadError(Terminal):
+    """A window cannot be loaded truthfully, and the table was left as it was."""
+
+
+class OffsetsExpiredError(LoadError):
+    """Kafka no longer holds offsets that the window needs."""
+
+    def __init__(self, topic: str, window: str, lost: Iterable[tuple[int, int, int]], remedy: str) -> None:
+        self.topic, self.window, self.lost = topic, window, tuple(lost)
+        super().__init__(
+            f"window {window} of topic {topic!r} cannot be read whole: Kafka no longer holds {ranges_text(self.lost)} "
+            f"(retention or a delete-records call). The table was not changed. {remedy}"
+        )
+
+
+class UnreadableTimestampError(LoadError):
+    """Records carry timestamps that Spark's reader cannot represent."""
+
+    def __init__(self, topic: str, window: str, records: Sequence[tuple[int, int, int]]) -> None:
+        self.topic, self.window, self.records = topic, window, tuple(records)
+        named = ", ".join(f"partition {p} offset {o} (timestamp {t} ms)" for p, o, t in self.records[:20])
+        more = f" and {len(self.records) - 20} more" if len(self.records) > 20 else ""
+        super().__init__(
+            f"window {window} of topic {topic!r} waits: Spark cannot represent the timestamp of {named}{more}. The "
+            "table was not changed. Accept the loss of just these records with "
+            f'`platform-assets accept-loss raw/{topic} {window} --reason "…"`, then load the window again.'
+        )
+
+
+class TimestampOverflowError(LoadError):
+    """Spark met a timestamp that it cannot represent; which record has it is not known yet."""
+
+    def __init__(self, topic: str, window: str) -> None:
+        self.topic, self.window = topic, window
+        super().__init__(f"window {window} of topic {topic!r} holds a timestamp that Spark cannot represent")
+
+
+class OffsetsVanishedError(LoadError):
+    """Offsets that were there when the load began could not be read."""
+
+    def __init__(self, topic: str, window: str, detail: str) -> None:
+        self.topic, self.window = topic, window
+        super().__init__(
+            f"offsets of window {window} of topic {topic!r} went away while it was read; the table was not changed: "
+            f"{detail}. Load it again: what Kafka still holds is looked up anew, and a loss is named."
+        )
+
+
+class ReloadDiffersError(LoadError):
+    """A re-load read other records than the ledger has for the window."""
+
+    def __init__(self, topic: str, window: str, detail: str) -> None:
+        self.topic, self.window = topic, window
+        super().__init__(f"re-load of window {window} of topic {topic!r} refused, the table was not changed: {detail}")
+
+
+class ConcurrentLoadError(Retryable):
+    """Another run committed the same window first."""
+
+    def __init__(self, topic: str, window: str) -> None:
+        self.topic, self.window = topic, window
+        super().__init__(
+            f"another run committed window {window} of raw/{topic} first; Delta refused this one, so the table holds "
+            "the window once. Run it again to compare it with what was committed."
+        )
+
+
+class CommitOutcomeUnknownError(UnknownOutcome):
+    """The connection broke while a commit was under way."""
+
+    def __init__(self, table: str, window: str, reason: str) -> None:
+        self.table, self.window = table, window
+        super().__init__(
+            f"the connection to Spark broke while window {window} of {table} was being committed ({reason}). It may "
+            "be in the table or not; run the window again, which finds out and makes it exact."
+        )
+
+
+# --- embedded services ------------------------------------------------------------------------------------------
+
+
+class ServiceStartError(Terminal):
+    """An embedded service did not come up."""
+
+    def __init__(self, service: str, reason: str, log_path: str) -> None:
+        self.service, self.reason, self.log_path = service, reason, log_path
+        super().__init__(f"{service} did not start: {reason}. Its log: {log_path}")
+
+
+class PortTakenError(Terminal):
+    """A port that was asked for is in use."""
+
+    def __init__(self, port: int, holder: str | None, setting: str) -> None:
+        self.port, self.holder, self.setting = port, holder, setting
+        by = f" by {holder}" if holder else ""
+        super().__init__(f"port {port} is taken{by}. Set {setting} to another port, or unset it to use a free one.")
+
+
+class JarMismatchError(Terminal):
+    """A jar differs from the one that was locked."""
+
+    def __init__(self, jar: str, expected: str, found: str) -> None:
+        self.jar, self.expected, self.found = jar, expected, found
+        super().__init__(
+            f"jar {jar} has sha256 {found}, infra/jars.lock expects {expected}. It was not used; delete it and run "
+            "again, and do not go on if it differs once more."
+        )
+
+
+class JavaNotFoundError(Terminal):
+    """No Java 17 or later was found, nor the one that a Python package carries."""
+
+
+def ranges_text(ranges: Iterable[tuple[int, int, int]], limit: int = 10) -> str:
+    """Name `(partition, start, end)` ranges, end exclusive, for a message; the rest beyond `limit` is counted."""
+    listed = list(ranges)
+    text = ", ".join(f"partition {p} offsets [{start}, {end})" for p, start, end in listed[:limit])
+    return text + (f" and {len(listed) - limit} more ranges" if len(listed) > limit else "")

@@ -1,0 +1,195 @@
+"""What the brokers say of topics: ids, partitions, log starts, last stable offsets, offsets by timestamp.
+
+Nothing here consumes a message. Every call has a deadline, whatever the brokers do.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+
+from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, PlatformError, TopicMissingError
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.topics import checked_topic
+
+_log = logging.getLogger(__name__)
+
+_UNREACHABLE = {
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError._DESTROY,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+}
+_PARTITION_OUT_OF_REACH = _UNREACHABLE | {
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError._UNKNOWN_PARTITION,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic as the brokers describe it: its id (URL-safe base64, as Kafka's tools print it) and its partitions."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffset:
+    """An offset that a look-up found; `timestamp` in ms is that of the record there, -1 where there is none."""
+
+    offset: int
+    leader_epoch: int | None
+    timestamp: int
+
+
+class Cluster:
+    """A thin, bounded client of the admin interface.
+
+    `timeout` in seconds bounds each call; `deadline` (of `time.monotonic`) bounds them all together where it is given.
+    """
+
+    def __init__(self, admin: AdminClient, timeout: float = 10.0, deadline: float | None = None) -> None:
+        self._admin = admin
+        self._timeout = timeout
+        self._deadline = deadline
+
+    @classmethod
+    def connect(cls, settings: ClientSettings, timeout: float = 10.0) -> Cluster:
+        """A client of its own. Connecting is lazy: an unreachable broker shows at the first call."""
+        options = {
+            **settings.librdkafka(),
+            "socket.connection.setup.timeout.ms": 5000,
+            "allow.auto.create.topics": "false",
+        }
+        return cls(AdminClient(options, logger=_log), timeout)
+
+    def with_deadline(self, deadline: float) -> Cluster:
+        """The same connection with all further calls bounded by `deadline` (of `time.monotonic`)."""
+        return Cluster(self._admin, self._timeout, deadline)
+
+    def topic(self, name: str) -> TopicState:
+        """Describe a topic. Raises TopicMissingError and BrokerUnreachableError."""
+        checked_topic(name)
+        doing = f"describing topic {name!r}"
+        future = self._call(doing, lambda s: self._admin.describe_topics(TopicCollection([name]), request_timeout=s))[
+            name
+        ]
+        described = self._result(future, doing, topic=name)
+        # librdkafka prints ids in plain base64, Kafka's own tools in the URL-safe alphabet.
+        topic_id = str(described.topic_id).translate(str.maketrans("+/", "-_"))
+        return TopicState(name, topic_id, tuple(sorted(p.id for p in described.partitions)))
+
+    def last_stable_offsets(self, topic: TopicState) -> dict[int, FoundOffset]:
+        """The end of what read_committed consumers may read, a partition; partitions out of reach are left out."""
+        return self._list(topic, dict.fromkeys(topic.partitions, OffsetSpec.latest()), "last stable offsets")
+
+    def high_watermarks(self, topic: TopicState) -> dict[int, FoundOffset]:
+        """The end of what is replicated, open transactions included; partitions out of reach are left out."""
+        return self._list(
+            topic, dict.fromkeys(topic.partitions, OffsetSpec.latest()), "high watermarks", committed=False
+        )
+
+    def log_starts(self, topic: TopicState) -> dict[int, FoundOffset]:
+        """The earliest offset that each partition still has; partitions out of reach are left out."""
+        return self._list(topic, dict.fromkeys(topic.partitions, OffsetSpec.earliest()), "log starts")
+
+    def offsets_at(self, topic: TopicState, timestamps: Mapping[int, int]) -> dict[int, FoundOffset | None]:
+        """The earliest offset whose record's timestamp is at or after the given one (ms), a partition.
+
+        None where no committed record is that new; partitions out of reach are left out.
+        """
+        specs = {p: OffsetSpec.for_timestamp(t) for p, t in timestamps.items()}
+        found = self._list(topic, specs, "offsets by timestamp")
+        return {p: (f if f.offset >= 0 else None) for p, f in found.items()}
+
+    def topic_config(self, name: str) -> dict[str, str]:
+        """The topic's effective configuration. Raises TopicMissingError and BrokerUnreachableError."""
+        resource = ConfigResource(ResourceType.TOPIC, checked_topic(name))
+        doing = f"reading the configuration of topic {name!r}"
+        future = self._call(doing, lambda s: self._admin.describe_configs([resource], request_timeout=s))[resource]
+        return {k: e.value for k, e in self._result(future, doing, topic=name).items() if e.value is not None}
+
+    def _list(
+        self, topic: TopicState, specs: Mapping[int, OffsetSpec], what: str, *, committed: bool = True
+    ) -> dict[int, FoundOffset]:
+        # Said explicitly: the admin client's own default is read_uncommitted.
+        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        doing = f"looking up {what} of topic {topic.name!r}"
+        asked = {TopicPartition(topic.name, p): spec for p, spec in specs.items()}
+        if not asked:
+            return {}
+        futures = self._call(
+            doing, lambda s: self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=s)
+        )
+        found: dict[int, FoundOffset] = {}
+        unreachable: KafkaException | None = None
+        for where, future in futures.items():
+            try:
+                info = self._raw_result(future, doing)
+            except KafkaException as e:
+                if e.args[0].code() not in _PARTITION_OUT_OF_REACH:
+                    raise self._translated(e, doing, topic.name) from e
+                unreachable = e
+                continue
+            found[where.partition] = FoundOffset(info.offset, info.leader_epoch, info.timestamp)
+        if not found and unreachable is not None:
+            raise self._translated(unreachable, doing, topic.name) from unreachable
+        return found
+
+    def _remaining(self, doing: str) -> float:
+        if self._deadline is None:
+            return self._timeout
+        remaining = min(self._timeout, self._deadline - time.monotonic())
+        if remaining <= 0:
+            raise BrokerUnreachableError(doing, self._timeout, "the time allowed for all look-ups together is used up")
+        return remaining
+
+    def _call(self, doing: str, call: Callable[[float], dict[Any, Future[Any]]]) -> dict[Any, Future[Any]]:
+        # librdkafka takes no request timeout below a millisecond.
+        seconds = max(self._remaining(doing), 0.001)
+        try:
+            return call(seconds)
+        except KafkaException as e:
+            raise self._translated(e, doing, None) from e
+
+    def _raw_result(self, future: Future[Any], doing: str) -> Any:
+        try:
+            return future.result(timeout=self._remaining(doing) + 0.5)
+        except FutureTimeoutError as e:
+            raise BrokerUnreachableError(doing, self._timeout, "timed out") from e
+
+    def _result(self, future: Future[Any], doing: str, topic: str | None) -> Any:
+        try:
+            return self._raw_result(future, doing)
+        except KafkaException as e:
+            raise self._translated(e, doing, topic) from e
+
+    def _translated(self, e: KafkaException, doing: str, topic: str | None) -> PlatformError:
+        error: KafkaError = e.args[0]
+        if topic is not None and error.code() in {
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+            KafkaError._UNKNOWN_TOPIC,
+            KafkaError.UNKNOWN_TOPIC_ID,
+        }:
+            return TopicMissingError(topic)
+        if error.retriable() or error.code() in _PARTITION_OUT_OF_REACH:
+            return BrokerUnreachableError(doing, self._timeout, error.str())
+        return BrokerRefusedError(doing, error.str())

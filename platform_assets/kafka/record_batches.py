@@ -1,0 +1,329 @@
+"""Kafka's record batches as bytes: headers read in bulk, bodies only where somebody has to look inside.
+
+Layout of a batch (magic 2), of a record and of a control record: https://kafka.apache.org/documentation/#messageformat.
+Older message sets (magic 0 and 1, which brokers keep as they lie on disk): the same page, "Old Message Format".
+
+Nothing here knows topics, brokers or transactions. Offsets are absolute; `last_offset` is inclusive, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import cramjam
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+HEADER = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("length", ">i4"),
+        ("leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("base_timestamp", ">i8"),
+        ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("records_count", ">i4"),
+    ]
+)
+"""The 61 bytes before the records of a batch with magic 2."""
+
+CODEC_MASK, TRANSACTIONAL, CONTROL = 0x07, 0x10, 0x20
+ABORT, COMMIT = 0, 1
+"""Types of a control record that ends a transaction."""
+UNPACKED_LIMIT = 1 << 29
+"""Bytes that one compressed batch may unpack to: more is taken for damage or malice, not for records."""
+
+_LOG_OVERHEAD = 12  # base offset (8) and length (4), which the length itself leaves out
+_MAGIC_AT = 16
+_CRC_COVERS_FROM = 21
+_DELTA_AT = 23
+_SMALLEST = 26  # an empty message of magic 0
+_OLD_CRC_COVERS_FROM = 16
+_XERIAL = b"\x82SNAPPY\x00"
+_base_at = struct.Struct(">q").unpack_from
+_length_at = struct.Struct(">i").unpack_from
+_old_head_at = struct.Struct(">qiIbb").unpack_from
+_control_key = struct.Struct(">hh").unpack_from
+
+
+class Damage(Exception):
+    """Bytes that are no intact batch; `offset` is where the batch claims to begin."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        self.offset, self.reason = offset, reason
+        super().__init__(f"offset {offset}: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch by its header: offsets `base_offset` to `last_offset`, both inclusive.
+
+    `body` is the whole batch, `records_count` the records left in it: fewer than the offsets it spans once compaction
+    has passed over it, and 0 where compaction kept the batch only for its producer's sequence.
+    """
+
+    body: memoryview
+    base_offset: int
+    last_offset: int
+    records_count: int
+    attributes: int
+    producer_id: int
+
+    @property
+    def dense(self) -> bool:
+        """Whether the header alone says that every offset of the batch holds a record."""
+        return self.records_count == self.last_offset - self.base_offset + 1
+
+    @property
+    def control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """The offsets of the records inside, ascending; unpacks the batch. Raises Damage."""
+        return np.fromiter((offset for offset, _ in self._walk()), dtype=np.int64, count=self.records_count)
+
+    def control_types(self) -> list[tuple[int, int]]:
+        """`(offset, type)` of each control record inside; see ABORT and COMMIT. Raises Damage."""
+        found = []
+        for offset, key in self._walk():
+            if len(key) < 4:
+                raise Damage(self.base_offset, "a control record without a type")
+            found.append((offset, int(_control_key(key)[1])))
+        return found
+
+    def _walk(self) -> Iterator[tuple[int, memoryview]]:
+        """`(offset, key)` of each record, reading no further into a record than its key."""
+        if not self.records_count:
+            return
+        packed = self.body[HEADER.itemsize :]
+        data = memoryview(unpacked(self.attributes & CODEC_MASK, packed, self.base_offset))
+        at, previous = 0, self.base_offset - 1
+        try:
+            for _ in range(self.records_count):
+                size, start = _varint(data, at)
+                _, p = _varint(data, start + 1)  # the timestamp, after one byte of attributes
+                delta, p = _varint(data, p)
+                key_size, p = _varint(data, p)
+                at = start + size
+                offset = self.base_offset + delta
+                if at > len(data) or p + key_size > at or not previous < offset <= self.last_offset:
+                    raise Damage(self.base_offset, "its records contradict its header")
+                previous = offset
+                yield offset, data[p : p + max(key_size, 0)]
+        except IndexError:
+            raise Damage(self.base_offset, "its records end before they are complete") from None
+        if at != len(data):
+            raise Damage(self.base_offset, f"{len(data) - at} bytes follow its last record")
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """The complete batches of a fetch's records, in order; a batch cut off by the fetch's size is left out.
+
+    Holds no copy of the bytes: use it up before their buffer is used again.
+    """
+
+    data: memoryview
+    positions: npt.NDArray[np.int64]
+    headers: npt.NDArray[np.void]
+    old_format: bool
+
+    @classmethod
+    def scan(cls, data: memoryview) -> Batches:
+        """Find the batches in `data` by hopping from length to length. Raises Damage."""
+        at, end, positions = 0, len(data), []
+        while at + _SMALLEST <= end:
+            size = _LOG_OVERHEAD + _length_at(data, at + 8)[0]
+            if size < _SMALLEST:
+                raise Damage(_base_at(data, at)[0], "its length is impossible")
+            if at + size > end:
+                break
+            positions.append(at)
+            at += size
+        found = np.array(positions, dtype=np.int64)
+        magics = np.frombuffer(data, dtype=np.int8)[found + _MAGIC_AT] if positions else np.empty(0, np.int8)
+        old = bool((magics < 2).any())
+        if (magics > 2).any() or (magics < 0).any():
+            wrong = int(np.flatnonzero((magics > 2) | (magics < 0))[0])
+            raise Damage(_base_at(data, positions[wrong])[0], f"its format version {int(magics[wrong])} is unknown")
+        if old or not positions:
+            return cls(data, found, np.empty(0, HEADER), old)
+        if at - positions[-1] < HEADER.itemsize or (np.diff(found) < HEADER.itemsize).any():
+            raise Damage(_base_at(data, 0)[0], "a batch is shorter than its own header")
+        # An array whose elements overlap, one starting at every byte: indexing it copies just the headers wanted.
+        every_byte = np.ndarray((end - HEADER.itemsize + 1,), HEADER, data, strides=(1,))
+        return cls(data, found, every_byte[found], False)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def base_offsets(self) -> npt.NDArray[np.int64]:
+        return self.headers["base_offset"].astype(np.int64)
+
+    @property
+    def last_offsets(self) -> npt.NDArray[np.int64]:
+        """Inclusive."""
+        return self.base_offsets + self.headers["last_offset_delta"].astype(np.int64)
+
+    @property
+    def records_counts(self) -> npt.NDArray[np.int64]:
+        return self.headers["records_count"].astype(np.int64)
+
+    @property
+    def attributes(self) -> npt.NDArray[np.int64]:
+        return self.headers["attributes"].astype(np.int64)
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset behind the last batch: where the next fetch goes on."""
+        at = int(self.positions[-1])
+        base, delta = _base_at(self.data, at)[0], 0
+        if self.data[at + _MAGIC_AT] == 2:
+            delta = _length_at(self.data, at + _DELTA_AT)[0]
+        return int(base + delta + 1)  # an older message set is numbered by its last message
+
+    def verify(self) -> None:
+        """Check each batch's CRC and that headers are possible and ascending. Raises Damage at the first that fails."""
+        if self.old_format:
+            return  # iterating checks each message
+        bases, deltas, counts = self.base_offsets, self.headers["last_offset_delta"], self.records_counts
+        wrong = (bases < 0) | (deltas < 0) | (counts < 0) | (counts > deltas.astype(np.int64) + 1)
+        wrong[1:] |= bases[1:] <= self.last_offsets[:-1]
+        if wrong.any():
+            raise Damage(int(bases[int(wrong.argmax())]), "its header's offsets are impossible after the batch before")
+        starts = self.positions.tolist()
+        ends = (self.positions + self.headers["length"] + _LOG_OVERHEAD).tolist()
+        data, check, covers = self.data, crc32c, _CRC_COVERS_FROM
+        for index, (start, end, crc) in enumerate(zip(starts, ends, self.headers["crc"].tolist(), strict=True)):
+            if check(data[start + covers : end]) != crc:
+                raise Damage(int(bases[index]), "its CRC does not match its bytes")
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Each batch by itself, for those that the columns do not settle. Raises Damage (old formats)."""
+        if self.old_format:
+            yield from self._mixed()
+            return
+        ends = (self.positions + self.headers["length"] + _LOG_OVERHEAD).tolist()
+        fields = (self.base_offsets, self.last_offsets, self.records_counts, self.attributes)
+        columns = [c.tolist() for c in fields] + [self.headers["producer_id"].tolist()]
+        for start, end, *header in zip(self.positions.tolist(), ends, *columns, strict=True):
+            yield Batch(self.data[start:end], *header)
+
+    def _mixed(self) -> Iterator[Batch]:
+        """Message sets, maybe with batches between them: a record at a time, in the form of one-record batches."""
+        for start in self.positions.tolist():
+            size = _LOG_OVERHEAD + _length_at(self.data, start + 8)[0]
+            piece = self.data[start : start + size]
+            if piece[_MAGIC_AT] == 2:
+                one = Batches.scan(piece)
+                one.verify()
+                yield from one
+            else:
+                for offset in old_offsets(piece):
+                    yield Batch(piece, offset, offset, 1, 0, -1)
+
+
+def old_offsets(message: memoryview) -> list[int]:
+    """The offsets that one message of magic 0 or 1 holds, or those of the messages packed inside it. Raises Damage."""
+    offset, size, crc, magic, attributes = _old_head_at(message, 0)
+    if zlib.crc32(message[_OLD_CRC_COVERS_FROM:]) != crc:
+        raise Damage(offset, "its CRC does not match its bytes")
+    codec = attributes & CODEC_MASK
+    if not codec:
+        return [offset]
+    value_at = 18 + (8 if magic else 0)
+    value_at += 4 + max(_length_at(message, value_at)[0], 0)  # behind the key
+    inner = memoryview(unpacked(codec, message[value_at + 4 :], offset))
+    found, at = [], 0
+    while at + _SMALLEST <= len(inner):
+        found.append(_base_at(inner, at)[0])
+        size = _LOG_OVERHEAD + _length_at(inner, at + 8)[0]
+        if size < _SMALLEST or at + size > len(inner):
+            raise Damage(offset, "the messages packed in it are cut off")
+        at += size
+    if at != len(inner) or not found:
+        raise Damage(offset, "the messages packed in it are cut off")
+    # Magic 1 numbers the inner messages relative to the last one, whose offset the outer message carries.
+    return [offset - found[-1] + o for o in found] if magic else found
+
+
+def unpacked(codec: int, packed: memoryview, offset: int) -> bytes | bytearray | memoryview:
+    """Undo a batch's compression; `codec` as in its attributes, `offset` for the message. Raises Damage."""
+    try:
+        if codec == 0:
+            return packed
+        if codec == 1:
+            return _gunzip(packed)
+        if codec == 2:
+            return _unsnap(bytes(packed))
+        if codec in (3, 4):
+            return _grow(cramjam.lz4 if codec == 3 else cramjam.zstd, packed)
+    except (cramjam.DecompressionError, zlib.error, ValueError, struct.error) as error:
+        raise Damage(offset, f"its records cannot be unpacked: {error}") from None
+    raise Damage(offset, f"its compression {codec} is unknown")
+
+
+def _gunzip(packed: memoryview) -> bytes:
+    stream = zlib.decompressobj(wbits=31)
+    data = stream.decompress(packed, UNPACKED_LIMIT)
+    if not stream.eof:
+        raise ValueError("cut off, or too large")
+    return data
+
+
+def _unsnap(packed: bytes) -> bytes:
+    if not packed.startswith(_XERIAL):
+        pieces = [packed]
+    else:  # the framing of snappy-java: 16 bytes, then blocks behind their length
+        pieces, at = [], 16
+        while at < len(packed):
+            size = _length_at(packed, at)[0]
+            if size <= 0 or at + 4 + size > len(packed):
+                raise ValueError("a block is cut off")
+            pieces.append(packed[at + 4 : at + 4 + size])
+            at += 4 + size
+    if sum(cramjam.snappy.decompress_raw_len(p) for p in pieces) > UNPACKED_LIMIT:
+        raise ValueError("too large")
+    return b"".join(bytes(cramjam.snappy.decompress_raw(p)) for p in pieces)
+
+
+def _grow(codec: object, packed: memoryview) -> memoryview:
+    """Unpack into a buffer that doubles until it suffices, since a frame need not tell its size."""
+    size = min(max(1 << 16, 8 * len(packed)), UNPACKED_LIMIT)
+    while True:
+        out = bytearray(size)
+        try:
+            return memoryview(out)[: codec.decompress_into(packed, out)]  # type: ignore[attr-defined]
+        except cramjam.DecompressionError:
+            if size >= UNPACKED_LIMIT:
+                raise
+            size = min(size * 8, UNPACKED_LIMIT)
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    """A zigzag varint at `at`, and the position behind it."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+        if shift > 63:
+            raise IndexError

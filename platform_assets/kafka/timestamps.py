@@ -1,0 +1,70 @@
+"""Finding the records whose timestamp Spark's reader cannot represent; only called once a load has met one."""
+
+from __future__ import annotations
+
+import time
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.offsets import TopicRanges
+
+LAST_READABLE_MS = (2**63 - 1) // 1000
+"""The highest timestamp in ms that fits Spark's 64-bit microseconds."""
+FIRST_READABLE_MS = -(2**63) // 1000 + 1
+
+
+def unreadable_records(
+    settings: ClientSettings, topic: str, ranges: TopicRanges, timeout: float = 120.0
+) -> list[tuple[int, int, int]]:
+    """`(partition, offset, timestamp in ms)` of each committed record in `ranges` that Spark cannot represent.
+
+    Reads the ranges with a consumer of its own, outside any group. Raises BrokerUnreachableError after `timeout`
+    seconds, and BrokerRefusedError.
+    """
+    consumer = Consumer(
+        {
+            **settings.librdkafka(),
+            # librdkafka demands a group id; without subscribe and commits it is never used.
+            "group.id": "platform-assets-unreadable-timestamps",
+            "enable.auto.commit": False,
+            # The range may end in markers, which never come as messages: the end of the log says so.
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+        }
+    )
+    doing = f"searching topic {topic!r} for unreadable timestamps"
+    deadline = time.monotonic() + timeout
+    found: list[tuple[int, int, int]] = []
+    try:
+        for partition, wanted in ranges.non_empty().items():
+            consumer.assign([TopicPartition(topic, partition, wanted.start)])
+            done = False
+            while not done:
+                for message in consumer.consume(num_messages=1000, timeout=1.0):
+                    done = done or _reached(message, wanted.end, doing)
+                    if message.error() is None and message.offset() < wanted.end:
+                        found.extend(_unreadable(message))
+                if not done and time.monotonic() > deadline:
+                    raise BrokerUnreachableError(doing, timeout, f"partition {partition} was not read to its end")
+    except KafkaException as e:
+        raise BrokerRefusedError(doing, e.args[0].str()) from e
+    finally:
+        consumer.close()
+    return found
+
+
+def _reached(message: Message, end: int, doing: str) -> bool:
+    error = message.error()
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        raise BrokerRefusedError(doing, error.str())
+    return error is not None or message.offset() >= end - 1
+
+
+def _unreadable(message: Message) -> list[tuple[int, int, int]]:
+    _, timestamp = message.timestamp()
+    if FIRST_READABLE_MS <= timestamp <= LAST_READABLE_MS:
+        return []
+    return [(message.partition(), message.offset(), timestamp)]

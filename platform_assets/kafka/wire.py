@@ -1,0 +1,229 @@
+"""One blocking connection to one broker, with a deadline on everything.
+
+Requests and answers are kafka-python's protocol classes, and so are the SASL mechanisms. The socket is read here:
+kafka-python's client reads 4 KB at a time and copies each answer several times, which takes six times as long as
+receiving into one buffer does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import kafka.errors
+from kafka.net.sasl import get_sasl_mechanism
+from kafka.protocol.metadata import ApiVersionsRequest
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+from platform_assets.errors import BrokerRefusedError, ConfigurationError
+from platform_assets.kafka.settings import ClientSettings
+
+Address = tuple[str, int]
+
+_DEFAULT_PORT = 9092
+_SLICE = 0.25  # seconds after which a wait looks whether it was stopped
+_SMALL_ANSWER = 1 << 26
+_API_VERSIONS, _HANDSHAKE, _AUTHENTICATE = 3, 1, 1
+_frame_head = struct.Struct(">ii").unpack_from
+
+
+class Stopped(Exception):
+    """The caller's deadline passed, or it was told to stop, while a broker was waited for."""
+
+
+def addresses(bootstrap_servers: str) -> list[Address]:
+    """Parse `host:port[,host:port…]`; IPv6 addresses stand in brackets. Raises ConfigurationError."""
+    found = []
+    for item in filter(None, (part.strip() for part in bootstrap_servers.split(","))):
+        host, colon, port = item.rpartition(":")
+        if not colon or item.endswith("]"):
+            host, port = item, str(_DEFAULT_PORT)
+        if not port.isdigit() or not 0 < int(port) < 1 << 16 or not host.strip("[]"):
+            raise ConfigurationError("KAFKA_BOOTSTRAP_SERVERS must read host:port[,host:port…]")
+        found.append((host.strip("[]"), int(port)))
+    if not found:
+        raise ConfigurationError("KAFKA_BOOTSTRAP_SERVERS names no broker: it must read host:port[,host:port…]")
+    return found
+
+
+class Security:
+    """What `ClientSettings` say of TLS and SASL, in the terms of `ssl` and of kafka-python."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        options = settings.options
+        protocol = options.get("security.protocol", "PLAINTEXT").upper()
+        self.client_id = options.get("client.id", "platform-assets-evidence")
+        self.context = _tls(options) if protocol.endswith("SSL") else None
+        self.mechanism = options.get("sasl.mechanism", "PLAIN").upper() if protocol.startswith("SASL") else None
+        self._sasl = {
+            "security_protocol": protocol,
+            "sasl_mechanism": self.mechanism,
+            "sasl_plain_username": options.get("sasl.username", ""),
+            "sasl_plain_password": options.get("sasl.password", ""),
+        }
+
+    def sasl(self, host: str) -> Any:
+        """A fresh SASL exchange with `host`."""
+        return get_sasl_mechanism(self.mechanism)(host=host, **self._sasl)
+
+
+def _tls(options: Mapping[str, str]) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = options.get("ssl.endpoint.identification.algorithm", "https").lower() != "none"
+    setting = "KAFKA_SSL_CA_LOCATION"
+    try:
+        if "ssl.ca.location" in options:
+            context = _trusting(options["ssl.ca.location"], context.check_hostname)
+        if "ssl.certificate.location" in options:
+            setting = "KAFKA_SSL_CERTIFICATE_LOCATION or KAFKA_SSL_KEY_LOCATION"
+            # A callable, since without a password OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(
+                options["ssl.certificate.location"],
+                options.get("ssl.key.location"),
+                lambda: options.get("ssl.key.password", ""),
+            )
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{setting} cannot be used: {type(error).__name__}") from None
+    return context
+
+
+def _trusting(location: str, check_hostname: bool) -> ssl.SSLContext:
+    """A context that trusts just the authorities of a PEM file, as the other clients do when one is named."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = check_hostname
+    context.load_verify_locations(location)
+    return context
+
+
+class Connection:
+    """A connection that is ready for requests. Not for use by two threads at once.
+
+    All methods raise OSError where the broker is out of reach or makes no sense, Stopped where `stopped()` turned true
+    meanwhile, and BrokerRefusedError where the broker does not let this client in. After any of these, close it.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        security: Security,
+        needs: Mapping[type, int],
+        *,
+        timeout: float,
+        stopped: Callable[[], bool],
+    ) -> None:
+        """`needs` are the requests that will be sent and their versions; `timeout` bounds each answer, in seconds."""
+        self._timeout, self._stopped = timeout, stopped
+        self._client_id = security.client_id
+        self._correlation = 0
+        self._head = memoryview(bytearray(8))
+        self._name = f"{address[0]}:{address[1]}"
+        self._socket = socket.create_connection(address, timeout=min(timeout, 10.0))
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if security.context is not None:
+                self._socket = security.context.wrap_socket(self._socket, server_hostname=address[0])
+            self._agree_on_versions(needs)
+            if security.mechanism is not None:
+                self._authenticate(security, address[0])
+        except ssl.SSLCertVerificationError as error:
+            self.close()
+            raise BrokerRefusedError(
+                f"setting up TLS with {self._name}", f"its certificate is not trusted ({error.verify_message})"
+            ) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End it; a call under way in another thread fails."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def request(self, request: Any) -> Any:
+        """Send a small request of kafka-python's and decode its answer."""
+        self.send(request)
+        frame = self.receive(bytearray())
+        version, answers = request.API_VERSION, request.header.get_response_class()
+        try:
+            # The header of an answer of a flexible version ends in tags; that of ApiVersions never does.
+            flexible = answers.flexible_version_q(version) and request.API_KEY != ApiVersionsRequest.API_KEY
+            return answers.decode(frame[1:] if flexible else frame)
+        except (ValueError, struct.error, IndexError, kafka.errors.KafkaError) as error:
+            raise ConnectionError(f"{self._name} sent what is no answer ({type(error).__name__})") from None
+
+    def send(self, request: Any) -> None:
+        """Send a request whose version is set; its answer has to be received before the next one's."""
+        self._correlation += 1
+        request.with_header(correlation_id=self._correlation, client_id=self._client_id)
+        self._socket.settimeout(self._timeout)
+        self._socket.sendall(request.encode(framed=True, header=True))
+
+    def receive(self, buffer: bytearray, limit: int = _SMALL_ANSWER) -> memoryview:
+        """The next answer behind its correlation id, in `buffer` or, where that is too small, in a new one.
+
+        An answer of more than `limit` bytes is taken for nonsense: OSError.
+        """
+        until = time.monotonic() + self._timeout
+        self._fill(self._head, until)
+        size, correlation = _frame_head(self._head)
+        size -= 4
+        if not 0 <= size <= limit or correlation != self._correlation:
+            raise ConnectionError(f"{self._name} does not answer as a Kafka broker does")
+        frame = memoryview(buffer if len(buffer) >= size else bytearray(size))[:size]
+        self._fill(frame, until)
+        return frame
+
+    def _fill(self, target: memoryview, until: float) -> None:
+        got = 0
+        while got < len(target):
+            if self._stopped():
+                raise Stopped
+            self._socket.settimeout(_SLICE)
+            try:
+                count = self._socket.recv_into(target[got:])
+            except TimeoutError:
+                if time.monotonic() > until:
+                    raise TimeoutError(f"{self._name} did not answer within {self._timeout:g} s") from None
+                continue
+            if not count:
+                raise ConnectionResetError(f"{self._name} closed the connection")
+            got += count
+            until = max(until, time.monotonic() + self._timeout)  # an answer that keeps flowing is on time
+
+    def _agree_on_versions(self, needs: Mapping[type, int]) -> None:
+        request = ApiVersionsRequest(
+            version=_API_VERSIONS, client_software_name="platform-assets", client_software_version="1"
+        )
+        answer = self.request(request)
+        offered = {key.api_key: range(key.min_version, key.max_version + 1) for key in answer.api_keys}
+        lacking = [n.__name__ for n, v in needs.items() if v not in offered.get(n.API_KEY, ())]  # type: ignore[attr-defined]
+        if answer.error_code or lacking:
+            raise BrokerRefusedError(
+                f"agreeing on protocol versions with {self._name}",
+                f"it lacks {lacking or 'the version of ApiVersions'}; reading evidence needs Kafka 3.1 or later",
+            )
+
+    def _authenticate(self, security: Security, host: str) -> None:
+        doing = f"logging in to {self._name} by SASL"
+        answer = self.request(SaslHandshakeRequest(version=_HANDSHAKE, mechanism=security.mechanism))
+        if answer.error_code:
+            raise BrokerRefusedError(doing, f"it offers {list(answer.mechanisms)}, not {security.mechanism}")
+        exchange = security.sasl(host)
+        try:
+            while not exchange.is_done():
+                answer = self.request(SaslAuthenticateRequest(version=_AUTHENTICATE, auth_bytes=exchange.auth_bytes()))
+                if answer.error_code:
+                    raise BrokerRefusedError(doing, kafka.errors.for_code(answer.error_code).__name__)
+                exchange.receive(answer.auth_bytes)
+        except (ValueError, kafka.errors.KafkaError) as error:
+            raise BrokerRefusedError(doing, f"the exchange failed ({type(error).__name__})") from None
+        if not exchange.is_authenticated():
+            raise BrokerRefusedError(doing, "it did not accept the login")

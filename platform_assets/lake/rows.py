@@ -1,0 +1,138 @@
+"""Rows of a window as its data files show them: counts and bounds a partition, and offsets, without Spark.
+
+File statistics answer where each file holds one Kafka partition; else two columns of the files are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from platform_assets.errors import ranges_text
+from platform_assets.offsets import Digest, OffsetRange, offsets_digest, ranges_of
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRows:
+    """`rows` rows of one partition, with the lowest and highest offset among them."""
+
+    rows: int
+    first_offset: int
+    last_offset: int
+
+    def __add__(self, other: PartitionRows) -> PartitionRows:
+        return PartitionRows(
+            self.rows + other.rows,
+            min(self.first_offset, other.first_offset),
+            max(self.last_offset, other.last_offset),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRows:
+    """What reading the offsets of one window found. `duplicates` and the digests cover all partitions."""
+
+    partitions: Mapping[int, PartitionRows]
+    duplicates: Mapping[int, tuple[OffsetRange, ...]]
+    offsets: Digest
+
+
+def from_statistics(files: list[dict[str, Any]]) -> dict[int, PartitionRows] | None:
+    """Counts and bounds by partition from file statistics; None where a file mixes partitions or has no statistics."""
+    found: dict[int, PartitionRows] = {}
+    for file in files:
+        if file["num_records"] == 0:
+            continue
+        partition = file.get("min.kafka_partition")
+        if partition is None or partition != file.get("max.kafka_partition") or file.get("min.kafka_offset") is None:
+            return None
+        part = PartitionRows(file["num_records"], file["min.kafka_offset"], file["max.kafka_offset"])
+        found[partition] = found[partition] + part if partition in found else part
+    return found
+
+
+def partition_rows(table: Path, key: str, version: int | None = None) -> dict[int, PartitionRows]:
+    """Counts and bounds by partition from the files' own columns; memory is flat."""
+    found: dict[int, PartitionRows] = {}
+    for partition, offsets in _offsets(table, key, version):
+        part = PartitionRows(len(offsets), int(offsets.min()), int(offsets.max()))
+        found[partition] = found[partition] + part if partition in found else part
+    return found
+
+
+def read_window(table: Path, key: str, version: int | None = None) -> WindowRows:
+    """Read the offsets of one window and find what statistics cannot tell: duplicates, and the digest of the set.
+
+    Memory is 8 bytes an offset, for one window at a time.
+    """
+    partitions: dict[int, PartitionRows] = {}
+    duplicates: dict[int, tuple[OffsetRange, ...]] = {}
+    digest = Digest(0, 0)
+    for partition, ordered in _sorted(_offsets(table, key, version)).items():
+        partitions[partition] = PartitionRows(len(ordered), int(ordered[0]), int(ordered[-1]))
+        doubled = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+        if len(doubled):
+            duplicates[partition] = ranges_of(int(o) for o in doubled)
+        digest += offsets_digest(partition, ordered)
+    return WindowRows(partitions, duplicates, digest)
+
+
+def offsets_of(table: Path, key: str, version: int | None = None) -> dict[int, npt.NDArray[np.int64]]:
+    """Every offset of one window, sorted, by partition."""
+    return _sorted(_offsets(table, key, version))
+
+
+def offsets_in_files(directory: Path) -> dict[int, npt.NDArray[np.int64]]:
+    """Every offset in the Parquet files of `directory`, sorted, by partition."""
+    dataset = ds.dataset(directory, format="parquet", exclude_invalid_files=False)
+    return _sorted(_split(dataset.to_batches(columns=["kafka_partition", "kafka_offset"])))
+
+
+def difference(
+    left: Mapping[int, npt.NDArray[np.int64]], right: Mapping[int, npt.NDArray[np.int64]]
+) -> dict[int, tuple[OffsetRange, ...]]:
+    """The offsets in `left` that `right` lacks, as ranges by partition."""
+    empty: npt.NDArray[np.int64] = np.array([], dtype=np.int64)
+    missing = {p: np.setdiff1d(offsets, right.get(p, empty)) for p, offsets in left.items()}
+    return {p: ranges_of(int(o) for o in offsets) for p, offsets in missing.items() if len(offsets)}
+
+
+def named(ranges: Mapping[int, tuple[OffsetRange, ...]]) -> str:
+    """`ranges` for a message; an empty text where there are none."""
+    return ranges_text((p, r.start, r.end) for p, parts in ranges.items() for r in parts)
+
+
+def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """`(partition, offsets)` of a batch with the columns kafka_partition and kafka_offset."""
+    partitions = batch.column("kafka_partition")
+    offsets = batch.column("kafka_offset").to_numpy(zero_copy_only=False)
+    for partition in pc.unique(partitions).to_pylist():
+        mask = pc.equal(partitions, partition).to_numpy(zero_copy_only=False)
+        yield partition, offsets[mask]
+
+
+def _offsets(table: Path, key: str, version: int | None) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    dataset = DeltaTable(table, version=version).to_pyarrow_dataset()
+    yield from _split(dataset.to_batches(columns=["kafka_partition", "kafka_offset"], filter=pc.field("window") == key))
+
+
+def _split(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    for batch in batches:
+        if batch.num_rows:
+            yield from split_by_partition(batch)
+
+
+def _sorted(pieces: Iterable[tuple[int, npt.NDArray[np.int64]]]) -> dict[int, npt.NDArray[np.int64]]:
+    chunks: dict[int, list[npt.NDArray[np.int64]]] = {}
+    for partition, offsets in pieces:
+        chunks.setdefault(partition, []).append(offsets)
+    return {p: np.sort(np.concatenate(parts)) for p, parts in sorted(chunks.items())}

@@ -1,0 +1,70 @@
+"""A Spark Connect session that fails fast and says where it was going.
+
+pyspark is imported inside the functions, so that a code location loads without it.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from platform_assets.errors import ConfigurationError, SparkUnreachableError
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+_SETTINGS = {
+    # A replaceWhere that lets through rows outside its predicate would break the overwrite of one window.
+    "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
+    "spark.databricks.delta.replaceWhere.dataColumns.enabled": "true",
+    # A window of aborted records alone is a commit too.
+    "spark.databricks.delta.skipRecordingEmptyCommits": "false",
+    "spark.sql.sources.partitionOverwriteMode": "static",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def address_of(remote: str) -> tuple[str, int]:
+    """Host and port of `sc://host:port/;parameters`. Raises ConfigurationError, never showing the parameters."""
+    parts = urlsplit(remote.split(";", 1)[0])
+    if parts.scheme != "sc" or not parts.hostname:
+        raise ConfigurationError("SPARK_REMOTE must have the form sc://host:port/;token=…")
+    return parts.hostname, parts.port or 15002
+
+
+def check_reachable(remote: str, timeout: float = 5.0) -> None:
+    """Raise SparkUnreachableError unless something listens at `remote` within `timeout` seconds."""
+    host, port = address_of(remote)
+    try:
+        socket.create_connection((host, port), timeout=timeout).close()
+    except OSError as e:
+        raise SparkUnreachableError(f"{host}:{port}", e.strerror or str(e)) from e
+
+
+def connect(remote: str) -> SparkSession:
+    """A session on the Spark Connect server, made through dagster-pyspark's resource, with Delta's guards set.
+
+    Raises SparkUnreachableError and ConfigurationError.
+    """
+    check_reachable(remote)
+    from dagster_pyspark import LazyPySparkResource
+    from pyspark.errors import PySparkException
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    host, port = address_of(remote)
+    try:
+        spark: SparkSession = LazyPySparkResource(spark_config={"spark.remote": remote}).spark_session
+        # The default policy goes on for ten minutes, long after a person would have looked for the cause.
+        spark.client.set_retry_policies([DefaultPolicy(max_retries=6, initial_backoff=100, max_backoff=2_000)])
+        for name, value in _SETTINGS.items():
+            spark.conf.set(name, value)
+    except PySparkException as e:
+        raise SparkUnreachableError(f"{host}:{port}", without_token(str(e))) from e
+    return spark
+
+
+def without_token(text: str) -> str:
+    """`text` with the value of any Connect token taken out."""
+    return re.sub(r"(token=)[^;&\s'\"]+", r"\1***", text)

@@ -1,0 +1,179 @@
+"""What a table's own Delta log tells, read without Spark: load commits, data files and their statistics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from platform_assets.errors import LedgerCorruptError
+from platform_assets.offsets import OffsetRange, TopicRanges
+from platform_assets.windows import Window, edge_of
+
+METADATA_KEY = "platform_assets"
+METADATA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMetadata:
+    """What a load writes into its Delta commit as `userMetadata`: a JSON object with a version number."""
+
+    topic: str
+    topic_id: str
+    generation: int
+    window: Window
+    ranges: TopicRanges
+    load_id: str
+    run_id: str
+
+    def to_json(self) -> str:
+        """The commit's `userMetadata`."""
+        return json.dumps(
+            {
+                METADATA_KEY: METADATA_VERSION,
+                "topic": self.topic,
+                "generation": self.generation,
+                "window": self.window.key,
+                "window_end": self.window.end.strftime("%Y-%m-%d-%H:%M"),
+                "ranges": [
+                    {"topic_id": self.topic_id, "partition": p, "start": start, "end": end}
+                    for p, start, end in self.ranges.triples()
+                ],
+                "load_id": self.load_id,
+                "run_id": self.run_id,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str | None) -> LoadMetadata | None:
+        """Read a commit's `userMetadata` back; None where it is not one of the platform's.
+
+        Raises LedgerCorruptError for a version that this release does not know.
+        """
+        try:
+            fields: Any = json.loads(text or "null")
+        except json.JSONDecodeError:
+            return None
+        if not isinstance(fields, dict) or METADATA_KEY not in fields:
+            return None
+        if fields[METADATA_KEY] != METADATA_VERSION:
+            raise LedgerCorruptError(
+                f"a commit carries metadata of version {fields[METADATA_KEY]}, this release reads {METADATA_VERSION}: "
+                "upgrade before going on"
+            )
+        ranges = {r["partition"]: OffsetRange(r["start"], r["end"]) for r in fields["ranges"]}
+        return cls(
+            fields["topic"],
+            fields["ranges"][0]["topic_id"],
+            fields["generation"],
+            Window(edge_of(fields["window"]), edge_of(fields["window_end"])),
+            TopicRanges(ranges),
+            fields["load_id"],
+            fields["run_id"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCommit:
+    """A commit of the platform's in a table's log."""
+
+    version: int
+    metadata: LoadMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFiles:
+    """The data files of one window at one version of the table. `bytes` is their size, `digest` their identity."""
+
+    paths: tuple[str, ...]
+    bytes: int
+    rows: int | None
+    digest: str
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a Delta table at `path`."""
+    return (path / "_delta_log").is_dir()
+
+
+def load_commits(path: Path, limit: int | None = None) -> Iterator[LoadCommit]:
+    """The platform's commits among the newest `limit` commits of the table, newest first."""
+    handle = DeltaTable(path, without_files=True)
+    for commit in handle.history(limit):
+        metadata = LoadMetadata.from_json(commit.get("userMetadata"))
+        if metadata is not None:
+            yield LoadCommit(commit["version"], metadata)
+
+
+def newest_load(path: Path) -> LoadCommit | None:
+    """The newest commit of the platform's, or None where the table has none."""
+    if not exists(path):
+        return None
+    return next(load_commits(path, limit=10), None) or next(load_commits(path), None)
+
+
+def find_load(path: Path, load_id: str) -> LoadCommit | None:
+    """The commit that a load made, looked for among the newest; None where it made none.
+
+    A commit whose answer was lost may have been made twice by Delta's own retry; the newer one counts.
+    """
+    for limit in (20, None):
+        for commit in load_commits(path, limit):
+            if commit.metadata.load_id == load_id:
+                return commit
+    return None
+
+
+def file_actions(path: Path, version: int | None = None) -> pa.Table:
+    """One row a data file of the table, with its size, number of records and column statistics, flattened."""
+    return pa.table(DeltaTable(path, version=version).get_add_actions(flatten=True))
+
+
+def window_files(actions: pa.Table) -> dict[str, WindowFiles]:
+    """The data files of each window, from `file_actions`."""
+    grouped: dict[str, list[tuple[str, int, int | None]]] = {}
+    rows = zip(
+        actions["partition.window"].to_pylist(),
+        actions["path"].to_pylist(),
+        actions["size_bytes"].to_pylist(),
+        actions["num_records"].to_pylist(),
+        strict=True,
+    )
+    for window, path, size, records in rows:
+        grouped.setdefault(window, []).append((path, size, records))
+    return {window: _window_files(files) for window, files in grouped.items()}
+
+
+def files_of(path: Path, key: str, version: int | None = None) -> WindowFiles:
+    """The data files of one window; none of them where it has no rows."""
+    actions = file_actions(path, version)
+    return window_files(actions.filter(pc.equal(actions["partition.window"], key))).get(key, NO_FILES)
+
+
+def _window_files(files: list[tuple[str, int, int | None]]) -> WindowFiles:
+    files = sorted(files)
+    records = [r for _, _, r in files]
+    return WindowFiles(
+        paths=tuple(path for path, _, _ in files),
+        bytes=sum(size for _, size, _ in files),
+        rows=None if None in records else sum(r for r in records if r is not None),
+        digest=sha256("\n".join(f"{path} {size}" for path, size, _ in files).encode()).hexdigest()[:32],
+    )
+
+
+def statistics(actions: pa.Table, key: str) -> list[dict[str, Any]]:
+    """The statistics of each data file of one window."""
+    rows: list[dict[str, Any]] = actions.filter(pc.equal(actions["partition.window"], key)).to_pylist()
+    return rows
+
+
+NO_FILES = _window_files([])
+"""The files of a window without rows."""

@@ -1,0 +1,247 @@
+"""The two ledgers: `cuts`, which fixes offsets to edges, and `commits`, which says what each load put into a table.
+
+Both are small Delta tables under `<lake root>/_ledger`, written without Spark. A cut is recorded by compare-and-set:
+each commit to `cuts` carries a Delta application transaction `cuts/<topic>` whose version is the newest edge in epoch
+seconds. The look-up of the newest edge and the commit go through one table handle, so a handle that has become stale
+is refused and the loser reads the winner's cut.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.schema import PrimitiveType
+
+from platform_assets.errors import LakeNotWritableError, LedgerConflictError, LedgerCorruptError
+from platform_assets.ledger_entries import (
+    COMMIT_COLUMNS,
+    CUT_COLUMNS,
+    UTC_MICROS,
+    Receipt,
+    RecordedCut,
+    SealedWindow,
+    arrow_type,
+    cut_table,
+    newest_entries,
+    receipt_table,
+    receipts_in,
+    recorded_cuts,
+    windows_between,
+)
+from platform_assets.offsets import OffsetRange
+from platform_assets.windows import edge_of
+
+_log = logging.getLogger(__name__)
+
+_COMPACT_AT_FILES = 48
+
+
+class Ledger:
+    """The ledgers under one lake root. Handles are opened per call, so an instance may be shared and kept."""
+
+    def __init__(self, lake_root: Path) -> None:
+        self._root = lake_root
+        self._cuts = lake_root / "_ledger" / "cuts"
+        self._commits = lake_root / "_ledger" / "commits"
+
+    def create(self) -> None:
+        """Create the tables where they are missing. Raises LakeNotWritableError."""
+        for path, columns, partition in ((self._cuts, CUT_COLUMNS, "topic"), (self._commits, COMMIT_COLUMNS, "table")):
+            if (path / "_delta_log").is_dir():
+                continue
+            schema = Schema([Field(n, PrimitiveType(t), metadata={"comment": c}) for n, (t, c) in columns.items()])
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                DeltaTable.create(
+                    path,
+                    schema,
+                    mode="ignore",
+                    partition_by=[partition],
+                    name=path.name,
+                    description=(__doc__ or "").splitlines()[0],
+                    configuration={"delta.enableDeletionVectors": "false"},
+                )
+            except OSError as e:
+                raise LakeNotWritableError(str(self._root), e.strerror or str(e)) from e
+
+    # --- cuts -------------------------------------------------------------------------------------------------
+
+    def newest_edges(self, topics: Iterable[str]) -> dict[str, datetime]:
+        """The newest recorded edge of each topic that has any; one look into the log for all of them."""
+        handle = self._open(self._cuts)
+        if handle is None:
+            return {}
+        versions = {t: handle.transaction_version(_app_id(t)) for t in topics}
+        return {t: datetime.fromtimestamp(v, UTC) for t, v in versions.items() if v is not None}
+
+    def newest_cut(self, topic: str) -> RecordedCut | None:
+        """The cut at the newest edge of `topic`, or None where none was ever recorded."""
+        handle = self._open(self._cuts)
+        return None if handle is None else self._newest_cut(handle, topic)
+
+    def cuts(self, topic: str, start: datetime | None = None, end: datetime | None = None) -> list[RecordedCut]:
+        """The recorded cuts of edges in `[start, end]`, both ends inclusive, ascending."""
+        handle = self._open(self._cuts)
+        return [] if handle is None else recorded_cuts(self._cut_rows(handle, topic, start, end))
+
+    def windows(self, topic: str, start: datetime | None = None, end: datetime | None = None) -> list[SealedWindow]:
+        """The sealed windows that lie within `[start, end]`, ascending."""
+        return windows_between(self.cuts(topic, start, end))
+
+    def window(self, topic: str, key: str) -> SealedWindow | None:
+        """The sealed window with this key, or None where no recorded edge starts it or none ends it yet."""
+        start = edge_of(key)
+        handle = self._open(self._cuts)
+        if handle is None:
+            return None
+        rows = self._cut_rows(handle, topic, start, None)
+        edges = pc.unique(rows["edge"]).sort()[:2]
+        near = rows.filter(pc.is_in(rows["edge"], edges))
+        found = windows_between(recorded_cuts(near))
+        return found[0] if found and found[0].window.start == start else None
+
+    def record_cuts(self, cuts: Sequence[RecordedCut], after: datetime | None) -> bool:
+        """Record the cuts of one topic, in ascending order of edge, if its newest recorded edge is still `after`.
+
+        All or none are recorded, in one commit. False says that another process was first: read its cuts and go on
+        from them. Raises LedgerCorruptError where the cuts do not ascend or shrink.
+        """
+        topic = cuts[0].topic
+        handle = DeltaTable(self._cuts)
+        recorded = handle.transaction_version(_app_id(topic))
+        if recorded != (None if after is None else _epoch(after)):
+            return False
+        previous = self._newest_cut(handle, topic)
+        for cut in cuts:
+            _check_successor(previous, cut)
+            previous = cut
+        try:
+            write_deltalake(
+                handle,
+                cut_table(cuts),
+                mode="append",
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(_app_id(topic), _epoch(cuts[-1].edge))], max_commit_retries=50
+                ),
+            )
+        except CommitFailedError:
+            # Refused: another writer recorded edges of this topic since the handle was opened.
+            if DeltaTable(self._cuts).transaction_version(_app_id(topic)) == recorded:
+                raise LedgerConflictError(
+                    f"cuts of topic {topic!r} could not be recorded among other writers; run it again"
+                ) from None
+            return False
+        self._compact(self._cuts, "topic", topic)
+        return True
+
+    def _newest_cut(self, handle: DeltaTable, topic: str) -> RecordedCut | None:
+        version = handle.transaction_version(_app_id(topic))
+        if version is None:
+            return None
+        edge = datetime.fromtimestamp(version, UTC)
+        cuts = recorded_cuts(self._cut_rows(handle, topic, edge, None))
+        if [c.edge for c in cuts] != [edge]:
+            raise LedgerCorruptError(
+                f"the ledger names {edge:%Y-%m-%d %H:%M}Z as newest edge of topic {topic!r}, and its rows end at "
+                f"{[str(c.edge) for c in cuts] or 'none'}: restore _ledger/cuts or run `platform-assets rebuild-ledger`"
+            )
+        return cuts[0]
+
+    def _cut_rows(self, handle: DeltaTable, topic: str, start: datetime | None, end: datetime | None) -> pa.Table:
+        condition = pc.field("topic") == topic
+        if start is not None:
+            condition &= pc.field("edge") >= pa.scalar(start, UTC_MICROS)
+        if end is not None:
+            condition &= pc.field("edge") <= pa.scalar(end, UTC_MICROS)
+        return _rows(handle, condition)
+
+    # --- commits ----------------------------------------------------------------------------------------------
+
+    def record_receipts(self, receipts: Sequence[Receipt]) -> None:
+        """Append what loads committed. Of several entries for a window, the one with the highest version counts."""
+        if not receipts:
+            return
+        write_deltalake(
+            DeltaTable(self._commits),
+            receipt_table(receipts),
+            mode="append",
+            commit_properties=CommitProperties(max_commit_retries=50),
+        )
+        for table in sorted({r.table for r in receipts}):
+            self._compact(self._commits, "table", table)
+
+    def commit_rows(self, table: str, keys: Sequence[str] | None = None) -> pa.Table:
+        """The rows of `commits` that count, newest entry of each window only, one row a partition."""
+        handle = self._open(self._commits)
+        condition = pc.field("table") == table
+        if keys is not None:
+            condition &= pc.field("window").isin(list(keys))
+        if handle is None:
+            return pa.table({n: pa.array([], arrow_type(t)) for n, (t, _) in COMMIT_COLUMNS.items()})
+        rows = _rows(handle, condition & (pc.field("kind") != "acceptance"))
+        return newest_entries(rows)
+
+    def receipts(self, table: str, keys: Sequence[str] | None = None) -> dict[str, Receipt]:
+        """The newest receipt of each loaded window, by key; of all windows, or of those in `keys`."""
+        return {r.window.key: r for r in receipts_in(self.commit_rows(table, keys))}
+
+    def accepted_losses(self, table: str, key: str) -> dict[int, tuple[OffsetRange, ...]]:
+        """The ranges of a window whose loss an operator accepted, by partition."""
+        handle = self._open(self._commits)
+        if handle is None:
+            return {}
+        condition = (pc.field("table") == table) & (pc.field("window") == key) & (pc.field("kind") == "acceptance")
+        accepted: dict[int, tuple[OffsetRange, ...]] = {}
+        for row in _rows(handle, condition).to_pylist():
+            lost = OffsetRange(row["start"], row["end"])
+            accepted[row["partition"]] = (*accepted.get(row["partition"], ()), lost)
+        return accepted
+
+    # --- both -------------------------------------------------------------------------------------------------
+
+    def _open(self, path: Path) -> DeltaTable | None:
+        return DeltaTable(path) if (path / "_delta_log").is_dir() else None
+
+    def _compact(self, path: Path, column: str, value: str) -> None:
+        """Fold the small files of one topic or table into one, so that reads stay flat as windows grow."""
+        handle = DeltaTable(path)
+        adds = pa.table(handle.get_add_actions(flatten=True))
+        if pc.sum(pc.equal(adds[f"partition.{column}"], value)).as_py() < _COMPACT_AT_FILES:
+            return
+        try:
+            handle.optimize.compact(partition_filters=[(column, "=", value)])
+            handle.vacuum(dry_run=False)
+        except DeltaError as e:
+            # Another process folded the same files first, or will next time: the entries themselves are safe.
+            _log.info("did not fold the small files of %s this time: %s", path.name, e)
+
+
+def _rows(handle: DeltaTable, condition: pc.Expression) -> pa.Table:
+    return handle.to_pyarrow_dataset().to_table(filter=condition)
+
+
+def _app_id(topic: str) -> str:
+    return f"cuts/{topic}"
+
+
+def _epoch(edge: datetime) -> int:
+    return round(edge.timestamp())
+
+
+def _check_successor(previous: RecordedCut | None, cut: RecordedCut) -> None:
+    if previous is None:
+        return
+    shrunk = cut.cut.offsets.keys() < previous.cut.offsets.keys() or previous.cut.regressions(cut.cut.offsets)
+    same_topic = (cut.topic, cut.generation) == (previous.topic, previous.generation)
+    if cut.edge <= previous.edge or (same_topic and (shrunk or cut.topic_id != previous.topic_id)):
+        raise LedgerCorruptError(
+            f"topic {cut.topic!r}: the cut at {cut.edge} does not follow the one at {previous.edge}; edges ascend, "
+            "cuts only grow, and a generation has one topic id"
+        )

@@ -1,0 +1,369 @@
+"""Loading one window: seal it, read it, commit it, and write down what was committed.
+
+A first load is one pass. A re-load stages what it reads and compares it with the ledger before the table changes.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import numpy as np
+
+from platform_assets import sealing
+from platform_assets.declaration import TopicDeclaration
+from platform_assets.errors import (
+    ConcurrentLoadError,
+    OffsetsExpiredError,
+    ReloadDiffersError,
+    TimestampOverflowError,
+    TruncationError,
+    UnreadableTimestampError,
+)
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.kafka.timestamps import unreadable_records
+from platform_assets.lake import failures, raw, rows, tablelog
+from platform_assets.lake.tablelog import LoadCommit, LoadMetadata
+from platform_assets.ledger import Ledger
+from platform_assets.ledger_entries import PartitionReceipt, Receipt, SealedWindow
+from platform_assets.offsets import OffsetRange, dense_digest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.types import StructType
+
+_log = logging.getLogger(__name__)
+_RACES = 3
+T = TypeVar("T")
+
+Outcome = Literal["loaded", "empty", "unchanged", "healed"]
+"""loaded: first load; empty: no offsets; unchanged: proved equal, nothing written; healed: proved equal, written again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A window that is in the table, and what the last load did to have it there."""
+
+    receipt: Receipt
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Loader:
+    """All that loading windows of one topic needs; `spark` is called when a session is first needed."""
+
+    declaration: TopicDeclaration
+    lake_root: Path
+    settings: ClientSettings
+    cluster: Cluster
+    ledger: Ledger
+    spark: Callable[[], SparkSession]
+    run_id: str = ""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    @property
+    def table(self) -> Path:
+        """Where the raw table is."""
+        return self.lake_root / self.declaration.raw_table
+
+    def load(self, key: str) -> Loaded:
+        """Load the window with this key, so that the table holds it exactly once.
+
+        Raises the errors of `sealing.sealed_window`; OffsetsExpiredError, UnreadableTimestampError, TruncationError,
+        ReloadDiffersError and other LoadErrors, which leave the table as it was; ConcurrentLoadError where other runs
+        kept committing the same window first; CommitOutcomeUnknownError where Spark went away.
+        """
+        deadline = time.monotonic() + 60
+        self.ledger.create()
+        sealed = sealing.sealed_window(
+            self.declaration, self.cluster, self.ledger, self.lake_root, key, self.now(), deadline=deadline
+        )
+        raw.create_table(self.table, self.declaration.topic)
+        for attempt in range(_RACES):
+            try:
+                return self._load(sealed)
+            except ConcurrentLoadError as e:
+                if attempt == _RACES - 1:
+                    raise
+                _log.info("%s Comparing with it now.", e)
+        raise AssertionError("unreachable")
+
+    def _load(self, sealed: SealedWindow) -> Loaded:
+        receipt = self.ledger.receipts(self.declaration.raw_table, [sealed.key]).get(sealed.key)
+        if not sealed.ranges.size:
+            return Loaded(receipt or self._record(empty_receipt(sealed, self.run_id)), "empty")
+        if receipt is None or receipt.kind == "empty":
+            receipt = self._mended(sealed)
+        if receipt is None:
+            return self._first_load(sealed)
+        return self._reload(sealed, receipt)
+
+    # --- first load -------------------------------------------------------------------------------------------
+
+    def _first_load(self, sealed: SealedWindow) -> Loaded:
+        began = time.monotonic()
+        accepted = self.ledger.accepted_losses(self.declaration.raw_table, sealed.key)
+        self._check_log(sealed, {p: r for p, r in sealed.ranges.items() if r.size}, accepted)
+        metadata = self._metadata(sealed)
+        measured = self._spark_call(
+            sealed, lambda spark: raw.overwrite_window(self._frame(spark, sealed, accepted), self.table, metadata)
+        )
+        commit = tablelog.find_load(self.table, metadata.load_id)
+        if commit is None:
+            raise ReloadDiffersError(
+                sealed.topic, sealed.key, f"Spark reported a commit, and the log has none of load {metadata.load_id}"
+            )
+        return Loaded(self._record(self._receipt(sealed, commit, measured, began)), "loaded")
+
+    # --- re-load ----------------------------------------------------------------------------------------------
+
+    def _reload(self, sealed: SealedWindow, receipt: Receipt) -> Loaded:
+        began = time.monotonic()
+        accepted = self.ledger.accepted_losses(self.declaration.raw_table, sealed.key)
+        if receipt.ranges != sealed.ranges:
+            raise ReloadDiffersError(
+                sealed.topic, sealed.key, f"the receipt is of {receipt.ranges.triples()}, the cuts of the window are "
+                f"{sealed.ranges.triples()}; the ledger contradicts itself, restore it from a backup"
+            )  # fmt: skip
+        # What holds no row cannot be lost by retention, so only the span of the rows has to be there still.
+        spans = {
+            p: OffsetRange(part.first_offset, part.last_offset + 1)
+            for p, part in receipt.partitions.items()
+            if part.first_offset is not None and part.last_offset is not None
+        }
+        starts = self._check_log(sealed, spans, accepted, recorded=receipt)
+        metadata = self._metadata(sealed)
+        staging = self.lake_root / "_staging" / sealed.topic / metadata.load_id
+        # Below the log start there is nothing to ask for, and by the check above nothing that had a row.
+        below = {p: (OffsetRange(0, start), *accepted.get(p, ())) for p, start in starts.items()}
+        try:
+            staged = self._spark_call(
+                sealed, lambda spark: raw.write_files(self._frame(spark, sealed, below), str(staging))
+            )
+            sealing.checked_state(self.cluster, sealed.topic, self.ledger.newest_cut(sealed.topic))
+            if not _same(staged, receipt):
+                raise self._difference(sealed, receipt, staged, staging)
+            if self._untouched(receipt):
+                return Loaded(receipt, "unchanged")
+            written = self._spark_call(
+                sealed,
+                lambda spark: raw.overwrite_window(
+                    spark.read.schema(_schema(spark, self.table)).parquet(str(staging)), self.table, metadata
+                ),
+            )
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        commit = tablelog.find_load(self.table, metadata.load_id)
+        if commit is None or not _same(written, receipt):
+            raise ReloadDiffersError(sealed.topic, sealed.key, "the staged rows changed while they were written")
+        return Loaded(self._record(self._receipt(sealed, commit, written, began)), "healed")
+
+    def _difference(
+        self, sealed: SealedWindow, receipt: Receipt, staged: raw.Measured, staging: Path
+    ) -> ReloadDiffersError:
+        detail = f"Kafka now gives {staged.rows} rows, the ledger has {receipt.rows}"
+        if staged.rows == receipt.rows:
+            detail = f"Kafka gives {staged.rows} rows as before, of " + (
+                "the same offsets but other content" if staged.offsets == receipt.offsets else "other offsets"
+            )
+        if self._untouched(receipt) and staged.offsets != receipt.offsets:
+            kept, now = rows.offsets_of(self.table, sealed.key), rows.offsets_in_files(staging)
+            gone = rows.difference(kept, now)
+            new = rows.difference(now, kept)
+            detail += "".join(
+                f"; {what}: {text}" for what, text in (("gone", rows.named(gone)), ("new", rows.named(new))) if text
+            )
+        cause = "retention or compaction" if staged.rows < receipt.rows else "an unclean leader election"
+        return ReloadDiffersError(
+            sealed.topic, sealed.key, f"{detail}. Likely cause: {cause}, or a broker restored from a copy. The table "
+            "keeps what was loaded first; nothing needs doing unless the topic itself has to be mended"
+        )  # fmt: skip
+
+    def _untouched(self, receipt: Receipt) -> bool:
+        return tablelog.files_of(self.table, receipt.window.key).digest == receipt.files_digest
+
+    # --- shared -----------------------------------------------------------------------------------------------
+
+    def _mended(self, sealed: SealedWindow) -> Receipt | None:
+        """The receipt of a commit that the ledger lacks, because a run ended between the two; None without one."""
+        files = tablelog.files_of(self.table, sealed.key)
+        if not files.paths:
+            return None
+        commit = next((c for c in tablelog.load_commits(self.table) if c.metadata.window.key == sealed.key), None)
+        if commit is None or commit.metadata.ranges != sealed.ranges or commit.metadata.topic_id != sealed.topic_id:
+            return None
+        began = time.monotonic()
+        measured = self._spark_call(
+            sealed,
+            lambda spark: raw.measure(
+                spark.read.format("delta")
+                .option("versionAsOf", commit.version)
+                .load(str(self.table))
+                .where(f"window = '{sealed.key}'")
+            ),
+        )
+        _log.info("window %s was committed as version %d and not in the ledger", sealed.key, commit.version)
+        return self._record(self._receipt(sealed, commit, measured, began))
+
+    def _check_log(
+        self,
+        sealed: SealedWindow,
+        needed: Mapping[int, OffsetRange],
+        accepted: Mapping[int, tuple[OffsetRange, ...]],
+        recorded: Receipt | None = None,
+    ) -> dict[int, int]:
+        """Make sure that Kafka still has `needed`, before anything is read; gives the log starts by partition."""
+        state = sealing.checked_state(self.cluster, sealed.topic, self.ledger.newest_cut(sealed.topic))
+        starts = {p: f.offset for p, f in self.cluster.log_starts(state).items()}
+        ends = {p: f.offset for p, f in self.cluster.last_stable_offsets(state).items()}
+        for partition, wanted in needed.items():
+            if partition in ends and ends[partition] < wanted.end:
+                raise TruncationError(sealed.topic, partition, wanted.end, ends[partition])
+        below = {
+            p: OffsetRange(wanted.start, min(starts[p], wanted.end))
+            for p, wanted in needed.items()
+            if p in starts and starts[p] > wanted.start
+        }
+        lost = [(p, left.start, left.end) for p, r in below.items() for left in r.minus(accepted.get(p, ()))]
+        if lost:
+            raise OffsetsExpiredError(sealed.topic, sealed.key, lost, self._expiry_remedy(sealed, recorded))
+        return starts
+
+    def _expiry_remedy(self, sealed: SealedWindow, recorded: Receipt | None) -> str:
+        table = self.declaration.raw_table
+        if recorded is None:
+            return (
+                f'Accept the loss with `platform-assets accept-loss {table} {sealed.key} --reason "…"`; the window '
+                "then loads what is left, and the loss stays in the ledger."
+            )
+        if self._untouched(recorded):
+            return f"Nothing needs doing: it still holds all {recorded.rows} rows that were loaded."
+        return (
+            f"Its files for this window are no longer those of the load: restore version {recorded.table_version} "
+            "of the table, if that is still there."
+        )
+
+    def _frame(
+        self, spark: SparkSession, sealed: SealedWindow, without: Mapping[int, tuple[OffsetRange, ...]]
+    ) -> DataFrame:
+        reads = raw.excluded(sealed.ranges, without)
+        if not reads:
+            return spark.read.format("delta").load(str(self.table)).limit(0)
+        frame = raw.kafka_frame(
+            spark,
+            self.settings.java(),
+            sealed.topic,
+            sealed.topic_id,
+            sealed.key,
+            reads,
+            self.declaration.reader_options,
+        )
+        files = -(-sealed.ranges.size // self.declaration.records_per_file)
+        # Few files for small windows; a large one keeps one file a Kafka partition, whose statistics then say all.
+        return frame.coalesce(files) if files < len(sealed.ranges.non_empty().by_partition) else frame
+
+    def _spark_call(self, sealed: SealedWindow, call: Callable[[SparkSession], T]) -> T:
+        from grpc import RpcError
+        from pyspark.errors import PySparkException
+
+        try:
+            return call(self.spark())
+        except (PySparkException, RpcError) as e:
+            error = failures.named(e, sealed.topic, sealed.key, str(self.lake_root))
+            if not isinstance(error, TimestampOverflowError):
+                raise error from e
+            records = unreadable_records(self.settings, sealed.topic, sealed.ranges)
+            if not records:
+                raise error from e
+            raise UnreadableTimestampError(sealed.topic, sealed.key, records) from e
+
+    def _metadata(self, sealed: SealedWindow) -> LoadMetadata:
+        return LoadMetadata(
+            sealed.topic,
+            sealed.topic_id,
+            sealed.generation,
+            sealed.window,
+            sealed.ranges,
+            load_id=str(uuid.uuid4()),
+            run_id=self.run_id,
+        )
+
+    def _receipt(self, sealed: SealedWindow, commit: LoadCommit, measured: raw.Measured, began: float) -> Receipt:
+        actions = tablelog.file_actions(self.table, commit.version)
+        files = tablelog.window_files(actions).get(sealed.key, tablelog.NO_FILES)
+        found = rows.from_statistics(tablelog.statistics(actions, sealed.key))
+        if found is None:
+            found = rows.partition_rows(self.table, sealed.key, commit.version)
+        return Receipt(
+            table=self.declaration.raw_table,
+            topic=sealed.topic,
+            topic_id=sealed.topic_id,
+            generation=sealed.generation,
+            window=sealed.window,
+            kind="load" if commit.metadata.run_id == self.run_id else "rebuilt",
+            partitions={
+                p: PartitionReceipt(r, found[p].rows, found[p].first_offset, found[p].last_offset)
+                if p in found
+                else PartitionReceipt(r, 0, None, None)
+                for p, r in sealed.ranges.items()
+            },
+            offsets_digest=measured.offsets.total,
+            content_digest=measured.content.total,
+            duplicates=self._duplicates(sealed, commit, measured),
+            bytes=files.bytes,
+            table_version=commit.version,
+            files_digest=files.digest,
+            load_id=commit.metadata.load_id,
+            run_id=commit.metadata.run_id,
+            seconds=round(time.monotonic() - began, 3),
+        )
+
+    def _duplicates(self, sealed: SealedWindow, commit: LoadCommit, measured: raw.Measured) -> int:
+        """Number of rows that share their offset with another: by digest where the window is dense, else by reading."""
+        if measured.rows == sealed.ranges.size and measured.offsets == dense_digest(sealed.ranges):
+            return 0
+        found = rows.offsets_of(self.table, sealed.key, commit.version)
+        return sum(len(offsets) - len(np.unique(offsets)) for offsets in found.values())
+
+    def _record(self, receipt: Receipt) -> Receipt:
+        self.ledger.record_receipts([receipt])
+        return receipt
+
+
+def empty_receipt(sealed: SealedWindow, run_id: str) -> Receipt:
+    """The receipt of a window without offsets, which is loaded without a run: nothing can be missing."""
+    return Receipt(
+        table=f"raw/{sealed.topic}",
+        topic=sealed.topic,
+        topic_id=sealed.topic_id,
+        generation=sealed.generation,
+        window=sealed.window,
+        kind="empty",
+        partitions={p: PartitionReceipt(r, 0, None, None) for p, r in sealed.ranges.items()},
+        offsets_digest=0,
+        content_digest=0,
+        duplicates=0,
+        bytes=0,
+        table_version=None,
+        files_digest=tablelog.NO_FILES.digest,
+        load_id=str(uuid.uuid4()),
+        run_id=run_id,
+        seconds=0.0,
+    )
+
+
+def _same(measured: raw.Measured, receipt: Receipt) -> bool:
+    return measured.offsets == receipt.offsets and measured.content == receipt.content
+
+
+def _schema(spark: SparkSession, table: Path) -> StructType:
+    return spark.read.format("delta").load(str(table)).schema

@@ -1,0 +1,28 @@
+"""Asset keys and Dagster names that follow from a topic's name."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+
+import dagster as dg
+
+
+def topic_key(topic: str) -> dg.AssetKey:
+    """Key of the external source asset."""
+    return dg.AssetKey(["kafka", topic])
+
+
+def raw_key(topic: str) -> dg.AssetKey:
+    """Key of the raw table."""
+    return dg.AssetKey(["raw", topic])
+
+
+def identifier(topic: str) -> str:
+    """A Dagster name for `topic`, which may hold dots and dashes that Dagster's names may not.
+
+    Different topics get different names: `a.b` and `a_b` do not collide.
+    """
+    if re.fullmatch(r"[A-Za-z0-9_]+", topic):
+        return topic
+    return f"{re.sub(r'[^A-Za-z0-9_]', '_', topic)}_{sha256(topic.encode()).hexdigest()[:6]}"

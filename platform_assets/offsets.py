@@ -1,0 +1,268 @@
+"""Cuts, offset ranges, tiling and digests: pure values, no I/O.
+
+Every range is half-open, `[start, end)`: `start` is the first offset inside, `end` the first one outside. This is the
+only module that does arithmetic on offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+_MASK64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """Offsets `[start, end)` of one Kafka partition; `end` is exclusive, `0 <= start <= end`."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end:
+            raise ValueError(f"not a range: [{self.start}, {self.end})")
+
+    def __contains__(self, offset: int) -> bool:
+        return self.start <= offset < self.end
+
+    def __str__(self) -> str:
+        return f"[{self.start}, {self.end})"
+
+    @property
+    def size(self) -> int:
+        """Number of offsets inside, which is not the number of records: markers and compaction leave holes."""
+        return self.end - self.start
+
+    def intersect(self, other: OffsetRange) -> OffsetRange | None:
+        """The offsets in both ranges, or None where there are none."""
+        start, end = max(self.start, other.start), min(self.end, other.end)
+        return OffsetRange(start, end) if start < end else None
+
+    def minus(self, others: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
+        """What is left of this range without `others`, ascending and non-empty."""
+        left: list[OffsetRange] = []
+        at = self.start
+        for other in merge(others):
+            inside = self.intersect(other)
+            if inside is None:
+                continue
+            if at < inside.start:
+                left.append(OffsetRange(at, inside.start))
+            at = inside.end
+        if at < self.end:
+            left.append(OffsetRange(at, self.end))
+        return tuple(left)
+
+
+def merge(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
+    """The same offsets in the fewest ranges, ascending; empty ranges vanish, neighbours and overlaps join."""
+    merged: list[OffsetRange] = []
+    for item in sorted(r for r in ranges if r.size):
+        if merged and item.start <= merged[-1].end:
+            merged[-1] = OffsetRange(merged[-1].start, max(merged[-1].end, item.end))
+        else:
+            merged.append(item)
+    return tuple(merged)
+
+
+def ranges_of(offsets: Iterable[int]) -> tuple[OffsetRange, ...]:
+    """The ranges that hold just these offsets, in the fewest pieces."""
+    return merge(OffsetRange(o, o + 1) for o in offsets)
+
+
+def _frozen(values: Mapping[int, int]) -> Mapping[int, int]:
+    return MappingProxyType(dict(sorted(values.items())))
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One offset per Kafka partition of one topic at one instant: every record below it lies before the cut.
+
+    A partition that a cut does not name stands at 0: it was added to the topic later, and what its log start lacks by
+    then is a loss that is reported as one.
+    """
+
+    offsets: Mapping[int, int]
+
+    def __post_init__(self) -> None:
+        if any(p < 0 or o < 0 for p, o in self.offsets.items()):
+            raise ValueError(f"a cut has no negative partition or offset: {dict(self.offsets)}")
+        object.__setattr__(self, "offsets", _frozen(self.offsets))
+
+    def at(self, partition: int) -> int:
+        """The offset at which the cut stands in `partition`; 0 where the partition is younger than the cut."""
+        return self.offsets.get(partition, 0)
+
+    def grow(self, wanted: Mapping[int, int], ceiling: Mapping[int, int]) -> Cut:
+        """The next cut: `wanted`, but never before this cut and never past `ceiling`.
+
+        Where the two bounds contradict each other (an end offset that went backwards) this cut wins, since cuts only
+        grow. A partition that `wanted` lacks, because it was out of reach, carries this cut's offset forward.
+        """
+        grown = dict(self.offsets)
+        for partition, offset in wanted.items():
+            bounded = min(offset, ceiling.get(partition, offset))
+            grown[partition] = max(self.at(partition), bounded)
+        return Cut(grown)
+
+    def regressions(self, ends: Mapping[int, int]) -> tuple[tuple[int, int, int], ...]:
+        """`(partition, recorded, found)` wherever an end offset lies before this cut."""
+        return tuple((p, o, ends[p]) for p, o in self.offsets.items() if p in ends and ends[p] < o)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRanges:
+    """One range per Kafka partition: the offsets `[cut(t0), cut(t1))` of a window."""
+
+    by_partition: Mapping[int, OffsetRange] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_partition", MappingProxyType(dict(sorted(self.by_partition.items()))))
+
+    @classmethod
+    def between(cls, start: Cut, end: Cut) -> TopicRanges:
+        """The offsets from `start` (inclusive) to `end` (exclusive), for every partition that `end` names.
+
+        Raises ValueError where a cut shrank or lost a partition: cuts only grow.
+        """
+        lost = set(start.offsets) - set(end.offsets)
+        if lost:
+            raise ValueError(f"the later cut lacks partitions {sorted(lost)} of the earlier one")
+        return cls({p: OffsetRange(start.at(p), o) for p, o in end.offsets.items()})
+
+    @property
+    def size(self) -> int:
+        """Number of offsets in all partitions."""
+        return sum(r.size for r in self.by_partition.values())
+
+    def non_empty(self) -> TopicRanges:
+        """The partitions that have at least one offset."""
+        return TopicRanges({p: r for p, r in self.by_partition.items() if r.size})
+
+    def items(self) -> Iterator[tuple[int, OffsetRange]]:
+        """`(partition, range)` in ascending order of partition."""
+        return iter(self.by_partition.items())
+
+    def triples(self) -> tuple[tuple[int, int, int], ...]:
+        """`(partition, start, end)`, end exclusive, in ascending order of partition."""
+        return tuple((p, r.start, r.end) for p, r in self.by_partition.items())
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TilingFault:
+    """Two neighbouring windows that leave a gap or overlap in one partition: offsets `[start, end)`."""
+
+    kind: str
+    partition: int
+    start: int
+    end: int
+    left: str
+    right: str
+
+
+def tiling_faults(windows: Sequence[tuple[str, TopicRanges]]) -> tuple[TilingFault, ...]:
+    """Where neighbouring windows, given in order as `(key, ranges)`, fail to share a cut.
+
+    `kind` is "gap" where offsets lie between two windows and "overlap" where they lie in both. A partition that first
+    appears in a later window has to start at 0.
+    """
+    faults: list[TilingFault] = []
+    reached: dict[int, int] = {}
+    previous = ""
+    for index, (key, ranges) in enumerate(windows):
+        for partition, r in ranges.items():
+            expected = r.start if index == 0 else reached.get(partition, 0)
+            if r.start > expected:
+                faults.append(TilingFault("gap", partition, expected, r.start, previous, key))
+            elif r.start < expected:
+                faults.append(TilingFault("overlap", partition, r.start, expected, previous, key))
+            reached[partition] = r.end
+        previous = key
+    return tuple(faults)
+
+
+# --- digests --------------------------------------------------------------------------------------------------------
+
+# Constants of XXH64, as its specification gives them (https://github.com/Cyan4973/xxHash, doc/xxhash_spec.md).
+_PRIME1 = 0x9E3779B185EBCA87
+_PRIME2 = 0xC2B2AE3D27D4EB4F
+_PRIME3 = 0x165667B19E3779F9
+_PRIME4 = 0x85EBCA77C2B2AE63
+_PRIME5 = 0x27D4EB2F165667C5
+SPARK_SEED = 42
+"""The seed that Spark's `xxhash64` starts from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A multiset digest: `rows` values and the exact sum of their 64-bit hashes.
+
+    Independent of order, and additive: the digest of a union is the sum of the digests. It detects any lost, doubled
+    or altered row with a chance of error of about 2^-64 a comparison for accidents; XXH64 is no cryptographic hash,
+    so it is no protection against somebody who sets out to forge it.
+    """
+
+    rows: int
+    total: int
+
+    def __add__(self, other: Digest) -> Digest:
+        return Digest(self.rows + other.rows, self.total + other.total)
+
+    @classmethod
+    def from_halves(cls, rows: int, high: int, low: int) -> Digest:
+        """From the sums of the hashes' upper and lower 32 bits, which a 64-bit sum holds for 2^31 rows and more."""
+        return cls(rows, (high << 32) + low)
+
+
+def _rotl(x: npt.NDArray[np.uint64], r: int) -> npt.NDArray[np.uint64]:
+    return (x << np.uint64(r)) | (x >> np.uint64(64 - r))
+
+
+def _avalanche(h: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    h = (h ^ (h >> np.uint64(33))) * np.uint64(_PRIME2)
+    h = (h ^ (h >> np.uint64(29))) * np.uint64(_PRIME3)
+    return h ^ (h >> np.uint64(32))
+
+
+def _xxhash64_int(value: int, seed: int) -> int:
+    h = (seed + _PRIME5 + 4) & _MASK64
+    h ^= ((value & 0xFFFFFFFF) * _PRIME1) & _MASK64
+    h = ((((h << 23) | (h >> 41)) & _MASK64) * _PRIME2 + _PRIME3) & _MASK64
+    return int(_avalanche(np.array([h], dtype=np.uint64))[0])
+
+
+def offset_hashes(partition: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """Spark's `xxhash64(kafka_partition, kafka_offset)` of each offset, as unsigned 64-bit values."""
+    seed = _xxhash64_int(partition, SPARK_SEED)
+    values = offsets.astype(np.uint64)
+    h = _rotl(values * np.uint64(_PRIME2), 31) * np.uint64(_PRIME1)
+    h = h ^ np.uint64((seed + _PRIME5 + 8) & _MASK64)
+    h = _rotl(h, 27) * np.uint64(_PRIME1) + np.uint64(_PRIME4)
+    return _avalanche(h)
+
+
+def offsets_digest(partition: int, offsets: npt.NDArray[np.int64]) -> Digest:
+    """Digest of a set of offsets of one partition; equals what Spark computes over the same rows."""
+    hashes = offset_hashes(partition, offsets)
+    high = int((hashes >> np.uint64(32)).sum(dtype=np.uint64))
+    low = int((hashes & np.uint64(0xFFFFFFFF)).sum(dtype=np.uint64))
+    return Digest.from_halves(len(offsets), high, low)
+
+
+def dense_digest(ranges: TopicRanges, chunk: int = 1 << 20) -> Digest:
+    """The digest that `ranges` have when every offset in them holds a record; memory is flat, `chunk` offsets a step.
+
+    Comparing it with the digest of the loaded rows proves that the window is dense and free of duplicates, which
+    count, minimum, maximum and plain sums cannot: `{0, 3, 5, 6}` and `{1, 2, 4, 7}` agree in count, sum and sum of
+    squares.
+    """
+    digest = Digest(0, 0)
+    for partition, r in ranges.items():
+        for start in range(r.start, r.end, chunk):
+            digest += offsets_digest(partition, np.arange(start, min(start + chunk, r.end), dtype=np.int64))
+    return digest

@@ -1,0 +1,66 @@
+"""What the orchestrator knows of windows: loads under way, and partitions that were reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import dagster as dg
+from dagster._core.storage.tags import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
+    PARTITION_NAME_TAG,
+)
+
+from platform_assets.checks.facts import Orchestration
+from platform_assets.names import raw_key, topic_key
+
+_UNDER_WAY = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+]
+
+
+def orchestration(instance: dg.DagsterInstance, topic: str, but: str | None = None) -> Orchestration:
+    """What `instance` knows of the windows of `topic`, run `but` left aside.
+
+    A sensor asks for a window's load when it reports the window on the topic asset, so what was reported was asked for.
+    """
+    return Orchestration(
+        in_flight=lambda keys: windows_in_flight(instance, raw_key(topic), keys, but),
+        asked=lambda keys: reported_partitions(instance, topic_key(topic), sorted(keys)),
+    )
+
+
+def windows_in_flight(
+    instance: dg.DagsterInstance, table: dg.AssetKey, keys: Iterable[str], but: str | None = None
+) -> frozenset[str]:
+    """Those of `keys` that a queued or running run will load into `table`, run `but` left aside."""
+    wanted = sorted(keys)
+    found: set[str] = set()
+    for run in instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY)):
+        if run.run_id == but or table not in (run.asset_selection or ()):
+            continue
+        first = run.tags.get(ASSET_PARTITION_RANGE_START_TAG, run.tags.get(PARTITION_NAME_TAG))
+        last = run.tags.get(ASSET_PARTITION_RANGE_END_TAG, first)
+        if first is not None and last is not None:
+            found.update(k for k in wanted if first <= k <= last)
+    return frozenset(found)
+
+
+def reported_partitions(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: Sequence[str]) -> frozenset[str]:
+    """Those of `keys` that have a materialisation of `asset` on record."""
+    found: set[str] = set()
+    # SQLite bounds the number of values in one query.
+    for at in range(0, len(keys), 500):
+        some = list(keys[at : at + 500])
+        records = dg.AssetRecordsFilter(asset_key=asset, asset_partitions=some)
+        cursor: str | None = None
+        while True:
+            page = instance.fetch_materializations(records, limit=1000, cursor=cursor)
+            found.update(r.partition_key for r in page.records if r.partition_key is not None)
+            if not page.has_more:
+                break
+            cursor = page.cursor
+    return frozenset(found)

@@ -1,0 +1,86 @@
+"""Edges and window keys: pure, in UTC.
+
+A window `[start, end)` lies between two neighbouring edges of a cron schedule. Its key is its start, so the key of a
+window whose length changed still names one instant; the ledger knows its end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from croniter import croniter
+
+KEY_FORMAT = "%Y-%m-%d-%H:%M"
+"""Format of a window key, which is the Dagster partition key; UTC, to the minute, as fine as a cron edge is."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Window:
+    """The time between two edges, `[start, end)`, both aware and in UTC."""
+
+    start: datetime
+    end: datetime
+
+    def __post_init__(self) -> None:
+        if self.start >= self.end:
+            raise ValueError(f"a window ends after it starts: {self.start} to {self.end}")
+
+    @property
+    def key(self) -> str:
+        """The Dagster partition key."""
+        return key_of(self.start)
+
+    def __str__(self) -> str:
+        return self.key
+
+
+def key_of(edge: datetime) -> str:
+    """The key of the window that starts at `edge`."""
+    return edge.astimezone(UTC).strftime(KEY_FORMAT)
+
+
+def edge_of(key: str) -> datetime:
+    """The instant that a key names. Raises ValueError for anything but the exact form of `KEY_FORMAT`."""
+    edge = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
+    if key_of(edge) != key:
+        raise ValueError(f"{key!r} is not of the form YYYY-MM-DD-HH:MM")
+    return edge
+
+
+def is_cron(schedule: str) -> bool:
+    """Whether `schedule` is a cron schedule of five fields, the finest that a key can name."""
+    return len(schedule.split()) == 5 and croniter.is_valid(schedule)
+
+
+def edges_from(schedule: str, start: datetime) -> Iterator[datetime]:
+    """The edges at or after `start`, ascending, without end."""
+    # croniter answers with what lies strictly after its base.
+    ticks = croniter(schedule, start.astimezone(UTC) - timedelta(microseconds=1), ret_type=datetime)
+    while True:
+        yield ticks.get_next(datetime)
+
+
+def first_edge(schedule: str, start: datetime) -> datetime:
+    """The first edge at or after `start`."""
+    return next(edges_from(schedule, start))
+
+
+def closed_edges(schedule: str, after: datetime, now: datetime, limit: int | None = None) -> list[datetime]:
+    """The edges in `(after, now]`, ascending, `limit` at most: those that have closed since `after`."""
+    following = edges_from(schedule, after + timedelta(microseconds=1))
+    closed = itertools.takewhile(lambda edge: edge <= now, following)
+    return list(itertools.islice(closed, limit))
+
+
+def window_starting_at(schedule: str, edge: datetime) -> Window | None:
+    """The window of `schedule` that starts at `edge`, or None where `edge` is no edge of it."""
+    pair = list(itertools.islice(edges_from(schedule, edge), 2))
+    return Window(pair[0], pair[1]) if pair[0] == edge else None
+
+
+def milliseconds(edge: datetime) -> int:
+    """Kafka's unit: milliseconds since the epoch."""
+    return round(edge.timestamp() * 1000)

@@ -1,0 +1,143 @@
+"""Real services for the tests: each JVM starts at most once a session, on free ports, and is ended by its pid."""
+
+from __future__ import annotations
+
+import os
+import random
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from infra import platform, spark_server
+from infra.broker import BrokerSettings
+from infra.home import CHECKOUT, Home
+from infra.platform import UpOptions
+from infra.spark_server import SparkSettings
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+    from pyspark.sql import SparkSession
+
+SEED_VARIABLE = "PLATFORM_TEST_SEED"
+SEED = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(2**32))
+
+TopicMaker = Callable[..., str]
+
+
+def pytest_report_header() -> str:
+    """Say the seed, so that a failure can be had again."""
+    return f"seed: {SEED} (set {SEED_VARIABLE} to repeat it)"
+
+
+def service_environment() -> dict[str, str]:
+    """The process's environment without what would point a test at somebody's services or ports."""
+    hidden = (
+        "KAFKA_BOOTSTRAP_SERVERS", "SPARK_REMOTE", "DAGSTER_HOME", "LAKE_ROOT", "PLATFORM_HOME",
+        "KAFKA_PORT", "SPARK_CONNECT_PORT", "DAGSTER_PORT", "KAFKA_HEAP", "SPARK_HEAP",
+    )  # fmt: skip
+    return {name: value for name, value in os.environ.items() if name not in hidden}
+
+
+def home_at(root: Path) -> Home:
+    """A home of a test's own that shares the checkout's verified jars, so that nothing is fetched twice."""
+    jars = os.environ.get("PLATFORM_JARS") or str(CHECKOUT / ".platform" / "jars")
+    return Home.from_environment({"PLATFORM_HOME": str(root), "PLATFORM_JARS": jars})
+
+
+class Broker:
+    """The session's broker. A test that stops it starts it again; its address stays."""
+
+    def __init__(self, home: Home, options: UpOptions) -> None:
+        self._home, self._options = home, options
+        self._environ = service_environment()
+        self._admin: AdminClient | None = None
+        self.bootstrap, self.pid = "", 0
+        self.start()
+
+    def start(self) -> None:
+        """Start it with the data of last time; returns when it answers."""
+        record = platform.start_service("kafka", self._home, self._options, environ=self._environ)
+        self.bootstrap, self.pid = record.address, record.pid
+
+    def stop(self) -> None:
+        """End it in good order; its data stays."""
+        platform.down(self._home, services=("kafka",))
+
+    @property
+    def admin(self) -> AdminClient:
+        """An admin client, kept: one that is dropped fails what it was asked."""
+        from confluent_kafka.admin import AdminClient
+
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 2})
+        return self._admin
+
+
+@pytest.fixture(scope="session")
+def platform_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """The session's data folder; every service of it is ended when the session is."""
+    home = home_at(tmp_path_factory.mktemp("platform home"))
+    home.prepare()
+    try:
+        yield home
+    finally:
+        platform.down(home)
+
+
+@pytest.fixture(scope="session")
+def broker(platform_home: Home) -> Broker:
+    """A real broker that looks for expired and compactable records every second, so that tests see both soon."""
+    properties = {
+        "log.retention.check.interval.ms": "1000",
+        "log.cleaner.backoff.ms": "1000",
+        "log.segment.delete.delay.ms": "100",
+        "log.initial.task.delay.ms": "500",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    }
+    return Broker(platform_home, UpOptions(broker=BrokerSettings(properties=properties)))
+
+
+@pytest.fixture
+def topic(broker: Broker) -> TopicMaker:
+    """Makes topics with names of their own: `topic(partitions=4, config={"cleanup.policy": "compact"}, stem="x")`."""
+
+    def make(*, partitions: int = 1, config: Mapping[str, str] | None = None, stem: str = "test") -> str:
+        from confluent_kafka.admin import NewTopic
+
+        name = f"{stem}-{uuid.uuid4().hex[:12]}"
+        created = broker.admin.create_topics(
+            [NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))]
+        )
+        created[name].result(30)
+        return name
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def spark_remote(platform_home: Home) -> str:
+    """The address of a real Spark Connect server, token included."""
+    options = UpOptions(spark=SparkSettings(heap="2g"))
+    record = platform.start_service("spark", platform_home, options, environ=service_environment())
+    return spark_server.remote(platform_home, record.address)
+
+
+@pytest.fixture(scope="session")
+def spark(spark_remote: str) -> Iterator[SparkSession]:
+    """A Connect session of the tests' own."""
+    from pyspark.sql import SparkSession
+
+    session: Any = SparkSession.builder.remote(spark_remote).create()
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """Random numbers that the session's seed and the test's name decide, whatever else runs."""
+    return random.Random(f"{SEED}:{request.node.nodeid}")

@@ -1,0 +1,56 @@
+"""A second demo takes up the first one's start, and two at once are refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from platform_assets.demo import state
+from platform_assets.errors import ConfigurationError
+
+NOW = datetime(2026, 3, 1, 12, 34, 56, 789, tzinfo=UTC)
+
+
+def test_the_first_start_is_kept(tmp_path: Path) -> None:
+    root = tmp_path / "data folder"
+    first = state.remembered_start(root, NOW)
+    assert first == NOW.replace(microsecond=0)
+    assert state.remembered_start(root, NOW + timedelta(days=3)) == first
+
+
+def test_the_topics_start_a_minute_before_the_backlog() -> None:
+    assert state.start_setting(NOW) == "2026-03-01T12:03:00Z"
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"start": 5}', '{"start": "2026"', '{"start": "2026-03-01T12:00:00"}'])
+def test_a_damaged_file_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "demo.json").write_text(content)
+    with pytest.raises(ConfigurationError, match=r"demo\.json"):
+        state.remembered_start(tmp_path)
+
+
+def test_two_demos_on_one_folder_are_refused(tmp_path: Path) -> None:
+    with (
+        state.exclusive_demo(tmp_path),
+        pytest.raises(ConfigurationError, match="another demo runs"),
+        state.exclusive_demo(tmp_path),
+    ):
+        pass
+    with state.exclusive_demo(tmp_path):
+        pass
+
+
+def test_a_killed_demo_lets_go(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, pathlib; from platform_assets.demo.state import exclusive_demo\n"
+        "with exclusive_demo(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[2], env=os.environ)
+    assert done.returncode == -9
+    with state.exclusive_demo(tmp_path):
+        pass

@@ -1,0 +1,63 @@
+"""Ports: taken, remembered, free."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from infra import ports
+from platform_assets.errors import ConfigurationError, PortTakenError
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that this process listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_port_asked_for_and_taken_names_port_holder_and_setting(taken: int) -> None:
+    with pytest.raises(PortTakenError) as caught:
+        ports.choose_ports(1, "KAFKA_PORT", environ={"KAFKA_PORT": str(taken)})
+    assert caught.value.port == taken
+    assert f"pid {os.getpid()}" in str(caught.value)
+    assert "KAFKA_PORT" in str(caught.value)
+
+
+def test_port_taken_on_the_other_loopback_address_counts_as_taken() -> None:
+    try:
+        server = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback address")
+    with server:
+        assert not ports.is_free(server.getsockname()[1])
+
+
+def test_remembered_port_is_reused_when_free() -> None:
+    (first,) = ports.choose_ports(1, "X", environ={})
+    assert ports.choose_ports(1, "X", remembered=(first,), environ={}) == (first,)
+
+
+def test_remembered_port_that_is_taken_gives_way(taken: int) -> None:
+    chosen = ports.choose_ports(2, "X", remembered=(taken, taken), environ={})
+    assert taken not in chosen
+    assert len(set(chosen)) == 2
+
+
+def test_port_asked_for_wins_over_the_remembered(taken: int) -> None:
+    (asked,) = ports.choose_ports(1, "X", environ={})
+    assert ports.choose_ports(2, "X", remembered=(taken, taken), environ={"X": str(asked)})[0] == asked
+
+
+def test_one_port_remembered_twice_is_given_once() -> None:
+    (port,) = ports.choose_ports(1, "X", environ={})
+    assert len(set(ports.choose_ports(2, "X", remembered=(port, port), environ={}))) == 2
+
+
+@pytest.mark.parametrize("text", ["", "0", "65536", "http", "-1", "１２"])
+def test_no_port_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="DAGSTER_PORT"):
+        ports.port_of(text, "DAGSTER_PORT")

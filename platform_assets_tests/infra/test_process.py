@@ -1,0 +1,124 @@
+"""A managed process is told from every other one, and its death is told at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from infra import process
+from infra.home import Home
+from infra.process import ProcessRecord
+from platform_assets.errors import ServiceStartError
+from platform_assets_tests.infra import services
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """An empty home."""
+    made = Home.from_environment({"PLATFORM_HOME": str(tmp_path / "a home")})
+    made.prepare()
+    return made
+
+
+def started(home: Home, code: str, timeout: float = 30.0) -> ProcessRecord:
+    """Start a stand-in and wait until it is ready."""
+    spec = services.spec_of(home, "thing", code, timeout=timeout)
+    record = process.spawn(spec, process.planned(spec))
+    return process.wait_ready(spec, record)
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is none of ours."""
+    with subprocess.Popen([sys.executable, "-c", services.HANGS], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        yield other
+        other.kill()
+
+
+def test_dead_service_is_told_at_once_with_its_log_named_and_quoted(home: Home) -> None:
+    begun = time.monotonic()
+    with pytest.raises(ServiceStartError) as caught:
+        started(home, services.DIES, timeout=60.0)
+    assert time.monotonic() - begun < 10
+    assert caught.value.log_path == str(home.log_file("thing"))
+    assert str(home.log_file("thing")) in str(caught.value)
+    assert "no such luck" in str(caught.value)
+
+
+def test_service_that_never_answers_is_told_after_its_time(home: Home) -> None:
+    spec = services.spec_of(home, "thing", services.HANGS, timeout=0.5)
+    record = process.spawn(spec, process.planned(spec))
+    with pytest.raises(ServiceStartError, match=r"not ready within 0\.5 s"):
+        process.wait_ready(spec, record)
+    assert process.terminate(record, grace=5)
+    assert services.marked(record) == []
+
+
+def test_program_that_does_not_exist_is_a_start_error(home: Home) -> None:
+    spec = replace(services.spec_of(home, "thing", ""), command=(str(home.root / "none"),))
+    with pytest.raises(ServiceStartError, match="No such file"):
+        process.spawn(spec, process.planned(spec))
+
+
+def test_pid_that_now_belongs_to_another_is_left_alone(home: Home, bystander: subprocess.Popen[bytes]) -> None:
+    stale = ProcessRecord("thing", bystander.pid, "an earlier boot:1", "mark", "/log", "nowhere", (), ready=True)
+    assert not process.is_alive(stale)
+    assert not process.terminate(stale, grace=1)
+    assert bystander.poll() is None
+
+
+def test_deaf_service_is_killed_after_the_grace(home: Home) -> None:
+    record = started(home, services.DEAF)
+    assert process.terminate(record, grace=0.3)
+    assert services.marked(record) == []
+
+
+def test_child_in_a_session_of_its_own_ends_with_the_service(home: Home) -> None:
+    record = started(home, services.WITH_CHILD)
+    child = services.child_of(home, "thing")
+    assert set(services.marked(record)) == {record.pid, child}
+    process.terminate(record, grace=5)
+    assert services.marked(record) == []
+
+
+def test_orphan_of_a_killed_service_is_found_and_ended(home: Home) -> None:
+    record = started(home, services.WITH_CHILD)
+    child = services.child_of(home, "thing")
+    services.kill(record)
+    assert services.marked(record) == [child]
+    assert process.terminate(record, grace=5)
+    assert services.marked(record) == []
+
+
+def test_killed_child_of_this_program_counts_as_dead_though_unreaped(home: Home) -> None:
+    record = started(home, services.SERVES)
+    os.kill(record.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while process.is_alive(record) and time.monotonic() < deadline:
+        os.sched_yield()
+    assert not process.is_alive(record)
+    process.terminate(record, grace=1)
+
+
+def test_logs_of_earlier_starts_are_kept(home: Home) -> None:
+    for _ in range(6):
+        with pytest.raises(ServiceStartError):
+            started(home, services.DIES)
+    names = sorted(path.name for path in home.logs.iterdir())
+    assert names == ["thing.log", "thing.log.1", "thing.log.2", "thing.log.3"]
+    assert home.log_file("thing").stat().st_mode & 0o777 == 0o600
+
+
+def test_record_survives_json() -> None:
+    record = ProcessRecord("kafka", 1, "boot:1", "mark", "/log", "127.0.0.1:1", (1, 2), ready=True)
+    assert ProcessRecord.from_json(record.to_json()) == record
