@@ -48,6 +48,9 @@ _SINGLE_NODE: Final[Mapping[str, str]] = {
     # A topic that is not declared is a mistake, not a wish.
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
+    # A broker that was killed may come back when its old session is over, which takes 9 s by default.
+    "broker.session.timeout.ms": "4000",
+    "broker.heartbeat.interval.ms": "1000",
     # Sized for one small machine.
     "num.network.threads": "2",
     "num.io.threads": "4",

@@ -38,11 +38,15 @@ class TopicDeclaration:
             )
         if self.start.tzinfo is None:
             raise ConfigurationError(f"start {self.start} of topic {self.topic!r} has no time zone")
+        if self.start.timestamp() < 0:
+            # Kafka gives negative timestamps meanings of their own: -1 is the end of the log.
+            raise ConfigurationError(f"start {self.start} of topic {self.topic!r} lies before 1970")
         for name in ("max_records_per_run", "max_windows_per_run", "max_edges_per_tick", "records_per_file"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} of topic {self.topic!r} must be 1 or more, not {getattr(self, name)}")
-        if not timedelta(seconds=1) <= self.sensor_interval:
-            raise ConfigurationError(f"sensor interval of topic {self.topic!r} must be a second or more")
+        for name in ("sensor_interval", "tick_budget"):
+            if getattr(self, name) < timedelta(seconds=1):
+                raise ConfigurationError(f"{name} of topic {self.topic!r} must be a second or more")
 
     @property
     def first_edge(self) -> datetime:

@@ -167,8 +167,8 @@ class DamagedBatchError(Terminal):
     def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
         self.topic, self.partition, self.offset, self.reason = topic, partition, offset, reason
         super().__init__(
-            f"the record batch of topic {topic!r} partition {partition} at offset {offset} is damaged: {reason}. Nothing "
-            "behind it was accounted for. Check the leader's disk and network; another replica may hold it intact."
+            f"the record batch of topic {topic!r} partition {partition} at offset {offset} is damaged: {reason}. "
+            "Nothing behind it was accounted for. Check the leader's disk and network; another replica may hold it intact."
         )
 
 

@@ -9,7 +9,7 @@ is refused and the loser reads the winner's cut.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from platform_assets.ledger_entries import (
     Receipt,
     RecordedCut,
     SealedWindow,
+    acceptance_table,
     arrow_type,
     cut_table,
     newest_entries,
@@ -36,7 +37,7 @@ from platform_assets.ledger_entries import (
     windows_between,
 )
 from platform_assets.offsets import OffsetRange
-from platform_assets.windows import edge_of
+from platform_assets.windows import edge_of, key_of
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +91,14 @@ class Ledger:
         """The recorded cuts of edges in `[start, end]`, both ends inclusive, ascending."""
         handle = self._open(self._cuts)
         return [] if handle is None else recorded_cuts(self._cut_rows(handle, topic, start, end))
+
+    def edges(self, topic: str) -> list[str]:
+        """The keys of all recorded edges of `topic`, ascending; the last one has no sealed window yet."""
+        handle = self._open(self._cuts)
+        if handle is None:
+            return []
+        edges = _rows(handle, pc.field("topic") == topic, ["edge"])["edge"]
+        return [key_of(e) for e in pc.unique(edges).sort().to_pylist()]
 
     def windows(self, topic: str, start: datetime | None = None, end: datetime | None = None) -> list[SealedWindow]:
         """The sealed windows that lie within `[start, end]`, ascending."""
@@ -192,6 +201,15 @@ class Ledger:
         """The newest receipt of each loaded window, by key; of all windows, or of those in `keys`."""
         return {r.window.key: r for r in receipts_in(self.commit_rows(table, keys))}
 
+    def record_acceptance(self, window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str) -> None:
+        """Write down that the loss of `ranges` of `window`, by partition, was accepted, and why."""
+        write_deltalake(
+            DeltaTable(self._commits),
+            acceptance_table(window, ranges, reason),
+            mode="append",
+            commit_properties=CommitProperties(max_commit_retries=50),
+        )
+
     def accepted_losses(self, table: str, key: str) -> dict[int, tuple[OffsetRange, ...]]:
         """The ranges of a window whose loss an operator accepted, by partition."""
         handle = self._open(self._commits)
@@ -223,8 +241,8 @@ class Ledger:
             _log.info("did not fold the small files of %s this time: %s", path.name, e)
 
 
-def _rows(handle: DeltaTable, condition: pc.Expression) -> pa.Table:
-    return handle.to_pyarrow_dataset().to_table(filter=condition)
+def _rows(handle: DeltaTable, condition: pc.Expression, columns: list[str] | None = None) -> pa.Table:
+    return handle.to_pyarrow_dataset().to_table(filter=condition, columns=columns)
 
 
 def _app_id(topic: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -251,6 +252,26 @@ def receipt_table(receipts: Sequence[Receipt]) -> pa.Table:
             for p, part in r.partitions.items()
         ],
     )
+
+
+def acceptance_table(window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str) -> pa.Table:
+    """Entries that accept the loss of `ranges` of `window`; they hold no rows and never count as a load."""
+    entry = {
+        "table": f"raw/{window.topic}",
+        "window": window.key,
+        "window_start": window.window.start,
+        "window_end": window.window.end,
+        "topic": window.topic,
+        "topic_id": window.topic_id,
+        "generation": window.generation,
+        "kind": "acceptance",
+        "rows": 0,
+        "holes": json.dumps({"accepted loss": reason}),
+        "load_id": str(uuid.uuid4()),
+        "recorded_at": datetime.now(UTC),
+    }
+    rows = [{**entry, "partition": p, "start": r.start, "end": r.end} for p, parts in ranges.items() for r in parts]
+    return _table(COMMIT_COLUMNS, rows)
 
 
 def newest_entries(rows: pa.Table) -> pa.Table:

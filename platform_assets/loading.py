@@ -46,7 +46,7 @@ _RACES = 3
 T = TypeVar("T")
 
 Outcome = Literal["loaded", "empty", "unchanged", "healed"]
-"""loaded: first load; empty: no offsets; unchanged: proved equal, nothing written; healed: proved equal, written again."""
+"""loaded: first load; empty: no offsets; unchanged: proved equal; healed: proved equal, and written again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,12 +310,7 @@ class Loader:
             generation=sealed.generation,
             window=sealed.window,
             kind="load" if commit.metadata.run_id == self.run_id else "rebuilt",
-            partitions={
-                p: PartitionReceipt(r, found[p].rows, found[p].first_offset, found[p].last_offset)
-                if p in found
-                else PartitionReceipt(r, 0, None, None)
-                for p, r in sealed.ranges.items()
-            },
+            partitions={p: partition_receipt(r, found.get(p)) for p, r in sealed.ranges.items()},
             offsets_digest=measured.offsets.total,
             content_digest=measured.content.total,
             duplicates=self._duplicates(sealed, commit, measured),
@@ -337,6 +332,13 @@ class Loader:
     def _record(self, receipt: Receipt) -> Receipt:
         self.ledger.record_receipts([receipt])
         return receipt
+
+
+def partition_receipt(r: OffsetRange, found: rows.PartitionRows | None) -> PartitionReceipt:
+    """The receipt of one partition's range `r`, of which `found` rows are in the table."""
+    if found is None:
+        return PartitionReceipt(r, 0, None, None)
+    return PartitionReceipt(r, found.rows, found.first_offset, found.last_offset)
 
 
 def empty_receipt(sealed: SealedWindow, run_id: str) -> Receipt:

@@ -7,14 +7,17 @@ window whose length changed still names one instant; the ledger knows its end.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from croniter import croniter
+from croniter import CroniterBadDateError, croniter
 
 KEY_FORMAT = "%Y-%m-%d-%H:%M"
 """Format of a window key, which is the Dagster partition key; UTC, to the minute, as fine as a cron edge is."""
+
+_DRAWN = re.compile(r"(?<![A-Z])[RH](?![A-Z])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,8 +54,17 @@ def edge_of(key: str) -> datetime:
 
 
 def is_cron(schedule: str) -> bool:
-    """Whether `schedule` is a cron schedule of five fields, the finest that a key can name."""
-    return len(schedule.split()) == 5 and croniter.is_valid(schedule)
+    """Whether `schedule` is a cron schedule of five fields, the finest that a key can name, and ever ticks.
+
+    croniter's own R and H fields are refused: they stand for times drawn anew in each process.
+    """
+    if len(schedule.split()) != 5 or _DRAWN.search(schedule) or not croniter.is_valid(schedule):
+        return False
+    try:
+        first_edge(schedule, datetime(2000, 1, 1, tzinfo=UTC))
+    except CroniterBadDateError:
+        return False
+    return True
 
 
 def edges_from(schedule: str, start: datetime) -> Iterator[datetime]:

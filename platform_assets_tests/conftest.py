@@ -16,15 +16,18 @@ from infra.broker import BrokerSettings
 from infra.home import CHECKOUT, Home
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
+from platform_assets_tests.loads import TopicLake
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 SEED_VARIABLE = "PLATFORM_TEST_SEED"
 SEED = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(2**32))
 
 TopicMaker = Callable[..., str]
+LakeMaker = Callable[..., TopicLake]
 
 
 def pytest_report_header() -> str:
@@ -135,6 +138,36 @@ def spark(spark_remote: str) -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
+
+
+@pytest.fixture(scope="session")
+def connection(spark_remote: str) -> Callable[[], ConnectSession]:
+    """Gives the session that a run of the platform makes for itself, and a new one where a test has stopped it."""
+    from platform_assets.lake.session import connect
+
+    sessions: list[ConnectSession] = []
+
+    def session() -> ConnectSession:
+        if not sessions or sessions[-1].is_stopped:
+            sessions.append(connect(spark_remote))
+        return sessions[-1]
+
+    return session
+
+
+@pytest.fixture
+def lake(
+    broker: Broker, topic: TopicMaker, connection: Callable[[], ConnectSession], tmp_path: Path
+) -> LakeMaker:
+    """Makes a topic with a lake of its own: `lake(partitions=2, config={...}, records_per_file=1_000)`."""
+
+    def make(
+        *, partitions: int = 1, config: Mapping[str, str] | None = None, records_per_file: int = 200_000
+    ) -> TopicLake:
+        name = topic(partitions=partitions, config=config)
+        return TopicLake(broker.bootstrap, name, tmp_path / "lake", connection, records_per_file)
+
+    return make
 
 
 @pytest.fixture

@@ -17,6 +17,9 @@ from platform_assets.errors import ConfigurationError
 START_VARIABLE: Final = "DEMO_START"
 """Environment variable with the first edge of the demo's topics, ISO 8601 in UTC; `defs/flights/defs.yaml` reads it."""
 
+ENVIRONMENT_FILE: Final = "platform.env"
+"""Further variables of the platform's processes, one `NAME=value` a line."""
+
 _FILE: Final = "demo.json"
 _LOCK: Final = "demo.lock"
 
@@ -32,10 +35,7 @@ def remembered_start(root: Path, now: datetime | None = None) -> datetime:
         start = datetime.fromisoformat(json.loads(path.read_text(encoding="utf-8"))["start"])
     except FileNotFoundError:
         start = (now or datetime.now(UTC)).replace(microsecond=0)
-        root.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps({"start": start.isoformat()}) + "\n", encoding="utf-8")
-        os.replace(part, path)
+        _replace(path, json.dumps({"start": start.isoformat()}) + "\n")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
             f"{path}, which says when the demo first started, cannot be read ({error}). Delete the data folder {root} "
@@ -49,6 +49,23 @@ def remembered_start(root: Path, now: datetime | None = None) -> datetime:
 def start_setting(start: datetime) -> str:
     """The value of `DEMO_START` for a demo that first started at `start`."""
     return first_edge(start).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def publish_start(root: Path, setting: str) -> bool:
+    """Let every later process of the platform know the start; returns whether it was another before, or none.
+
+    It goes into this process's environment, which services inherit, and into `platform.env` in the data folder, where
+    a service that is started later by another command finds it.
+    """
+    os.environ[START_VARIABLE] = setting
+    path = root / ENVIRONMENT_FILE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    line = f"{START_VARIABLE}={setting}"
+    if line in lines:
+        return False
+    kept = [other for other in lines if not other.startswith(f"{START_VARIABLE}=")]
+    _replace(path, "".join(f"{text}\n" for text in [*kept, line]))
+    return True
 
 
 @contextmanager
@@ -67,3 +84,11 @@ def exclusive_demo(root: Path) -> Iterator[None]:
                 f"another demo runs on the data folder {root}: end it, or set PLATFORM_HOME to another folder."
             ) from None
         yield
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file in one step, so that no reader and no later run sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)

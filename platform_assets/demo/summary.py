@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -12,10 +13,12 @@ from rich.table import Table
 from platform_assets.demo.dataset import TopicName, load
 from platform_assets.demo.proof import Exactness, compare
 from platform_assets.demo.topic_log import scan, whole_log
-from platform_assets.demo.watching import TopicView
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.offsets import TopicRanges
+
+if TYPE_CHECKING:
+    from platform_assets.demo.watching import TopicView
 
 
 @dataclass(frozen=True, slots=True)

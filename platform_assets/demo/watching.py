@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 import dagster as dg
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from platform_assets.components.assets import CHECKS
 from platform_assets.ledger import Ledger
@@ -17,6 +18,10 @@ from platform_assets.runs import windows_in_flight
 
 CheckState = Literal["passed", "failed", "not run"]
 
+_CHECK_STATES: Final[Mapping[AssetCheckExecutionRecordStatus, CheckState]] = {
+    AssetCheckExecutionRecordStatus.SUCCEEDED: "passed",
+    AssetCheckExecutionRecordStatus.FAILED: "failed",
+}
 _FAILED: Final = [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 
 
@@ -114,17 +119,15 @@ def _check_states(topic: str, instance: dg.DagsterInstance) -> dict[str, CheckSt
     states: dict[str, CheckState] = {}
     for key in keys:
         record = records.get(key)
-        evaluation = record.evaluation if record is not None else None
-        states[key.name] = "not run" if evaluation is None else "passed" if evaluation.passed else "failed"
+        # A check that is planned, or whose run broke off, has no result.
+        states[key.name] = "not run" if record is None else _CHECK_STATES.get(record.status, "not run")
     return states
 
 
 def _failed_runs(topic: str, instance: dg.DagsterInstance, since: datetime) -> tuple[FailedRun, ...]:
     runs = instance.get_runs(dg.RunsFilter(statuses=_FAILED, created_after=since), limit=50)
     table = raw_key(topic)
-    return tuple(
-        FailedRun(run.run_id, _windows_of(run.tags)) for run in runs if table in (run.asset_selection or ())
-    )
+    return tuple(FailedRun(run.run_id, _windows_of(run.tags)) for run in runs if table in (run.asset_selection or ()))
 
 
 def _windows_of(tags: Mapping[str, str]) -> str:

@@ -106,7 +106,7 @@ def exists(path: Path) -> bool:
 
 def load_commits(path: Path, limit: int | None = None) -> Iterator[LoadCommit]:
     """The platform's commits among the newest `limit` commits of the table, newest first."""
-    handle = DeltaTable(path, without_files=True)
+    handle = DeltaTable(path)
     for commit in handle.history(limit):
         metadata = LoadMetadata.from_json(commit.get("userMetadata"))
         if metadata is not None:

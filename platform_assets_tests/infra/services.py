@@ -63,6 +63,18 @@ def kill(record: ProcessRecord) -> None:
     process.wait(30)
 
 
+def naming(path: Path) -> list[int]:
+    """The pids whose arguments name a path."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and any(str(path) in part for part in process.cmdline()):
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
 def marked(record: ProcessRecord) -> list[int]:
     """The pids that carry a record's mark, asked of the system and not of the code under test."""
     found = []

@@ -1,0 +1,69 @@
+# `make help` lists the commands. Everything is installed into .venv and .platform, inside this folder.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+UV_VERSION := 0.13.8
+# Relative paths only, so that a folder name with a space in it does no harm.
+UV = $$(command -v uv || echo .platform/uv/bin/uv)
+ARGS ?=
+
+.PHONY: help
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: install ## Stream the demo data, load it, prove it; leaves the UI open (ONCE=1: ends when done)
+	@$(BIN)/platform-assets demo $(if $(ONCE),--once)
+
+.PHONY: test
+test: install ## Run the tests (ARGS="-k name" for some of them)
+	@$(BIN)/python -m pytest -m "not soak" $(ARGS)
+
+.PHONY: lint
+lint: install ## Check format, style, types, and that the lock follows pyproject.toml
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(MAKE) --no-print-directory lock-check
+
+.PHONY: format
+format: install ## Format the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: install
+install: $(STAMP) ## Install all that the project needs into .venv
+
+$(STAMP): requirements.lock pyproject.toml Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or later is needed; $(PYTHON) is $$($(PYTHON) --version 2>&1). Set PYTHON=…" >&2; exit 1; }
+	@if ! command -v uv >/dev/null && ! test -x .platform/uv/bin/uv; then \
+		echo "installing uv $(UV_VERSION) into .platform/uv"; \
+		$(PYTHON) -m venv .platform/uv && .platform/uv/bin/pip install --quiet uv==$(UV_VERSION); \
+	fi
+	@test -x $(BIN)/python || "$(UV)" venv --quiet --python "$(PYTHON)" $(VENV)
+	@echo "installing the locked packages into $(VENV) (about 500 MB the first time)"
+	@VIRTUAL_ENV="$$PWD/$(VENV)" "$(UV)" pip sync --require-hashes --compile-bytecode requirements.lock
+	@VIRTUAL_ENV="$$PWD/$(VENV)" "$(UV)" pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+
+COMPILE = "$(UV)" pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
+	--custom-compile-command "make lock" --no-emit-index-url pyproject.toml
+
+.PHONY: lock
+lock: ## Write requirements.lock anew, keeping versions that still fit (UPGRADE=1: take newer ones)
+	@$(COMPILE) $(if $(UPGRADE),--upgrade) --output-file requirements.lock
+
+.PHONY: lock-check
+lock-check: # Fails if requirements.lock does not follow pyproject.toml
+	@mkdir -p .platform && cp requirements.lock .platform/requirements.check
+	@$(COMPILE) --output-file .platform/requirements.check
+	@diff -u requirements.lock .platform/requirements.check || { echo "run: make lock" >&2; exit 1; }
+
+.PHONY: clean
+clean: ## Remove what was installed here; tables and topics under .platform stay
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -1,0 +1,254 @@
+"""`make demo`: streams the data, lets the platform load it, proves that the tables hold it, and leaves the UI open."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from infra import platform
+from infra.home import Home
+from infra.platform import KAFKA_ADDRESS, LAKE_ROOT, SERVICES, Service, UpOptions
+from infra.supervisor import signals_end_in_order
+from platform_assets.demo import state, summary, waiting
+from platform_assets.demo.dataset import SOURCES, TopicName, load
+from platform_assets.demo.display import Counters, Display
+from platform_assets.demo.producing import Streams, open_streams
+from platform_assets.demo.topic_log import whole_log
+from platform_assets.errors import ConfigurationError, PlatformError, ServiceStartError
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from platform_assets.demo.watching import TopicView
+
+LIVE_SECONDS: Final = 80.0
+"""How long the live part of the data takes."""
+
+DAGSTER: Final[tuple[Service, ...]] = ("dagster-webserver", "dagster-daemon")
+
+
+def run_demo(home: Home, once: bool, *, live_seconds: float = LIVE_SECONDS, display: Display | None = None) -> int:
+    """Run the demo on the data folder `home`; a second run goes on from what is there.
+
+    Args:
+        home: where all is kept.
+        once: end when the proof is printed, instead of leaving the UI open until Ctrl-C.
+        live_seconds: how long the live part of the data takes.
+        display: where to tell what happens; the standard output by default.
+
+    Returns:
+        0 if every table is exact and every check has passed, else 1; 130 if it was interrupted before that.
+    """
+    told = display or Display()
+    try:
+        with signals_end_in_order(), state.exclusive_demo(home.root), _log_file(home):
+            return _Demo(home, told, live_seconds).run(once)
+    except PlatformError as error:
+        told.say(f"The demo failed: {error}")
+        told.say(f"Logs: {home.logs}")
+        return 1
+    except KeyboardInterrupt:
+        told.say("Interrupted. Run it again to go on from here.")
+        return 130
+
+
+@dataclass(frozen=True, slots=True)
+class _Demo:
+    home: Home
+    display: Display
+    live_seconds: float
+
+    def run(self, once: bool) -> int:
+        self._introduce()
+        start = state.remembered_start(self.home.root)
+        setting = state.start_setting(start)
+        with self._services(setting) as started, ThreadPoolExecutor(1, "demo-data") as pool:
+            # Reading the data takes as long as the broker needs to come up.
+            data = [pool.submit(load, topic) for topic in SOURCES]
+            self._up(("kafka",), started)
+            for reading in data:
+                reading.result()
+            client = ClientSettings.from_environment({**os.environ, **self._environment()})
+            passed = self._stream_and_prove(client, start, started)
+            if not once:
+                self._leave_open()
+            return 0 if passed else 1
+
+    def _stream_and_prove(self, client: ClientSettings, start: datetime, started: set[Service]) -> bool:
+        stop = threading.Event()
+        totals: dict[str, int] = {topic: len(load(topic)) for topic in SOURCES}
+        self.display.say("Streaming: first what happened in the half hour before the demo first started.")
+        with ExitStack() as stack:
+            # The counts go on when the live part does, so the streams tell whoever shows them at present.
+            teller = _Teller()
+            with self.display.counters(totals) as counters, teller.to(counters):
+                streams = stack.enter_context(open_streams(client, start, stop=stop, on_sent=teller.sent))
+                if any(streams.missing.values()):
+                    streams.send_backlog()
+            # The platform comes up after the backlog, so that it cuts the backlog's windows by timestamp look-up.
+            self._up(SERVICES, started)
+            self.display.say(f"Dagster UI: {self._ui()}")
+            self.display.say(
+                "The sensors seal each window of a minute once it has closed, runs load it, checks judge it."
+            )
+            with self.display.counters(totals) as counters, teller.to(counters):
+                views = self._follow(client, streams, stop, counters)
+        self.display.say("Comparing the tables with the data and with the topics, row by row.")
+        lake = Path(self._environment()[LAKE_ROOT].removeprefix("file://"))
+        results = [summary.collect(client, lake, topic, view) for topic, view in views.items()]
+        return summary.print_results(self.display.console, results)
+
+    def _follow(
+        self, client: ClientSettings, streams: Streams, stop: threading.Event, counters: Counters
+    ) -> Mapping[TopicName, TopicView]:
+        # Dagster takes a while to import, and nothing before needs it.
+        import dagster as dg
+
+        from platform_assets.demo.watching import observe
+        from platform_assets.ledger import Ledger
+        from platform_assets.resources import lake_path
+
+        began = datetime.now(UTC)
+        cluster = Cluster.connect(client)
+        ledger = Ledger(lake_path(self._environment()[LAKE_ROOT]))
+        with (
+            dg.DagsterInstance.from_config(str(self.home.dagster)) as instance,
+            ThreadPoolExecutor(1, "demo-live") as pool,
+        ):
+            live: Future[None] = pool.submit(streams.send_live, self.live_seconds)
+            try:
+                return waiting.follow(
+                    live,
+                    look=lambda: {topic: observe(topic, ledger, instance, began) for topic in SOURCES},
+                    ends=lambda: {topic: whole_log(cluster, topic) for topic in SOURCES},
+                    alive=self._check_alive,
+                    counters=counters,
+                    explain=self._explain,
+                )
+            finally:
+                stop.set()
+
+    def _introduce(self) -> None:
+        self.display.say(
+            "This demo streams every flight that left New York City in 2013, the weather there and the planes that "
+            "flew into three Kafka topics, while the platform loads them into lake tables, each record exactly once."
+        )
+        self.display.say(f"Data folder: {self.home.root}")
+
+    @contextmanager
+    def _services(self, setting: str) -> Iterator[set[Service]]:
+        """Make the demo's start known to Dagster; at the end, end the services that were started meanwhile."""
+        running = {s.service for s in platform.running_state(self.home) if s.status == "running"}
+        if state.publish_start(self.home.root, setting) and running & set(DAGSTER):
+            # They were started before there was a demo and have read the definitions with another start.
+            platform.down(self.home, services=DAGSTER, report=self.display.detail)
+        started: set[Service] = set()
+        try:
+            yield started
+        finally:
+            with _interrupts_ignored():
+                ending = [service for service in SERVICES if service in started]
+                if ending:
+                    self.display.say("Ending the services that this demo started.")
+                    platform.down(self.home, services=ending, report=self.display.detail)
+
+    def _up(self, services: tuple[Service, ...], started: set[Service]) -> None:
+        before = {s.service for s in platform.running_state(self.home) if s.status == "running"}
+        after = platform.up(self.home, UpOptions(services=services), report=self.display.detail)
+        started.update(s.service for s in after if s.status == "running" and s.service not in before)
+
+    def _environment(self) -> dict[str, str]:
+        found = platform.environment(self.home)
+        if KAFKA_ADDRESS not in found:
+            raise ConfigurationError(f"no broker runs and none is given: set {KAFKA_ADDRESS}, or run the demo again.")
+        return found
+
+    def _check_alive(self) -> None:
+        for service in platform.running_state(self.home):
+            if service.status == "dead":
+                raise ServiceStartError(service.service, "it has ended while the demo ran", service.log or "")
+
+    def _ui(self) -> str:
+        addresses = {s.service: s.address for s in platform.running_state(self.home)}
+        return addresses.get("dagster-webserver") or "your own, since DAGSTER_HOME is given"
+
+    def _explain(self, view: TopicView) -> str:
+        parts = [f"Topic {view.topic}: {waiting.progress(view)}"]
+        parts += [f"window {view.waiting[0]} waits"] if view.waiting else []
+        parts += [f"run {self._ui()}/runs/{run.run_id} of {run.windows} failed" for run in view.failed_runs[:1]]
+        parts += [f"check {name}: {result}" for name, result in view.checks.items() if result != "passed"]
+        logs = [self.home.log_file(service) for service in DAGSTER]
+        return ", ".join(parts) + f". See {' and '.join(map(str, logs))}."
+
+    def _leave_open(self) -> None:
+        self.display.say(f"The platform goes on: {self._ui()}. Ctrl-C ends it; `make demo` goes on from what is there.")
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            self.display.say()
+
+
+class _Teller:
+    """Hands counts on to whoever shows them at present, and keeps them for the next."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._sent: dict[TopicName, int] = {}
+        self._counters: Counters | None = None
+
+    def sent(self, topic: TopicName, rows: int) -> None:
+        """Count rows that a topic holds."""
+        with self._mutex:
+            self._sent[topic] = self._sent.get(topic, 0) + rows
+            if self._counters is not None:
+                self._counters.advance(topic, rows)
+
+    @contextmanager
+    def to(self, counters: Counters) -> Iterator[None]:
+        """Tell `counters` until the block ends, beginning with what was counted so far."""
+        with self._mutex:
+            self._counters = counters
+            for topic, rows in self._sent.items():
+                counters.advance(topic, rows)
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._counters = None
+
+
+@contextmanager
+def _log_file(home: Home) -> Iterator[None]:
+    """Send what libraries log to a file, away from the progress on the screen."""
+    home.prepare()
+    handler = logging.FileHandler(home.log_file("demo"), mode="w", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """A second Ctrl-C while services are being ended would leave some behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)

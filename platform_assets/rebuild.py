@@ -1,0 +1,159 @@
+"""Rebuilding a ledger from the tables' own commits, after it was lost or rolled back.
+
+The cuts between loaded windows are in the commits' metadata. Windows whose commits have left the log are restored
+from the rows: any cut between the last row of a window and the first of the next gives the same rows again. Edges
+between two loaded windows at which nothing lies were windows without offsets. Nothing is cut anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from platform_assets.declaration import TopicDeclaration
+from platform_assets.errors import LedgerConflictError, LedgerCorruptError
+from platform_assets.lake import raw, rows, tablelog
+from platform_assets.lake.tablelog import LoadCommit, LoadMetadata
+from platform_assets.ledger import Ledger
+from platform_assets.ledger_entries import Receipt, RecordedCut
+from platform_assets.loading import partition_receipt
+from platform_assets.offsets import Cut, TopicRanges
+from platform_assets.windows import closed_edges, key_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What was restored for one topic."""
+
+    topic: str
+    cuts: int
+    receipts: int
+    merged: tuple[str, ...]
+    """Windows that now reach over several former ones: those were sealed, and none of them loaded."""
+
+
+def rebuild(
+    declaration: TopicDeclaration, ledger: Ledger, lake_root: Path, spark: Callable[[], SparkSession]
+) -> Rebuilt:
+    """Restore the entries of one topic that its raw table proves and the ledger lacks. Running it again is safe.
+
+    Raises LedgerCorruptError where the table's commits contradict each other or what the ledger still has.
+    """
+    ledger.create()
+    table = lake_root / declaration.raw_table
+    loads = newest_loads(table)
+    newest = ledger.newest_cut(declaration.topic)
+    _check_agree(declaration.topic, ledger, loads)
+    cuts, merged = cuts_of(declaration, loads, newest)
+    if cuts and not ledger.record_cuts(cuts, newest.edge if newest is not None else None):
+        raise LedgerConflictError(
+            f"another process records cuts of topic {declaration.topic!r}: stop its sensor, then rebuild again"
+        )
+    known = ledger.receipts(declaration.raw_table)
+    lacking = [load for load in loads if load.metadata.window.key not in known]
+    receipts = [_receipt(declaration, table, load, spark) for load in lacking]
+    ledger.record_receipts(receipts)
+    return Rebuilt(declaration.topic, len(cuts), len(receipts), merged)
+
+
+def newest_loads(table: Path) -> list[LoadCommit]:
+    """The newest load of each window that the table's log still has, in order of the windows."""
+    if not tablelog.exists(table):
+        return []
+    newest: dict[str, LoadCommit] = {}
+    for load in tablelog.load_commits(table):
+        newest.setdefault(load.metadata.window.key, load)
+    return [newest[key] for key in sorted(newest)]
+
+
+def cuts_of(
+    declaration: TopicDeclaration, loads: Sequence[LoadCommit], newest: RecordedCut | None
+) -> tuple[list[RecordedCut], tuple[str, ...]]:
+    """The cuts that `loads` (ascending) imply after `newest`, and the windows that merge several. Pure.
+
+    Raises LedgerCorruptError where two loads overlap.
+    """
+    cuts: list[RecordedCut] = []
+    merged: list[str] = []
+    at = newest
+    for load in loads:
+        m = load.metadata
+        if at is not None and m.window.end <= at.edge:
+            continue
+        start = Cut({p: r.start for p, r in m.ranges.items()})
+        if at is None:
+            at = _cut(m, m.window.start, start)
+            cuts.append(at)
+        elif at.edge < m.window.start:
+            between = closed_edges(declaration.schedule, at.edge, m.window.start)
+            if at.cut.offsets == {p: o for p, o in start.offsets.items() if p in at.cut.offsets or o}:
+                cuts += [_cut(m, edge, at.cut) for edge in between[:-1]]
+            elif len(between) > 1:
+                merged.append(key_of(at.edge))
+            at = _cut(m, m.window.start, at.cut.grow(start.offsets, start.offsets))
+            cuts.append(at)
+        if any(start.at(p) < at.cut.at(p) for p in start.offsets):
+            raise LedgerCorruptError(f"window {m.window} of {m.topic!r} overlaps the one before it in the table's log")
+        at = _cut(m, m.window.end, Cut({p: r.end for p, r in m.ranges.items()}))
+        cuts.append(at)
+    return cuts, tuple(merged)
+
+
+def _cut(metadata: LoadMetadata, edge: datetime, cut: Cut) -> RecordedCut:
+    return RecordedCut(
+        metadata.topic,
+        metadata.topic_id,
+        metadata.generation,
+        edge,
+        cut,
+        dict.fromkeys(cut.offsets, "rebuilt"),
+        dict.fromkeys(cut.offsets, None),
+    )
+
+
+def _check_agree(topic: str, ledger: Ledger, loads: Sequence[LoadCommit]) -> None:
+    windows: Mapping[str, TopicRanges] = {w.key: w.ranges for w in ledger.windows(topic)}
+    for load in loads:
+        m = load.metadata
+        if m.window.key in windows and windows[m.window.key] != m.ranges:
+            raise LedgerCorruptError(
+                f"window {m.window} of topic {topic!r}: the ledger has {windows[m.window.key].triples()}, the table's "
+                f"commit {load.version} has {m.ranges.triples()}. Move _ledger away and rebuild from the tables alone."
+            )
+
+
+def _receipt(
+    declaration: TopicDeclaration, table: Path, load: LoadCommit, spark: Callable[[], SparkSession]
+) -> Receipt:
+    began = time.monotonic()
+    m = load.metadata
+    key = m.window.key
+    frame = spark().read.format("delta").option("versionAsOf", load.version).load(str(table))
+    measured = raw.measure(frame.where(f"window = '{key}'"))
+    files = tablelog.files_of(table, key, load.version)
+    found = rows.read_window(table, key, load.version)
+    return Receipt(
+        table=declaration.raw_table,
+        topic=m.topic,
+        topic_id=m.topic_id,
+        generation=m.generation,
+        window=m.window,
+        kind="rebuilt",
+        partitions={p: partition_receipt(r, found.partitions.get(p)) for p, r in m.ranges.items()},
+        offsets_digest=measured.offsets.total,
+        content_digest=measured.content.total,
+        duplicates=sum(r.size for parts in found.duplicates.values() for r in parts),
+        bytes=files.bytes,
+        table_version=load.version,
+        files_digest=files.digest,
+        load_id=m.load_id,
+        run_id=m.run_id,
+        seconds=round(time.monotonic() - began, 3),
+    )

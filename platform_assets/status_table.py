@@ -1,0 +1,58 @@
+"""How `platform-assets status` looks on a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from platform_assets.status import CheckStatus, Status, TableStatus
+
+
+def print_status(status: Status, console: Console | None = None) -> None:
+    """Print one row a table, then what needs attention."""
+    console = console or Console()
+    table = Table(title=f"lake tables at {status.at}", title_justify="left")
+    for name, justify in (
+        ("table", "left"), ("loaded", "right"), ("waiting", "right"), ("failed", "right"), ("records", "right"),
+        ("lag", "right"), ("newest window", "left"), ("age", "right"), ("checks", "left"),
+    ):  # fmt: skip
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for row in status.tables:
+        table.add_row(
+            row.table,
+            f"{row.windows_loaded:,} of {row.windows_sealed:,}",
+            f"{row.windows_waiting:,}",
+            f"[bold red]{row.windows_failed:,}[/]" if row.windows_failed else "0",
+            f"{row.rows:,}",
+            "unknown" if row.lag is None else f"{row.lag:,}",
+            row.newest_window or "none",
+            _age(row.newest_window_age_seconds),
+            _checks(row.checks),
+        )
+    console.print(table)
+    for line in (line for row in status.tables for line in _attention(row)):
+        console.print(line, style="yellow", highlight=False, soft_wrap=True)
+
+
+def _checks(checks: tuple[CheckStatus, ...]) -> str:
+    failed = [c.name for c in checks if c.passed is False]
+    if failed:
+        return f"[bold red]{', '.join(failed)} FAILED[/]"
+    passed = sum(c.passed is True for c in checks)
+    return f"[green]{passed} passed[/]" if passed == len(checks) else f"{passed} of {len(checks)} ran"
+
+
+def _age(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def _attention(row: TableStatus) -> list[str]:
+    lines = [f"{row.table}: {text}" for text in (row.error, row.broker_error) if text]
+    if row.windows_failed:
+        lines.append(f"{row.table}: {row.windows_failed:,} sealed windows are not loaded; materialise them in the UI")
+    lines += [f"{row.table}: {c.name}: {c.headline}" for c in row.checks if c.passed is False]
+    return lines

@@ -1,0 +1,187 @@
+"""The broker is a real one, on loopback, and its data outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+
+from infra import broker as broker_service
+from infra import kafka_probe, platform, ports
+from infra.broker import BrokerSettings
+from infra.home import Home
+from infra.platform import UpOptions
+from platform_assets.errors import PortTakenError, ServiceStartError
+from platform_assets_tests.conftest import Broker, TopicMaker, home_at, service_environment
+from platform_assets_tests.infra import services
+
+pytestmark = pytest.mark.broker
+
+SMALL = UpOptions(broker=BrokerSettings(heap="384m"))
+
+
+def quiet(message: str) -> None:
+    """Report to nobody."""
+
+
+@pytest.fixture
+def own_home(tmp_path: Path) -> Iterator[Home]:
+    """A home whose path has a space and letters beyond ASCII; whatever runs there is ended afterwards."""
+    home = home_at(tmp_path / "höme of a bröker 家")
+    try:
+        yield home
+    finally:
+        platform.down(home, report=quiet)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a client sees of a broker."""
+
+    cluster: str
+    address: str
+    records: int
+
+
+def look(bootstrap: str, topic: str) -> Seen:
+    """Ask as a client does."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "look", "enable.auto.commit": False})
+    try:
+        metadata = consumer.list_topics(topic, 30)
+        (node,) = metadata.brokers.values()
+        _, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), 30)
+        return Seen(metadata.cluster_id, f"{node.host}:{node.port}", high)
+    finally:
+        consumer.close()
+
+
+def test_data_and_cluster_id_outlive_a_kill_and_a_change_of_port(own_home: Home) -> None:
+    environ = service_environment()
+    first = platform.start_service("kafka", own_home, SMALL, report=quiet, environ=environ)
+    admin = AdminClient({"bootstrap.servers": first.address, "log_level": 2})
+    admin.create_topics([NewTopic("kept", num_partitions=1)])["kept"].result(30)
+    producer = Producer({"bootstrap.servers": first.address, "log_level": 2})
+    for number in range(10):
+        producer.produce("kept", str(number))
+    assert producer.flush(30) == 0
+    before = look(first.address, "kept")
+    assert before == Seen(broker_service.cluster_id(own_home) or "", first.address, 10)
+
+    os.kill(first.pid, signal.SIGKILL)
+    psutil.Process(first.pid).wait(30)
+    second = platform.start_service("kafka", own_home, SMALL, report=quiet, environ=environ)
+    assert second.address == first.address
+    assert look(second.address, "kept") == before
+
+    platform.down(own_home, report=quiet)
+    (other,) = ports.choose_ports(1, "X", environ={})
+    third = platform.start_service(
+        "kafka", own_home, SMALL, report=quiet, environ={**environ, "KAFKA_PORT": str(other)}
+    )
+    assert third.address == f"127.0.0.1:{other}"
+    assert look(third.address, "kept") == Seen(before.cluster, third.address, 10)
+
+
+def test_port_taken_is_told_before_anything_starts(own_home: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(PortTakenError, match=f"port {port} is taken by .*pid {os.getpid()}"):
+            platform.up(
+                own_home,
+                UpOptions(services=("kafka",)),
+                report=quiet,
+                environ={**service_environment(), "KAFKA_PORT": str(port)},
+            )
+    assert services.naming(own_home.root) == []
+    assert {state.status for state in platform.running_state(own_home, environ={})} == {"stopped"}
+
+
+def test_broker_that_cannot_start_names_its_log_and_leaves_nothing(own_home: Home) -> None:
+    options = UpOptions(broker=BrokerSettings(heap="384m", properties={"num.io.threads": "many"}))
+    with pytest.raises(ServiceStartError) as caught:
+        platform.start_service("kafka", own_home, options, report=quiet, environ=service_environment())
+    assert caught.value.log_path == str(own_home.log_file("kafka"))
+    assert "num.io.threads" in str(caught.value)
+    assert services.naming(own_home.root) == []
+
+
+INTERRUPTED = """
+import sys
+from infra import platform
+from infra.platform import UpOptions
+from platform_assets_tests.conftest import home_at, service_environment
+platform.up(home_at(sys.argv[1]), UpOptions(services=("kafka", "spark")),
+            report=lambda line: print(line, flush=True), environ=service_environment())
+"""
+
+
+def test_interrupt_while_two_jvms_start_leaves_neither(own_home: Home) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(own_home.root)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8",
+    ) as command:  # fmt: skip
+        assert command.stdout is not None
+        seen = ""
+        while "kafka: starting" not in seen or "spark: starting" not in seen:
+            line = command.stdout.readline()
+            assert line, command.stderr.read() if command.stderr else ""
+            seen += line
+        command.send_signal(signal.SIGINT)
+        command.communicate(timeout=90)
+    assert command.returncode != 0
+    assert services.naming(own_home.root) == []
+    assert {state.status for state in platform.running_state(own_home, environ={})} == {"stopped"}
+
+
+def test_broker_listens_on_loopback_alone(broker: Broker) -> None:
+    listening = [
+        connection.laddr.ip
+        for connection in psutil.Process(broker.pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr
+    ]
+    assert listening
+    assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+
+
+def test_undeclared_topic_is_not_created_by_asking(broker: Broker) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 2000, "log_level": 2})
+    failed: list[object] = []
+    producer.produce("nobody-declared-this", b"x", on_delivery=lambda error, _: failed.append(error))
+    producer.flush(30)
+    assert failed[0] is not None
+    assert "nobody-declared-this" not in broker.admin.list_topics(timeout=30).topics
+
+
+def test_restart_of_the_sessions_broker_keeps_address_and_topics(broker: Broker, topic: TopicMaker) -> None:
+    name = topic(partitions=3, config={"cleanup.policy": "compact"})
+    address = broker.bootstrap
+    broker.stop()
+    broker.start()
+    assert broker.bootstrap == address
+    assert len(broker.admin.list_topics(name, timeout=30).topics[name].partitions) == 3
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+    settings = broker.admin.describe_configs([resource])[resource].result(30)
+    assert settings["cleanup.policy"].value == "compact"
+
+
+def test_probe_takes_no_other_clusters_answer_for_ours(broker: Broker, platform_home: Home) -> None:
+    host, _, port = broker.bootstrap.partition(":")
+    assert kafka_probe.answers(host, int(port), broker_service.cluster_id(platform_home) or "")
+    assert not kafka_probe.answers(host, int(port), "another-cluster")
+
+
+def test_probe_of_something_else_is_no_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert not kafka_probe.answers("127.0.0.1", server.getsockname()[1], "any")

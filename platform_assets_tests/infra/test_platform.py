@@ -1,0 +1,164 @@
+"""Up, down, and what is left out."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra import platform, state
+from infra.home import CHECKOUT, Home
+from infra.platform import UpOptions
+from platform_assets.errors import ConfigurationError, PortTakenError
+from platform_assets_tests.conftest import home_at, service_environment
+from platform_assets_tests.infra import services
+
+DAGSTER = ("dagster-webserver", "dagster-daemon")
+
+
+def quiet(message: str) -> None:
+    """Report to nobody."""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    """An empty home; whatever runs there is ended afterwards."""
+    made = home_at(tmp_path / "a home")
+    try:
+        yield made
+    finally:
+        platform.down(made, report=quiet)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """The smallest workspace: one asset."""
+    folder = tmp_path / "a workspace"
+    folder.mkdir()
+    (folder / "one.py").write_text(
+        "import dagster as dg\n\n@dg.asset\ndef one() -> None: ...\n\ndefs = dg.Definitions([one])\n"
+    )
+    path = folder / "workspace.yaml"
+    path.write_text("load_from:\n  - python_file: one.py\n")
+    return path
+
+
+def ask(address: str, query: str) -> dict[str, object]:
+    """Ask the UI's own API."""
+    request = urllib.request.Request(
+        f"{address}/graphql", json.dumps({"query": query}).encode(), {"Content-Type": "application/json"}
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=60) as answer:
+        found: dict[str, object] = json.load(answer)["data"]
+        return found
+
+
+def test_dagster_comes_up_with_its_code_and_goes_down_with_its_children(home: Home, workspace: Path) -> None:
+    environ = {**service_environment(), "KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1", "SPARK_REMOTE": "sc://localhost:1"}
+    said: list[str] = []
+    states = {
+        each.service: each
+        for each in platform.up(home, UpOptions(workspace=workspace), report=said.append, environ=environ)
+    }
+    assert states["kafka"].status == states["spark"].status == "given"
+    assert "kafka: given by KAFKA_BOOTSTRAP_SERVERS, not started" in said
+    assert states["dagster-daemon"].status == "running"
+    address = states["dagster-webserver"].address
+    assert address is not None
+    assert address.startswith("http://127.0.0.1:")
+    found = ask(address, "{assetsOrError {... on AssetConnection {nodes {key {path}}}} instance {info}}")
+    assert '"one"' in json.dumps(found)
+    assert (home.dagster / "dagster.yaml").is_file()
+
+    records = state.read_records(home)
+    assert all(len(services.marked(records[name])) >= 2 for name in DAGSTER)
+    assert platform.down(home, report=quiet) == 2
+    assert [pid for record in records.values() for pid in services.marked(record)] == []
+    assert state.read_records(home) == {}
+
+
+def test_given_dagster_home_leaves_dagster_out(home: Home, tmp_path: Path) -> None:
+    environ = {
+        **service_environment(),
+        "DAGSTER_HOME": str(tmp_path / "theirs"),
+        "KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1",
+        "SPARK_REMOTE": "sc://localhost:1",
+    }
+    states = platform.up(home, report=quiet, environ=environ)
+    assert [each.status for each in states] == ["given"] * 4
+    assert not (tmp_path / "theirs").exists()
+
+
+def test_own_dagster_settings_are_left_as_they_are(home: Home) -> None:
+    from infra import dagster_services
+
+    dagster_services.prepare(home)
+    (home.dagster / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    dagster_services.prepare(home)
+    assert (home.dagster / "dagster.yaml").read_text() == "telemetry: {enabled: false}\n"
+
+
+def test_instance_settings_are_ones_that_dagster_takes(home: Home) -> None:
+    from dagster import DagsterInstance
+
+    from infra import dagster_services
+
+    dagster_services.prepare(home)
+    with DagsterInstance.from_config(str(home.dagster)) as instance:
+        assert not instance.telemetry_enabled
+        assert instance.run_monitoring_enabled
+        queue = instance.get_concurrency_config().run_queue_config
+        assert queue is not None
+        assert queue.max_concurrent_runs == 2
+        assert instance.code_server_process_startup_timeout == 180
+
+
+@pytest.mark.parametrize("variable", ["KAFKA_PORT", "SPARK_CONNECT_PORT", "DAGSTER_PORT"])
+def test_any_port_taken_stops_all_before_the_first_start(home: Home, workspace: Path, variable: str) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        environ = {**service_environment(), variable: str(server.getsockname()[1])}
+        with pytest.raises(PortTakenError, match=variable):
+            platform.up(home, UpOptions(workspace=workspace), report=quiet, environ=environ)
+    assert state.read_records(home) == {}
+    assert services.naming(home.root) == []
+
+
+def test_missing_workspace_is_told_before_the_first_start(home: Home, tmp_path: Path) -> None:
+    options = UpOptions(workspace=tmp_path / "none.yaml")
+    with pytest.raises(ConfigurationError, match=r"none\.yaml"):
+        platform.up(home, options, report=quiet, environ=service_environment())
+    assert state.read_records(home) == {}
+
+
+def test_down_of_what_never_ran_says_so(home: Home) -> None:
+    said: list[str] = []
+    assert platform.down(home, report=said.append) == 0
+    assert said == ["nothing was running"]
+
+
+def test_environment_of_a_stopped_platform_has_no_addresses(home: Home) -> None:
+    assert platform.environment(home, environ={}) == {
+        "DAGSTER_HOME": str(home.root / "dagster"),
+        "LAKE_ROOT": str(home.root / "lake"),
+    }
+
+
+def test_dead_service_is_told_apart_from_one_never_started(home: Home) -> None:
+    from infra.process import ProcessRecord
+
+    home.prepare()
+    state.write_record(home, ProcessRecord("kafka", 1, "boot:0", "m", "/the/log", "127.0.0.1:1", (1,), ready=True))
+    found = {each.service: each for each in platform.running_state(home, environ={})}
+    assert (found["kafka"].status, found["kafka"].log) == ("dead", "/the/log")
+    assert found["spark"].status == "stopped"
+
+
+def test_packaged_files_are_all_there() -> None:
+    for name in ("ivy.xml", "ivysettings.xml", "jars.lock", "dagster.yaml", "compose.yaml", "Dockerfile"):
+        assert (CHECKOUT / "infra" / name).is_file(), name

@@ -1,0 +1,158 @@
+"""The Spark Connect server: warm, private, and set up as the loads need it."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import psutil
+import pytest
+
+from infra import connect_probe, platform, spark_server, state
+from infra.home import Home
+from infra.process import ProcessRecord, family
+from infra.spark_server import CONFIGURATION
+from platform_assets_tests.conftest import Broker, TopicMaker, service_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def server(platform_home: Home, spark_remote: str) -> ProcessRecord:
+    """The session server's record."""
+    return state.read_records(platform_home)["spark"]
+
+
+@pytest.fixture
+def token(spark_remote: str) -> str:
+    """The session server's token."""
+    return spark_remote.partition("token=")[2]
+
+
+def files_below(root: Path) -> Iterator[Path]:
+    """All regular files of a home."""
+    return (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def test_token_lets_in_and_nothing_else_does(server: ProcessRecord, token: str) -> None:
+    (port,) = server.ports
+    assert connect_probe.accepts("127.0.0.1", port, token)
+    assert connect_probe.status("127.0.0.1", port, token[:-1]) == "UNAUTHENTICATED"
+    assert connect_probe.status("127.0.0.1", port, "") == "UNAUTHENTICATED"
+
+
+def test_wrong_token_is_refused_without_a_word_of_the_right_one(server: ProcessRecord, token: str) -> None:
+    from pyspark.errors.exceptions.connect import SparkConnectException
+    from pyspark.sql import SparkSession
+
+    # A session is made without a word to the server; the first request is the one that is refused.
+    session = SparkSession.builder.remote(f"{server.address}/;token=wrong").create()
+    with pytest.raises(SparkConnectException, match=r"(?i)unauthenticated|token") as caught:
+        session.range(1).collect()
+    assert token not in str(caught.value)
+
+
+def test_token_is_in_no_argument_list(server: ProcessRecord, token: str) -> None:
+    members = family(server)
+    assert server.pid in {process.pid for process in members}
+    for process in members:
+        assert token not in "\n".join(process.cmdline())
+
+
+def test_token_is_in_no_log_and_no_file_but_its_own(
+    platform_home: Home, spark: SparkSession, server: ProcessRecord, token: str
+) -> None:
+    spark.range(10).collect()
+    holding = [path for path in files_below(platform_home.root) if token.encode() in path.read_bytes()]
+    assert holding == [platform_home.token_file]
+    assert stat.S_IMODE(platform_home.token_file.stat().st_mode) == 0o600
+
+
+def test_run_state_shows_the_address_without_the_token(platform_home: Home, token: str) -> None:
+    shown = repr(platform.running_state(platform_home, environ={})) + repr(state.read_records(platform_home))
+    assert token not in shown
+    assert "sc://localhost:" in shown
+
+
+def test_environment_gives_a_client_all_it_needs(platform_home: Home, spark_remote: str) -> None:
+    found = platform.environment(platform_home, environ={})
+    assert found["SPARK_REMOTE"] == spark_remote
+    assert found["LAKE_ROOT"] == str(platform_home.root / "lake")
+    given = platform.environment(platform_home, environ={"SPARK_REMOTE": "sc://cluster:15002"})
+    assert given["SPARK_REMOTE"] == "sc://cluster:15002"
+
+
+def test_every_listening_port_is_on_loopback(server: ProcessRecord) -> None:
+    listening = {
+        connection.laddr.ip.removeprefix("::ffff:")
+        for connection in psutil.Process(server.pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr
+    }
+    assert listening == {"127.0.0.1"}
+
+
+def test_a_new_session_has_the_settings_that_loads_rely_on(spark: SparkSession) -> None:
+    for name, value in CONFIGURATION.items():
+        if name.startswith(("spark.sql.session", "spark.databricks.delta", "spark.sql.shuffle")):
+            assert spark.conf.get(name) == value, name
+
+
+@pytest.mark.broker
+def test_secrets_of_kafka_clients_are_redacted_from_plans(
+    spark: SparkSession, broker: Broker, topic: TopicMaker
+) -> None:
+    """The plan of a reader names its options; a password in one must not be among them."""
+    reader = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", broker.bootstrap)
+        .option("assign", json.dumps({topic(): [0]}))
+        # Without SASL and TLS these are not used, so any value will do.
+        .option("kafka.sasl.jaas.config", 'Login required username="u" password="hunter2";')
+        .option("kafka.ssl.keystore.key", "hunter3")
+        .option("kafka.ssl.key.password", "hunter4")
+    )
+    plan = reader.load()._explain_string(mode="extended")
+    print(plan)
+    assert "hunter" not in plan
+
+
+@pytest.mark.parametrize("name", ["kafka.sasl.jaas.config", "kafka.ssl.keystore.key", "kafka.ssl.key.password"])
+def test_names_of_kafka_secrets_match_both_redaction_patterns(name: str) -> None:
+    for pattern in ("spark.redaction.regex", "spark.sql.redaction.options.regex"):
+        assert re.search(CONFIGURATION[pattern], name)
+
+
+def test_a_commit_without_rows_is_recorded(spark: SparkSession, platform_home: Home) -> None:
+    path = str(platform_home.root / "lake" / "a table" / "empty")
+    empty = spark.range(0).selectExpr("id", "'w' as window")
+    empty.write.format("delta").partitionBy("window").save(path)
+    for _ in range(2):
+        empty.write.format("delta").mode("overwrite").option("replaceWhere", "window = 'w'").save(path)
+    history = spark.sql(f"describe history delta.`{path}`").collect()
+    assert [row["version"] for row in history] == [2, 1, 0]
+
+
+def test_nothing_is_written_beside_the_home(spark: SparkSession, platform_home: Home) -> None:
+    spark.sql("create or replace temporary view seen as select 1 as one")
+    assert spark.table("seen").collect()[0]["one"] == 1
+    warehouse = spark.conf.get("spark.sql.warehouse.dir")
+    assert warehouse is not None
+    assert url2pathname(urlsplit(warehouse).path) == str(platform_home.spark / "warehouse")
+
+
+def test_second_start_finds_the_first(platform_home: Home, server: ProcessRecord) -> None:
+    again = platform.start_service("spark", platform_home, report=lambda _: None, environ=service_environment())
+    assert again == server
+
+
+def test_token_stays_over_restarts(platform_home: Home, token: str) -> None:
+    assert spark_server.ensure_token(platform_home) == token
