@@ -34,7 +34,7 @@ from platform_assets.lake import failures, raw, rows, tablelog
 from platform_assets.lake.tablelog import LoadCommit, LoadMetadata
 from platform_assets.ledger import Ledger
 from platform_assets.ledger_entries import PartitionReceipt, Receipt, SealedWindow
-from platform_assets.offsets import OffsetRange, dense_digest
+from platform_assets.offsets import Cut, OffsetRange, dense_digest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -295,7 +295,13 @@ class Loader:
             sealed.ranges,
             load_id=str(uuid.uuid4()),
             run_id=self.run_id,
+            first_cut=self._first_cut(sealed.topic),
         )
+
+    def _first_cut(self, topic: str) -> tuple[datetime, Cut]:
+        # Asking up to the declared first edge prunes by file statistics; `start` may have been changed since, though.
+        first = self.ledger.cuts(topic, end=self.declaration.first_edge) or self.ledger.cuts(topic)
+        return first[0].edge, first[0].cut
 
     def _receipt(self, sealed: SealedWindow, commit: LoadCommit, measured: raw.Measured, began: float) -> Receipt:
         actions = tablelog.file_actions(self.table, commit.version)

@@ -7,10 +7,12 @@ between two loaded windows at which nothing lies were windows without offsets. N
 
 from __future__ import annotations
 
+import itertools
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +22,9 @@ from platform_assets.lake import raw, rows, tablelog
 from platform_assets.lake.tablelog import LoadCommit, LoadMetadata
 from platform_assets.ledger import Ledger
 from platform_assets.ledger_entries import Receipt, RecordedCut
-from platform_assets.loading import partition_receipt
+from platform_assets.loading import empty_receipt, partition_receipt
 from platform_assets.offsets import Cut, TopicRanges
-from platform_assets.windows import closed_edges, key_of
+from platform_assets.windows import Window, closed_edges, edge_of, edges_from, key_of
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -48,8 +50,8 @@ def rebuild(
     """
     ledger.create()
     table = lake_root / declaration.raw_table
-    loads = newest_loads(table)
     newest = ledger.newest_cut(declaration.topic)
+    loads = with_expired(table, declaration, newest_loads(table))
     _check_agree(declaration.topic, ledger, loads)
     cuts, merged = cuts_of(declaration, loads, newest)
     if cuts and not ledger.record_cuts(cuts, newest.edge if newest is not None else None):
@@ -57,6 +59,8 @@ def rebuild(
             f"another process records cuts of topic {declaration.topic!r}: stop its sensor, then rebuild again"
         )
     known = ledger.receipts(declaration.raw_table)
+    empty = [w for w in ledger.windows(declaration.topic) if not w.ranges.size and w.key not in known]
+    ledger.record_receipts([empty_receipt(w, "") for w in empty])
     lacking = [load for load in loads if load.metadata.window.key not in known]
     receipts = [_receipt(declaration, table, load, spark) for load in lacking]
     ledger.record_receipts(receipts)
@@ -71,6 +75,52 @@ def newest_loads(table: Path) -> list[LoadCommit]:
     for load in tablelog.load_commits(table):
         newest.setdefault(load.metadata.window.key, load)
     return [newest[key] for key in sorted(newest)]
+
+
+def with_expired(table: Path, declaration: TopicDeclaration, loads: Sequence[LoadCommit]) -> list[LoadCommit]:
+    """`loads`, and in their order one for each window whose rows are in the table and whose commit has left the log.
+
+    The ranges of such a window reach from the end of its neighbour before it, or from its first row where it has none,
+    to its last row, or to the start of the window after it where that one's commit is known.
+    """
+    if not tablelog.exists(table):
+        return list(loads)
+    actions = tablelog.file_actions(table)
+    known = {load.metadata.window.key: load for load in loads}
+    expired = sorted(set(tablelog.window_files(actions)) - set(known))
+    if not expired:
+        return list(loads)
+    version, topic_id = tablelog.version(table), rows.topic_id_of(table, expired[0])
+    generation = loads[0].metadata.generation if loads else 1
+    keys = sorted({*known, *expired})
+    whole: list[LoadCommit] = []
+    reached = Cut({})
+    for key, following in itertools.zip_longest(keys, keys[1:]):
+        if key in known:
+            whole.append(known[key])
+            reached = Cut({p: r.end for p, r in known[key].metadata.ranges.items()})
+            continue
+        bounds = rows.partition_rows(table, key)
+        firsts = {p: b.first_offset for p, b in bounds.items()}
+        # Behind a break in time lie windows that may never have been loaded: their offsets stay theirs.
+        neighbours = whole and whole[-1].metadata.window.end == edge_of(key)
+        start = reached if neighbours else reached.grow(firsts, firsts)
+        ends = {p: b.last_offset + 1 for p, b in bounds.items()}
+        if following in known:
+            ends = {p: r.start for p, r in known[following].metadata.ranges.items() if r.start or p in start.offsets}
+        end = start.grow(ends, ends)
+        window = _window_of(declaration, key, following)
+        ranges = TopicRanges.between(start, end)
+        metadata = LoadMetadata(declaration.topic, topic_id, generation, window, ranges, str(uuid.uuid4()), "")
+        whole.append(LoadCommit(version, metadata))
+        reached = end
+    return whole
+
+
+def _window_of(declaration: TopicDeclaration, key: str, following: str | None) -> Window:
+    start = edge_of(key)
+    end = next(edges_from(declaration.schedule, start + timedelta(microseconds=1)))
+    return Window(start, min(end, edge_of(following)) if following else end)
 
 
 def cuts_of(
@@ -89,9 +139,11 @@ def cuts_of(
             continue
         start = Cut({p: r.start for p, r in m.ranges.items()})
         if at is None:
-            at = _cut(m, m.window.start, start)
+            # Without a word of the first cut, whatever lies before the first load may have been sealed and not loaded.
+            edge, first = m.first_cut or (declaration.first_edge, Cut(dict.fromkeys(start.offsets, 0)))
+            at = _cut(m, *((edge, first) if edge < m.window.start else (m.window.start, start)))
             cuts.append(at)
-        elif at.edge < m.window.start:
+        if at.edge < m.window.start:
             between = closed_edges(declaration.schedule, at.edge, m.window.start)
             if at.cut.offsets == {p: o for p, o in start.offsets.items() if p in at.cut.offsets or o}:
                 cuts += [_cut(m, edge, at.cut) for edge in between[:-1]]

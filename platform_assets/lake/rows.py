@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from platform_assets.errors import ranges_text
+from platform_assets.errors import LedgerCorruptError, ranges_text
 from platform_assets.offsets import Digest, OffsetRange, offsets_digest, ranges_of
 
 
@@ -67,6 +67,15 @@ def partition_rows(table: Path, key: str, version: int | None = None) -> dict[in
         part = PartitionRows(len(offsets), int(offsets.min()), int(offsets.max()))
         found[partition] = found[partition] + part if partition in found else part
     return found
+
+
+def topic_id_of(table: Path, key: str) -> str:
+    """The topic id in the rows of one window. Raises LedgerCorruptError where they name none or several."""
+    dataset = DeltaTable(table).to_pyarrow_dataset()
+    found = pc.unique(dataset.to_table(columns=["topic_id"], filter=pc.field("window") == key)["topic_id"]).to_pylist()
+    if len(found) != 1:
+        raise LedgerCorruptError(f"the rows of window {key} in {table.name} name topic ids {found}, and not just one")
+    return str(found[0])
 
 
 def read_window(table: Path, key: str, version: int | None = None) -> WindowRows:

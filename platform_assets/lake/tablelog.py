@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from platform_assets.errors import LedgerCorruptError
-from platform_assets.offsets import OffsetRange, TopicRanges
-from platform_assets.windows import Window, edge_of
+from platform_assets.offsets import Cut, OffsetRange, TopicRanges
+from platform_assets.windows import Window, edge_of, key_of
 
 METADATA_KEY = "platform_assets"
 METADATA_VERSION = 1
@@ -23,7 +24,11 @@ METADATA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class LoadMetadata:
-    """What a load writes into its Delta commit as `userMetadata`: a JSON object with a version number."""
+    """What a load writes into its Delta commit as `userMetadata`: a JSON object with a version number.
+
+    `first_cut` is the topic's first edge and its offsets: with it, a rebuilt ledger knows of windows before the first
+    load, which were sealed and never loaded.
+    """
 
     topic: str
     topic_id: str
@@ -32,6 +37,7 @@ class LoadMetadata:
     ranges: TopicRanges
     load_id: str
     run_id: str
+    first_cut: tuple[datetime, Cut] | None = None
 
     def to_json(self) -> str:
         """The commit's `userMetadata`."""
@@ -41,11 +47,14 @@ class LoadMetadata:
                 "topic": self.topic,
                 "generation": self.generation,
                 "window": self.window.key,
-                "window_end": self.window.end.strftime("%Y-%m-%d-%H:%M"),
+                "window_end": key_of(self.window.end),
                 "ranges": [
                     {"topic_id": self.topic_id, "partition": p, "start": start, "end": end}
                     for p, start, end in self.ranges.triples()
                 ],
+                "first_cut": None
+                if self.first_cut is None
+                else {"edge": key_of(self.first_cut[0]), "offsets": dict(self.first_cut[1].offsets)},
                 "load_id": self.load_id,
                 "run_id": self.run_id,
             },
@@ -70,6 +79,7 @@ class LoadMetadata:
                 "upgrade before going on"
             )
         ranges = {r["partition"]: OffsetRange(r["start"], r["end"]) for r in fields["ranges"]}
+        first = fields.get("first_cut")
         return cls(
             fields["topic"],
             fields["ranges"][0]["topic_id"],
@@ -78,6 +88,7 @@ class LoadMetadata:
             TopicRanges(ranges),
             fields["load_id"],
             fields["run_id"],
+            None if first is None else (edge_of(first["edge"]), Cut({int(p): o for p, o in first["offsets"].items()})),
         )
 
 
@@ -102,6 +113,11 @@ class WindowFiles:
 def exists(path: Path) -> bool:
     """Whether there is a Delta table at `path`."""
     return (path / "_delta_log").is_dir()
+
+
+def version(path: Path) -> int:
+    """The table's newest version."""
+    return DeltaTable(path, without_files=True).version()
 
 
 def load_commits(path: Path, limit: int | None = None) -> Iterator[LoadCommit]:
