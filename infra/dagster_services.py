@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
@@ -26,10 +27,12 @@ _DAEMON_READY: Final = b"Instance is configured with the following daemons"
 
 
 def prepare(home: Home) -> None:
-    """Create `DAGSTER_HOME` with the project's instance settings, unless it has its own.
+    """Create `DAGSTER_HOME` with the project's instance settings, unless it has its own, and its storage.
+
+    The storage is created here since the UI and the daemon, started side by side, would both try to and one would die.
 
     Raises:
-        ConfigurationError: the folder cannot be written.
+        ConfigurationError: the folder cannot be written, or Dagster does not take its settings.
     """
     settings = home.dagster / "dagster.yaml"
     try:
@@ -38,6 +41,8 @@ def prepare(home: Home) -> None:
             shutil.copyfile(INSTANCE_FILE, settings)
     except OSError as error:
         raise ConfigurationError(f"DAGSTER_HOME {home.dagster} cannot be written: {error}") from error
+    if not (home.dagster / "history" / "runs.db").exists():
+        _create_storage(home)
 
 
 def webserver_spec(
@@ -70,6 +75,7 @@ def webserver_spec(
         ports=(port,),
         timeout=START_TIMEOUT_SECONDS,
         ready=lambda: web_answers(port),
+        fingerprint=fingerprint(addresses),
     )  # fmt: skip
 
 
@@ -86,7 +92,13 @@ def daemon_spec(home: Home, workspace: Path, addresses: Mapping[str, str]) -> Se
         ports=(),
         timeout=START_TIMEOUT_SECONDS,
         ready=lambda: log.is_file() and _DAEMON_READY in log.read_bytes(),
+        fingerprint=fingerprint(addresses),
     )
+
+
+def fingerprint(addresses: Mapping[str, str]) -> str:
+    """Tell sets of addresses apart without showing them, since one holds a token."""
+    return hashlib.sha256(repr(sorted(addresses.items())).encode()).hexdigest()
 
 
 def web_answers(port: int) -> bool:
@@ -100,7 +112,21 @@ def web_answers(port: int) -> bool:
         return False
 
 
-def _environment(home: Home, addresses: Mapping[str, str]) -> dict[str, str]:
+def _create_storage(home: Home) -> None:
+    # Imported here: it takes a second, and only the first start needs it.
+    from dagster import DagsterError, DagsterInstance
+
+    try:
+        with DagsterInstance.from_config(str(home.dagster)) as instance:
+            # One question to each of its three stores.
+            instance.get_runs_count()
+            instance.all_asset_keys()
+            instance.all_instigator_state()
+    except DagsterError as error:
+        raise ConfigurationError(f"Dagster does not take {home.dagster / 'dagster.yaml'}: {error}") from error
+
+
+def _environment(home: Home, addresses: Mapping[str, str]) -> dict[str, str | None]:
     return {
         **addresses,
         "DAGSTER_HOME": str(home.dagster),

@@ -15,7 +15,7 @@ from xml.sax.saxutils import quoteattr
 from infra.jarlock import Jar, JarSet
 from infra.java import Java
 from infra.truststore import trust_options
-from platform_assets.errors import ConfigurationError, ServiceStartError
+from platform_assets.errors import ConfigurationError, Retryable
 
 WANTED_FILE: Final = Path(__file__).with_name("ivy.xml")
 SETTINGS_FILE: Final = Path(__file__).with_name("ivysettings.xml")
@@ -24,6 +24,17 @@ SETTINGS_VARIABLE: Final = "PLATFORM_IVY_SETTINGS"
 
 _FILE_PATTERN: Final = "[organisation]/[artifact]/[revision].[ext]"
 # Folders keep the name and the version apart, which a jar's file name does not (spark-sql-kafka-0-10_2.13-4.0.0).
+
+
+class JarsUnavailableError(Retryable):
+    """Jars could not be fetched; those that were are kept."""
+
+    def __init__(self, reason: str, log_path: str) -> None:
+        self.reason, self.log_path = reason, log_path
+        super().__init__(
+            f"the jars could not be fetched: {reason}. See {log_path}. Check the connection, or name your own Ivy "
+            f"settings in {SETTINGS_VARIABLE}, and run it again; what was fetched is kept."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +60,7 @@ class Ivy:
             environ: read for `PLATFORM_IVY_SETTINGS`.
 
         Raises:
-            ServiceStartError: Ivy failed; names its log.
+            JarsUnavailableError: Ivy failed; names its log.
         """
         module = self.folder / "ivy.xml"
         module.write_text(_module_of(jars), encoding="utf-8")
@@ -86,7 +97,7 @@ class Ivy:
                 process.kill()
                 raise
         if process.returncode != 0:
-            raise ServiceStartError("resolving jars", _reason(self.log), str(self.log))
+            raise JarsUnavailableError(_reason(self.log), str(self.log))
         return out
 
 

@@ -55,7 +55,7 @@ def install(
     Raises:
         JarMismatchError: a jar differs from the lock. One that was fetched just now is not kept.
         JavaNotFoundError: jars are missing and there is no Java to fetch them with.
-        ServiceStartError: Ivy could not fetch them; names its log.
+        JarsUnavailableError: Ivy could not fetch them; names its log.
         ConfigurationError: the lock or pyspark is missing.
     """
     env = os.environ if environ is None else environ
@@ -111,7 +111,7 @@ def lock(*, report: Reporter = print, environ: Mapping[str, str] | None = None, 
     """Resolve `ivy.xml` anew and write the lock. Jars that pyspark brings are left out of the Spark set.
 
     Raises:
-        JavaNotFoundError, ServiceStartError, ConfigurationError: as for `install`.
+        JavaNotFoundError, JarsUnavailableError, ConfigurationError: as for `install`.
     """
     env = os.environ if environ is None else environ
     home = Home.from_environment(env)

@@ -102,7 +102,8 @@ def up(
     Raises:
         ServiceStartError: a service did not come up; names its log.
         PortTakenError: a port asked for is in use.
-        JavaNotFoundError, JarMismatchError: what the services need is missing or not what was locked.
+        JavaNotFoundError, JarsUnavailableError, JarMismatchError: what the services need is missing or not what was
+            locked.
         ConfigurationError: a setting is wrong, or the run state is damaged.
         BusyError: another command starts or ends services of this home.
     """
@@ -277,16 +278,21 @@ def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, 
         )
     if not options.workspace.is_file():
         raise ConfigurationError(f"there is no Dagster workspace file {options.workspace}: name one that exists.")
+
+    def is_current(record: ProcessRecord) -> bool:
+        # Dagster is told the engines' addresses when it starts; one that moved since is out of its reach.
+        return record.fingerprint == dagster_services.fingerprint(environment(home, environ=env))
+
     if service == "dagster-webserver":
         return Launch(
             service,
             lambda: dagster_services.webserver_spec(
                 home, options.workspace, environment(home, environ=env), environ=env
             ),
-            lambda record: dagster_services.web_answers(record.ports[0]),
+            lambda record: is_current(record) and dagster_services.web_answers(record.ports[0]),
         )
     return Launch(
         service,
         lambda: dagster_services.daemon_spec(home, options.workspace, environment(home, environ=env)),
-        lambda record: True,
+        is_current,
     )

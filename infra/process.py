@@ -38,24 +38,26 @@ class ServiceSpec:
     Attributes:
         name: as people read it, and the stem of its log file.
         command: the argument list. Arguments are public: no secret may be among them.
-        environment: added to this process's environment; may hold secrets.
+        environment: added to this process's environment, or taken from it where the value is None; may hold secrets.
         directory: the working directory.
         log: stdout and stderr go here; former logs are kept beside it.
         address: what others reach it by, without secrets.
         ports: the loopback ports it listens on.
         timeout: seconds until it has to be ready.
         ready: whether it answers; must not block for more than a second or two, and not raise.
+        fingerprint: tells apart settings under which a running process is out of date; no secrets.
     """
 
     name: str
     command: tuple[str, ...]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str | None]
     directory: Path
     log: Path
     address: str
     ports: tuple[int, ...]
     timeout: float
     ready: Callable[[], bool]
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class ProcessRecord:
         address: what others reach it by, without secrets.
         ports: the ports it listens on.
         ready: whether it has answered once.
+        fingerprint: the spec's.
     """
 
     service: str
@@ -81,6 +84,7 @@ class ProcessRecord:
     address: str
     ports: tuple[int, ...]
     ready: bool = False
+    fingerprint: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON values."""
@@ -102,12 +106,14 @@ class ProcessRecord:
             address=str(value["address"]),
             ports=tuple(int(port) for port in value["ports"]),
             ready=bool(value["ready"]),
+            fingerprint=str(value.get("fingerprint", "")),
         )
 
 
 def planned(spec: ServiceSpec) -> ProcessRecord:
     """The record of a process about to be started. Written down first, it lets a crash in between be cleaned up."""
-    return ProcessRecord(spec.name, 0, "", secrets.token_hex(16), str(spec.log), spec.address, spec.ports)
+    mark, log = secrets.token_hex(16), str(spec.log)
+    return ProcessRecord(spec.name, 0, "", mark, log, spec.address, spec.ports, fingerprint=spec.fingerprint)
 
 
 def spawn(spec: ServiceSpec, plan: ProcessRecord) -> ProcessRecord:
@@ -130,7 +136,7 @@ def spawn(spec: ServiceSpec, plan: ProcessRecord) -> ProcessRecord:
             stdout=descriptor,
             stderr=subprocess.STDOUT,
             cwd=spec.directory,
-            env={**os.environ, **spec.environment, MARK_VARIABLE: plan.mark},
+            env=_environment(spec, plan),
             start_new_session=True,
         )
     except OSError as error:
@@ -248,6 +254,11 @@ def log_tail(log: Path, lines: int = LOG_TAIL_LINES) -> str:
             return "\n".join(stream.read().decode("utf-8", errors="replace").splitlines()[-lines:])
     except OSError:
         return ""
+
+
+def _environment(spec: ServiceSpec, plan: ProcessRecord) -> dict[str, str]:
+    merged: dict[str, str | None] = {**os.environ, **spec.environment, MARK_VARIABLE: plan.mark}
+    return {name: value for name, value in merged.items() if value is not None}
 
 
 def _tail_text(log: Path) -> str:

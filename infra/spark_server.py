@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,6 +48,11 @@ CONFIGURATION: Final[Mapping[str, str]] = {
 }
 """What a load relies on, and what one machine wants. A cluster needs the first six of these."""
 
+# A client's variables, of pyspark in this very process among them, would make the server behave as a client.
+_UNSET: Final[Mapping[str, None]] = dict.fromkeys(
+    ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "SPARK_LOCAL_DIRS", "MASTER")
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
@@ -87,6 +93,8 @@ def spark_spec(
     state.remember_ports(home, SERVICE, (port,))
     token = ensure_token(home)
     scratch = home.spark / "scratch"
+    # What a server that was killed left behind: no other runs in this home while one is being started.
+    shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True, exist_ok=True)
     configuration = {
         **CONFIGURATION,
@@ -126,6 +134,7 @@ def spark_spec(
         ),
         environment={
             **UNICODE_PATHS,
+            **_UNSET,
             TOKEN_VARIABLE: token,
             "SPARK_LOCAL_IP": LOOPBACK,
             "PYSPARK_PYTHON": sys.executable,

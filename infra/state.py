@@ -14,14 +14,14 @@ from typing import Any, Final
 
 from infra.home import Home
 from infra.process import ProcessRecord
-from platform_assets.errors import ConfigurationError, PlatformError
+from platform_assets.errors import ConfigurationError, Retryable
 
 VERSION: Final = 1
 
 _mutex = threading.Lock()
 
 
-class BusyError(PlatformError):
+class BusyError(Retryable):
     """Another command is starting or ending services of the same home."""
 
 

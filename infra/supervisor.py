@@ -29,7 +29,7 @@ class Launch:
     Attributes:
         service: its name.
         build: prepares it and says how to start it; called only if it has to be started.
-        answers: whether the process of an earlier start still does its work.
+        answers: whether the process of an earlier start still does its work, with the settings of today.
     """
 
     service: str
@@ -40,7 +40,8 @@ class Launch:
 def bring_up(home: Home, launches: Sequence[Launch], report: Reporter) -> tuple[ProcessRecord, ...]:
     """Start, side by side, the services that do not run; if one fails, end all that this call started.
 
-    A service that runs and answers is left alone. One that is dead, hung or half-started is ended whole and started.
+    A service that runs and answers is left alone. One that is dead, hung, half-started or out of date is ended whole
+    and started.
 
     Args:
         home: whose services; its lock must be held.
@@ -123,7 +124,7 @@ def _ensure(home: Home, launch: Launch, report: Reporter, cancel: threading.Even
             report(f"{launch.service}: already running at {known.address} (pid {known.pid})")
             return None
         if family(known):
-            report(f"{launch.service}: found half-started or hung (pid {known.pid}); ending it")
+            report(f"{launch.service}: found half-started, hung or out of date (pid {known.pid}); ending it")
         end(home, known, lambda _: None, grace=10.0)
     spec = launch.build()
     report(f"{launch.service}: starting at {spec.address}, log {spec.log}")

@@ -91,7 +91,7 @@ def status(as_json: bool) -> None:
     import dagster as dg
 
     from platform_assets import status as status_of
-    from platform_assets.components.assets import CHECKS
+    from platform_assets.checks.registry import CHECKS
     from platform_assets.declared import declarations
     from platform_assets.kafka.cluster import Cluster
     from platform_assets.status_table import print_status

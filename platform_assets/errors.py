@@ -168,7 +168,8 @@ class DamagedBatchError(Terminal):
         self.topic, self.partition, self.offset, self.reason = topic, partition, offset, reason
         super().__init__(
             f"the record batch of topic {topic!r} partition {partition} at offset {offset} is damaged: {reason}. "
-            "Nothing behind it was accounted for. Check the leader's disk and network; another replica may hold it intact."
+            "Nothing behind it was accounted for. Check the leader's disk and network; another replica "
+            "may hold it intact."
         )
 
 
@@ -261,6 +262,38 @@ class OffsetsVanishedError(LoadError):
         super().__init__(
             f"offsets of window {window} of topic {topic!r} went away while it was read; the table was not changed: "
             f"{detail}. Load it again: what Kafka still holds is looked up anew, and a loss is named."
+        )
+
+
+class FilesLostError(LoadError):
+    """Data files that the table's log names cannot be read."""
+
+    def __init__(self, table: str, window: str, detail: str) -> None:
+        self.table, self.window = table, window
+        super().__init__(
+            f"data files of window {window} of {table} are gone or damaged: {detail}. Materialise the window to heal it."
+        )
+
+
+class TableIntactError(LoadError):
+    """A re-load was refused because Kafka no longer has the records, and the table needs none."""
+
+    def __init__(self, topic: str, window: str, rows: int, cause: str) -> None:
+        self.topic, self.window = topic, window
+        super().__init__(
+            f"window {window} of raw/{topic} was not loaded again, and nothing needs doing: the table still holds all "
+            f"{rows} rows as they were committed, proved by their digests. Kafka itself could not be compared: {cause}"
+        )
+
+
+class LostForGoodError(LoadError):
+    """A damaged window that neither Kafka nor any past version of the table still has."""
+
+    def __init__(self, topic: str, window: str, rows: int, cause: str) -> None:
+        self.topic, self.window = topic, window
+        super().__init__(
+            f"window {window} of raw/{topic} is damaged and its {rows} rows are lost for good, unless a backup has "
+            f"them: no past version of the table still holds them as committed, and Kafka does not either: {cause}"
         )
 
 

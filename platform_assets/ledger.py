@@ -55,7 +55,7 @@ class Ledger:
     def create(self) -> None:
         """Create the tables where they are missing. Raises LakeNotWritableError."""
         for path, columns, partition in ((self._cuts, CUT_COLUMNS, "topic"), (self._commits, COMMIT_COLUMNS, "table")):
-            if (path / "_delta_log").is_dir():
+            if DeltaTable.is_deltatable(path):
                 continue
             schema = Schema([Field(n, PrimitiveType(t), metadata={"comment": c}) for n, (t, c) in columns.items()])
             try:
@@ -225,7 +225,7 @@ class Ledger:
     # --- both -------------------------------------------------------------------------------------------------
 
     def _open(self, path: Path) -> DeltaTable | None:
-        return DeltaTable(path) if (path / "_delta_log").is_dir() else None
+        return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
 
     def _compact(self, path: Path, column: str, value: str) -> None:
         """Fold the small files of one topic or table into one, so that reads stay flat as windows grow."""
@@ -256,10 +256,11 @@ def _epoch(edge: datetime) -> int:
 def _check_successor(previous: RecordedCut | None, cut: RecordedCut) -> None:
     if previous is None:
         return
-    shrunk = cut.cut.offsets.keys() < previous.cut.offsets.keys() or previous.cut.regressions(cut.cut.offsets)
-    same_topic = (cut.topic, cut.generation) == (previous.topic, previous.generation)
-    if cut.edge <= previous.edge or (same_topic and (shrunk or cut.topic_id != previous.topic_id)):
+    shrunk = previous.cut.offsets.keys() - cut.cut.offsets.keys() or previous.cut.regressions(cut.cut.offsets)
+    ascends = cut.topic == previous.topic and cut.edge > previous.edge and cut.generation >= previous.generation
+    same_log = cut.generation == previous.generation
+    if not ascends or (same_log and (shrunk or cut.topic_id != previous.topic_id)):
         raise LedgerCorruptError(
-            f"topic {cut.topic!r}: the cut at {cut.edge} does not follow the one at {previous.edge}; edges ascend, "
-            "cuts only grow, and a generation has one topic id"
+            f"topic {cut.topic!r}: the cut at {cut.edge} does not follow that of {previous.topic!r} at "
+            f"{previous.edge}: edges and generations ascend, cuts only grow, a generation has one topic id"
         )

@@ -19,7 +19,7 @@ from platform_assets.windows import Window
 Taken = Literal["log start", "last stable offset", "timestamp", "carried", "rebuilt"]
 """How an offset of a cut was found; "carried" where the partition was out of reach."""
 
-CommitKind = Literal["load", "empty", "rebuilt", "acceptance"]
+CommitKind = Literal["load", "empty", "rebuilt", "proof", "acceptance"]
 
 UTC_MICROS = pa.timestamp("us", tz="UTC")
 
@@ -42,14 +42,16 @@ COMMIT_COLUMNS = {
     "topic": ("string", "Kafka topic"),
     "topic_id": ("string", "Kafka topic id"),
     "generation": ("integer", "generation of the topic id"),
-    "kind": ("string", "load, empty (no offsets, no run), rebuilt (from the table's commit) or acceptance (of a loss)"),
+    "kind": ("string", "load; empty: no offsets; rebuilt: from the table; proof: looked at again; acceptance: of a loss"),
     "partition": ("integer", "Kafka partition"),
     "start": ("long", "first offset of the range"),
     "end": ("long", "first offset after the range"),
     "rows": ("long", "rows of this partition"),
     "first_offset": ("long", "lowest offset that has a row"),
     "last_offset": ("long", "highest offset that has a row"),
-    "holes": ("string", "JSON: number of offsets without a row by kind; null while nobody has asked the broker"),
+    "holes": ("string", "of the whole window, JSON: offsets without a row by kind; null while the broker was not asked"),
+    "proved_by": ("string", "what proved the window: load digest, broker evidence or reading its files again"),
+    "proved_at": ("timestamp", "when it was proved last; null while it is open"),
     "offsets_digest": ("string", "of the whole window: decimal sum of xxhash64(partition, offset)"),
     "content_digest": ("string", "of the whole window: decimal sum of xxhash64 over every column"),
     "duplicates": ("long", "of the whole window: rows whose offset another row has too, as the load proved"),
@@ -124,6 +126,8 @@ class Receipt:
     run_id: str
     seconds: float
     holes: Mapping[str, int] | None = None
+    proved_by: str | None = None
+    proved_at: datetime | None = None
 
     @property
     def rows(self) -> int:
@@ -237,6 +241,8 @@ def receipt_table(receipts: Sequence[Receipt]) -> pa.Table:
                 "first_offset": part.first_offset,
                 "last_offset": part.last_offset,
                 "holes": None if r.holes is None else json.dumps(dict(r.holes), sort_keys=True),
+                "proved_by": r.proved_by,
+                "proved_at": r.proved_at,
                 "offsets_digest": str(r.offsets_digest),
                 "content_digest": str(r.content_digest),
                 "duplicates": r.duplicates,
@@ -275,7 +281,10 @@ def acceptance_table(window: SealedWindow, ranges: Mapping[int, Sequence[OffsetR
 
 
 def newest_entries(rows: pa.Table) -> pa.Table:
-    """Of each window the entry with the highest table version; of equal ones that recorded last."""
+    """Of each window the entry with the highest table version; of equal ones that recorded last.
+
+    One load may be written down twice: by its run, and by one that found no receipt and mended it.
+    """
     if rows.num_rows == 0:
         return rows
     order = rows.append_column("version", pc.fill_null(rows["table_version"], -1))
@@ -283,10 +292,10 @@ def newest_entries(rows: pa.Table) -> pa.Table:
         order.select(["window", "version", "recorded_at", "load_id"])
         .sort_by([("version", "ascending"), ("recorded_at", "ascending")])
         .group_by("window", use_threads=False)
-        .aggregate([("load_id", "last")])
+        .aggregate([("load_id", "last"), ("recorded_at", "last")])
     )
-    wanted = pa.table({"window": newest["window"], "load_id": newest["load_id_last"]})
-    return rows.join(wanted, keys=["window", "load_id"], join_type="inner").sort_by(
+    wanted = newest.rename_columns({"load_id_last": "load_id", "recorded_at_last": "recorded_at"})
+    return rows.join(wanted, keys=["window", "load_id", "recorded_at"], join_type="inner").sort_by(
         [("window_start", "ascending"), ("partition", "ascending")]
     )
 
@@ -319,5 +328,7 @@ def receipts_in(rows: pa.Table) -> list[Receipt]:
             run_id=row["run_id"],
             seconds=row["seconds"],
             holes=None if row["holes"] is None else json.loads(row["holes"]),
+            proved_by=row["proved_by"],
+            proved_at=row["proved_at"],
         )
     return list(found.values())

@@ -9,8 +9,8 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -21,9 +21,15 @@ from platform_assets import sealing
 from platform_assets.declaration import TopicDeclaration
 from platform_assets.errors import (
     ConcurrentLoadError,
+    FilesLostError,
+    LoadError,
+    LostForGoodError,
     OffsetsExpiredError,
     ReloadDiffersError,
+    TableIntactError,
+    Terminal,
     TimestampOverflowError,
+    TopicRecreatedError,
     TruncationError,
     UnreadableTimestampError,
 )
@@ -43,10 +49,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _RACES = 3
+_VERSIONS_LOOKED_AT = 50
 T = TypeVar("T")
 
-Outcome = Literal["loaded", "empty", "unchanged", "healed"]
-"""loaded: first load; empty: no offsets; unchanged: proved equal; healed: proved equal, and written again."""
+Outcome = Literal["loaded", "empty", "unchanged", "healed", "restored"]
+"""loaded: first load; empty: no offsets; unchanged: proved equal; healed: proved equal, and written again from Kafka;
+restored: from a past version of the table, since Kafka no longer has the records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +148,10 @@ class Loader:
             for p, part in receipt.partitions.items()
             if part.first_offset is not None and part.last_offset is not None
         }
-        starts = self._check_log(sealed, spans, accepted, recorded=receipt)
+        try:
+            starts = self._check_log(sealed, spans, accepted)
+        except (OffsetsExpiredError, TruncationError, TopicRecreatedError) as e:
+            return self._restored(sealed, receipt, e)
         metadata = self._metadata(sealed)
         staging = self.lake_root / "_staging" / sealed.topic / metadata.load_id
         # Below the log start there is nothing to ask for, and by the check above nothing that had a row.
@@ -152,7 +163,7 @@ class Loader:
             sealing.checked_state(self.cluster, sealed.topic, self.ledger.newest_cut(sealed.topic))
             if not _same(staged, receipt):
                 raise self._difference(sealed, receipt, staged, staging)
-            if self._untouched(receipt):
+            if self._intact(sealed, receipt):
                 return Loaded(receipt, "unchanged")
             written = self._spark_call(
                 sealed,
@@ -162,10 +173,54 @@ class Loader:
             )
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+        return Loaded(self._written_again(sealed, receipt, metadata, written, began), "healed")
+
+    def _restored(self, sealed: SealedWindow, receipt: Receipt, cause: LoadError | Terminal) -> Loaded:
+        """The window from a past version of the table, where it is damaged and Kafka no longer has its records.
+
+        Raises `cause` where the table is intact, and LostForGoodError where no version has the recorded rows.
+        """
+        if self._intact(sealed, receipt):
+            raise TableIntactError(sealed.topic, sealed.key, receipt.rows, str(cause)) from cause
+        began = time.monotonic()
+        for version in self._past_versions(sealed, receipt):
+            try:
+                if not _same(self._measured_at(sealed, version), receipt):
+                    continue
+                metadata = self._metadata(sealed)
+                written = self._spark_call(
+                    sealed,
+                    lambda spark, v=version, m=metadata: raw.overwrite_window(  # type: ignore[misc]
+                        raw.window_frame(spark, self.table, sealed.key, v), self.table, m
+                    ),
+                )
+            except FilesLostError as e:
+                _log.info("version %d of %s is no way back: %s", version, receipt.table, e)
+                continue
+            return Loaded(self._written_again(sealed, receipt, metadata, written, began), "restored")
+        raise LostForGoodError(sealed.topic, sealed.key, receipt.rows, str(cause)) from cause
+
+    def _past_versions(self, sealed: SealedWindow, receipt: Receipt) -> Iterator[int]:
+        """Versions in which the window had other files than now: that of the receipt, then the newest first."""
+        current = tablelog.version(self.table)
+        recorded = [] if receipt.table_version is None else [receipt.table_version]
+        oldest = max(current - _VERSIONS_LOOKED_AT, -1)
+        seen = {tablelog.files_of(self.table, sealed.key).digest}
+        for version in (*recorded, *range(current - 1, oldest, -1)):
+            files = tablelog.files_of(self.table, sealed.key, version)
+            if files.digest not in seen:
+                seen.add(files.digest)
+                yield version
+
+    def _written_again(
+        self, sealed: SealedWindow, receipt: Receipt, metadata: LoadMetadata, written: raw.Measured, began: float
+    ) -> Receipt:
         commit = tablelog.find_load(self.table, metadata.load_id)
         if commit is None or not _same(written, receipt):
-            raise ReloadDiffersError(sealed.topic, sealed.key, "the staged rows changed while they were written")
-        return Loaded(self._record(self._receipt(sealed, commit, written, began)), "healed")
+            raise ReloadDiffersError(sealed.topic, sealed.key, "the rows changed while they were written")
+        again = self._receipt(sealed, commit, written, began)
+        # The same offsets have the same holes: what was proved of them stays proved.
+        return self._record(replace(again, holes=receipt.holes, proved_by=receipt.proved_by))
 
     def _difference(
         self, sealed: SealedWindow, receipt: Receipt, staged: raw.Measured, staging: Path
@@ -191,6 +246,21 @@ class Loader:
     def _untouched(self, receipt: Receipt) -> bool:
         return tablelog.files_of(self.table, receipt.window.key).digest == receipt.files_digest
 
+    def _intact(self, sealed: SealedWindow, receipt: Receipt) -> bool:
+        """Whether the table's rows of the window are those of the receipt: by the log first, then by reading them."""
+        if not self._untouched(receipt):
+            return False
+        try:
+            return _same(self._measured_at(sealed, tablelog.version(self.table)), receipt)
+        except FilesLostError as e:
+            _log.info("%s", e)
+            return False
+
+    def _measured_at(self, sealed: SealedWindow, version: int) -> raw.Measured:
+        return self._spark_call(
+            sealed, lambda spark: raw.measure(raw.window_frame(spark, self.table, sealed.key, version))
+        )
+
     # --- shared -----------------------------------------------------------------------------------------------
 
     def _mended(self, sealed: SealedWindow) -> Receipt | None:
@@ -202,15 +272,7 @@ class Loader:
         if commit is None or commit.metadata.ranges != sealed.ranges or commit.metadata.topic_id != sealed.topic_id:
             return None
         began = time.monotonic()
-        measured = self._spark_call(
-            sealed,
-            lambda spark: raw.measure(
-                spark.read.format("delta")
-                .option("versionAsOf", commit.version)
-                .load(str(self.table))
-                .where(f"window = '{sealed.key}'")
-            ),
-        )
+        measured = self._measured_at(sealed, commit.version)
         _log.info("window %s was committed as version %d and not in the ledger", sealed.key, commit.version)
         return self._record(self._receipt(sealed, commit, measured, began))
 
@@ -219,7 +281,6 @@ class Loader:
         sealed: SealedWindow,
         needed: Mapping[int, OffsetRange],
         accepted: Mapping[int, tuple[OffsetRange, ...]],
-        recorded: Receipt | None = None,
     ) -> dict[int, int]:
         """Make sure that Kafka still has `needed`, before anything is read; gives the log starts by partition."""
         state = sealing.checked_state(self.cluster, sealed.topic, self.ledger.newest_cut(sealed.topic))
@@ -235,22 +296,13 @@ class Loader:
         }
         lost = [(p, left.start, left.end) for p, r in below.items() for left in r.minus(accepted.get(p, ()))]
         if lost:
-            raise OffsetsExpiredError(sealed.topic, sealed.key, lost, self._expiry_remedy(sealed, recorded))
-        return starts
-
-    def _expiry_remedy(self, sealed: SealedWindow, recorded: Receipt | None) -> str:
-        table = self.declaration.raw_table
-        if recorded is None:
-            return (
-                f'Accept the loss with `platform-assets accept-loss {table} {sealed.key} --reason "…"`; the window '
-                "then loads what is left, and the loss stays in the ledger."
+            table = self.declaration.raw_table
+            remedy = (
+                f'Accept the loss with `platform-assets accept-loss {table} {sealed.key} --reason "…"`; the window then '
+                "loads what is left, and the loss stays in the ledger."
             )
-        if self._untouched(recorded):
-            return f"Nothing needs doing: it still holds all {recorded.rows} rows that were loaded."
-        return (
-            f"Its files for this window are no longer those of the load: restore version {recorded.table_version} "
-            "of the table, if that is still there."
-        )
+            raise OffsetsExpiredError(sealed.topic, sealed.key, lost, remedy)
+        return starts
 
     def _frame(
         self, spark: SparkSession, sealed: SealedWindow, without: Mapping[int, tuple[OffsetRange, ...]]
@@ -309,6 +361,8 @@ class Loader:
         found = rows.from_statistics(tablelog.statistics(actions, sealed.key))
         if found is None:
             found = rows.partition_rows(self.table, sealed.key, commit.version)
+        # As many rows as offsets, and the digest that just these offsets have: no hole and no duplicate is possible.
+        dense = measured.rows == sealed.ranges.size and measured.offsets == dense_digest(sealed.ranges)
         return Receipt(
             table=self.declaration.raw_table,
             topic=sealed.topic,
@@ -319,7 +373,10 @@ class Loader:
             partitions={p: partition_receipt(r, found.get(p)) for p, r in sealed.ranges.items()},
             offsets_digest=measured.offsets.total,
             content_digest=measured.content.total,
-            duplicates=self._duplicates(sealed, commit, measured),
+            duplicates=0 if dense else self._duplicates(sealed, commit),
+            holes={} if dense else None,
+            proved_by="load digest" if dense else None,
+            proved_at=datetime.now(UTC) if dense else None,
             bytes=files.bytes,
             table_version=commit.version,
             files_digest=files.digest,
@@ -328,10 +385,8 @@ class Loader:
             seconds=round(time.monotonic() - began, 3),
         )
 
-    def _duplicates(self, sealed: SealedWindow, commit: LoadCommit, measured: raw.Measured) -> int:
-        """Number of rows that share their offset with another: by digest where the window is dense, else by reading."""
-        if measured.rows == sealed.ranges.size and measured.offsets == dense_digest(sealed.ranges):
-            return 0
+    def _duplicates(self, sealed: SealedWindow, commit: LoadCommit) -> int:
+        """Number of rows that share their offset with another, by reading the window's offsets back."""
         found = rows.offsets_of(self.table, sealed.key, commit.version)
         return sum(len(offsets) - len(np.unique(offsets)) for offsets in found.values())
 
@@ -360,6 +415,9 @@ def empty_receipt(sealed: SealedWindow, run_id: str) -> Receipt:
         offsets_digest=0,
         content_digest=0,
         duplicates=0,
+        holes={},
+        proved_by="no offsets",
+        proved_at=datetime.now(UTC),
         bytes=0,
         table_version=None,
         files_digest=tablelog.NO_FILES.digest,

@@ -16,6 +16,7 @@ ROWS: Final = "rows"
 WITHOUT_ROW: Final = "offsets_without_row"
 TABLE_VERSION: Final = "table_version"
 OUTCOME: Final = "outcome"
+LOAD_ID: Final = "load_id"
 
 _RANGE_COLUMNS = [
     dg.TableColumn("partition", "int", description="Kafka partition"),
@@ -90,7 +91,7 @@ def of_receipt(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str,
         "generation": receipt.generation,
         "offsets_digest": f"{receipt.offsets_digest:x}",
         "content_digest": f"{receipt.content_digest:x}",
-        "load_id": receipt.load_id,
+        LOAD_ID: receipt.load_id,
     }
     if receipt.table_version is not None:
         values[TABLE_VERSION] = receipt.table_version

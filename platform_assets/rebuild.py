@@ -187,8 +187,7 @@ def _receipt(
     began = time.monotonic()
     m = load.metadata
     key = m.window.key
-    frame = spark().read.format("delta").option("versionAsOf", load.version).load(str(table))
-    measured = raw.measure(frame.where(f"window = '{key}'"))
+    measured = raw.measure(raw.window_frame(spark(), table, key, load.version))
     files = tablelog.files_of(table, key, load.version)
     found = rows.read_window(table, key, load.version)
     return Receipt(

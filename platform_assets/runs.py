@@ -12,8 +12,10 @@ from dagster._core.storage.tags import (
 )
 
 from platform_assets.checks.facts import Orchestration
+from platform_assets.metadata import LOAD_ID
 from platform_assets.names import raw_key, topic_key
 
+_NEWEST_EVENTS = 200
 _UNDER_WAY = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -30,6 +32,7 @@ def orchestration(instance: dg.DagsterInstance, topic: str, but: str | None = No
     return Orchestration(
         in_flight=lambda keys: windows_in_flight(instance, raw_key(topic), keys, but),
         asked=lambda keys: reported_partitions(instance, topic_key(topic), sorted(keys)),
+        reported=lambda: reported_loads(instance, raw_key(topic)),
     )
 
 
@@ -40,13 +43,18 @@ def windows_in_flight(
     wanted = sorted(keys)
     found: set[str] = set()
     for run in instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY)):
-        if run.run_id == but or table not in (run.asset_selection or ()):
-            continue
-        first = run.tags.get(ASSET_PARTITION_RANGE_START_TAG, run.tags.get(PARTITION_NAME_TAG))
-        last = run.tags.get(ASSET_PARTITION_RANGE_END_TAG, first)
-        if first is not None and last is not None:
-            found.update(k for k in wanted if first <= k <= last)
+        if run.run_id != but:
+            found.update(windows_of(run, table, wanted) or ())
     return frozenset(found)
+
+
+def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> frozenset[str] | None:
+    """Those of `keys` that `run` loads into `table`; None for a run that loads nothing into it."""
+    if table not in (run.asset_selection or ()):
+        return None
+    first = run.tags.get(ASSET_PARTITION_RANGE_START_TAG, run.tags.get(PARTITION_NAME_TAG, ""))
+    last = run.tags.get(ASSET_PARTITION_RANGE_END_TAG, first)
+    return frozenset(k for k in keys if first <= k <= last)
 
 
 def reported_partitions(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: Sequence[str]) -> frozenset[str]:
@@ -64,3 +72,17 @@ def reported_partitions(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: 
                 break
             cursor = page.cursor
     return frozenset(found)
+
+
+def reported_loads(instance: dg.DagsterInstance, table: dg.AssetKey) -> dict[str, str | None]:
+    """Every partition of `table` with a materialisation on record, and of the newest ones the load that they name."""
+    found: dict[str, str | None] = dict.fromkeys(instance.get_materialized_partitions(table))
+    named: set[str] = set()
+    for record in instance.fetch_materializations(table, limit=_NEWEST_EVENTS).records:
+        event = record.asset_materialization
+        if event is None or event.partition is None or event.partition in named:
+            continue
+        named.add(event.partition)
+        load_id = event.metadata.get(LOAD_ID)
+        found[event.partition] = None if load_id is None else str(load_id.value)
+    return found

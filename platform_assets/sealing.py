@@ -63,8 +63,8 @@ def seal(
 ) -> Sealing:
     """Record the cuts of the edges that have closed by `now`, or by `until` where that is earlier.
 
-    Stops at `deadline` (of `time.monotonic`) with what it has; the next call goes on from there. Raises
-    BrokerUnreachableError, TopicMissingError, TopicRecreatedError, TruncationError and LedgerLostError, and records
+    Stops with what it has at `deadline` (of `time.monotonic`) or when the broker goes away; the next call goes on
+    from there. Raises BrokerUnreachableError, TopicMissingError, TopicRecreatedError, TruncationError and LedgerLostError, and records
     nothing then.
     """
     topic = declaration.topic
@@ -129,16 +129,11 @@ def checked_state(cluster: Cluster, topic: str, newest: RecordedCut | None) -> T
 
 def check_ledger_knows_table(topic: str, lake_root: Path, newest: RecordedCut | None) -> None:
     """Raise LedgerLostError where the raw table holds a window that the ledger has no cut for."""
-    load = tablelog.newest_load(lake_root / "raw" / topic)
+    load = tablelog.load_beyond(lake_root / "raw" / topic, newest.edge if newest else None)
     if load is None:
         return
-    window = load.metadata.window
-    if newest is None:
-        raise LedgerLostError(topic, f"the table holds window {window}, the ledger has no cut of the topic")
-    if newest.edge < window.end:
-        raise LedgerLostError(
-            topic, f"the table holds window {window}, the ledger's newest edge is {key_of(newest.edge)}"
-        )
+    known = f"the ledger's newest edge is {key_of(newest.edge)}" if newest else "the ledger has no cut of the topic"
+    raise LedgerLostError(topic, f"the table holds window {load.metadata.window}, {known}")
 
 
 def _closing_edge(declaration: TopicDeclaration, ledger: Ledger, key: str, start: datetime, now: datetime) -> datetime:
@@ -185,7 +180,13 @@ def _take_cuts(
         live = edge == newest_closed and now - edge <= declaration.sensor_interval
         if not live and time.monotonic() > deadline:
             break
-        found = dict(stable) if live else look_up.at(edge, stable)
+        try:
+            found = dict(stable) if live else look_up.at(edge, stable)
+        except BrokerUnreachableError:
+            if not cuts:
+                raise
+            # The budget ran out in the middle of a look-up, or the broker went away: what was found stays found.
+            break
         taken: dict[int, Taken] = {p: "last stable offset" if f is stable[p] else "timestamp" for p, f in found.items()}
         cut = previous.cut.grow({p: f.offset for p, f in found.items()}, ends)
         previous = RecordedCut(

@@ -16,6 +16,7 @@ import dagster as dg
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
 from platform_assets import metadata, requests, runs, sealing
+from platform_assets.checks.registry import CHECKS
 from platform_assets.declaration import TopicDeclaration
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger import Ledger
@@ -132,10 +133,13 @@ def sealed_event(window: SealedWindow) -> dg.AssetMaterialization:
 
 def _run_request(d: TopicDeclaration, request: requests.LoadRequest, generation: int) -> dg.RunRequest:
     run_key = request.run_key(d.raw_table, generation)
+    # All but the deep audit, which has a schedule of its own.
+    checks = [dg.AssetCheckKey(raw_key(d.topic), name) for name in CHECKS]
     if request.first == request.last:
-        return dg.RunRequest(run_key, partition_key=request.first)
+        return dg.RunRequest(run_key, partition_key=request.first, asset_check_keys=checks)
     return dg.RunRequest(
         run_key,
+        asset_check_keys=checks,
         tags={ASSET_PARTITION_RANGE_START_TAG: request.first, ASSET_PARTITION_RANGE_END_TAG: request.last},
     )
 

@@ -16,7 +16,7 @@ from infra.broker import BrokerSettings
 from infra.home import CHECKOUT, Home
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
-from platform_assets_tests.loads import TopicLake
+from platform_assets_tests.loads import TopicLake, wait_until
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -115,9 +115,23 @@ def topic(broker: Broker) -> TopicMaker:
             [NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))]
         )
         created[name].result(30)
+        # The controller answers before the broker knows the topic.
+        wait_until(f"topic {name} is known", lambda: _is_known(broker.admin, name))
         return name
 
     return make
+
+
+def _is_known(admin: AdminClient, topic: str) -> bool:
+    from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+    try:
+        admin.describe_topics(TopicCollection([topic]), request_timeout=10)[topic].result(30)
+    except KafkaException as e:
+        if e.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+        return False
+    return True
 
 
 @pytest.fixture(scope="session")

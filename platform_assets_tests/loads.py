@@ -7,13 +7,14 @@ time of the test's own. What is in a table is read without Spark, and what is in
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from deltalake import DeltaTable
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EVERY_MINUTE = "* * * * *"
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -104,15 +104,32 @@ class TopicLake:
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 20, "enable.idempotence": True})
         send(producer, self.topic, records)
 
-    @contextmanager
-    def transaction(self, *, commit: bool = True) -> Iterator[Producer]:
-        """A transaction of one producer, ended when the block is."""
-        producer = transactional(self.bootstrap, f"{self.topic}-{time.monotonic_ns()}")
-        yield producer
-        if commit:
-            producer.commit_transaction(30)
-        else:
-            producer.abort_transaction(30)
+    def open_transaction(self, records: Sequence[Record]) -> OpenTransaction:
+        """A transaction that holds `records` and is neither committed nor aborted yet."""
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "transactional.id": f"{self.topic}-{uuid.uuid4()}",
+                "linger.ms": 5,
+            }
+        )
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        send(producer, self.topic, records)
+        return OpenTransaction(self, producer, frozenset(r.partition for r in records))
+
+    def commit(self, records: Sequence[Record]) -> None:
+        """Send `records` in a transaction of their own and commit it."""
+        self.open_transaction(records).end(commit=True)
+
+    def abort(self, records: Sequence[Record]) -> None:
+        """Send `records` in a transaction of their own and abort it."""
+        self.open_transaction(records).end(commit=False)
+
+    def high_watermarks(self) -> dict[int, int]:
+        """The end of each partition's log, open transactions included."""
+        state = self.cluster.topic(self.topic)
+        return {p: f.offset for p, f in self.cluster.high_watermarks(state).items()}
 
     def committed(self) -> list[Row]:
         """What a read_committed consumer reads from the start of the log to its end, sorted."""
@@ -176,6 +193,27 @@ class TopicLake:
         return found
 
 
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction under way, in `partitions`."""
+
+    lake: TopicLake
+    producer: Producer
+    partitions: frozenset[int]
+
+    def end(self, *, commit: bool) -> None:
+        """Commit or abort, and wait for the markers: the coordinator answers before it has written them."""
+        before = self.lake.high_watermarks()
+        if commit:
+            self.producer.commit_transaction(30)
+        else:
+            self.producer.abort_transaction(30)
+        wait_until(
+            "the markers are written",
+            lambda: all(e > before[p] for p, e in self.lake.high_watermarks().items() if p in self.partitions),
+        )
+
+
 def send(producer: Producer, topic: str, records: Iterable[Record]) -> None:
     """Produce with `producer`, and wait until all are acknowledged."""
     failures: list[Any] = []
@@ -198,14 +236,6 @@ def send(producer: Producer, topic: str, records: Iterable[Record]) -> None:
                 producer.poll(0.1)
     assert producer.flush(60) == 0
     assert not failures, failures[0]
-
-
-def transactional(bootstrap: str, name: str) -> Producer:
-    """A producer in a transaction that it has just begun."""
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 5})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    return producer
 
 
 def committed(settings: ClientSettings, topic: str) -> list[Row]:
@@ -256,11 +286,14 @@ def _row_of(message: Message) -> Row:
 def table_rows(table: Path, key: str | None = None) -> list[Row]:
     """Rows of a raw table, or of one of its windows, sorted; read without Spark."""
     filters = None if key is None else [("window", "=", key)]
+    found = DeltaTable(table).to_pyarrow_table(filters=filters)
+    # As a number: Python's own dates end with the year 9999.
+    moments = found["kafka_timestamp"].cast(pa.int64()).to_pylist()
     return sorted(
         Row(
             row["kafka_partition"],
             row["kafka_offset"],
-            (row["kafka_timestamp"] - EPOCH) // timedelta(milliseconds=1),
+            moment // 1000,
             row["kafka_timestamp_type"],
             row["key"],
             row["value"],
@@ -268,7 +301,7 @@ def table_rows(table: Path, key: str | None = None) -> list[Row]:
             row["topic_id"],
             row["window"],
         )
-        for row in DeltaTable(table).to_pyarrow_table(filters=filters).to_pylist()
+        for moment, row in zip(moments, found.drop_columns(["kafka_timestamp"]).to_pylist(), strict=True)
     )
 
 

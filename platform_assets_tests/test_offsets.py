@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -149,9 +150,7 @@ def test_cuts_grown_by_any_answers_only_grow_and_tile_the_log(rng: random.Random
             ends = {p: rng.randrange(60) for p in reached}
             cuts.append(cuts[-1].grow({p: rng.randrange(60) for p in reached}, ends))
             highest |= {p: max(highest.get(p, 0), end) for p, end in ends.items()}
-        windows = [
-            (str(i), TopicRanges.between(a, b)) for i, (a, b) in enumerate(zip(cuts[:-1], cuts[1:], strict=True))
-        ]
+        windows = [(str(i), TopicRanges.between(a, b)) for i, (a, b) in enumerate(itertools.pairwise(cuts))]
         assert tiling_faults(windows) == ()
         assert all(offset <= highest[p] for cut in cuts for p, offset in cut.offsets.items())
         for partition, end in cuts[-1].offsets.items():

@@ -6,8 +6,9 @@ receipt names.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,17 @@ import pyarrow as pa
 from platform_assets.lake import rows, tablelog
 from platform_assets.lake.tablelog import WindowFiles
 from platform_assets.ledger import Ledger
-from platform_assets.offsets import OffsetRange, TopicRanges
+from platform_assets.offsets import Digest, OffsetRange, TopicRanges
 
 _INT = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The newest receipt of one window, as far as checks need it; offsets of `ranges` are half-open."""
+    """The newest receipt of one window, as far as checks need it; offsets of `ranges` are half-open.
+
+    `holes` are offsets without a row by kind; None while nobody has accounted for them.
+    """
 
     key: str
     ranges: TopicRanges
@@ -36,6 +40,13 @@ class Recorded:
     table_version: int | None
     run_id: str
     duplicates: int
+    holes: Mapping[str, int] | None
+    proved_by: str | None
+
+    @property
+    def offsets(self) -> Digest:
+        """Digest of the offsets that the load committed."""
+        return Digest(self.total_rows, self.offsets_digest)
 
     @property
     def total_rows(self) -> int:
@@ -50,7 +61,7 @@ class Facts:
     `waiting` are sealed windows that are not loaded and need not be yet: a run for them is queued or under way, or
     nothing newer was loaded. `unasked` are sealed windows that nobody has asked to load: a load by hand of a later one
     sealed them on its way. `touched` are the offsets found in windows whose files are not those of their receipt,
-    and in windows that the ledger does not know.
+    and in windows that the ledger does not know; `unreadable` says of such windows why they could not be read.
     """
 
     topic: str
@@ -61,6 +72,8 @@ class Facts:
     waiting: frozenset[str]
     unasked: frozenset[str]
     touched: Mapping[str, Mapping[int, _INT]]
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    in_flight: frozenset[str] = frozenset()
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -73,11 +86,13 @@ class Orchestration:
     """What the orchestrator knows of windows that are not loaded, by key.
 
     `in_flight` takes the windows and gives those that queued or running loads will bring; `asked` gives those whose
-    load was ever asked for. Without an orchestrator nothing is in flight and all were asked for.
+    load was ever asked for; `reported` gives the reported windows with the id of the load that was reported, None for
+    an id that is not known. Without an orchestrator nothing is in flight, all were asked for, and `reported` gives None.
     """
 
     in_flight: Callable[[Collection[str]], Collection[str]] = lambda keys: ()
     asked: Callable[[Collection[str]], Collection[str]] = lambda keys: keys
+    reported: Callable[[], Mapping[str, str | None] | None] = lambda: None
 
 
 def collect(lake_root: Path, topic: str, ledger: Ledger, orchestration: Orchestration | None = None) -> Facts:
@@ -86,11 +101,12 @@ def collect(lake_root: Path, topic: str, ledger: Ledger, orchestration: Orchestr
     table = f"raw/{topic}"
     path = lake_root / table
     windows = {w.key: w.ranges for w in ledger.windows(topic)}
+    # Asked before the receipts are read, so that a load which ends in between is not taken for missing.
+    in_flight = set(known.in_flight(list(windows)))
     recorded = _recorded(ledger.commit_rows(table))
     files = tablelog.window_files(tablelog.file_actions(path)) if tablelog.exists(path) else {}
     newest = max(recorded, default="")
     missing = [k for k in windows if k not in recorded]
-    in_flight = set(known.in_flight(missing)) if missing else set()
     waiting = frozenset(k for k in missing if k in in_flight or k > newest)
     unasked = frozenset(missing) - waiting
     if unasked:
@@ -100,15 +116,22 @@ def collect(lake_root: Path, topic: str, ledger: Ledger, orchestration: Orchestr
         for k in sorted(set(files) | set(recorded))
         if k not in recorded or files.get(k, tablelog.NO_FILES).digest != recorded[k].files_digest
     ]
+    changed = [k for k in changed if k not in in_flight]
     # Rows of a window that is being loaded just now are not yet the ledger's.
-    touched = {k: rows.offsets_of(path, k) for k in changed if k not in waiting}
-    return Facts(topic, table, windows, recorded, files, waiting, unasked, touched)
+    touched: dict[str, Mapping[int, _INT]] = {}
+    unreadable: dict[str, str] = {}
+    for key in (k for k in changed if k not in waiting):
+        try:
+            touched[key] = rows.offsets_of(path, key)
+        except FileNotFoundError as e:
+            unreadable[key] = f"{e.strerror}: {e.filename}" if e.filename else str(e)
+    return Facts(topic, table, windows, recorded, files, waiting, unasked, touched, unreadable, frozenset(in_flight))
 
 
 def _recorded(entries: pa.Table) -> dict[str, Recorded]:
     grouped: dict[str, list[dict[str, Any]]] = {}
     columns = ["window", "partition", "start", "end", "rows", "first_offset", "last_offset", "offsets_digest",
-               "files_digest", "table_version", "run_id", "duplicates"]  # fmt: skip
+               "files_digest", "table_version", "run_id", "duplicates", "holes", "proved_by"]  # fmt: skip
     for row in entries.select(columns).to_pylist():
         grouped.setdefault(row["window"], []).append(row)
     return {
@@ -126,6 +149,8 @@ def _recorded(entries: pa.Table) -> dict[str, Recorded]:
             members[0]["table_version"],
             members[0]["run_id"],
             members[0]["duplicates"],
+            None if members[0]["holes"] is None else json.loads(members[0]["holes"]),
+            members[0]["proved_by"],
         )
         for key, members in grouped.items()
     }

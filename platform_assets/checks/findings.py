@@ -21,7 +21,20 @@ Kind = Literal[
     "unknown window",
     "duplicate in a window",
     "duplicate across windows",
+    "files lost",
+    "altered value",
+    "record not in the table",
+    "row without a record",
+    "unexplained offsets",
+    "offsets not accounted for",
+    "could not tell",
+    "ledger behind",
+    "ledger ahead",
+    "orchestrator behind",
+    "orchestrator ahead",
 ]
+
+_NOT_ALARMING: frozenset[Kind] = frozenset({"window not asked for", "could not tell"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +51,8 @@ class Finding:
 
     @property
     def alarming(self) -> bool:
-        """Whether something is wrong, rather than not done yet."""
-        return self.kind != "window not asked for"
+        """Whether something is wrong, rather than not done or not known yet."""
+        return self.kind not in _NOT_ALARMING
 
     @property
     def offsets(self) -> int:
@@ -73,8 +86,13 @@ class Verdict:
 
     @property
     def alarming(self) -> bool:
-        """Whether any finding is more than work that nobody has asked for yet."""
+        """Whether any finding says that something is wrong, rather than not done or not known yet."""
         return any(f.alarming for f in self.findings)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether nothing was found to be wrong, and something could not be found out."""
+        return not self.alarming and any(f.kind == "could not tell" for f in self.findings)
 
 
 def ranges_short(ranges: Sequence[OffsetRange], limit: int = 5) -> str:

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from platform_assets.checks.facts import Facts, Recorded
 from platform_assets.checks.findings import Finding, Verdict, counted, runs_of
-from platform_assets.lake.tablelog import NO_FILES
-from platform_assets.offsets import OffsetRange, TopicRanges, offsets_digest, tiling_faults
+from platform_assets.offsets import OffsetRange, TopicRanges, tiling_faults
 
 NAME = "no_gaps"
 
@@ -68,6 +67,11 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     for key, found in facts.touched.items():
         if key in facts.recorded and key in facts.windows:
             yield from _changed_since_load(facts, facts.recorded[key], found)
+    for key, why in facts.unreadable.items():
+        yield Finding(
+            "files lost", topic, key, None, (), f"a data file that the table's log names cannot be read: {why}",
+            f"Materialise partition {key} of {facts.table}: it writes the window again and proves it equal.",
+        )  # fmt: skip
     for key in facts.unknown:
         for partition, offsets in facts.touched.get(key, {}).items():
             yield Finding(
@@ -108,39 +112,25 @@ def _changed_since_load(
 ) -> Iterator[Finding]:
     """The files are others than the load's: OPTIMIZE does that, and so does damage. The rows tell which."""
     heal = f"Materialise partition {recorded.key} of {facts.table}: it reads the range again and proves it equal."
-    named = False
     for partition, r in recorded.ranges.items():
         offsets = np.unique(found.get(partition, np.array([], dtype=np.int64)))
         inside = offsets[(offsets >= r.start) & (offsets < r.end)]
         if len(inside) < recorded.rows[partition]:
-            named = True
+            # Where the load itself left holes, the offsets without a row are not all missing.
+            dense = recorded.rows[partition] == r.size
             yield Finding(
-                "rows missing", facts.topic, recorded.key, partition, _absent(recorded, partition, inside),
-                f"{len(inside):,} of {recorded.rows[partition]:,} loaded rows are left", heal,
+                "rows missing", facts.topic, recorded.key, partition, r.minus(runs_of(inside)) if dense else (),
+                f"{len(inside):,} of {recorded.rows[partition]:,} loaded rows are left"
+                + ("" if dense else "; every_offset_accounted_for names them"), heal,
             )  # fmt: skip
         outside = offsets[(offsets < r.start) | (offsets >= r.end)]
         if len(outside):
-            named = True
             yield Finding(
                 "rows outside the window", facts.topic, recorded.key, partition, runs_of(outside),
                 f"{counted(len(outside), 'offset')} do not belong to range {r}", heal,
             )  # fmt: skip
     for partition in sorted(set(found) - set(recorded.ranges.by_partition)):
-        named = True
         yield Finding(
             "rows outside the window", facts.topic, recorded.key, partition, runs_of(np.unique(found[partition])),
             "the window has no range in this partition", heal,
         )  # fmt: skip
-    digest = sum((offsets_digest(p, np.unique(o)).total for p, o in found.items()), 0)
-    if not named and digest != recorded.offsets_digest:
-        files = facts.files.get(recorded.key, NO_FILES)
-        yield Finding(
-            "rows missing", facts.topic, recorded.key, None, (),
-            f"the digest of its offsets is not the load's, with as many rows; its {len(files.paths)} files were "
-            f"written by somebody else after version {recorded.table_version}", heal,
-        )  # fmt: skip
-
-
-def _absent(recorded: Recorded, partition: int, inside: npt.NDArray[np.int64]) -> tuple[OffsetRange, ...]:
-    """The offsets without a row. Where the load itself left holes, these are among them, and the detail counts."""
-    return recorded.ranges.by_partition[partition].minus(runs_of(inside))

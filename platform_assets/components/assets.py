@@ -1,36 +1,37 @@
 """What a topic becomes in Dagster: the external source asset, the raw table, its checks and its sensor."""
 
 # No postponed annotations here: Dagster reads those of the functions below.
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 
 from platform_assets import metadata, runs
-from platform_assets.checks import facts, no_duplicates, no_gaps, report
-from platform_assets.checks.findings import Verdict
+from platform_assets.checks import report
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.registry import CHECKS, DEEP_AUDIT, Check
 from platform_assets.declaration import TopicDeclaration
 from platform_assets.errors import PlatformError, Terminal, UnknownOutcome
 from platform_assets.ledger import Ledger
 from platform_assets.loading import Loaded, Loader
-from platform_assets.names import raw_key, topic_key
+from platform_assets.names import identifier, raw_key, topic_key
 from platform_assets.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.sensors import build_sensor, sealed_event
 from platform_assets.windows import KEY_FORMAT
 
+_CHECK_BUDGET_SECONDS = 120.0
 _RETRIES = 2
 _RETRY_AFTER_SECONDS = 5
 
-CHECKS: dict[str, tuple[Callable[[facts.Facts], Verdict], str]] = {
-    no_gaps.NAME: (
-        no_gaps.check,
-        "Cuts tile, every sealed window is loaded, and each window's rows are all there and within its offset ranges.",
-    ),
-    no_duplicates.NAME: (
-        no_duplicates.check,
-        "No (topic id, partition, offset) is in the table twice, within a window or across windows.",
-    ),
-}
+
+@dataclass(frozen=True, slots=True)
+class DeepAudit:
+    """When the deep audit runs (cron, UTC), whether it does by itself, and how long one may take in seconds."""
+
+    schedule: str = "0 3 * * *"
+    running: bool = True
+    budget_seconds: float = 600.0
 
 
 def build_definitions(
@@ -40,6 +41,7 @@ def build_definitions(
     description: str | None,
     owners: Sequence[str],
     sensor_running: bool,
+    deep_audit: DeepAudit,
 ) -> dg.Definitions:
     """All that Dagster holds of one topic."""
     partitions = dg.TimeWindowPartitionsDefinition(
@@ -55,10 +57,13 @@ def build_definitions(
         + " A partition is a sealed window: offsets that never change.",
         metadata={"topic": declaration.topic, "window": declaration.schedule},
     )
+    checks = [_check(declaration, check, deep_audit) for check in (*CHECKS.values(), DEEP_AUDIT)]
     return dg.Definitions(
         assets=[source, _raw_table(declaration, partitions, group, owners)],
-        asset_checks=[_check(declaration, name) for name in CHECKS],
+        asset_checks=checks,
         sensors=[build_sensor(declaration, sensor_running)],
+        jobs=[_deep_audit_job(declaration)],
+        schedules=[_deep_audit_schedule(declaration, deep_audit)],
     )
 
 
@@ -120,17 +125,55 @@ def _raw_table(
     return _load
 
 
-def _check(declaration: TopicDeclaration, name: str) -> dg.AssetChecksDefinition:
-    judge, description = CHECKS[name]
+def _check(declaration: TopicDeclaration, check: Check, deep_audit: DeepAudit) -> dg.AssetChecksDefinition:
     topic = declaration.topic
 
-    @dg.asset_check(asset=raw_key(topic), name=name, blocking=True, description=description)
-    def _evaluate(context: dg.AssetCheckExecutionContext, lake: LakeResource) -> dg.AssetCheckResult:
+    @dg.asset_check(asset=raw_key(topic), name=check.name, blocking=check.blocking, description=check.description)
+    def _evaluate(
+        context: dg.AssetCheckExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
+    ) -> dg.AssetCheckResult:
         root = lake.path()
-        known = runs.orchestration(context.instance, topic, but=context.run.run_id)
-        return report.result(judge(facts.collect(root, topic, Ledger(root), known)))
+        windows = None
+        budget = _CHECK_BUDGET_SECONDS
+        if check is DEEP_AUDIT:
+            budget = deep_audit.budget_seconds
+            windows = runs.windows_of(context.run, raw_key(topic), (w.key for w in Ledger(root).windows(topic)))
+        evaluation = Evaluation(
+            declaration,
+            root,
+            Ledger(root),
+            runs.orchestration(context.instance, topic, but=context.run.run_id),
+            kafka.settings,
+            kafka.cluster,
+            spark.session,
+            budget,
+            windows,
+            progress=context.log.info,
+        )
+        return report.result(check.evaluate(evaluation))
 
     return _evaluate
+
+
+def _deep_audit_selection(declaration: TopicDeclaration) -> dg.AssetSelection:
+    return dg.AssetSelection.checks(dg.AssetCheckKey(raw_key(declaration.topic), DEEP_AUDIT.name))
+
+
+def _deep_audit_job(declaration: TopicDeclaration) -> Any:
+    return dg.define_asset_job(
+        f"{identifier(declaration.topic)}_deep_audit",
+        selection=_deep_audit_selection(declaration),
+        description=f"Reads files of raw/{declaration.topic} again, oldest proof first, and recomputes their digests.",
+    )
+
+
+def _deep_audit_schedule(declaration: TopicDeclaration, deep_audit: DeepAudit) -> dg.ScheduleDefinition:
+    return dg.ScheduleDefinition(
+        name=f"{identifier(declaration.topic)}_deep_audit_schedule",
+        job_name=f"{identifier(declaration.topic)}_deep_audit",
+        cron_schedule=deep_audit.schedule,
+        default_status=dg.DefaultScheduleStatus.RUNNING if deep_audit.running else dg.DefaultScheduleStatus.STOPPED,
+    )
 
 
 def _say(context: dg.AssetExecutionContext, loaded: Loaded, number: int, of: int) -> None:

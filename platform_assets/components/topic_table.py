@@ -8,7 +8,7 @@ from typing import Annotated
 import dagster as dg
 from pydantic import Field, field_validator, model_validator
 
-from platform_assets.components.assets import build_definitions
+from platform_assets.components.assets import DeepAudit, build_definitions
 from platform_assets.declaration import TopicDeclaration
 from platform_assets.errors import ConfigurationError
 
@@ -37,6 +37,13 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     max_edges_per_tick: Annotated[int, Field(ge=1, description="Most edges that one tick seals.")] = 1_000
     records_per_file: Annotated[int, Field(ge=1, description="Windows smaller than this are written as one file.")] = (
         200_000
+    )
+    deep_audit: Annotated[str, Field(description="Cron schedule in UTC of the deep audit.")] = "0 3 * * *"
+    deep_audit_running: Annotated[bool, Field(description="Whether that schedule runs unless somebody stops it.")] = (
+        True
+    )
+    deep_audit_budget_seconds: Annotated[int, Field(ge=1, description="Longest time that one deep audit may take.")] = (
+        600
     )
     group: Annotated[str | None, Field(description="Dagster asset group; the domain's folder by default.")] = None
     description: Annotated[str | None, Field(description="What the topic holds, for people.")] = None
@@ -82,4 +89,5 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             description=self.description,
             owners=self.owners,
             sensor_running=self.sensor_running,
+            deep_audit=DeepAudit(self.deep_audit, self.deep_audit_running, self.deep_audit_budget_seconds),
         )

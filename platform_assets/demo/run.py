@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ from platform_assets.demo import state, summary, waiting
 from platform_assets.demo.dataset import SOURCES, TopicName, load
 from platform_assets.demo.display import Counters, Display
 from platform_assets.demo.producing import Streams, open_streams
-from platform_assets.demo.topic_log import whole_log
 from platform_assets.errors import ConfigurationError, PlatformError, ServiceStartError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.ledger import Ledger
 
 if TYPE_CHECKING:
     from platform_assets.demo.watching import TopicView
@@ -101,39 +101,35 @@ class _Demo:
                 "The sensors seal each window of a minute once it has closed, runs load it, checks judge it."
             )
             with self.display.counters(totals) as counters, teller.to(counters):
-                views = self._follow(client, streams, stop, counters)
+                checks = self._follow(client, streams, stop, counters)
         self.display.say("Comparing the tables with the data and with the topics, row by row.")
-        lake = Path(self._environment()[LAKE_ROOT].removeprefix("file://"))
-        results = [summary.collect(client, lake, topic, view) for topic, view in views.items()]
+        lake = self._lake()
+        results = [summary.collect(client, lake, Ledger(lake), topic, checks[topic]) for topic in SOURCES]
         return summary.print_results(self.display.console, results)
 
     def _follow(
         self, client: ClientSettings, streams: Streams, stop: threading.Event, counters: Counters
-    ) -> Mapping[TopicName, TopicView]:
+    ) -> dict[TopicName, dict[str, str]]:
+        """Send the live records, wait until all is loaded and checked, and return the checks' last results."""
         # Dagster takes a while to import, and nothing before needs it.
         import dagster as dg
 
-        from platform_assets.demo.watching import observe
-        from platform_assets.ledger import Ledger
-        from platform_assets.resources import lake_path
+        from platform_assets.declared import declarations
+        from platform_assets.demo.watching import Observer
 
-        began = datetime.now(UTC)
-        cluster = Cluster.connect(client)
-        ledger = Ledger(lake_path(self._environment()[LAKE_ROOT]))
         with (
             dg.DagsterInstance.from_config(str(self.home.dagster)) as instance,
             ThreadPoolExecutor(1, "demo-live") as pool,
         ):
             live: Future[None] = pool.submit(streams.send_live, self.live_seconds)
             try:
-                return waiting.follow(
-                    live,
-                    look=lambda: {topic: observe(topic, ledger, instance, began) for topic in SOURCES},
-                    ends=lambda: {topic: whole_log(cluster, topic) for topic in SOURCES},
-                    alive=self._check_alive,
-                    counters=counters,
-                    explain=self._explain,
+                observer = Observer(
+                    Ledger(self._lake()), Cluster.connect(client), instance, datetime.now(UTC), declarations()
                 )
+                views = waiting.follow(
+                    live, look=observer.look, alive=self._check_alive, counters=counters, explain=self._explain
+                )
+                return {topic: view.checks for topic, view in views.items()}
             finally:
                 stop.set()
 
@@ -181,10 +177,14 @@ class _Demo:
         addresses = {s.service: s.address for s in platform.running_state(self.home)}
         return addresses.get("dagster-webserver") or "your own, since DAGSTER_HOME is given"
 
-    def _explain(self, view: TopicView) -> str:
-        parts = [f"Topic {view.topic}: {waiting.progress(view)}"]
-        parts += [f"window {view.waiting[0]} waits"] if view.waiting else []
-        parts += [f"run {self._ui()}/runs/{run.run_id} of {run.windows} failed" for run in view.failed_runs[:1]]
+    def _lake(self) -> Path:
+        from platform_assets.resources import lake_path
+
+        return lake_path(self._environment()[LAKE_ROOT])
+
+    def _explain(self, topic: TopicName, view: TopicView) -> str:
+        parts = [f"Topic {topic}: {waiting.progress(view)}"]
+        parts += [f"run {self._ui()}/runs/{run.run_id} of {run.windows} failed" for run in view.failed[:1]]
         parts += [f"check {name}: {result}" for name, result in view.checks.items() if result != "passed"]
         logs = [self.home.log_file(service) for service in DAGSTER]
         return ", ".join(parts) + f". See {' and '.join(map(str, logs))}."

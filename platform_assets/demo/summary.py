@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -15,10 +14,8 @@ from platform_assets.demo.proof import Exactness, compare
 from platform_assets.demo.topic_log import scan, whole_log
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.offsets import TopicRanges
-
-if TYPE_CHECKING:
-    from platform_assets.demo.watching import TopicView
+from platform_assets.ledger import Ledger
+from platform_assets.offsets import OffsetRange, TopicRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +27,24 @@ class TopicResult:
         committed: records that a read_committed consumer gets.
         log: the offsets of the topic, from its log start to its last stable offset.
         exactness: the comparison of the table with the data and the topic.
-        view: windows, holes and checks.
+        ranges: the offsets of all sealed windows together.
+        sealed: number of windows whose offsets are fixed.
+        loaded: number of them that are in the table.
+        with_rows: number of those that have rows.
+        holes: offsets of the loaded windows that have no row.
+        checks: by name, `passed` or what else.
     """
 
     produced: int
     committed: int
     log: TopicRanges
     exactness: Exactness
-    view: TopicView
+    ranges: TopicRanges
+    sealed: int
+    loaded: int
+    with_rows: int
+    holes: int
+    checks: Mapping[str, str]
 
     @property
     def aborted(self) -> int:
@@ -51,31 +58,54 @@ class TopicResult:
 
     def faults(self) -> list[str]:
         """What is wrong, in words; empty where all is as it has to be."""
-        view = self.view
         found = self.exactness.faults()
-        if view.waiting:
-            found.append(f"{len(view.waiting)} of {len(view.sealed)} windows are not loaded, first {view.waiting[0]}")
-        if view.ranges != self.log:
-            found.append(f"the windows cover offsets {_ranges(view.ranges)}, the topic has {_ranges(self.log)}")
-        if view.holes != self.aborted + self.markers:
+        if self.loaded != self.sealed:
+            found.append(f"{self.sealed - self.loaded} of {self.sealed} windows are not loaded")
+        if self.ranges != self.log:
+            found.append(f"the windows cover offsets {_ranges(self.ranges)}, the topic has {_ranges(self.log)}")
+        if self.holes != self.aborted + self.markers:
             found.append(
-                f"{view.holes:,} offsets without a row, and the log explains {self.aborted + self.markers:,}: "
+                f"{self.holes:,} offsets without a row, and the log explains {self.aborted + self.markers:,}: "
                 f"{self.aborted:,} aborted records and {self.markers:,} transaction markers"
             )
-        return found + [f"check {name}: {state}" for name, state in view.checks.items() if state != "passed"]
+        return found + [f"check {name}: {state}" for name, state in self.checks.items() if state != "passed"]
 
 
-def collect(client: ClientSettings, lake: Path, topic: TopicName, view: TopicView) -> TopicResult:
-    """Read topic and table of one topic and compare them.
+def collect(
+    client: ClientSettings, lake: Path, ledger: Ledger, topic: TopicName, checks: Mapping[str, str]
+) -> TopicResult:
+    """Read topic, table and ledger of one topic and put them side by side.
 
     Raises:
         BrokerUnreachableError: the topic cannot be read.
+        PlatformError: the ledger cannot be read.
     """
-    ends = whole_log(Cluster.connect(client), topic)
-    committed = scan(client, topic, ends)
-    produced = scan(client, topic, ends, committed=False)
-    exactness = compare(lake / "raw" / topic, load(topic), committed)
-    return TopicResult(len(produced), len(committed), ends, exactness, view)
+    log = whole_log(Cluster.connect(client), topic)
+    committed = scan(client, topic, log)
+    produced = scan(client, topic, log, committed=False)
+    windows = ledger.windows(topic)
+    receipts = ledger.receipts(f"raw/{topic}", [window.key for window in windows]) if windows else {}
+    return TopicResult(
+        produced=len(produced),
+        committed=len(committed),
+        log=log,
+        exactness=compare(lake / "raw" / topic, load(topic), committed),
+        ranges=_together([window.ranges for window in windows]),
+        sealed=len(windows),
+        loaded=len(receipts),
+        with_rows=sum(1 for receipt in receipts.values() if receipt.rows),
+        holes=sum(receipt.missing for receipt in receipts.values()),
+        checks=checks,
+    )
+
+
+def _together(ranges: Sequence[TopicRanges]) -> TopicRanges:
+    """From the first window's start to the last one's end; a partition added in between starts where it appears."""
+    starts: dict[int, int] = {}
+    for window in ranges:
+        for partition, span in window.items():
+            starts.setdefault(partition, span.start)
+    return TopicRanges({p: OffsetRange(starts[p], span.end) for p, span in ranges[-1].items()} if ranges else {})
 
 
 def print_results(console: Console, results: Sequence[TopicResult]) -> bool:
@@ -88,16 +118,15 @@ def print_results(console: Console, results: Sequence[TopicResult]) -> bool:
     table.add_column("holes", justify="right")
     table.add_column("checks")
     for result in results:
-        view = result.view
         table.add_row(
             result.exactness.topic,
             f"{result.produced:,}",
             f"{result.committed:,}",
             f"{result.exactness.rows:,}",
-            f"{view.loaded} of {len(view.sealed)} loaded\n{view.with_rows} with rows",
-            _ranges(view.ranges, "\n"),
-            f"{view.holes:,}\n{result.aborted:,} aborted\n{result.markers:,} markers",
-            _checks(view.checks),
+            f"{result.loaded} of {result.sealed} loaded\n{result.with_rows} with rows",
+            _ranges(result.ranges, "\n"),
+            f"{result.holes:,}\n{result.aborted:,} aborted\n{result.markers:,} markers",
+            _checks(result.checks),
             end_section=True,
         )
     console.print(table)

@@ -284,6 +284,7 @@ class Tally:
             self.missing(offset)
             known: dict[int, Kind] = {ABORT: "abort_markers", COMMIT: "commit_markers"}
             self._add(known.get(type_, "unexplained"), offset + 1)
+        self.missing(batch.last_offset + 1)
 
     def _take_data(self, batch: Batch, kind: Kind) -> None:
         if batch.dense:

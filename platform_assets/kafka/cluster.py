@@ -39,6 +39,8 @@ _PARTITION_OUT_OF_REACH = _UNREACHABLE | {
     KafkaError.REPLICA_NOT_AVAILABLE,
     KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError._UNKNOWN_PARTITION,
+    # "No leaders found": of no partition, or the topic went away since it was described.
+    KafkaError._NOENT,
 }
 
 
@@ -83,7 +85,8 @@ class Cluster:
 
     def with_deadline(self, deadline: float) -> Cluster:
         """The same connection with all further calls bounded by `deadline` (of `time.monotonic`)."""
-        return Cluster(self._admin, self._timeout, deadline)
+        allowed = max(round(deadline - time.monotonic(), 1), 0.0)
+        return Cluster(self._admin, min(self._timeout, allowed), deadline)
 
     def topic(self, name: str) -> TopicState:
         """Describe a topic. Raises TopicMissingError and BrokerUnreachableError."""

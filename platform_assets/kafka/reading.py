@@ -88,7 +88,7 @@ class PartitionReading:
         if self._from < tally.end:
             # The end of the range is not to be overshot by more than the bytes of an offset so far suggest.
             left = (tally.end - self._from) * len(answer.records) / max(passed, 1)
-            self._size = max(_SMALLEST_FETCH, min(self._buffers.fetch_bytes, int(left * 1.1)))
+            self._size = min(self._buffers.fetch_bytes, max(_SMALLEST_FETCH, int(left * 1.1)))
             self._ask_ahead()
         tally.take(batches, answer.aborted)
 

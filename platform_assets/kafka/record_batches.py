@@ -94,7 +94,7 @@ class Batch:
 
     def offsets(self) -> npt.NDArray[np.int64]:
         """The offsets of the records inside, ascending; unpacks the batch. Raises Damage."""
-        return np.fromiter((offset for offset, _ in self._walk()), dtype=np.int64, count=self.records_count)
+        return np.fromiter((offset for offset, _ in self._walk()), dtype=np.int64)
 
     def control_types(self) -> list[tuple[int, int]]:
         """`(offset, type)` of each control record inside; see ABORT and COMMIT. Raises Damage."""

@@ -53,6 +53,9 @@ class ClientSettings:
             raise ConfigurationError(f"KAFKA_SECURITY_PROTOCOL must be one of {sorted(_PROTOCOLS)}")
         if protocol.startswith("SASL") and self._mechanism not in _JAAS_MODULES:
             raise ConfigurationError(f"KAFKA_SASL_MECHANISM must be one of {sorted(_JAAS_MODULES)}")
+        for name in ("sasl.username", "sasl.password") if protocol.startswith("SASL") else ():
+            if name not in self.options:
+                raise ConfigurationError(f"KAFKA_{name.upper().replace('.', '_')} must be set for {protocol}")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], bootstrap_servers: str | None = None) -> ClientSettings:

@@ -27,6 +27,7 @@ Address = tuple[str, int]
 
 _DEFAULT_PORT = 9092
 _SLICE = 0.25  # seconds after which a wait looks whether it was stopped
+_CONNECT_TIMEOUT = 5.0
 _SMALL_ANSWER = 1 << 26
 _API_VERSIONS, _HANDSHAKE, _AUTHENTICATE = 3, 1, 1
 _frame_head = struct.Struct(">ii").unpack_from
@@ -124,7 +125,7 @@ class Connection:
         self._correlation = 0
         self._head = memoryview(bytearray(8))
         self._name = f"{address[0]}:{address[1]}"
-        self._socket = socket.create_connection(address, timeout=min(timeout, 10.0))
+        self._socket = socket.create_connection(address, timeout=min(timeout, _CONNECT_TIMEOUT))
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -135,9 +136,14 @@ class Connection:
                 self._authenticate(security, address[0])
         except ssl.SSLCertVerificationError as error:
             self.close()
-            raise BrokerRefusedError(
-                f"setting up TLS with {self._name}", f"its certificate is not trusted ({error.verify_message})"
-            ) from None
+            reason = f"its certificate is not trusted ({error.verify_message})"
+            raise BrokerRefusedError(f"setting up TLS with {self._name}", reason) from None
+        except ssl.SSLError as error:
+            self.close()
+            if "ALERT" not in (error.reason or ""):
+                raise
+            reason = f"it ended the exchange ({error.reason})"  # as where it wants a client's certificate
+            raise BrokerRefusedError(f"setting up TLS with {self._name}", reason) from None
         except BaseException:
             self.close()
             raise

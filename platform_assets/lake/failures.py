@@ -10,6 +10,7 @@ from platform_assets.errors import (
     BrokerUnreachableError,
     CommitOutcomeUnknownError,
     ConcurrentLoadError,
+    FilesLostError,
     LakeNotWritableError,
     LoadError,
     OffsetsVanishedError,
@@ -23,9 +24,12 @@ _CONFLICT = ("ConcurrentAppendException", "ConcurrentDeleteReadException", "Conc
              "ConcurrentWriteException", "ConcurrentTransactionException", "DELTA_CONCURRENT_")  # fmt: skip
 _VANISHED = ("OffsetOutOfRangeException", "failOnDataLoss", "Some data may have been lost", "KAFKA_DATA_LOSS")
 _BROKER = ("org.apache.kafka.common.errors.TimeoutException", "DisconnectException",
-           "java.util.concurrent.TimeoutException", "BrokerNotAvailableException", "No resolvable bootstrap urls", "FETCH_OFFSETS")  # fmt: skip
+           "java.util.concurrent.TimeoutException", "BrokerNotAvailableException",
+           "No resolvable bootstrap urls", "FETCH_OFFSETS")  # fmt: skip
 _LOST = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "OPERATION_ABANDONED",
-         "RETRIES_EXCEEDED", "Socket closed", "Connection reset", "failed to connect", "DEADLINE_EXCEEDED", "CANCELLED")  # fmt: skip
+         "RETRIES_EXCEEDED", "Socket closed", "Connection reset", "failed to connect",
+         "DEADLINE_EXCEEDED", "CANCELLED")  # fmt: skip
+_FILES = ("FileNotFoundException", "FAILED_READ_FILE", "DELTA_FILE_NOT_FOUND", "is not a Parquet file")
 _UNWRITABLE = ("Permission denied", "Read-only file system", "Mkdirs failed", "No space left on device",
                "AccessDeniedException")  # fmt: skip
 
@@ -42,6 +46,8 @@ def named(error: Exception, topic: str, window: str, root: str) -> PlatformError
         return OffsetsVanishedError(topic, window, first_line)
     if "UnknownTopicOrPartitionException" in text:
         return TopicMissingError(topic)
+    if any(sign in text for sign in _FILES):
+        return FilesLostError(f"raw/{topic}", window, first_line)
     if any(sign in text for sign in _UNWRITABLE):
         return LakeNotWritableError(root, first_line)
     if any(sign in text for sign in _BROKER):

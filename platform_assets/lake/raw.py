@@ -157,6 +157,12 @@ def measure(frame: DataFrame) -> Measured:
     return _measured(frame.agg(*_metrics()).first().asDict())
 
 
+def window_frame(spark: SparkSession, table: Path, key: str, version: int) -> DataFrame:
+    """The rows of one window at one version of the table."""
+    frame = spark.read.format("delta").option("versionAsOf", version).load(str(table))
+    return frame.where(f"window = '{key}'")
+
+
 def excluded(ranges: TopicRanges, without: Mapping[int, Iterable[OffsetRange]]) -> tuple[TopicRanges, ...]:
     """`ranges` less the offsets in `without`, as reads of at most one non-empty range a partition."""
     pieces = {p: r.minus(without.get(p, ())) for p, r in ranges.items() if r.size}

@@ -23,6 +23,8 @@ _SETTINGS = {
     "spark.databricks.delta.skipRecordingEmptyCommits": "false",
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.sql.session.timeZone": "UTC",
+    # The default, INT96, is read as nanoseconds by others, which wrap around in the year 2262.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
 

@@ -112,7 +112,7 @@ class WindowFiles:
 
 def exists(path: Path) -> bool:
     """Whether there is a Delta table at `path`."""
-    return (path / "_delta_log").is_dir()
+    return DeltaTable.is_deltatable(path)
 
 
 def version(path: Path) -> int:
@@ -134,6 +134,20 @@ def newest_load(path: Path) -> LoadCommit | None:
     if not exists(path):
         return None
     return next(load_commits(path, limit=10), None) or next(load_commits(path), None)
+
+
+def load_beyond(path: Path, edge: datetime | None) -> LoadCommit | None:
+    """A load of a window that ends after `edge`, or of any window where that is None; None where there is none.
+
+    The newest commit may be a re-load of an old window, so the files are looked at too. Rows of a later window that
+    no load wrote do not count: they are somebody else's, which is for a check to say.
+    """
+    newest = newest_load(path)
+    if newest is None or edge is None or newest.metadata.window.end > edge:
+        return newest
+    if max(file_actions(path)["partition.window"].to_pylist(), default="") < key_of(edge):
+        return None
+    return next((c for c in load_commits(path) if c.metadata.window.end > edge), None)
 
 
 def find_load(path: Path, load_id: str) -> LoadCommit | None:

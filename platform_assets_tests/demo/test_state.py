@@ -54,3 +54,13 @@ def test_a_killed_demo_lets_go(tmp_path: Path) -> None:
     assert done.returncode == -9
     with state.exclusive_demo(tmp_path):
         pass
+
+
+def test_the_start_is_published_to_services_of_now_and_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(state.START_VARIABLE, raising=False)
+    path = tmp_path / state.ENVIRONMENT_FILE
+    path.write_text("OTHER=1\nDEMO_START=old\n")
+    assert state.publish_start(tmp_path, "2026-03-01T12:03:00Z")
+    assert os.environ[state.START_VARIABLE] == "2026-03-01T12:03:00Z"
+    assert path.read_text() == "OTHER=1\nDEMO_START=2026-03-01T12:03:00Z\n"
+    assert not state.publish_start(tmp_path, "2026-03-01T12:03:00Z")

@@ -10,10 +10,10 @@ import pytest
 
 from infra import jars, truststore
 from infra.home import Home
-from infra.ivy import WANTED_FILE, pyspark_jars
+from infra.ivy import WANTED_FILE, JarsUnavailableError, pyspark_jars
 from infra.jarlock import Jar, read_lock, sha256_of, write_lock
 from infra.java import find_java
-from platform_assets.errors import ConfigurationError, JarMismatchError, ServiceStartError
+from platform_assets.errors import ConfigurationError, JarMismatchError
 from platform_assets_tests.conftest import home_at
 
 
@@ -67,7 +67,7 @@ def test_failed_fetch_names_its_log_and_leaves_no_half(tmp_path: Path, shop: tup
         f'<artifact pattern="{tmp_path}/none/[artifact].[ext]"/></filesystem></resolvers></ivysettings>'
     )
     environ = {"PLATFORM_IVY_SETTINGS": str(nowhere)}
-    with pytest.raises(ServiceStartError, match="not found") as caught:
+    with pytest.raises(JarsUnavailableError, match="not found") as caught:
         jars.install(home, environ=environ, lock_file=lock, report=lambda _: None)
     assert "org.example#thing" in caught.value.reason
     assert Path(caught.value.log_path).is_file()

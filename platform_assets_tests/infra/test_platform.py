@@ -74,7 +74,16 @@ def test_dagster_comes_up_with_its_code_and_goes_down_with_its_children(home: Ho
     assert '"one"' in json.dumps(found)
     assert (home.dagster / "dagster.yaml").is_file()
 
+    # The same again changes nothing; with another broker's address both are started anew.
+    before = {name: state.read_records(home)[name].pid for name in DAGSTER}
+    platform.up(home, UpOptions(workspace=workspace), report=quiet, environ=environ)
+    assert {name: state.read_records(home)[name].pid for name in DAGSTER} == before
+    environ["KAFKA_BOOTSTRAP_SERVERS"] = "127.0.0.1:2"
+    platform.up(home, UpOptions(workspace=workspace), report=said.append, environ=environ)
     records = state.read_records(home)
+    assert not {records[name].pid for name in DAGSTER} & set(before.values())
+    told = Path(f"/proc/{records['dagster-daemon'].pid}/environ")
+    assert not told.exists() or b"KAFKA_BOOTSTRAP_SERVERS=127.0.0.1:2" in told.read_bytes().split(b"\0")
     assert all(len(services.marked(records[name])) >= 2 for name in DAGSTER)
     assert platform.down(home, report=quiet) == 2
     assert [pid for record in records.values() for pid in services.marked(record)] == []
@@ -100,6 +109,23 @@ def test_own_dagster_settings_are_left_as_they_are(home: Home) -> None:
     (home.dagster / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     dagster_services.prepare(home)
     assert (home.dagster / "dagster.yaml").read_text() == "telemetry: {enabled: false}\n"
+
+
+def test_storage_is_there_before_two_processes_open_it(home: Home) -> None:
+    from infra import dagster_services
+
+    dagster_services.prepare(home)
+    stores = {str(path.relative_to(home.dagster)) for path in home.dagster.rglob("*.db")}
+    assert {"history/runs.db", "history/runs/index.db", "schedules/schedules.db"} <= stores
+
+
+def test_settings_that_dagster_does_not_take_are_named(home: Home) -> None:
+    from infra import dagster_services
+
+    home.dagster.mkdir(parents=True)
+    (home.dagster / "dagster.yaml").write_text("no_such_setting: 1\n")
+    with pytest.raises(ConfigurationError, match=r"dagster\.yaml.*"):
+        dagster_services.prepare(home)
 
 
 def test_instance_settings_are_ones_that_dagster_takes(home: Home) -> None:

@@ -122,3 +122,16 @@ def test_logs_of_earlier_starts_are_kept(home: Home) -> None:
 def test_record_survives_json() -> None:
     record = ProcessRecord("kafka", 1, "boot:1", "mark", "/log", "127.0.0.1:1", (1, 2), ready=True)
     assert ProcessRecord.from_json(record.to_json()) == record
+
+
+def test_variable_of_this_process_can_be_kept_from_a_service(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_A_CLIENT", "here")
+    code = (
+        "import os, pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(str(sorted(os.environ))); time.sleep(600)"
+    )
+    spec = replace(services.spec_of(home, "thing", code), environment={"OF_A_CLIENT": None, "OF_THE_SERVICE": "x"})
+    record = process.wait_ready(spec, process.spawn(spec, process.planned(spec)))
+    process.terminate(record, grace=5)
+    seen = (home.root / "thing.flag").read_text()
+    assert "OF_A_CLIENT" not in seen
+    assert "OF_THE_SERVICE" in seen

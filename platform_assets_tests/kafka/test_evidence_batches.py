@@ -47,6 +47,7 @@ def batch(
     control: int | None = None,
     codec: str = "none",
     packer: Callable[[bytes], bytes] | None = None,
+    value: bytes = b"v" * 20,
 ) -> bytes:
     """A batch of magic 2 at offset `base` with records at `base + delta`, spanning `span` offsets; kafka-python's
     builder makes it, and what the builder cannot do is written over it."""
@@ -61,7 +62,7 @@ def batch(
     )
     for delta in deltas:
         key = struct.pack(">hh", 0, control) if control is not None else b"key"
-        builder.append(delta, timestamp=1_700_000_000_000 + delta, key=key, value=b"v" * 20, headers=[])
+        builder.append(delta, timestamp=1_700_000_000_000 + delta, key=key, value=value, headers=[])
     raw = bytearray(builder.build())
     body = bytes(raw[61:]) if deltas else b""
     raw[61:] = (packer or PACKERS[codec])(body) if body else b""
@@ -114,10 +115,10 @@ def test_snappy_frame_cut_off_is_damage() -> None:
 
 
 def test_large_compressed_batch_outgrows_the_first_guess() -> None:
-    deltas = list(range(0, 60_000, 2))
+    deltas = list(range(0, 2000, 2))
     for codec in ("lz4", "zstd"):
-        (only,) = scanned(batch(0, deltas, codec=codec))
-        assert len(only.body) * 8 < 30_000 * 30  # so that the first buffer was too small
+        (only,) = scanned(batch(0, deltas, codec=codec, value=b"v" * 2000))
+        assert len(only.body) * 8 < 1000 * 2000  # so that the first buffer is too small
         assert only.offsets().tolist() == deltas
 
 
@@ -466,6 +467,7 @@ def read(log: Log, start: int, end: int, rng: random.Random) -> Iterator[OffsetA
             t.take(Batches.scan(memoryview(raw)), aborted)
         else:
             t.missing(end)
+        assert t.position > account.reached
         account = OffsetAccount.from_json(t.account().as_json())
         yield account
     yield account

@@ -1,0 +1,74 @@
+"""`every_offset_accounted_for`: rows + explained holes = end - start, for every loaded window.
+
+A window whose load was dense is proved by its load digest, as long as its files are those of the load. Any other is
+held against the broker's evidence once, and stays proved until its files change; then its rows are read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Facts
+from platform_assets.checks.findings import Finding, Verdict, counted
+from platform_assets.checks.proving import (
+    holes_total,
+    name_differences,
+    open_windows,
+    prove_by_evidence,
+    prove_by_reading,
+)
+
+NAME = "every_offset_accounted_for"
+
+
+def evaluate(e: Evaluation) -> Verdict:
+    """Close what is open, then judge. Asks brokers and Spark only for windows that are open."""
+    facts = e.facts()
+    findings: list[Finding] = []
+    touched = [k for k in (*facts.touched, *facts.unreadable) if k in facts.recorded and k in facts.windows]
+    if touched:
+        read = prove_by_reading(e, facts, touched)
+        findings += name_differences(e, facts, read.findings)
+    waiting = open_windows(facts)
+    if waiting:
+        findings += prove_by_evidence(e, waiting).findings
+    return verdict(e.facts() if touched or waiting else facts, findings)
+
+
+def verdict(facts: Facts, findings: Iterable[Finding]) -> Verdict:
+    """Judge `facts`, given what closing the open windows found. Pure."""
+    found = [*findings, *_unbalanced(facts)]
+    holes = holes_total(facts.recorded.values())
+    rows = sum(r.total_rows for r in facts.recorded.values())
+    offsets = sum(r.ranges.size for r in facts.recorded.values())
+    explained = ", ".join(f"{n:,} {kind}" for kind, n in sorted(holes.items(), key=lambda kv: -kv[1]))
+    figures = (
+        ("offsets", offsets),
+        ("rows", rows),
+        *((f"holes_{kind.replace(' ', '_')}", n) for kind, n in sorted(holes.items())),
+        ("windows_proved", sum(r.holes is not None for r in facts.recorded.values())),
+        ("windows_open", sum(r.holes is None for r in facts.recorded.values())),
+    )
+    alarming = [f for f in found if f.alarming]
+    if alarming:
+        headline = f"{counted(len({f.window for f in alarming}), 'window')} not accounted for. First: "
+        headline += alarming[0].sentence()
+    elif found:
+        headline = (
+            f"Could not tell for {counted(len({f.window for f in found}), 'window')}. First: {found[0].sentence()}"
+        )
+    else:
+        headline = f"Every offset accounted for: {rows:,} rows" + (f" + {explained}" if explained else "")
+        headline += f" = {offsets:,} offsets in {counted(len(facts.recorded), 'window')}."
+    return Verdict(NAME, facts.table, tuple(found), headline, figures)
+
+
+def _unbalanced(facts: Facts) -> Iterable[Finding]:
+    for key, r in facts.recorded.items():
+        if r.holes is not None and r.total_rows + sum(r.holes.values()) != r.ranges.size and key in facts.windows:
+            yield Finding(
+                "offsets not accounted for", facts.topic, key, None, (),
+                f"{r.total_rows:,} rows and {sum(r.holes.values()):,} explained holes are not {r.ranges.size:,} offsets",
+                "The ledger was changed from outside: restore _ledger or run `platform-assets rebuild-ledger`.",
+            )  # fmt: skip

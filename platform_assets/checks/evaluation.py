@@ -1,0 +1,54 @@
+"""What a check may ask, and the list of checks. Which of them ask for what is said beside each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from platform_assets.checks import facts as facts_of
+from platform_assets.checks.facts import Facts, Orchestration
+from platform_assets.declaration import TopicDeclaration
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation of checks of one raw table. Brokers and Spark are asked only where something is open.
+
+    `budget` in seconds bounds what is asked of them; what is left open then is said to be, and looked at next time.
+    `windows` are the keys that a deep audit is bounded to; None for all.
+    """
+
+    declaration: TopicDeclaration
+    lake_root: Path
+    ledger: Ledger
+    orchestration: Orchestration
+    settings: Callable[[], ClientSettings]
+    cluster: Callable[[], Cluster]
+    spark: Callable[[], SparkSession]
+    budget: float = 120.0
+    windows: frozenset[str] | None = None
+    progress: Callable[[str], None] = lambda text: None
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def table(self) -> Path:
+        """Where the raw table is."""
+        return self.lake_root / self.declaration.raw_table
+
+    @property
+    def deadline(self) -> float:
+        """Of `time.monotonic`."""
+        return self.began + self.budget
+
+    def facts(self) -> Facts:
+        """The facts as they are now."""
+        return facts_of.collect(self.lake_root, self.declaration.topic, self.ledger, self.orchestration)

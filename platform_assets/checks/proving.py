@@ -1,0 +1,259 @@
+"""Closing what is open: windows with holes are held against the broker's evidence, changed files are read again.
+
+What is proved is written into the ledger, so it stays proved until the window's files change.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Facts, Recorded
+from platform_assets.checks.findings import Finding, counted, runs_of
+from platform_assets.errors import FilesLostError, PlatformError, Retryable
+from platform_assets.kafka.evidence import Evidence, account
+from platform_assets.lake import failures, raw, rows, tablelog
+from platform_assets.ledger_entries import Receipt
+from platform_assets.offsets import Digest, OffsetRange, offsets_digest
+
+_ALL = 1_000_000
+"""Ranges that evidence lists where offsets have to be named."""
+_Offsets = Mapping[int, npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """What an attempt to close open windows came to: receipts to be written down, and what was found instead."""
+
+    receipts: tuple[Receipt, ...]
+    findings: tuple[Finding, ...]
+
+
+def open_windows(facts: Facts) -> tuple[Recorded, ...]:
+    """The loaded windows that nothing has proved yet: offsets without a row that nobody accounted for."""
+    return tuple(
+        r for k, r in facts.recorded.items() if r.holes is None and k not in facts.touched and k in facts.windows
+    )
+
+
+def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
+    """Ask the brokers what became of every offset of `windows`, and compare it with the rows loaded."""
+    receipts = e.ledger.receipts(e.declaration.raw_table, [w.key for w in windows])
+    proved: list[Receipt] = []
+    findings: list[Finding] = []
+    compacted: bool | None = None
+    for number, (key, receipt) in enumerate(sorted(receipts.items()), 1):
+        if time.monotonic() > e.deadline:
+            findings.append(_undecided(receipt, "the time allowed for this check was used up", "Run the check again."))
+            continue
+        try:
+            if compacted is None:
+                compacted = "compact" in e.cluster().topic_config(receipt.topic).get("cleanup.policy", "")
+            e.progress(f"evidence of window {key} ({number} of {len(receipts)})")
+            evidence = account(
+                e.settings(), receipt.topic, receipt.topic_id, receipt.ranges, compacted=compacted, deadline=e.deadline
+            )
+        except PlatformError as error:
+            again = "Run the check again." if isinstance(error, Retryable) else "Act as the message says."
+            findings.append(_undecided(receipt, str(error), again))
+            continue
+        if evidence.complete and evidence.digest != receipt.offsets:
+            evidence = account(
+                e.settings(), receipt.topic, receipt.topic_id, receipt.ranges,
+                compacted=compacted, deadline=e.deadline, listed=_ALL,
+            )  # fmt: skip
+        outcome = judged(receipt, evidence, partial(rows.offsets_of, e.table, key))
+        if isinstance(outcome, Receipt):
+            proved.append(outcome)
+        else:
+            findings.extend(outcome)
+    e.ledger.record_receipts(proved)
+    return Proved(tuple(proved), tuple(findings))
+
+
+def judged(receipt: Receipt, evidence: Evidence, table: Callable[[], _Offsets]) -> Receipt | tuple[Finding, ...]:
+    """Hold a window against its evidence: the receipt with its holes explained, or what does not agree.
+
+    `table` reads the window's offsets and is only called where the digests differ. Pure but for that.
+    """
+    if not evidence.complete:
+        text = f"the evidence was cut short: {evidence.done:,} of {evidence.total:,} offsets were looked at"
+        return (_undecided(receipt, text, "Run the check again, or with a larger budget."),)
+    holes = {kind.replace("_", " "): n for kind, n in evidence.holes.items()}
+    expired = {p: a.below_log_start for p, a in evidence.by_partition.items() if a.below_log_start.offsets}
+    if evidence.digest != receipt.offsets:
+        offsets = table()
+        if expired and _above(offsets, {p: listing.end for p, listing in expired.items()}) == evidence.digest:
+            # Those rows came before retention took their records; the rest of the window agrees.
+            kept = receipt.rows - evidence.records
+            holes["below log start"] = sum(listing.offsets for listing in expired.values()) - kept
+        else:
+            return _differences(receipt, evidence, offsets)
+    if evidence.unexplained:
+        return tuple(
+            Finding(
+                "unexplained offsets", receipt.topic, receipt.window.key, p, (OffsetRange(start, end),),
+                "the broker has no record, no marker and no reason for them, and the topic's policy allows no compaction",
+                "Look for an unclean leader election or a restored broker; the records may be lost in Kafka itself.",
+            )
+            for p, start, end in evidence.unexplained
+        )  # fmt: skip
+    if receipt.rows + sum(holes.values()) != receipt.ranges.size:
+        text = f"{receipt.rows} rows and {sum(holes.values())} holes do not add up to {receipt.ranges.size} offsets"
+        return (_finding("offsets not accounted for", receipt, None, (), text),)
+    return replace(receipt, kind="proof", holes=holes, proved_by="broker evidence", proved_at=datetime.now(UTC))
+
+
+def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved:
+    """Read the files of `keys` again with Spark and compare both digests with the receipts'.
+
+    A window that proves equal in other files (OPTIMIZE writes such) gets a receipt that names those.
+    """
+    receipts = e.ledger.receipts(e.declaration.raw_table, list(keys))
+    proved: list[Receipt] = []
+    findings: list[Finding] = []
+    version = tablelog.version(e.table)
+    for number, (key, receipt) in enumerate(sorted(receipts.items(), key=lambda item: _last_proof(item[1])), 1):
+        if receipt.kind == "empty":
+            continue
+        if time.monotonic() > e.deadline:
+            break
+        e.progress(f"reading window {key} ({number} of {len(receipts)})")
+        outcome = _read_again(e, facts, receipt, version)
+        if isinstance(outcome, Receipt):
+            proved.append(outcome)
+        else:
+            findings.extend(outcome)
+    e.ledger.record_receipts(proved)
+    return Proved(tuple(proved), tuple(findings))
+
+
+def _read_again(e: Evaluation, facts: Facts, receipt: Receipt, version: int) -> Receipt | tuple[Finding, ...]:
+    key = receipt.window.key
+    try:
+        measured = _measure(e, key, version)
+    except FilesLostError as error:
+        return (_finding("files lost", receipt, None, (), str(error)),)
+    except PlatformError as error:
+        return (_undecided(receipt, str(error), "Run the check again."),)
+    if measured.offsets == receipt.offsets and measured.content == receipt.content:
+        files = facts.files.get(key, tablelog.NO_FILES)
+        return replace(
+            receipt,
+            kind="proof",
+            table_version=version,
+            files_digest=files.digest,
+            bytes=files.bytes,
+            proved_by=receipt.proved_by or "files read again",
+            proved_at=datetime.now(UTC),
+        )
+    if measured.offsets == receipt.offsets:
+        text = f"{receipt.rows:,} rows with the offsets of the load, and other content than it committed"
+        return (_finding("altered value", receipt, None, (), text),)
+    text = f"{measured.rows:,} rows, the load committed {receipt.rows:,}, and their offsets are not the load's"
+    return (_finding("offsets not accounted for", receipt, None, (), text),)
+
+
+def name_differences(e: Evaluation, facts: Facts, findings: Iterable[Finding]) -> list[Finding]:
+    """Put offsets to windows whose rows are not those of the load, by the brokers' evidence where they still have it.
+
+    Doubled rows are named by `no_duplicates`; a window with nothing else amiss is left out here.
+    """
+    named: list[Finding] = []
+    for finding in findings:
+        if finding.kind != "offsets not accounted for":
+            named.append(finding)
+            continue
+        receipt = e.ledger.receipts(e.declaration.raw_table, [finding.window])[finding.window]
+        offsets = {p: np.unique(o) for p, o in facts.touched.get(finding.window, {}).items()}
+        if _digest(offsets) == receipt.offsets:
+            continue
+        try:
+            evidence = account(
+                e.settings(), receipt.topic, receipt.topic_id, receipt.ranges,
+                compacted=True, deadline=e.deadline, listed=_ALL,
+            )  # fmt: skip
+        except PlatformError as error:
+            named.append(replace(finding, detail=f"{finding.detail} (the brokers could not be asked: {error})"))
+            continue
+        named.extend(_differences(receipt, evidence, offsets))
+    return named
+
+
+def _measure(e: Evaluation, key: str, version: int) -> raw.Measured:
+    from grpc import RpcError
+    from pyspark.errors import PySparkException
+
+    try:
+        return raw.measure(raw.window_frame(e.spark(), e.table, key, version))
+    except (PySparkException, RpcError) as error:
+        raise failures.named(error, e.declaration.topic, key, str(e.lake_root)) from error
+
+
+def _above(offsets: _Offsets, log_starts: Mapping[int, int]) -> Digest:
+    return _digest({p: found[found >= log_starts.get(p, 0)] for p, found in offsets.items()})
+
+
+def _digest(offsets: _Offsets) -> Digest:
+    return sum((offsets_digest(p, found) for p, found in offsets.items()), Digest(0, 0))
+
+
+def _differences(receipt: Receipt, evidence: Evidence, offsets: _Offsets) -> tuple[Finding, ...]:
+    found: list[Finding] = []
+    empty: npt.NDArray[np.int64] = np.array([], dtype=np.int64)
+    for partition, told in evidence.by_partition.items():
+        held = runs_of(np.unique(offsets.get(partition, empty)))
+        if not told.records.whole:
+            continue
+        lost = tuple(piece for r in told.records.listed for piece in r.minus(held))
+        start = max(told.range.start, told.below_log_start.end if told.below_log_start.offsets else 0)
+        foreign = tuple(
+            piece
+            for r in held
+            if (inside := r.intersect(OffsetRange(start, max(start, told.range.end)))) is not None
+            for piece in inside.minus(told.records.listed)
+        )
+        if lost:
+            n = sum(r.size for r in lost)
+            text = f"Kafka holds {counted(n, 'committed record')} there that the table lacks"
+            found.append(_finding("record not in the table", receipt, partition, lost, text))
+        if foreign:
+            n = sum(r.size for r in foreign)
+            text = f"the table has {counted(n, 'row')} there for which Kafka holds no committed record"
+            found.append(_finding("row without a record", receipt, partition, foreign, text))
+    if not found:
+        text = f"Kafka holds {evidence.records:,} committed records, the load committed {receipt.rows:,} rows"
+        found.append(_finding("record not in the table", receipt, None, (), text))
+    return tuple(found)
+
+
+def _finding(
+    kind: str, receipt: Receipt, partition: int | None, ranges: tuple[OffsetRange, ...], detail: str
+) -> Finding:
+    key = receipt.window.key
+    heal = f"Materialise partition {key} of {receipt.table}: it heals the window, or says why it cannot."
+    return Finding(kind, receipt.topic, key, partition, ranges, detail, heal)  # type: ignore[arg-type]
+
+
+def _undecided(receipt: Receipt, reason: str, remedy: str) -> Finding:
+    return Finding("could not tell", receipt.topic, receipt.window.key, None, (), reason, remedy)
+
+
+def _last_proof(receipt: Receipt) -> datetime:
+    return receipt.proved_at or datetime.min.replace(tzinfo=UTC)
+
+
+def holes_total(recorded: Iterable[Recorded]) -> dict[str, int]:
+    """Offsets without a row by kind, of all windows together."""
+    total: dict[str, int] = {}
+    for window in recorded:
+        for kind, number in (window.holes or {}).items():
+            total[kind] = total.get(kind, 0) + number
+    return total

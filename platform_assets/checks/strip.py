@@ -1,0 +1,218 @@
+"""The strip: a topic at a glance, partitions down and windows across, the newest on the right.
+
+Pure. A strip is a value; `picture` draws it as SVG for browsers and `Strip.lines` writes it in letters for terminals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from platform_assets.checks.facts import Facts, Recorded
+from platform_assets.checks.findings import Finding, Kind
+
+COLUMNS: Final = 80
+"""Most columns of a strip; more windows than that share them."""
+ROWS: Final = 8
+"""Most rows; the partitions beyond share the last one, with those that say the least."""
+
+
+class State(IntEnum):
+    """What is known of a window in one partition, the gravest last: the largest of several is what a cell shows."""
+
+    EMPTY = 0
+    COMPLETE = 1
+    MARKERS = 2
+    ABORTED = 3
+    COMPACTED = 4
+    EXPIRED = 5
+    OPEN = 6
+    WAITING = 7
+    UNASKED = 8
+    UNDECIDED = 9
+    FAILING = 10
+
+    @property
+    def label(self) -> str:
+        """What a legend says."""
+        return _LABELS[self]
+
+    @property
+    def letter(self) -> str:
+        """One character that tells the state without any colour."""
+        return _LETTERS[self]
+
+
+_LABELS: Final[Mapping[State, str]] = {
+    State.EMPTY: "no offsets",
+    State.COMPLETE: "every offset a row",
+    State.MARKERS: "transaction markers",
+    State.ABORTED: "aborted records",
+    State.COMPACTED: "compacted away",
+    State.EXPIRED: "lost before the load",
+    State.OPEN: "holes not looked at yet",
+    State.WAITING: "not loaded yet",
+    State.UNASKED: "nobody asked for it",
+    State.UNDECIDED: "could not tell",
+    State.FAILING: "FAILING",
+}
+_LETTERS: Final[Mapping[State, str]] = {
+    State.EMPTY: "-",
+    State.COMPLETE: "█",
+    State.MARKERS: "m",
+    State.ABORTED: "a",
+    State.COMPACTED: "c",
+    State.EXPIRED: "b",
+    State.OPEN: "o",
+    State.WAITING: "·",
+    State.UNASKED: "n",
+    State.UNDECIDED: "?",
+    State.FAILING: "X",
+}
+_OF_FINDING: Final[Mapping[Kind, State]] = {
+    "window not asked for": State.UNASKED,
+    "could not tell": State.UNDECIDED,
+}
+"""All other kinds are failing, those of tomorrow too."""
+_OF_HOLES: Final[Mapping[str, State]] = {
+    "commit markers": State.MARKERS,
+    "abort markers": State.MARKERS,
+    "aborted records": State.ABORTED,
+    "compacted away": State.COMPACTED,
+    "below log start": State.EXPIRED,
+    "accepted loss": State.EXPIRED,
+}
+"""All other kinds of holes have no explanation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One partition, or several: a cell a column, None where the partitions had no such window."""
+
+    label: str
+    cells: tuple[State | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """The picture of one table, as a value.
+
+    Each column stands for `windows_per_column` windows, the first one for what is left over. `first` and `last` are
+    window keys, both inclusive. `counts` says how many windows are in which state, by the gravest of their partitions.
+    """
+
+    table: str
+    rows: tuple[Row, ...]
+    partitions: int
+    windows: int
+    windows_per_column: int
+    first: str
+    last: str
+    counts: Mapping[State, int]
+
+    @property
+    def sentence(self) -> str:
+        """The strip in words."""
+        if not self.windows:
+            return f"{self.table}: no window is sealed yet"
+        span = self.first if self.windows == 1 else f"{self.first} to {self.last}"
+        counts = ", ".join(f"{n:,} {state.label}" for state, n in self.counts.items())
+        return f"{self.table}, {self.partitions:,} partitions, {self.windows:,} windows, {span}: {counts}"
+
+    def lines(self) -> list[str]:
+        """The strip in letters, a line a row."""
+        width = max((len(row.label) for row in self.rows), default=0)
+        return [
+            f"{row.label:>{width}} " + "".join(" " if c is None else c.letter for c in row.cells) for row in self.rows
+        ]
+
+
+def strip_of(facts: Facts, findings: Iterable[Finding] = (), columns: int = COLUMNS, rows: int = ROWS) -> Strip:
+    """The strip of `facts` with `findings` in it; at most `columns` by `rows`."""
+    found = _found(findings)
+    keys = sorted({*facts.windows, *facts.recorded, *facts.unknown, *(key for key, _ in found if key)})
+    per_column = max(1, -(-len(keys) // columns))
+    # The leftover is in the first column, so that the newest one is whole.
+    whole = -(-len(keys) // per_column)
+    leftover = whole * per_column - len(keys)
+    grid: dict[int, list[State | None]] = {}
+    counts: dict[State, int] = {}
+    for number, key in enumerate(keys):
+        column = (number + leftover) // per_column
+        states = _states(facts, found, key)
+        for partition, state in states.items():
+            cells = grid.setdefault(partition, [None] * whole)
+            cells[column] = _gravest(cells[column], state)
+        worst = max(states.values(), default=State.EMPTY)
+        counts[worst] = counts.get(worst, 0) + 1
+    return Strip(
+        facts.table,
+        _rows(grid, rows),
+        len(grid),
+        len(keys),
+        per_column,
+        keys[0] if keys else "",
+        keys[-1] if keys else "",
+        dict(sorted(counts.items(), reverse=True)),
+    )
+
+
+def state_of(kind: Kind) -> State:
+    """What a finding of this kind makes of its window."""
+    return _OF_FINDING.get(kind, State.FAILING)
+
+
+def _found(findings: Iterable[Finding]) -> dict[tuple[str, int | None], State]:
+    found: dict[tuple[str, int | None], State] = {}
+    for finding in findings:
+        place = (finding.window, finding.partition)
+        found[place] = max(found.get(place, State.EMPTY), state_of(finding.kind))
+    return found
+
+
+def _states(facts: Facts, found: Mapping[tuple[str, int | None], State], key: str) -> dict[int, State]:
+    recorded = facts.recorded.get(key)
+    ranges = facts.windows.get(key) or (recorded.ranges if recorded is not None else None)
+    states: dict[int, State] = {}
+    for partition, r in ranges.items() if ranges is not None else ():
+        if not r.size:
+            states[partition] = State.EMPTY
+        elif recorded is None:
+            states[partition] = State.UNASKED if key in facts.unasked else State.WAITING
+        else:
+            states[partition] = _held(recorded, partition, r.size)
+    everywhere = found.get((key, None))
+    if everywhere is not None:
+        concerned = [p for p, state in states.items() if state is not State.EMPTY] or list(states) or [0]
+        states |= dict.fromkeys(concerned, everywhere)
+    for (window, partition), state in found.items():
+        if window == key and partition is not None:
+            states[partition] = max(states.get(partition, State.EMPTY), state)
+    return states
+
+
+def _held(recorded: Recorded, partition: int, offsets: int) -> State:
+    if recorded.rows.get(partition, 0) == offsets:
+        return State.COMPLETE
+    if recorded.holes is None:
+        return State.OPEN
+    # Holes are told for the window as a whole, so a partition with holes shows the gravest kind of the window's.
+    return max((_OF_HOLES.get(kind, State.FAILING) for kind, n in recorded.holes.items() if n), default=State.FAILING)
+
+
+def _rows(grid: Mapping[int, Sequence[State | None]], most: int) -> tuple[Row, ...]:
+    if len(grid) <= most:
+        return tuple(Row(f"p{p}", tuple(grid[p])) for p in sorted(grid))
+    by_gravity = sorted(grid, key=lambda p: (-max(c for c in grid[p] if c is not None), p))
+    shown, others = sorted(by_gravity[: most - 1]), by_gravity[most - 1 :]
+    together = tuple(
+        max((c for p in others if (c := grid[p][column]) is not None), default=None)
+        for column in range(len(grid[shown[0]]))
+    )
+    return (*(Row(f"p{p}", tuple(grid[p])) for p in shown), Row(f"{len(others):,} more", together))
+
+
+def _gravest(one: State | None, other: State) -> State:
+    return other if one is None else max(one, other)

@@ -1,0 +1,27 @@
+"""The demo's YAML: three topics, whose start comes from the environment and has a stand-in without it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from platform_assets.declared import declarations
+from platform_assets.demo.dataset import SOURCES
+from platform_assets.demo.state import START_VARIABLE, start_setting
+from platform_assets.demo.topic_log import PARTITIONS
+
+
+def test_the_three_topics_have_windows_of_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(START_VARIABLE, raising=False)
+    declared = declarations()
+    assert set(SOURCES) == set(PARTITIONS) <= set(declared)
+    for topic in SOURCES:
+        assert declared[topic].schedule == "* * * * *"
+        assert declared[topic].first_edge == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_the_start_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(START_VARIABLE, start_setting(datetime(2026, 3, 1, 12, 34, 56, tzinfo=UTC)))
+    declared = declarations()
+    assert {declared[topic].first_edge for topic in SOURCES} == {datetime(2026, 3, 1, 12, 3, tzinfo=UTC)}

@@ -1,0 +1,66 @@
+"""The printed result: what it shows, and that each kind of fault is told."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from platform_assets.demo.proof import Exactness
+from platform_assets.demo.summary import TopicResult, print_results
+from platform_assets.offsets import OffsetRange, TopicRanges
+
+NONE = np.array([], dtype=np.int64)
+LOG = TopicRanges({0: OffsetRange(0, 700), 1: OffsetRange(5, 800)})
+GOOD = TopicResult(
+    produced=1_400,
+    committed=1_300,
+    log=LOG,
+    exactness=Exactness("flights", 1_300, NONE, NONE, NONE, 0, 0, 0, 0),
+    ranges=LOG,
+    sealed=35,
+    loaded=35,
+    with_rows=32,
+    holes=195,
+    checks={"no_gaps": "passed", "no_duplicates": "passed"},
+)
+
+
+def printed(*results: TopicResult) -> tuple[bool, str]:
+    out = io.StringIO()
+    passed = print_results(Console(file=out, width=140), results)
+    return passed, out.getvalue()
+
+
+def test_the_table_shows_every_figure() -> None:
+    passed, text = printed(GOOD)
+    assert passed
+    for figure in (
+        "flights", "1,400", "1,300", "35 of 35 loaded", "32 with rows", "0: [0, 700)", "1: [5, 800)", "195",
+        "100 aborted", "95 markers", "no_gaps passed", "no_duplicates passed", "exact: each of 1,300 rows once",
+    ):  # fmt: skip
+        assert figure in text
+
+
+@pytest.mark.parametrize(
+    ("bad", "fault"),
+    [
+        (replace(GOOD, exactness=replace(GOOD.exactness, missing=np.array([7]))), "1 rows missing: 7"),
+        (replace(GOOD, loaded=34), "1 of 35 windows are not loaded"),
+        (
+            replace(GOOD, ranges=TopicRanges({0: OffsetRange(0, 700)})),
+            "the windows cover offsets 0: [0, 700), the topic",
+        ),
+        (replace(GOOD, holes=196), "196 offsets without a row, and the log explains 195"),
+        (replace(GOOD, checks={"no_gaps": "failed"}), "check no_gaps: failed"),
+        (replace(GOOD, checks={"no_gaps": "not run"}), "check no_gaps: not run"),
+    ],
+)
+def test_a_fault_is_told_and_fails(bad: TopicResult, fault: str) -> None:
+    passed, text = printed(GOOD, bad)
+    assert not passed
+    assert fault in text
+    assert "NOT exact" in text

@@ -1,0 +1,141 @@
+"""Waiting ends when all is loaded and checked, and not before; it fails when nothing moves or a service dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+
+import pytest
+
+from platform_assets.demo import waiting
+from platform_assets.demo.dataset import TopicName
+from platform_assets.demo.waiting import StalledError
+from platform_assets.demo.watching import FailedRun, TopicView
+from platform_assets.errors import ServiceStartError
+from platform_assets.status import CheckStatus, TableStatus
+
+CHECKED = (CheckStatus("no_gaps", True, "2026-03-01T12:00:00+00:00", ""),)
+SETTLED = TopicView(
+    TableStatus(
+        table="raw/planes", topic="planes", windows_sealed=3, windows_loaded=3, windows_waiting=0, windows_failed=0,
+        rows=10, offsets_without_row=0, newest_window="2026-03-01-12:00", newest_window_age_seconds=1.0, lag=0,
+        partitions=(), checks=CHECKED, broker_error=None, error=None,
+    ),
+    under_way=0,
+    failed=(),
+)  # fmt: skip
+
+
+def changed(**fields: object) -> TopicView:
+    return replace(SETTLED, table=replace(SETTLED.table, **fields))  # type: ignore[arg-type]
+
+
+class Silent:
+    """Counters that nobody sees."""
+
+    def advance(self, topic: str, count: int) -> None:
+        """Nothing."""
+
+    def note(self, topic: str, text: str) -> None:
+        """Nothing."""
+
+
+def done() -> Future[None]:
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future
+
+
+def follow(views: Iterator[TopicView], streaming: Future[None], stalled_seconds: float = 5.0) -> int:
+    """Follow one topic through these views and count the looks."""
+    looks = 0
+
+    def look() -> Mapping[TopicName, TopicView]:
+        nonlocal looks
+        looks += 1
+        return {"planes": next(views)}
+
+    waiting.follow(
+        streaming, look=look, alive=lambda: None, counters=Silent(), explain=lambda topic, view: f"{topic} is late.",
+        stalled_seconds=stalled_seconds,
+    )  # fmt: skip
+    return looks
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "LOOK_SECONDS", 0.01)
+
+
+@pytest.mark.parametrize(
+    "unsettled",
+    [
+        changed(lag=1),
+        changed(lag=None),
+        changed(windows_waiting=1),
+        changed(windows_failed=1),
+        changed(checks=(CheckStatus("no_gaps", False, "2026-03-01T12:00:00+00:00", ""),)),
+        changed(checks=(CheckStatus("no_gaps", None, None, ""),)),
+        replace(SETTLED, under_way=1),
+    ],
+)
+def test_waits_for_all_that_is_pending(unsettled: TopicView) -> None:
+    assert not unsettled.settled
+    assert follow(iter([unsettled, unsettled, SETTLED]), done()) == 3
+
+
+def test_a_settled_topic_is_not_enough_while_records_are_still_sent() -> None:
+    streaming: Future[None] = Future()
+
+    def views() -> Iterator[TopicView]:
+        yield SETTLED
+        yield SETTLED
+        streaming.set_result(None)
+        yield SETTLED
+        yield SETTLED
+
+    # The look during which the streaming ended may have missed its last record.
+    assert follow(views(), streaming) == 4
+
+
+def test_the_streams_error_is_raised() -> None:
+    streaming: Future[None] = Future()
+    streaming.set_exception(ValueError("broken"))
+    with pytest.raises(ValueError, match="broken"):
+        follow(iter([SETTLED]), streaming)
+
+
+def test_nothing_that_moves_is_an_error_that_names_the_topic() -> None:
+    def views() -> Iterator[TopicView]:
+        # Only the age changes, which is no progress.
+        age = 0.0
+        while True:
+            age += 1.0
+            yield changed(lag=7, newest_window_age_seconds=age)
+
+    with pytest.raises(StalledError, match=r"nothing has moved for 0\.2 s\. planes is late\."):
+        follow(views(), done(), stalled_seconds=0.2)
+
+
+def test_whatever_moves_puts_the_end_off() -> None:
+    views = (changed(lag=100 - at) for at in range(101))
+    assert follow(views, done(), stalled_seconds=0.2) == 101
+
+
+def test_a_dead_service_ends_the_wait() -> None:
+    def alive() -> None:
+        raise ServiceStartError("spark", "it has ended while the demo ran", "/logs/spark.log")
+
+    with pytest.raises(ServiceStartError, match=r"spark\.log"):
+        waiting.follow(
+            done(), look=lambda: {"planes": changed(lag=1)}, alive=alive, counters=Silent(), explain=lambda t, v: ""
+        )
+
+
+def test_progress_in_words() -> None:
+    assert waiting.progress(SETTLED) == "3 of 3 windows loaded"
+    assert waiting.progress(changed(windows_sealed=0)) == "none sealed"
+    assert waiting.progress(changed(error="the ledger is lost")) == "the ledger is lost"
+    failed = replace(SETTLED, failed=(FailedRun("a", "2026-03-01-12:00"),))
+    assert waiting.progress(failed) == "3 of 3 windows loaded, 1 runs failed"

@@ -1,0 +1,248 @@
+"""What a real broker says of its topics, and what becomes of a call that no broker answers."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import NewPartitions
+
+from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, TopicMissingError, TopicNameError
+from platform_assets.kafka.cluster import Cluster, TopicState
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets_tests.loads import wait_until
+from platform_assets_tests.streams import ANY_TIME, Stream, create_again
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker, TopicMaker
+
+T0 = 1_767_225_600_000
+AGES = 60
+"""Seconds that no call of these tests, bounded to one or two, comes near to, however busy the machine."""
+
+
+@pytest.fixture
+def cluster(broker: Broker) -> Cluster:
+    return Cluster.connect(ClientSettings(broker.bootstrap))
+
+
+def offsets(found: dict[int, Any]) -> dict[int, int]:
+    return {p: f.offset for p, f in found.items()}
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of something that takes connections and never answers."""
+    held: list[socket.socket] = []
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+
+        def accept() -> None:
+            while True:
+                try:
+                    held.append(server.accept()[0])
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(AGES)
+    for connection in held:
+        connection.close()
+
+
+# --- what is there --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.broker
+def test_a_topic_has_its_partitions_and_an_id_as_kafkas_tools_print_it(cluster: Cluster, topic: TopicMaker) -> None:
+    """Enough topics that an id in librdkafka's own alphabet, with + and /, would be among them."""
+    states = [cluster.topic(topic(partitions=1)) for _ in range(30)]
+    for state in states:
+        assert len(base64.b64decode(state.topic_id + "==", altchars=b"-_", validate=True)) == 16
+    assert len({s.topic_id for s in states}) == 30
+    name = topic(partitions=5)
+    assert cluster.topic(name) == TopicState(name, cluster.topic(name).topic_id, (0, 1, 2, 3, 4))
+
+
+@pytest.mark.broker
+def test_a_topic_created_again_has_another_id_and_one_that_grew_the_same(
+    broker: Broker, cluster: Cluster, topic: TopicMaker
+) -> None:
+    name = topic()
+    before = cluster.topic(name)
+    broker.admin.create_partitions([NewPartitions(name, 3)])[name].result(30)
+    wait_until("the new partitions are there", lambda: cluster.topic(name).partitions == (0, 1, 2))
+    grown = cluster.topic(name)
+    assert (grown.topic_id, grown.partitions) == (before.topic_id, (0, 1, 2))
+    create_again(broker, name)
+    assert cluster.topic(name).topic_id != before.topic_id
+
+
+@pytest.mark.broker
+def test_log_starts_follow_deleted_records(broker: Broker, cluster: Cluster, topic: TopicMaker) -> None:
+    name = topic(partitions=2, config=ANY_TIME)
+    Stream(broker.bootstrap, name).send([T0] * 5)
+    for future in broker.admin.delete_records([TopicPartition(name, 0, 3)]).values():
+        future.result(30)
+    state = cluster.topic(name)
+    assert offsets(cluster.log_starts(state)) == {0: 3, 1: 0}
+    assert offsets(cluster.last_stable_offsets(state)) == {0: 5, 1: 0}
+
+
+@pytest.mark.broker
+def test_an_open_transaction_holds_the_last_stable_offset_and_not_the_high_watermark(
+    broker: Broker, cluster: Cluster, topic: TopicMaker
+) -> None:
+    name = topic(config=ANY_TIME)
+    stream = Stream(broker.bootstrap, name)
+    stream.send([T0, T0 + 1])
+    transaction = stream.open_transaction([T0 + 2] * 3)
+    stream.send([T0 + 3])
+    state = cluster.topic(name)
+    assert offsets(cluster.high_watermarks(state)) == {0: 6}
+    assert offsets(cluster.last_stable_offsets(state)) == {0: 2}
+    assert cluster.offsets_at(state, {0: T0 + 2}) == {0: None}
+    transaction.end(commit=False)
+    assert offsets(cluster.last_stable_offsets(state)) == {0: 7}
+    found = cluster.offsets_at(state, {0: T0 + 3})[0]
+    assert found is not None
+    assert (found.offset, found.timestamp) == (5, T0 + 3)
+
+
+@pytest.mark.broker
+def test_a_look_up_finds_the_first_record_as_new_as_asked(broker: Broker, cluster: Cluster, topic: TopicMaker) -> None:
+    """Whatever order the timestamps are in: earlier records are older, later ones need not be newer."""
+    name = topic(partitions=2, config=ANY_TIME)
+    stamps = [T0 + 5, T0 + 9, T0 + 7, T0 + 20, T0 + 1]
+    stream = Stream(broker.bootstrap, name)
+    for stamp in stamps:
+        stream.send([stamp])
+    state = cluster.topic(name)
+    for asked in range(T0, T0 + 22):
+        expected = next(((o, t) for o, t in enumerate(stamps) if t >= asked), None)
+        found = cluster.offsets_at(state, {0: asked})[0]
+        assert (found and (found.offset, found.timestamp)) == expected
+    assert cluster.offsets_at(state, {0: T0, 1: T0})[1] is None
+    assert cluster.offsets_at(state, {}) == {}
+
+
+@pytest.mark.broker
+def test_the_configuration_of_a_topic_is_the_effective_one(cluster: Cluster, topic: TopicMaker) -> None:
+    config = cluster.topic_config(topic(config={"cleanup.policy": "compact"}))
+    assert config["cleanup.policy"] == "compact"
+    assert config["retention.ms"] == str(7 * 24 * 3600 * 1000)
+
+
+# --- what is not ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.broker
+def test_a_missing_topic_is_named_and_stays_missing(broker: Broker, cluster: Cluster) -> None:
+    for call in (cluster.topic, cluster.topic_config):
+        with pytest.raises(TopicMissingError, match="'no-such-topic' does not exist"):
+            call("no-such-topic")
+    assert "no-such-topic" not in broker.admin.list_topics(timeout=30).topics
+
+
+@pytest.mark.broker
+def test_a_topic_that_went_away_since_it_was_described_may_be_asked_for_again(cluster: Cluster) -> None:
+    with pytest.raises(BrokerUnreachableError, match="last stable offsets of topic 'no-such-topic'"):
+        cluster.last_stable_offsets(TopicState("no-such-topic", "x" * 22, (0, 1)))
+
+
+def test_an_illegal_name_is_refused_before_anything_is_asked() -> None:
+    cluster = Cluster.connect(ClientSettings("127.0.0.1:1"), timeout=AGES)
+    for call in (cluster.topic, cluster.topic_config):
+        with pytest.raises(TopicNameError):
+            call("a/b")
+
+
+def test_a_closed_port_is_unreachable_within_the_time_allowed() -> None:
+    began = time.monotonic()
+    with pytest.raises(BrokerUnreachableError, match=r"describing topic 't'.*KAFKA_BOOTSTRAP_SERVERS"):
+        Cluster.connect(ClientSettings("127.0.0.1:1"), timeout=1.0).topic("t")
+    assert time.monotonic() - began < AGES
+
+
+def test_a_broker_that_never_answers_is_unreachable_within_the_time_allowed(silent: str) -> None:
+    cluster = Cluster.connect(ClientSettings(silent), timeout=float(AGES)).with_deadline(time.monotonic() + 1.0)
+    for call in (cluster.topic, lambda t: cluster.last_stable_offsets(TopicState(t, "x" * 22, (0,)))):
+        with pytest.raises(BrokerUnreachableError, match="no Kafka broker answered within 1 s"):
+            call("t")
+
+
+def test_a_deadline_that_has_passed_asks_nothing_more() -> None:
+    class Untouchable:
+        def __getattr__(self, name: str) -> Any:
+            pytest.fail(f"asked for {name}")
+
+    cluster = Cluster(Untouchable()).with_deadline(time.monotonic())
+    for call in (lambda: cluster.topic("t"), lambda: cluster.log_starts(TopicState("t", "x" * 22, (0,)))):
+        with pytest.raises(BrokerUnreachableError, match="used up"):
+            call()
+
+
+# --- refusals that one plain broker cannot be brought to ------------------------------------------------------------
+
+
+class Answering:
+    """An admin client whose look-ups fail as set, by partition; None succeeds."""
+
+    def __init__(self, failures: dict[int, int | None]) -> None:
+        self.failures = failures
+
+    def list_offsets(self, asked: dict[TopicPartition, Any], **_: Any) -> dict[TopicPartition, Future[Any]]:
+        return {where: self._answer(self.failures[where.partition]) for where in asked}
+
+    def describe_topics(self, topics: Any, **_: Any) -> dict[str, Future[Any]]:
+        return {"t": self._answer(self.failures[0])}
+
+    def _answer(self, failure: int | None) -> Future[Any]:
+        answer: Future[Any] = Future()
+        if failure is None:
+            answer.set_result(type("Info", (), {"offset": 5, "leader_epoch": 1, "timestamp": -1}))
+        else:
+            answer.set_exception(KafkaException(KafkaError(failure)))
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, BrokerRefusedError),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, BrokerRefusedError),
+        (KafkaError._AUTHENTICATION, BrokerRefusedError),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, TopicMissingError),
+        (KafkaError.UNKNOWN_TOPIC_ID, TopicMissingError),
+        (KafkaError._UNKNOWN_TOPIC, TopicMissingError),
+        (KafkaError.REQUEST_TIMED_OUT, BrokerUnreachableError),
+        (KafkaError._ALL_BROKERS_DOWN, BrokerUnreachableError),
+        (KafkaError._TIMED_OUT, BrokerUnreachableError),
+        (KafkaError.LEADER_NOT_AVAILABLE, BrokerUnreachableError),
+    ],
+)
+def test_each_refusal_has_the_error_that_says_what_to_do(code: int, error: type[Exception]) -> None:
+    cluster = Cluster(Answering({0: code}))
+    with pytest.raises(error):
+        cluster.topic("t")
+    with pytest.raises(error):
+        cluster.log_starts(TopicState("t", "x" * 22, (0,)))
+
+
+def test_a_partition_without_a_leader_is_left_out_and_the_others_answer() -> None:
+    state = TopicState("t", "x" * 22, (0, 1, 2))
+    some = Cluster(Answering({0: None, 1: KafkaError.LEADER_NOT_AVAILABLE, 2: None}))
+    assert offsets(some.last_stable_offsets(state)) == {0: 5, 2: 5}
+    refused = Cluster(Answering({0: None, 1: KafkaError.TOPIC_AUTHORIZATION_FAILED, 2: None}))
+    with pytest.raises(BrokerRefusedError):
+        refused.last_stable_offsets(state)

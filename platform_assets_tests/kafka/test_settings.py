@@ -1,0 +1,134 @@
+"""Client settings: only what is known to be safe is taken, and no value is ever shown."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+
+from platform_assets.errors import ConfigurationError
+from platform_assets.kafka.settings import ClientSettings
+
+SECRET = "s3cr3t-canary"
+SASL = {
+    "KAFKA_BOOTSTRAP_SERVERS": "a:1,b:2",
+    "KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+    "KAFKA_SASL_MECHANISM": "SCRAM-SHA-512",
+    "KAFKA_SASL_USERNAME": "alice",
+    "KAFKA_SASL_PASSWORD": SECRET,
+    "KAFKA_SSL_CA_LOCATION": "/etc/ca.pem",
+    "HOME": "/home/alice",
+}
+
+
+def test_settings_come_from_the_environment_by_the_usual_rule() -> None:
+    settings = ClientSettings.from_environment(SASL)
+    assert settings.bootstrap_servers == "a:1,b:2"
+    assert settings.options == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "alice",
+        "sasl.password": SECRET,
+        "ssl.ca.location": "/etc/ca.pem",
+    }
+    assert ClientSettings.from_environment(SASL, "c:3").librdkafka()["bootstrap.servers"] == "c:3"
+
+
+def test_other_variables_that_begin_with_kafka_are_left_alone() -> None:
+    """A machine has its own: KAFKA_HOME, KAFKA_OPTS, KAFKA_HEAP."""
+    settings = ClientSettings.from_environment({"KAFKA_HOME": "/opt", "KAFKA_HEAP": "1g", "KAFKA_PORT": "1"}, "a:1")
+    assert settings.options == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL", "KAFKA_SASL_JAAS_CONFIG", "KAFKA_SASL_LOGIN_CALLBACK_HANDLER_CLASS",
+        "KAFKA_SSL_ENGINE_FACTORY_CLASS", "KAFKA_SSL_PASSWORD", "KAFKA_SECURITY_PROVIDERS", "KAFKA_CLIENT_DNS_LOOKUP",
+    ],
+)  # fmt: skip
+def test_a_setting_that_is_not_known_to_be_safe_is_refused_without_its_value(name: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        ClientSettings.from_environment({name: SECRET}, "a:1")
+    assert name in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"group.id": "x"}, {"plugin.library.paths": "/x"}, {"enable.auto.commit": "true"}])
+def test_options_outside_the_list_are_refused_however_they_come(options: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="not allowed"):
+        ClientSettings("a:1", options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"security.protocol": SECRET}, "KAFKA_SECURITY_PROTOCOL must be one of"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": SECRET}, "KAFKA_SASL_MECHANISM must be one of"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}, "KAFKA_SASL_MECHANISM must be one of"),
+        ({"security.protocol": "SASL_PLAINTEXT", "sasl.password": SECRET}, "KAFKA_SASL_USERNAME"),
+        ({"security.protocol": "SASL_PLAINTEXT", "sasl.username": SECRET}, "KAFKA_SASL_PASSWORD"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_and_not_shown(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        ClientSettings("a:1", options)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("servers", ["", "  "])
+def test_no_broker_is_an_error_that_names_the_variable(servers: str) -> None:
+    with pytest.raises(ConfigurationError, match="set KAFKA_BOOTSTRAP_SERVERS"):
+        ClientSettings.from_environment({"KAFKA_BOOTSTRAP_SERVERS": servers})
+
+
+def test_no_secret_is_in_a_repr_or_a_traceback() -> None:
+    settings = ClientSettings.from_environment(SASL)
+    assert SECRET not in f"{settings!r} {settings}"
+    try:
+        ClientSettings(settings.bootstrap_servers, {**settings.options, "nonsense": SECRET})
+    except ConfigurationError as e:
+        assert SECRET not in "".join(traceback.format_exception(e))
+    else:
+        pytest.fail("accepted nonsense")
+
+
+def test_the_java_client_gets_the_same_in_its_own_words() -> None:
+    assert ClientSettings.from_environment(SASL).java() == {
+        "bootstrap.servers": "a:1,b:2",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        f'username="alice" password="{SECRET}";',
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/etc/ca.pem",
+    }
+
+
+def test_a_password_cannot_break_out_of_its_quotes() -> None:
+    """Nor does it end up in any form but the double-quoted one, which is the one that Kafka's redaction matches."""
+    options = {"security.protocol": "sasl_ssl", "sasl.username": "a", "sasl.password": 'x" y="\\'}
+    java = ClientSettings("a:1", options).java()
+    assert java["sasl.mechanism"] == "PLAIN"
+    assert java["sasl.jaas.config"].endswith('username="a" password="x\\" y=\\"\\\\";')
+
+
+def test_mutual_tls_and_an_endpoint_check_that_is_off() -> None:
+    options = {
+        "security.protocol": "SSL",
+        "ssl.key.location": "/k.pem",
+        "ssl.key.password": "p",
+        "ssl.endpoint.identification.algorithm": "none",
+        "client.id": "me",
+    }
+    java = ClientSettings("a:1", options).java()
+    assert java == {
+        "bootstrap.servers": "a:1",
+        "security.protocol": "SSL",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": "/k.pem",
+        "ssl.key.password": "p",
+        "ssl.endpoint.identification.algorithm": "",
+        "client.id": "me",
+    }
+    assert ClientSettings("a:1", options).librdkafka() == {"bootstrap.servers": "a:1", **options}

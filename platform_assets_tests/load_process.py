@@ -1,0 +1,136 @@
+"""A run in a process of its own, for tests that race or kill it.
+
+`python -m platform_assets_tests.load_process '{"topic": …, "root": …, "closed": …, "key": …}'`, with the brokers and
+the Spark server in the environment. Its last line of output is a JSON object that says what came of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from infra.home import CHECKOUT
+from platform_assets_tests.loads import TopicLake
+
+
+class LoadProcess:
+    """Such a process, as its parent has it. With `hold`, it waits for `go` just before it would write."""
+
+    def __init__(self, lake: TopicLake, key: str, remote: str, *, hold: bool = False, dagster: bool = False) -> None:
+        settings = {
+            "topic": lake.topic,
+            "root": str(lake.root),
+            "closed": lake.closed.isoformat(),
+            "records_per_file": lake.records_per_file,
+            "key": key,
+            "hold": hold,
+            "dagster": dagster,
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "platform_assets_tests.load_process", json.dumps(settings)],
+            cwd=CHECKOUT,
+            env={**os.environ, "KAFKA_BOOTSTRAP_SERVERS": lake.bootstrap, "SPARK_REMOTE": remote},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._stdin, self._stdout = self.process.stdin, self.process.stdout
+
+    def wait_for_hold(self) -> None:
+        """Return once it waits."""
+        assert self._stdout.readline() == "holding\n"
+
+    def go(self) -> None:
+        """Let it write."""
+        self._stdin.write("go\n")
+        self._stdin.flush()
+
+    def result(self, seconds: float = 120) -> dict[str, Any]:
+        """What came of it, once it has ended."""
+        output, _ = self.process.communicate(timeout=seconds)
+        found: dict[str, Any] = json.loads(output.splitlines()[-1])
+        assert self.process.returncode == ("error" in found)
+        return found
+
+    def kill(self) -> None:
+        """End it as the system would: no handler runs."""
+        self.process.kill()
+        self.process.communicate(timeout=30)
+
+
+def _hold() -> None:
+    """Wait for the parent's word at the last moment before a load writes."""
+    from platform_assets.lake import raw
+
+    write = raw.overwrite_window
+
+    def held(*arguments: Any) -> Any:
+        print("holding", flush=True)
+        sys.stdin.readline()
+        return write(*arguments)
+
+    raw.overwrite_window = held
+
+
+def _load(settings: Mapping[str, Any]) -> dict[str, Any]:
+    from platform_assets.lake.session import connect
+
+    lake = TopicLake(
+        os.environ["KAFKA_BOOTSTRAP_SERVERS"],
+        settings["topic"],
+        Path(settings["root"]),
+        lambda: connect(os.environ["SPARK_REMOTE"]),
+        settings["records_per_file"],
+        datetime.fromisoformat(settings["closed"]),
+    )
+    loaded = lake.load(settings["key"])
+    return {"outcome": loaded.outcome, "rows": loaded.receipt.rows, "kind": loaded.receipt.kind}
+
+
+def _materialize(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same through Dagster, with its own retries."""
+    import dagster as dg
+
+    from platform_assets_tests.runs_of import declared, materialize
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = materialize(
+            declared(settings["topic"], settings["records_per_file"]),
+            os.environ["KAFKA_BOOTSTRAP_SERVERS"],
+            Path(settings["root"]),
+            os.environ["SPARK_REMOTE"],
+            [settings["key"]],
+            instance,
+        )
+        events = [e.event_type_value for e in result.all_events]
+        found: dict[str, Any] = {"success": result.success, "retries": events.count("STEP_UP_FOR_RETRY")}
+        if not result.success:
+            found["error"] = str(result.get_step_failure_events()[0].step_failure_data.error)
+        return found
+
+
+def main() -> int:
+    """Load one window and say what came of it."""
+    settings = json.loads(sys.argv[1])
+    if settings["hold"]:
+        _hold()
+    try:
+        found = _materialize(settings) if settings["dagster"] else _load(settings)
+    except Exception as e:  # noqa: BLE001 - whatever it is, the parent is told
+        traceback.print_exc()
+        found = {"error": type(e).__name__, "message": str(e)}
+    print(json.dumps(found), flush=True)
+    return int("error" in found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""Records on a real topic, for tests of what is cut: timestamps as told, and transactions that are left open."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import NewTopic
+
+from platform_assets.errors import TopicMissingError
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets_tests.loads import Record, send, wait_until
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker
+
+ANY_TIME = {
+    "retention.ms": "-1",
+    "message.timestamp.after.max.ms": str(2**63 - 1),
+    "message.timestamp.before.max.ms": str(2**63 - 1),
+}
+"""Configuration of a topic that takes records of any age and keeps them."""
+
+
+@dataclass
+class Stream:
+    """One topic of a broker."""
+
+    bootstrap: str
+    topic: str
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """A client of its own."""
+        return Cluster.connect(ClientSettings(self.bootstrap))
+
+    def send(self, stamps: Iterable[int], partition: int = 0) -> None:
+        """One record for each timestamp (ms), in this order."""
+        send(Producer({"bootstrap.servers": self.bootstrap}), self.topic, _records(stamps, partition))
+
+    def ends(self) -> dict[int, int]:
+        """High watermarks, open transactions included."""
+        return {p: f.offset for p, f in self.cluster.high_watermarks(self.cluster.topic(self.topic)).items()}
+
+    def stable(self) -> dict[int, int]:
+        """Last stable offsets."""
+        return {p: f.offset for p, f in self.cluster.last_stable_offsets(self.cluster.topic(self.topic)).items()}
+
+    def open_transaction(self, stamps: Iterable[int], partition: int = 0) -> OpenTransaction:
+        """Records of a transaction that is neither committed nor aborted yet."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": str(uuid.uuid4())})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        send(producer, self.topic, _records(stamps, partition))
+        return OpenTransaction(self, producer, partition)
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction under way in one partition."""
+
+    stream: Stream
+    producer: Producer
+    partition: int
+
+    def end(self, *, commit: bool) -> None:
+        """Commit or abort, and wait for the marker: the coordinator answers before it has written it."""
+        before = self.stream.ends()[self.partition]
+        if commit:
+            self.producer.commit_transaction(30)
+        else:
+            self.producer.abort_transaction(30)
+        wait_until("the marker is written", lambda: self.stream.ends()[self.partition] > before)
+
+
+def create_again(broker: Broker, name: str) -> None:
+    """Delete a topic and create it anew. A deletion ends some time after its answer, so creation is tried until let."""
+    cluster = Cluster.connect(ClientSettings(broker.bootstrap))
+    former = cluster.topic(name).topic_id
+    broker.admin.delete_topics([name])[name].result(30)
+
+    def created() -> bool:
+        try:
+            broker.admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+        except KafkaException as e:
+            if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False
+        return True
+
+    def known() -> bool:
+        try:
+            return cluster.topic(name).topic_id != former
+        except TopicMissingError:
+            return False
+
+    wait_until("the topic may be created again", created)
+    wait_until("the new topic is known", known)
+
+
+def _records(stamps: Iterable[int], partition: int) -> list[Record]:
+    return [Record(partition=partition, timestamp=t) for t in stamps]
