@@ -10,6 +10,9 @@ UV_VERSION := 0.13.8
 # Relative paths only, so that a folder name with a space in it does no harm.
 UV = $$(command -v uv || echo .platform/uv/bin/uv)
 ARGS ?=
+# Certificates that the system trusts are trusted here too, as behind a company's proxy.
+export UV_SYSTEM_CERTS ?= true
+export UV_NATIVE_TLS ?= true
 
 .PHONY: help
 help: ## List the commands

@@ -275,17 +275,6 @@ class FilesLostError(LoadError):
         )
 
 
-class TableIntactError(LoadError):
-    """A re-load was refused because Kafka no longer has the records, and the table needs none."""
-
-    def __init__(self, topic: str, window: str, rows: int, cause: str) -> None:
-        self.topic, self.window = topic, window
-        super().__init__(
-            f"window {window} of raw/{topic} was not loaded again, and nothing needs doing: the table still holds all "
-            f"{rows} rows as they were committed, proved by their digests. Kafka itself could not be compared: {cause}"
-        )
-
-
 class LostForGoodError(LoadError):
     """A damaged window that neither Kafka nor any past version of the table still has."""
 

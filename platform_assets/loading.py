@@ -26,12 +26,12 @@ from platform_assets.errors import (
     LostForGoodError,
     OffsetsExpiredError,
     ReloadDiffersError,
-    TableIntactError,
     Terminal,
     TimestampOverflowError,
     TopicRecreatedError,
     TruncationError,
     UnreadableTimestampError,
+    ranges_text,
 )
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
@@ -181,7 +181,10 @@ class Loader:
         Raises `cause` where the table is intact, and LostForGoodError where no version has the recorded rows.
         """
         if self._intact(sealed, receipt):
-            raise TableIntactError(sealed.topic, sealed.key, receipt.rows, str(cause)) from cause
+            if isinstance(cause, OffsetsExpiredError):
+                remedy = f"Nothing needs doing: the table still holds all {receipt.rows} rows, proved by their digests."
+                raise OffsetsExpiredError(sealed.topic, sealed.key, cause.lost, remedy) from cause
+            raise cause
         began = time.monotonic()
         for version in self._past_versions(sealed, receipt):
             try:
@@ -198,7 +201,8 @@ class Loader:
                 _log.info("version %d of %s is no way back: %s", version, receipt.table, e)
                 continue
             return Loaded(self._written_again(sealed, receipt, metadata, written, began), "restored")
-        raise LostForGoodError(sealed.topic, sealed.key, receipt.rows, str(cause)) from cause
+        gone = f"it no longer holds {ranges_text(cause.lost)}" if isinstance(cause, OffsetsExpiredError) else str(cause)
+        raise LostForGoodError(sealed.topic, sealed.key, receipt.rows, gone) from cause
 
     def _past_versions(self, sealed: SealedWindow, receipt: Receipt) -> Iterator[int]:
         """Versions in which the window had other files than now: that of the receipt, then the newest first."""

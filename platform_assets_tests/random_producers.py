@@ -10,7 +10,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -79,9 +79,8 @@ class RandomProducers:
 
     def _purged(self) -> Iterator[None]:
         """Gives up on what is in its queue (it has failed for certain) and on what is in flight (nobody can tell)."""
-        producer = self._producer(
-            **{"enable.idempotence": False, "retries": 0, "linger.ms": self._rng.choice((0, 1, 5))}
-        )
+        linger = self._rng.choice((0, 1, 5))
+        producer = self._producer(changes={"enable.idempotence": False, "retries": 0, "linger.ms": linger})
         attempts = self._produced(producer, self._rng.randint(20, 60))
         producer.poll(self._rng.choice((0, 0.001, 0.003)))
         producer.purge(in_queue=True, in_flight=True)
@@ -109,7 +108,7 @@ class RandomProducers:
         except KafkaException:
             self._settle(attempts, "unknown")
         else:
-            raise AssertionError("a fenced producer committed")
+            assert not attempts, "a fenced producer committed"  # a client with nothing to commit does not ask
 
     def _raced(self) -> Iterator[None]:
         """Commits while another with its name is started: one of the two is first."""
@@ -209,5 +208,5 @@ class RandomProducers:
         settings: dict[str, Any] = {"bootstrap.servers": self._bootstrap, "linger.ms": 1, "log_level": 2}
         return settings if name is None else {**settings, "transactional.id": name, "transaction.timeout.ms": 60_000}
 
-    def _producer(self, name: str | None = None, **more: Any) -> Producer:
-        return Producer({"enable.idempotence": True, **self._settings(name), **more})
+    def _producer(self, name: str | None = None, changes: Mapping[str, Any] | None = None) -> Producer:
+        return Producer({"enable.idempotence": True, **self._settings(name), **(changes or {})})

@@ -31,6 +31,7 @@ PARTITIONS = 3
 def close_windows(lk: TopicLake, minutes: int) -> None:
     """Let minutes pass: the newest edge is cut at the last stable offset, those before it by timestamp."""
     lk.closed += timedelta(minutes=minutes)
+    lk.ledger.create()
     sealing.seal(lk.declaration, lk.cluster, lk.ledger, lk.root, lk.closed, deadline=time.monotonic() + 30)
     assert lk.ledger.newest_edges([lk.topic])[lk.topic] == lk.closed
 

@@ -66,7 +66,7 @@ def test_loading_again_gives_the_same_rows_whatever_was_produced_since(lake: Lak
 
 def test_a_load_by_hand_needs_no_sensor(lake: LakeMaker) -> None:
     """It seals the window itself, by timestamp since nobody looked at the time, and the windows before it on the way."""
-    lk = lake()
+    lk = lake(config={"retention.ms": "-1"})
     lk.send(Record(str(i).encode(), timestamp=milliseconds(START) + i * 20_000) for i in range(12))
     lk.closed = START + timedelta(minutes=10)
     assert lk.load("2026-03-01-00:02").receipt.ranges == TopicRanges({0: OffsetRange(6, 9)})

@@ -103,12 +103,14 @@ def _axis(strip: Strip, width: int, y: int) -> Iterator[str]:
         yield f"<text x='0' y='{y}'>{escape(strip.sentence)}</text>"
         return
     each = f", {strip.windows_per_column:,} windows a column" if strip.windows_per_column > 1 else ""
-    if strip.windows == 1 or width < 300:
-        span = strip.first if strip.windows == 1 else f"{strip.first} to {strip.last}"
-        yield f"<text x='{_GUTTER}' y='{y}'>window {escape(span)}</text>".replace("window ", "windows ", strip.windows > 1)
-        return
-    yield f"<text x='{_GUTTER}' y='{y}'>window {escape(strip.first)}</text>"
-    yield f"<text x='{_GUTTER + width}' y='{y}' text-anchor='end'>to {escape(strip.last)}{each}</text>"
+    first, last = escape(strip.first), escape(strip.last)
+    if strip.windows == 1:
+        yield f"<text x='{_GUTTER}' y='{y}'>window {first}</text>"
+    elif width < _LETTER_WIDTH * (len(strip.first) + len(strip.last) + len(each) + 20):
+        yield f"<text x='{_GUTTER}' y='{y}'>windows {first} to {last}{each}</text>"
+    else:
+        yield f"<text x='{_GUTTER}' y='{y}'>window {first}</text>"
+        yield f"<text x='{_GUTTER + width}' y='{y}' text-anchor='end'>to {last}{each}</text>"
 
 
 def _legend(strip: Strip, y: int) -> Iterator[tuple[int, str]]:

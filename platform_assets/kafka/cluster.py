@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, PlatformError, TopicMissingError
@@ -38,6 +38,9 @@ _PARTITION_OUT_OF_REACH = _UNREACHABLE | {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.REPLICA_NOT_AVAILABLE,
     KafkaError.OFFSET_NOT_AVAILABLE,
+    # What the client knows of the leader is older than the broker, or newer: it asks anew next time.
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError._UNKNOWN_PARTITION,
     # "No leaders found": of no partition, or the topic went away since it was described.
     KafkaError._NOENT,
@@ -151,6 +154,10 @@ class Cluster:
                 if e.args[0].code() not in _PARTITION_OUT_OF_REACH:
                     raise self._translated(e, doing, topic.name) from e
                 unreachable = e
+                continue
+            if info.offset == OFFSET_INVALID:
+                # librdkafka says so, and gives no error, where the request timed out.
+                unreachable = KafkaException(KafkaError(KafkaError._TIMED_OUT, "timed out"))
                 continue
             found[where.partition] = FoundOffset(info.offset, info.leader_epoch, info.timestamp)
         if not found and unreachable is not None:
