@@ -33,6 +33,10 @@ lint: install ## Check format, style, types, and that the lock follows pyproject
 	@$(BIN)/mypy
 	@$(MAKE) --no-print-directory lock-check
 
+.PHONY: semantics
+semantics: install ## Run three loaders through the same crashes, and write what each lost and doubled
+	@$(BIN)/python -m platform_assets_tests.semantics $(ARGS)
+
 .PHONY: format
 format: install ## Format the code
 	@$(BIN)/ruff format .

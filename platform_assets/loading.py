@@ -15,8 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-import numpy as np
-
 from platform_assets import sealing
 from platform_assets.declaration import TopicDeclaration
 from platform_assets.errors import (
@@ -39,8 +37,9 @@ from platform_assets.kafka.timestamps import unreadable_records
 from platform_assets.lake import failures, raw, rows, tablelog
 from platform_assets.lake.tablelog import LoadCommit, LoadMetadata
 from platform_assets.ledger import Ledger
-from platform_assets.ledger_entries import PartitionReceipt, Receipt, SealedWindow
-from platform_assets.offsets import Cut, OffsetRange, dense_digest
+from platform_assets.ledger_entries import Receipt, SealedWindow
+from platform_assets.offsets import Cut, OffsetRange
+from platform_assets.receipts import empty_receipt, receipt_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -130,7 +129,7 @@ class Loader:
             raise ReloadDiffersError(
                 sealed.topic, sealed.key, f"Spark reported a commit, and the log has none of load {metadata.load_id}"
             )
-        return Loaded(self._record(self._receipt(sealed, commit, measured, began)), "loaded")
+        return Loaded(self._record(self._receipt(commit, measured, began)), "loaded")
 
     # --- re-load ----------------------------------------------------------------------------------------------
 
@@ -222,7 +221,7 @@ class Loader:
         commit = tablelog.find_load(self.table, metadata.load_id)
         if commit is None or not _same(written, receipt):
             raise ReloadDiffersError(sealed.topic, sealed.key, "the rows changed while they were written")
-        again = self._receipt(sealed, commit, written, began)
+        again = self._receipt(commit, written, began)
         # The same offsets have the same holes: what was proved of them stays proved.
         return self._record(replace(again, holes=receipt.holes, proved_by=receipt.proved_by))
 
@@ -278,7 +277,7 @@ class Loader:
         began = time.monotonic()
         measured = self._measured_at(sealed, commit.version)
         _log.info("window %s was committed as version %d and not in the ledger", sealed.key, commit.version)
-        return self._record(self._receipt(sealed, commit, measured, began))
+        return self._record(self._receipt(commit, measured, began))
 
     def _check_log(
         self,
@@ -359,76 +358,19 @@ class Loader:
         first = self.ledger.cuts(topic, end=self.declaration.first_edge) or self.ledger.cuts(topic)
         return first[0].edge, first[0].cut
 
-    def _receipt(self, sealed: SealedWindow, commit: LoadCommit, measured: raw.Measured, began: float) -> Receipt:
-        actions = tablelog.file_actions(self.table, commit.version)
-        files = tablelog.window_files(actions).get(sealed.key, tablelog.NO_FILES)
-        found = rows.from_statistics(tablelog.statistics(actions, sealed.key))
-        if found is None:
-            found = rows.partition_rows(self.table, sealed.key, commit.version)
-        # As many rows as offsets, and the digest that just these offsets have: no hole and no duplicate is possible.
-        dense = measured.rows == sealed.ranges.size and measured.offsets == dense_digest(sealed.ranges)
-        return Receipt(
-            table=self.declaration.raw_table,
-            topic=sealed.topic,
-            topic_id=sealed.topic_id,
-            generation=sealed.generation,
-            window=sealed.window,
+    def _receipt(self, commit: LoadCommit, measured: raw.Measured, began: float) -> Receipt:
+        return receipt_of(
+            self.lake_root,
+            self.declaration.raw_table,
+            commit,
+            measured,
             kind="load" if commit.metadata.run_id == self.run_id else "rebuilt",
-            partitions={p: partition_receipt(r, found.get(p)) for p, r in sealed.ranges.items()},
-            offsets_digest=measured.offsets.total,
-            content_digest=measured.content.total,
-            duplicates=0 if dense else self._duplicates(sealed, commit),
-            holes={} if dense else None,
-            proved_by="load digest" if dense else None,
-            proved_at=datetime.now(UTC) if dense else None,
-            bytes=files.bytes,
-            table_version=commit.version,
-            files_digest=files.digest,
-            load_id=commit.metadata.load_id,
-            run_id=commit.metadata.run_id,
-            seconds=round(time.monotonic() - began, 3),
+            seconds=time.monotonic() - began,
         )
-
-    def _duplicates(self, sealed: SealedWindow, commit: LoadCommit) -> int:
-        """Number of rows that share their offset with another, by reading the window's offsets back."""
-        found = rows.offsets_of(self.table, sealed.key, commit.version)
-        return sum(len(offsets) - len(np.unique(offsets)) for offsets in found.values())
 
     def _record(self, receipt: Receipt) -> Receipt:
         self.ledger.record_receipts([receipt])
         return receipt
-
-
-def partition_receipt(r: OffsetRange, found: rows.PartitionRows | None) -> PartitionReceipt:
-    """The receipt of one partition's range `r`, of which `found` rows are in the table."""
-    if found is None:
-        return PartitionReceipt(r, 0, None, None)
-    return PartitionReceipt(r, found.rows, found.first_offset, found.last_offset)
-
-
-def empty_receipt(sealed: SealedWindow, run_id: str) -> Receipt:
-    """The receipt of a window without offsets, which is loaded without a run: nothing can be missing."""
-    return Receipt(
-        table=f"raw/{sealed.topic}",
-        topic=sealed.topic,
-        topic_id=sealed.topic_id,
-        generation=sealed.generation,
-        window=sealed.window,
-        kind="empty",
-        partitions={p: PartitionReceipt(r, 0, None, None) for p, r in sealed.ranges.items()},
-        offsets_digest=0,
-        content_digest=0,
-        duplicates=0,
-        holes={},
-        proved_by="no offsets",
-        proved_at=datetime.now(UTC),
-        bytes=0,
-        table_version=None,
-        files_digest=tablelog.NO_FILES.digest,
-        load_id=str(uuid.uuid4()),
-        run_id=run_id,
-        seconds=0.0,
-    )
 
 
 def _same(measured: raw.Measured, receipt: Receipt) -> bool:

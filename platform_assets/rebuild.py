@@ -22,8 +22,8 @@ from platform_assets.lake import raw, rows, tablelog
 from platform_assets.lake.tablelog import LoadCommit, LoadMetadata
 from platform_assets.ledger import Ledger
 from platform_assets.ledger_entries import Receipt, RecordedCut
-from platform_assets.loading import empty_receipt, partition_receipt
 from platform_assets.offsets import Cut, TopicRanges
+from platform_assets.receipts import empty_receipt, receipt_of
 from platform_assets.windows import Window, closed_edges, edge_of, edges_from, key_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def rebuild(
     empty = [w for w in ledger.windows(declaration.topic) if not w.ranges.size and w.key not in known]
     ledger.record_receipts([empty_receipt(w, "") for w in empty])
     lacking = [load for load in loads if load.metadata.window.key not in known]
-    receipts = [_receipt(declaration, table, load, spark) for load in lacking]
+    receipts = [_receipt(declaration, lake_root, load, spark) for load in lacking]
     ledger.record_receipts(receipts)
     return Rebuilt(declaration.topic, len(cuts), len(receipts), merged)
 
@@ -182,29 +182,10 @@ def _check_agree(topic: str, ledger: Ledger, loads: Sequence[LoadCommit]) -> Non
 
 
 def _receipt(
-    declaration: TopicDeclaration, table: Path, load: LoadCommit, spark: Callable[[], SparkSession]
+    declaration: TopicDeclaration, lake_root: Path, load: LoadCommit, spark: Callable[[], SparkSession]
 ) -> Receipt:
+    table = lake_root / declaration.raw_table
     began = time.monotonic()
-    m = load.metadata
-    key = m.window.key
-    measured = raw.measure(raw.window_frame(spark(), table, key, load.version))
-    files = tablelog.files_of(table, key, load.version)
-    found = rows.read_window(table, key, load.version)
-    return Receipt(
-        table=declaration.raw_table,
-        topic=m.topic,
-        topic_id=m.topic_id,
-        generation=m.generation,
-        window=m.window,
-        kind="rebuilt",
-        partitions={p: partition_receipt(r, found.partitions.get(p)) for p, r in m.ranges.items()},
-        offsets_digest=measured.offsets.total,
-        content_digest=measured.content.total,
-        duplicates=sum(r.size for parts in found.duplicates.values() for r in parts),
-        bytes=files.bytes,
-        table_version=load.version,
-        files_digest=files.digest,
-        load_id=m.load_id,
-        run_id=m.run_id,
-        seconds=round(time.monotonic() - began, 3),
-    )
+    measured = raw.measure(raw.window_frame(spark(), table, load.metadata.window.key, load.version))
+    seconds = time.monotonic() - began
+    return receipt_of(lake_root, declaration.raw_table, load, measured, kind="rebuilt", seconds=seconds)

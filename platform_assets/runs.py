@@ -49,8 +49,13 @@ def windows_in_flight(
 
 
 def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> frozenset[str] | None:
-    """Those of `keys` that `run` loads into `table`; None for a run that loads nothing into it."""
-    if table not in (run.asset_selection or ()):
+    """Those of `keys` that `run` loads into `table`; None for a run that loads nothing into it.
+
+    A job that somebody defined over assets names no selection in its runs: it may load any table.
+    """
+    if run.asset_selection is not None and table not in run.asset_selection:
+        return None
+    if run.asset_selection is None and run.asset_check_selection:
         return None
     first = run.tags.get(ASSET_PARTITION_RANGE_START_TAG, run.tags.get(PARTITION_NAME_TAG, ""))
     last = run.tags.get(ASSET_PARTITION_RANGE_END_TAG, first)

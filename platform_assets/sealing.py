@@ -207,7 +207,9 @@ def _first_cut(cluster: Cluster, state: TopicState, edge: datetime) -> RecordedC
     missing = sorted(set(state.partitions) - set(starts))
     if missing:
         raise BrokerUnreachableError(
-            f"looking up the log start of topic {state.name!r}", 0, f"partitions {missing} have no leader"
+            f"looking up the log start of topic {state.name!r}",
+            cluster.timeout,
+            f"partitions {missing} have no leader",
         )
     return RecordedCut(
         state.name,

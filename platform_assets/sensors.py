@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
@@ -21,8 +22,8 @@ from platform_assets.declaration import TopicDeclaration
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger import Ledger
 from platform_assets.ledger_entries import Receipt, SealedWindow
-from platform_assets.loading import empty_receipt
 from platform_assets.names import identifier, raw_key, topic_key
+from platform_assets.receipts import empty_receipt
 from platform_assets.resources import KafkaResource, LakeResource
 
 _CURSOR_VERSION = 1
@@ -134,12 +135,15 @@ def sealed_event(window: SealedWindow) -> dg.AssetMaterialization:
 def _run_request(d: TopicDeclaration, request: requests.LoadRequest, generation: int) -> dg.RunRequest:
     run_key = request.run_key(d.raw_table, generation)
     # All but the deep audit, which has a schedule of its own.
-    checks = [dg.AssetCheckKey(raw_key(d.topic), name) for name in CHECKS]
+    selected: dict[str, Any] = {
+        "asset_selection": [raw_key(d.topic)],
+        "asset_check_keys": [dg.AssetCheckKey(raw_key(d.topic), name) for name in CHECKS],
+    }
     if request.first == request.last:
-        return dg.RunRequest(run_key, partition_key=request.first, asset_check_keys=checks)
+        return dg.RunRequest(run_key, partition_key=request.first, **selected)
     return dg.RunRequest(
         run_key,
-        asset_check_keys=checks,
+        **selected,
         tags={ASSET_PARTITION_RANGE_START_TAG: request.first, ASSET_PARTITION_RANGE_END_TAG: request.last},
     )
 

@@ -13,6 +13,7 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from platform_assets.checks.description import plain
 from platform_assets.declaration import TopicDeclaration
 from platform_assets.errors import PlatformError
 from platform_assets.kafka.cluster import Cluster
@@ -204,5 +205,5 @@ def _checks(instance: dg.DagsterInstance | None, topic: str, names: tuple[str, .
             found.append(CheckStatus(key.name, None, None, "never evaluated"))
             continue
         at = datetime.fromtimestamp(record.create_timestamp, UTC).isoformat(timespec="seconds")
-        found.append(CheckStatus(key.name, evaluation.passed, at, evaluation.description or ""))
+        found.append(CheckStatus(key.name, evaluation.passed, at, plain(evaluation.description or "")))
     return tuple(found)

@@ -6,6 +6,7 @@ import os
 import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from infra.broker import BrokerSettings
 from infra.home import CHECKOUT, Home
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
-from platform_assets_tests.loads import TopicLake, wait_until
+from platform_assets_tests.loads import START, TopicLake, wait_until
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -115,23 +116,24 @@ def topic(broker: Broker) -> TopicMaker:
             [NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))]
         )
         created[name].result(30)
-        # The controller answers before the broker knows the topic.
-        wait_until(f"topic {name} is known", lambda: _is_known(broker.admin, name))
+        # The controller answers before the broker knows the topic and leads its partitions.
+        wait_until(f"topic {name} is led", lambda: _is_led(broker, name, partitions))
         return name
 
     return make
 
 
-def _is_known(admin: AdminClient, topic: str) -> bool:
-    from confluent_kafka import KafkaError, KafkaException, TopicCollection
+def _is_led(broker: Broker, topic: str, partitions: int) -> bool:
+    from confluent_kafka import KafkaException, TopicPartition
+    from confluent_kafka.admin import AdminClient, OffsetSpec
 
+    # A new client each time: one that was told "no leader" goes on believing it for a minute.
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
+    asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
     try:
-        admin.describe_topics(TopicCollection([topic]), request_timeout=10)[topic].result(30)
-    except KafkaException as e:
-        if e.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise
+        return all(f.result(30).offset == 0 for f in admin.list_offsets(asked, request_timeout=10).values())
+    except KafkaException:
         return False
-    return True
 
 
 @pytest.fixture(scope="session")
@@ -170,16 +172,18 @@ def connection(spark_remote: str) -> Callable[[], ConnectSession]:
 
 
 @pytest.fixture
-def lake(
-    broker: Broker, topic: TopicMaker, connection: Callable[[], ConnectSession], tmp_path: Path
-) -> LakeMaker:
+def lake(broker: Broker, topic: TopicMaker, connection: Callable[[], ConnectSession], tmp_path: Path) -> LakeMaker:
     """Makes a topic with a lake of its own: `lake(partitions=2, config={...}, records_per_file=1_000)`."""
 
     def make(
-        *, partitions: int = 1, config: Mapping[str, str] | None = None, records_per_file: int = 200_000
+        *,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        records_per_file: int = 200_000,
+        start: datetime = START,
     ) -> TopicLake:
         name = topic(partitions=partitions, config=config)
-        return TopicLake(broker.bootstrap, name, tmp_path / "lake", connection, records_per_file)
+        return TopicLake(broker.bootstrap, name, tmp_path / "lake", connection, records_per_file, start=start)
 
     return make
 

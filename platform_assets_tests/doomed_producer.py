@@ -1,12 +1,15 @@
 """A transactional producer in a process of its own, to be killed: `python -m platform_assets_tests.doomed_producer`.
 
-Reads one line of JSON (settings, topic, records as [partition, text, timestamp]), then tells a line of JSON at each
-step: each delivery, "delivered", and after a line on standard input "committing" and "committed".
+Reads one line of JSON (settings, topic, records as [partition, text, timestamp], whether to die unheard), then tells a
+line of JSON at each step: each delivery, "delivered", and after a line on standard input "committing". What comes after
+its commit it tells nobody if it is to die unheard: it has committed then, and only Kafka knows.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from typing import Any
 
@@ -37,6 +40,8 @@ def main() -> None:
         return
     tell("committing")
     producer.commit_transaction(30)
+    if work["dies_unheard"]:
+        os.kill(os.getpid(), signal.SIGKILL)
     tell("committed")
 
 

@@ -21,13 +21,14 @@ from platform_assets_tests.loads import TopicLake
 
 
 class LoadProcess:
-    """Such a process, as its parent has it. With `hold`, it waits for `go` just before it would write."""
+    """Such a process, as its parent has it; it ends with the block. With `hold`, it waits for `go` before it writes."""
 
     def __init__(self, lake: TopicLake, key: str, remote: str, *, hold: bool = False, dagster: bool = False) -> None:
         settings = {
             "topic": lake.topic,
             "root": str(lake.root),
             "closed": lake.closed.isoformat(),
+            "start": lake.start.isoformat(),
             "records_per_file": lake.records_per_file,
             "key": key,
             "hold": hold,
@@ -44,6 +45,13 @@ class LoadProcess:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._stdin, self._stdout = self.process.stdin, self.process.stdout
+
+    def __enter__(self) -> LoadProcess:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.process.returncode is None:
+            self.kill()
 
     def wait_for_hold(self) -> None:
         """Return once it waits."""
@@ -81,18 +89,22 @@ def _hold() -> None:
     raw.overwrite_window = held
 
 
-def _load(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _lake(settings: Mapping[str, Any]) -> TopicLake:
     from platform_assets.lake.session import connect
 
-    lake = TopicLake(
+    return TopicLake(
         os.environ["KAFKA_BOOTSTRAP_SERVERS"],
         settings["topic"],
         Path(settings["root"]),
         lambda: connect(os.environ["SPARK_REMOTE"]),
         settings["records_per_file"],
         datetime.fromisoformat(settings["closed"]),
+        datetime.fromisoformat(settings["start"]),
     )
-    loaded = lake.load(settings["key"])
+
+
+def _load(settings: Mapping[str, Any]) -> dict[str, Any]:
+    loaded = _lake(settings).load(settings["key"])
     return {"outcome": loaded.outcome, "rows": loaded.receipt.rows, "kind": loaded.receipt.kind}
 
 
@@ -100,22 +112,13 @@ def _materialize(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The same through Dagster, with its own retries."""
     import dagster as dg
 
-    from platform_assets_tests.runs_of import declared, materialize
+    from platform_assets_tests.runs_of import failure_of, materialize
 
     with dg.DagsterInstance.ephemeral() as instance:
-        result = materialize(
-            declared(settings["topic"], settings["records_per_file"]),
-            os.environ["KAFKA_BOOTSTRAP_SERVERS"],
-            Path(settings["root"]),
-            os.environ["SPARK_REMOTE"],
-            [settings["key"]],
-            instance,
-        )
+        result = materialize(_lake(settings), os.environ["SPARK_REMOTE"], [settings["key"]], instance)
         events = [e.event_type_value for e in result.all_events]
         found: dict[str, Any] = {"success": result.success, "retries": events.count("STEP_UP_FOR_RETRY")}
-        if not result.success:
-            found["error"] = str(result.get_step_failure_events()[0].step_failure_data.error)
-        return found
+        return found if result.success else {**found, "error": "run failed", "message": failure_of(result)}
 
 
 def main() -> int:

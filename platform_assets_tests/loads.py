@@ -83,13 +83,15 @@ class TopicLake:
     spark: Callable[[], SparkSession]
     records_per_file: int = 200_000
     closed: datetime = START
+    start: datetime = START
 
     def __post_init__(self) -> None:
+        self.closed = max(self.closed, self.start)
         self.settings = ClientSettings(self.bootstrap)
         self.cluster = Cluster.connect(self.settings)
         self.ledger = Ledger(self.root)
         self.declaration = TopicDeclaration(
-            self.topic, EVERY_MINUTE, START, records_per_file=self.records_per_file
+            self.topic, EVERY_MINUTE, self.start, records_per_file=self.records_per_file
         )
 
     @property

@@ -14,7 +14,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -45,7 +46,7 @@ class Attempt:
 
 
 class RandomProducers:
-    """`run` sends; `sends` has what became of it. Each kind of producer is at work at least twice."""
+    """`run` sends; `sends` has what became of it. Every kind of producer is at work."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, rng: random.Random) -> None:
         self.sends: list[Send] = []
@@ -57,7 +58,8 @@ class RandomProducers:
         """Let all producers do their work, and call `stepped` after each step of one. No transaction is left open."""
         kinds: list[Callable[[], Iterator[None]]] = [
             *[self._plain] * 8, *[self._purged] * 3, *[self._committed] * 6, *[self._aborted] * 4,
-            *[self._fenced] * 3, *[self._raced] * 3, *[self._killed] * 3,
+            *[self._fenced] * 2, *[self._raced] * 2,
+            partial(self._killed, "delivered"), partial(self._killed, "committing"), partial(self._killed, "unheard"),
         ]  # fmt: skip
         self._rng.shuffle(kinds)
         active: list[Iterator[None]] = []
@@ -94,7 +96,7 @@ class RandomProducers:
         self._settle(attempts, "ok")
 
     def _aborted(self) -> Iterator[None]:
-        producer, attempts = yield from self._transaction()
+        producer, attempts = yield from self._transaction(least=1)
         producer.abort_transaction(30)
         self._settle(attempts, "failed")
 
@@ -121,12 +123,14 @@ class RandomProducers:
             raise error
         self._settle(attempts, "ok" if error is None else "unknown")
 
-    def _killed(self) -> Iterator[None]:
-        """Is killed in a transaction, before its commit or in it; the transaction hangs until it is started again."""
+    def _killed(self, when: Literal["delivered", "committing", "unheard"]) -> Iterator[None]:
+        """Is killed in a transaction: before its commit, in it, or after it and before it could say so.
+
+        Where the transaction is open it hangs, and the last stable offset with it, until the producer is started again.
+        """
         name = self._name()
         attempts = [self._attempt() for _ in range(self._rng.randint(2, 12))]
         by_value = {a.value.decode(): a for a in attempts}
-        until = self._rng.choice(("delivered", "committing", "committing"))
         child = subprocess.Popen(
             [sys.executable, "-m", "platform_assets_tests.doomed_producer"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT,
@@ -135,7 +139,12 @@ class RandomProducers:
             assert child.stdin is not None
             assert child.stdout is not None
             records = [(a.partition, a.value.decode(), a.timestamp) for a in attempts]
-            work = {"settings": self._settings(name), "topic": self._topic, "records": records}
+            work = {
+                "settings": self._settings(name),
+                "topic": self._topic,
+                "records": records,
+                "dies_unheard": when == "unheard",
+            }
             child.stdin.write(json.dumps(work) + "\n")
             child.stdin.flush()
             outcome: Outcome = "unknown"
@@ -143,7 +152,7 @@ class RandomProducers:
                 told = json.loads(line)
                 if told["step"] == "delivery":
                     by_value[told["value"]].offset = told["offset"]
-                elif told["step"] == until:
+                elif told["step"] == when:
                     child.kill()
                 elif told["step"] == "delivered":
                     child.stdin.write("commit\n")
@@ -159,12 +168,14 @@ class RandomProducers:
 
     # --- what they have in common ------------------------------------------------------------------------------
 
-    def _transaction(self, name: str | None = None) -> Generator[None, None, tuple[Producer, list[Attempt]]]:
+    def _transaction(
+        self, name: str | None = None, least: int = 0
+    ) -> Generator[None, None, tuple[Producer, list[Attempt]]]:
         producer = self._producer(name or self._name())
         producer.init_transactions(30)
         producer.begin_transaction()
         attempts: list[Attempt] = []
-        for _ in range(self._rng.randint(0, 3)):
+        for _ in range(self._rng.randint(least, 3)):
             attempts += self._sent(producer)
             yield
         return producer, attempts

@@ -145,9 +145,9 @@ def overwrite(lake_root: Path, window: SealedWindow, offsets: Offsets | None = N
 
 
 def loaded(
-    lake_root: Path, window: SealedWindow, offsets: Offsets | None = None, load_id: str | None = None
+    lake_root: Path, window: SealedWindow, offsets: Offsets | None = None, load_id: str | None = None, **more: Any
 ) -> Receipt:
-    """A whole load: the commit, and its receipt in the ledger."""
+    """A whole load: the commit, and its receipt in the ledger, in which `more` fields may be told otherwise."""
     name = load_id or f"load of {window.key}"
     overwrite(lake_root, window, offsets, name)
     path = lake_root / "raw" / window.topic
@@ -159,6 +159,7 @@ def loaded(
         load_id=name,
         bytes=files.bytes,
         files_digest=files.digest,
+        **more,
     )
     Ledger(lake_root).record_receipts([entry])
     return entry

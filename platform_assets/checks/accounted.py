@@ -29,7 +29,7 @@ def evaluate(e: Evaluation) -> Verdict:
     touched = [k for k in (*facts.touched, *facts.unreadable) if k in facts.recorded and k in facts.windows]
     if touched:
         read = prove_by_reading(e, facts, touched)
-        findings += name_differences(e, facts, read.findings)
+        findings += name_differences(e, read.findings, doubled=False)
     waiting = open_windows(facts)
     if waiting:
         findings += prove_by_evidence(e, waiting).findings
@@ -52,12 +52,9 @@ def verdict(facts: Facts, findings: Iterable[Finding]) -> Verdict:
     )
     alarming = [f for f in found if f.alarming]
     if alarming:
-        headline = f"{counted(len({f.window for f in alarming}), 'window')} not accounted for. First: "
-        headline += alarming[0].sentence()
+        headline = f"{counted(len({f.window for f in alarming}), 'window')} not accounted for."
     elif found:
-        headline = (
-            f"Could not tell for {counted(len({f.window for f in found}), 'window')}. First: {found[0].sentence()}"
-        )
+        headline = f"Could not tell for {counted(len({f.window for f in found}), 'window')}."
     else:
         headline = f"Every offset accounted for: {rows:,} rows" + (f" + {explained}" if explained else "")
         headline += f" = {offsets:,} offsets in {counted(len(facts.recorded), 'window')}."

@@ -18,7 +18,7 @@ def evaluate(e: Evaluation) -> Verdict:
     facts = e.facts()
     keys = [k for k in facts.recorded if k in facts.windows and (e.windows is None or k in e.windows)]
     proved = prove_by_reading(e, facts, keys)
-    findings = name_differences(e, facts, proved.findings)
+    findings = name_differences(e, proved.findings, doubled=True)
     return verdict(facts, keys, Proved(proved.receipts, tuple(findings)))
 
 
@@ -31,9 +31,9 @@ def verdict(facts: Facts, keys: list[str], proved: Proved) -> Verdict:
     figures = (("windows_audited", looked_at), ("windows_left", left), ("rows_audited", rows))
     alarming = [f for f in proved.findings if f.alarming]
     if alarming:
-        headline = f"{counted(len({f.window for f in alarming}), 'window')} damaged. First: {alarming[0].sentence()}"
+        headline = f"{counted(len({f.window for f in alarming}), 'window')} damaged."
     elif proved.findings:
-        headline = f"Could not tell. First: {proved.findings[0].sentence()}"
+        headline = f"Could not tell for {counted(len({f.window for f in proved.findings}), 'window')}."
     else:
         headline = f"{counted(looked_at, 'window')} with {rows:,} rows read again: all as committed"
         headline += f"; {counted(left, 'window')} left for the next audit." if left else "."

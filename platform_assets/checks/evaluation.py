@@ -38,6 +38,7 @@ class Evaluation:
     windows: frozenset[str] | None = None
     progress: Callable[[str], None] = lambda text: None
     began: float = field(default_factory=time.monotonic)
+    _collected: list[Facts] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def table(self) -> Path:
@@ -51,4 +52,10 @@ class Evaluation:
 
     def facts(self) -> Facts:
         """The facts as they are now."""
-        return facts_of.collect(self.lake_root, self.declaration.topic, self.ledger, self.orchestration)
+        self._collected[:] = [facts_of.collect(self.lake_root, self.declaration.topic, self.ledger, self.orchestration)]
+        return self._collected[0]
+
+    @property
+    def latest(self) -> Facts:
+        """The facts that were collected last: those that the last verdict is about."""
+        return self._collected[0] if self._collected else self.facts()

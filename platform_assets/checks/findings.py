@@ -59,19 +59,22 @@ class Finding:
         """Number of offsets concerned."""
         return sum(r.size for r in self.ranges)
 
-    def sentence(self, limit: int = 5) -> str:
-        """The finding in one line, at most `limit` ranges of it."""
-        where = f"topic {self.topic!r} window {self.window}"
+    def sentence(self, limit: int = 3) -> str:
+        """What was found and where, in one line, at most `limit` ranges of it."""
+        where = f"window {self.window}"
         if self.partition is not None:
             where += f" partition {self.partition}"
         if self.ranges:
             where += " offsets " + ranges_short(self.ranges, limit)
-        return f"{self.kind}: {where}: {self.detail}. {self.remedy}"
+        return f"{self.kind[0].upper()}{self.kind[1:]}: {where}: {self.detail}."
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one check of one table. `figures` are plotted over time."""
+    """The outcome of one check of one table.
+
+    `headline` is a short sentence: what was found is told by the findings. `figures` are plotted over time.
+    """
 
     check: str
     table: str

@@ -23,7 +23,7 @@ def check(facts: Facts) -> Verdict:
     doubled = sum(f.offsets for f in findings)
     figures = (("rows", sum(r.total_rows for r in facts.recorded.values())), ("duplicated_offsets", doubled))
     if findings:
-        headline = f"{counted(doubled, 'offset')} more than once. First: {findings[0].sentence()}"
+        headline = f"{counted(doubled, 'offset')} in the table more than once."
     else:
         read = f", {counted(len(facts.touched), 'window')} of them by reading" if facts.touched else ""
         headline = f"No duplicates: {counted(len(facts.recorded), 'window')} looked at{read}."

@@ -35,7 +35,7 @@ _COLOURS: Final[Mapping[State, str]] = {
 _HEIGHTS: Final[Mapping[State, float]] = {State.EMPTY: 0.15, State.WAITING: 0.35, State.UNASKED: 0.35}
 """Share of a row's height that a cell fills; all of it for the others."""
 _LETTERED: Final = frozenset(State) - {State.EMPTY, State.COMPLETE, State.WAITING, State.UNASKED}
-_LETTER_WIDTH: Final = 6.3
+_LETTER_WIDTH: Final = 5.8
 
 
 def data_uri(strip: Strip) -> str:
@@ -53,7 +53,6 @@ def picture(strip: Strip) -> str:
     total = bottom + 24 + 17 * len({y for y, _ in legend})
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{total}' viewBox='0 0 {_WIDTH} {total}'>"
-        f"<title>{escape(strip.sentence)}</title>"
         f"<g font-family='sans-serif' font-size='11' fill='{_TEXT}'>",
         *_cells(strip.rows, pitch, height),
         *_marks(strip.rows, pitch),
@@ -66,23 +65,26 @@ def picture(strip: Strip) -> str:
 
 def _cells(rows: tuple[Row, ...], pitch: int, height: int) -> Iterator[str]:
     lines: dict[State, str] = {}
-    letters: list[str] = []
+    written: list[str] = []
     for number, row in enumerate(rows):
         middle = _TOP + height * number + height / 2
         yield f"<text x='{_GUTTER - 6}' y='{middle + 4:g}' text-anchor='end'>{escape(row.label)}</text>"
+        letters, places = "", []
         for state, start, length in _runs(row):
             x = _GUTTER + start * pitch
             # A dash is a cell, so a run of any length is one stroke.
             lines[state] = lines.get(state, "") + f"M{x} {middle:g}h{length * pitch - 1}"
             if state in _LETTERED:
-                letter = "✕" if state is State.FAILING else state.letter
-                centre = x + (length * pitch - 1) / 2
-                letters.append(f"<text x='{centre:g}' y='{middle + 3.5:g}'>{letter}</text>")
-    for state, path in lines.items():
-        thick = (height - 2) * _HEIGHTS.get(state, 1)
+                letters += _letter(state)
+                places.append(f"{x + (length * pitch - 1) / 2:g}")
+        if letters:
+            written.append(f"<text x='{' '.join(places)}' y='{middle + 3.5:g}'>{letters}</text>")
+    # The gravest last, and with nothing between its rows.
+    for state, path in sorted(lines.items()):
+        thick = height if state is State.FAILING else (height - 2) * _HEIGHTS.get(state, 1)
         yield f"<path stroke='{_COLOURS[state]}' stroke-width='{thick:g}' stroke-dasharray='{pitch - 1} 1' d='{path}'/>"
-    if letters:
-        yield "<g fill='#fff' font-size='10' font-weight='700' text-anchor='middle'>" + "".join(letters) + "</g>"
+    if written:
+        yield "<g fill='#fff' font-size='10' font-weight='700' text-anchor='middle'>" + "".join(written) + "</g>"
 
 
 def _marks(rows: tuple[Row, ...], pitch: int) -> Iterator[str]:
@@ -106,11 +108,13 @@ def _axis(strip: Strip, width: int, y: int) -> Iterator[str]:
     first, last = escape(strip.first), escape(strip.last)
     if strip.windows == 1:
         yield f"<text x='{_GUTTER}' y='{y}'>window {first}</text>"
-    elif width < _LETTER_WIDTH * (len(strip.first) + len(strip.last) + len(each) + 20):
-        yield f"<text x='{_GUTTER}' y='{y}'>windows {first} to {last}{each}</text>"
+        return
+    begin, end = f"{strip.windows:,} windows{each}, from {first}", f"to {last}"
+    if width < _LETTER_WIDTH * (len(begin) + len(end) + 4):
+        yield f"<text x='{_GUTTER}' y='{y}'>{begin} {end}</text>"
     else:
-        yield f"<text x='{_GUTTER}' y='{y}'>window {first}</text>"
-        yield f"<text x='{_GUTTER + width}' y='{y}' text-anchor='end'>to {last}{each}</text>"
+        yield f"<text x='{_GUTTER}' y='{y}'>{begin}</text>"
+        yield f"<text x='{_GUTTER + width}' y='{y}' text-anchor='end'>{end}</text>"
 
 
 def _legend(strip: Strip, y: int) -> Iterator[tuple[int, str]]:
@@ -125,14 +129,17 @@ def _legend(strip: Strip, y: int) -> Iterator[tuple[int, str]]:
         colour = _COLOURS[state]
         drawing = f"<path stroke='{colour}' stroke-width='{thick:g}' d='M{x} {y - 4}h12'/>"
         if state in _LETTERED:
-            letter = "✕" if state is State.FAILING else state.letter
             drawing += (
                 f"<text x='{x + 6}' y='{y - 0.5:g}' fill='#fff' font-size='10' font-weight='700' text-anchor='middle'>"
-                f"{letter}</text>"
+                f"{_letter(state)}</text>"
             )
         loud = f" fill='{colour}' font-weight='700'" if state is State.FAILING else ""
         yield y, drawing + f"<text x='{x + 17}' y='{y}'{loud}>{text}</text>"
         x += width + 10
+
+
+def _letter(state: State) -> str:
+    return "✕" if state is State.FAILING else state.letter
 
 
 def _runs(row: Row) -> Iterator[tuple[State, int, int]]:

@@ -6,10 +6,11 @@ What is proved is written into the ledger, so it stays proved until the window's
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +19,12 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts, Recorded
 from platform_assets.checks.findings import Finding, counted, runs_of
 from platform_assets.errors import FilesLostError, PlatformError, Retryable
-from platform_assets.kafka.evidence import Evidence, account
 from platform_assets.lake import failures, raw, rows, tablelog
 from platform_assets.ledger_entries import Receipt
 from platform_assets.offsets import Digest, OffsetRange, offsets_digest
+
+if TYPE_CHECKING:
+    from platform_assets.kafka.evidence import Evidence
 
 _ALL = 1_000_000
 """Ranges that evidence lists where offsets have to be named."""
@@ -45,6 +48,9 @@ def open_windows(facts: Facts) -> tuple[Recorded, ...]:
 
 def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
     """Ask the brokers what became of every offset of `windows`, and compare it with the rows loaded."""
+    # Imported where it is used: the protocol's schemas take a while to load, and a code location needs none of them.
+    from platform_assets.kafka.evidence import account
+
     receipts = e.ledger.receipts(e.declaration.raw_table, [w.key for w in windows])
     proved: list[Receipt] = []
     findings: list[Finding] = []
@@ -161,19 +167,24 @@ def _read_again(e: Evaluation, facts: Facts, receipt: Receipt, version: int) -> 
     return (_finding("offsets not accounted for", receipt, None, (), text),)
 
 
-def name_differences(e: Evaluation, facts: Facts, findings: Iterable[Finding]) -> list[Finding]:
+def name_differences(e: Evaluation, findings: Iterable[Finding], *, doubled: bool) -> list[Finding]:
     """Put offsets to windows whose rows are not those of the load, by the brokers' evidence where they still have it.
 
-    Doubled rows are named by `no_duplicates`; a window with nothing else amiss is left out here.
+    Doubled rows have a check of their own, so they are named here only where `doubled` asks for them.
     """
+    from platform_assets.kafka.evidence import account
+
     named: list[Finding] = []
     for finding in findings:
         if finding.kind != "offsets not accounted for":
             named.append(finding)
             continue
         receipt = e.ledger.receipts(e.declaration.raw_table, [finding.window])[finding.window]
-        offsets = {p: np.unique(o) for p, o in facts.touched.get(finding.window, {}).items()}
-        if _digest(offsets) == receipt.offsets:
+        offsets = rows.offsets_of(e.table, finding.window)
+        if doubled:
+            named.extend(_doubled(receipt, offsets))
+        distinct = {p: np.unique(o) for p, o in offsets.items()}
+        if _digest(distinct) == receipt.offsets:
             continue
         try:
             evidence = account(
@@ -183,8 +194,16 @@ def name_differences(e: Evaluation, facts: Facts, findings: Iterable[Finding]) -
         except PlatformError as error:
             named.append(replace(finding, detail=f"{finding.detail} (the brokers could not be asked: {error})"))
             continue
-        named.extend(_differences(receipt, evidence, offsets))
+        named.extend(_differences(receipt, evidence, distinct))
     return named
+
+
+def _doubled(receipt: Receipt, offsets: _Offsets) -> Iterator[Finding]:
+    for partition, found in offsets.items():
+        twice = np.unique(found[1:][found[1:] == found[:-1]])
+        if len(twice):
+            text = f"{counted(len(twice), 'offset')} in {len(found):,} rows"
+            yield _finding("duplicate in a window", receipt, partition, runs_of(twice), text)
 
 
 def _measure(e: Evaluation, key: str, version: int) -> raw.Measured:
@@ -214,20 +233,19 @@ def _differences(receipt: Receipt, evidence: Evidence, offsets: _Offsets) -> tup
             continue
         lost = tuple(piece for r in told.records.listed for piece in r.minus(held))
         start = max(told.range.start, told.below_log_start.end if told.below_log_start.offsets else 0)
-        foreign = tuple(
-            piece
-            for r in held
-            if (inside := r.intersect(OffsetRange(start, max(start, told.range.end)))) is not None
-            for piece in inside.minus(told.records.listed)
-        )
+        before = OffsetRange(told.range.start, max(start, told.range.start))
+        foreign = tuple(piece for r in held for piece in r.minus((*told.records.listed, before)))
         if lost:
             n = sum(r.size for r in lost)
             text = f"Kafka holds {counted(n, 'committed record')} there that the table lacks"
             found.append(_finding("record not in the table", receipt, partition, lost, text))
         if foreign:
             n = sum(r.size for r in foreign)
-            text = f"the table has {counted(n, 'row')} there for which Kafka holds no committed record"
+            text = f"the table has {counted(n, 'row')} there for which the window has no committed record"
             found.append(_finding("row without a record", receipt, partition, foreign, text))
+    for partition in sorted(set(offsets) - set(evidence.by_partition)):
+        foreign = runs_of(np.unique(offsets[partition]))
+        found.append(_finding("row without a record", receipt, partition, foreign, "the window has no such partition"))
     if not found:
         text = f"Kafka holds {evidence.records:,} committed records, the load committed {receipt.rows:,} rows"
         found.append(_finding("record not in the table", receipt, None, (), text))

@@ -1,54 +1,71 @@
-"""How a verdict looks in Dagster: a headline, figures that plot over time, the worst findings, and what to do."""
+"""How a verdict looks in Dagster: a headline, a picture, figures that plot over time, the worst windows, a remedy."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 
-from platform_assets.checks.findings import Finding, Verdict, ranges_short
+from platform_assets.checks.description import describe
+from platform_assets.checks.facts import Facts
+from platform_assets.checks.findings import Verdict
+from platform_assets.checks.strip import strip_of
+from platform_assets.checks.worst import WorstWindow, remedies, worst_windows
 
-_MOST = 20
+ANOMALIES: Final = "anomalies"
+"""The worst windows. The UI sorts by key, and this is to come first."""
+FINDINGS: Final = "findings"
+NOT_LISTED: Final = "findings_not_listed"
+REMEDY: Final = "remedy"
+
+_MOST: Final = 20
 
 
-def result(verdict: Verdict) -> dg.AssetCheckResult:
-    """The check's result: an ERROR, which blocks, unless all that was found is work that nobody has asked for yet."""
-    values: dict[str, Any] = dict(verdict.figures)
-    values["findings"] = len(verdict.findings)
-    if verdict.findings:
-        values["worst"] = dg.MetadataValue.table([_record(f) for f in verdict.findings[:_MOST]], _SCHEMA)
-        left = len(verdict.findings) - _MOST
-        if left > 0:
-            values["findings_not_listed"] = left
-        values["remedy"] = "\n".join(dict.fromkeys(f.remedy for f in verdict.findings[:_MOST]))
+def result(verdict: Verdict, facts: Facts) -> dg.AssetCheckResult:
+    """The check's result: an ERROR, which blocks, unless all that was found is work not asked for or not decided."""
+    worst = worst_windows(verdict.findings)
+    values: dict[str, Any] = {**dict(verdict.figures), FINDINGS: len(verdict.findings)}
+    if worst:
+        values[ANOMALIES] = dg.MetadataValue.table([_record(w) for w in worst[:_MOST]], _SCHEMA)
+        left = sum(len(w.findings) for w in worst[_MOST:])
+        if left:
+            values[NOT_LISTED] = left
+        values[REMEDY] = _numbered([str(r) for r in remedies(worst)])
     return dg.AssetCheckResult(
         passed=verdict.passed,
         severity=dg.AssetCheckSeverity.ERROR if verdict.alarming else dg.AssetCheckSeverity.WARN,
-        description=verdict.headline,
+        description=describe(verdict, strip_of(facts, verdict.findings), worst),
         metadata=values,
     )
 
 
-_SCHEMA = dg.TableSchema(
+_SCHEMA: Final = dg.TableSchema(
     [
-        dg.TableColumn("kind", "string"),
-        dg.TableColumn("window", "string"),
-        dg.TableColumn("partition", "int", description="Kafka partition; -1 where all are meant"),
-        dg.TableColumn("offsets", "string", description="ranges of offsets, end exclusive"),
-        dg.TableColumn("detail", "string"),
-        dg.TableColumn("remedy", "string"),
+        dg.TableColumn("window", "string", description="key of the window, which is the partition of the asset"),
+        dg.TableColumn("found", "string", description="what is wrong"),
+        dg.TableColumn("where", "string", description="Kafka partitions, and ranges of offsets, end exclusive"),
+        dg.TableColumn("offsets", "int", description="number of offsets concerned; 0 where none is named"),
+        dg.TableColumn("detail", "string", description="what was seen"),
     ]
 )
 
 
-def _record(finding: Finding) -> dg.TableRecord:
+def _record(worst: WorstWindow) -> dg.TableRecord:
     return dg.TableRecord(
         {
-            "kind": finding.kind,
-            "window": finding.window,
-            "partition": -1 if finding.partition is None else finding.partition,
-            "offsets": ranges_short(finding.ranges),
-            "detail": finding.detail,
-            "remedy": finding.remedy,
+            "window": worst.window,
+            "found": worst.kind,
+            "where": worst.where,
+            "offsets": worst.offsets,
+            "detail": worst.detail,
         }
     )
+
+
+def _numbered(texts: list[str]) -> str:
+    """The UI shows a text in one line, so several are told apart by numbers."""
+    if len(texts) == 1:
+        return texts[0]
+    shown = texts[:_MOST]
+    left = len(texts) - len(shown)
+    return " ".join(f"{n}. {t}" for n, t in enumerate(shown, 1)) + (f" And {left} more." if left else "")

@@ -47,14 +47,14 @@ class State(IntEnum):
 
 _LABELS: Final[Mapping[State, str]] = {
     State.EMPTY: "no offsets",
-    State.COMPLETE: "every offset a row",
+    State.COMPLETE: "complete",
     State.MARKERS: "transaction markers",
     State.ABORTED: "aborted records",
     State.COMPACTED: "compacted away",
     State.EXPIRED: "lost before the load",
     State.OPEN: "holes not looked at yet",
     State.WAITING: "not loaded yet",
-    State.UNASKED: "nobody asked for it",
+    State.UNASKED: "not asked for",
     State.UNDECIDED: "could not tell",
     State.FAILING: "FAILING",
 }
@@ -64,7 +64,7 @@ _LETTERS: Final[Mapping[State, str]] = {
     State.MARKERS: "m",
     State.ABORTED: "a",
     State.COMPACTED: "c",
-    State.EXPIRED: "b",
+    State.EXPIRED: "l",
     State.OPEN: "o",
     State.WAITING: "·",
     State.UNASKED: "n",
@@ -85,6 +85,8 @@ _OF_HOLES: Final[Mapping[str, State]] = {
     "accepted loss": State.EXPIRED,
 }
 """All other kinds of holes have no explanation."""
+_Found = Mapping[str, Mapping[int | None, State]]
+"""States by window and partition, the partition None where all are meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +133,8 @@ class Strip:
 
 def strip_of(facts: Facts, findings: Iterable[Finding] = (), columns: int = COLUMNS, rows: int = ROWS) -> Strip:
     """The strip of `facts` with `findings` in it; at most `columns` by `rows`."""
-    found = _found(findings)
-    keys = sorted({*facts.windows, *facts.recorded, *facts.unknown, *(key for key, _ in found if key)})
+    found = _by_place(findings)
+    keys = sorted({*facts.windows, *facts.recorded, *facts.unknown, *found} - {""})
     per_column = max(1, -(-len(keys) // columns))
     # The leftover is in the first column, so that the newest one is whole.
     whole = -(-len(keys) // per_column)
@@ -164,15 +166,15 @@ def state_of(kind: Kind) -> State:
     return _OF_FINDING.get(kind, State.FAILING)
 
 
-def _found(findings: Iterable[Finding]) -> dict[tuple[str, int | None], State]:
-    found: dict[tuple[str, int | None], State] = {}
+def _by_place(findings: Iterable[Finding]) -> _Found:
+    found: dict[str, dict[int | None, State]] = {}
     for finding in findings:
-        place = (finding.window, finding.partition)
-        found[place] = max(found.get(place, State.EMPTY), state_of(finding.kind))
+        places = found.setdefault(finding.window, {})
+        places[finding.partition] = max(places.get(finding.partition, State.EMPTY), state_of(finding.kind))
     return found
 
 
-def _states(facts: Facts, found: Mapping[tuple[str, int | None], State], key: str) -> dict[int, State]:
+def _states(facts: Facts, found: _Found, key: str) -> dict[int, State]:
     recorded = facts.recorded.get(key)
     ranges = facts.windows.get(key) or (recorded.ranges if recorded is not None else None)
     states: dict[int, State] = {}
@@ -183,13 +185,13 @@ def _states(facts: Facts, found: Mapping[tuple[str, int | None], State], key: st
             states[partition] = State.UNASKED if key in facts.unasked else State.WAITING
         else:
             states[partition] = _held(recorded, partition, r.size)
-    everywhere = found.get((key, None))
+    everywhere = found.get(key, {}).get(None)
     if everywhere is not None:
         concerned = [p for p, state in states.items() if state is not State.EMPTY] or list(states) or [0]
         states |= dict.fromkeys(concerned, everywhere)
-    for (window, partition), state in found.items():
-        if window == key and partition is not None:
-            states[partition] = max(states.get(partition, State.EMPTY), state)
+    for place, state in found.get(key, {}).items():
+        if place is not None:
+            states[place] = max(states.get(place, State.EMPTY), state)
     return states
 
 

@@ -57,7 +57,7 @@ class Remedy:
 
     def __str__(self) -> str:
         left = len(self.windows) - 1
-        return self.text + (f" Likewise {counted(left, 'more window')}, listed under `worst`." if left else "")
+        return self.text + (f" Likewise {counted(left, 'more window')}, listed below." if left else "")
 
 
 def worst_windows(findings: Iterable[Finding]) -> list[WorstWindow]:
@@ -74,12 +74,13 @@ def worst_windows(findings: Iterable[Finding]) -> list[WorstWindow]:
 
 
 def remedies(worst: Sequence[WorstWindow]) -> list[Remedy]:
-    """One for each kind, the gravest first, worded for its worst window."""
-    found: dict[Kind, list[WorstWindow]] = {}
+    """Each remedy once, worded for its worst window, the gravest first."""
+    # Windows of one kind differ in nothing but their names.
+    alike: dict[str, list[WorstWindow]] = {}
     for window in worst:
-        found.setdefault(window.kind, []).append(window)
-    by_text: dict[str, list[str]] = {}
-    for members in found.values():
-        names = by_text.setdefault(members[0].findings[0].remedy, [])
-        names.extend(m.window for m in members if m.window not in names)
-    return [Remedy(text, tuple(names)) for text, names in by_text.items()]
+        text = window.findings[0].remedy
+        alike.setdefault(text.replace(window.window, "…") if window.window else text, []).append(window)
+    return [
+        Remedy(members[0].findings[0].remedy, tuple(dict.fromkeys(m.window for m in members)))
+        for members in alike.values()
+    ]

@@ -108,7 +108,7 @@ def _raw_table(
             _report_done(context, loader, done)
             if isinstance(e, UnknownOutcome):
                 spark.forget()
-            raise _as_dagster(e) from e
+            raise _as_dagster(e, context.retry_number) from e
         _report_sealed(context, loader, keys)
         if len(keys) == 1:
             loaded = done[keys[0]]
@@ -150,7 +150,7 @@ def _check(declaration: TopicDeclaration, check: Check, deep_audit: DeepAudit) -
             windows,
             progress=context.log.info,
         )
-        return report.result(check.evaluate(evaluation))
+        return report.result(check.evaluate(evaluation), evaluation.latest)
 
     return _evaluate
 
@@ -211,8 +211,8 @@ def _windows(loader: Loader, keys: Sequence[str]) -> Iterator[Any]:
             yield window
 
 
-def _as_dagster(error: PlatformError) -> Exception:
-    """A failure that says what the error says; tried again by itself only where that can help."""
-    if isinstance(error, Terminal):
+def _as_dagster(error: PlatformError, retries: int) -> Exception:
+    """A failure that says what the error says; tried again by itself, at most `_RETRIES` times, where that can help."""
+    if isinstance(error, Terminal) or retries >= _RETRIES:
         return dg.Failure(str(error), metadata={"error": type(error).__name__}, allow_retries=False)
     return dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=_RETRY_AFTER_SECONDS)

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 1.0
 """Time between two looks. The ledger is files, Dagster a database, and neither calls back."""
 
-STALLED_SECONDS: Final = 240.0
-"""How long nothing may move. A window closes within a minute, and its run is asked for and started within seconds."""
+IDLE_SECONDS: Final = 150.0
+"""How long nothing may move where no run is under way: a window closes within a minute, its run follows in seconds."""
+
+STALLED_SECONDS: Final = 600.0
+"""How long nothing may move where a run is under way: one load may take a while on a slow machine."""
 
 
 class StalledError(PlatformError):
@@ -33,6 +36,7 @@ def follow(
     alive: Callable[[], None],
     counters: Counters,
     explain: Callable[[TopicName, TopicView], str],
+    idle_seconds: float = IDLE_SECONDS,
     stalled_seconds: float = STALLED_SECONDS,
 ) -> Mapping[TopicName, TopicView]:
     """Return once `streaming` is done and every topic is settled, with the last look at them.
@@ -43,12 +47,13 @@ def follow(
         alive: raises if a service has died.
         counters: told of windows.
         explain: why a topic is not settled, in a sentence with the next step.
-        stalled_seconds: how long nothing may move once everything is sent.
+        idle_seconds: how long nothing may move, once everything is sent, where no run is under way.
+        stalled_seconds: the same where one is.
 
     Raises:
         StalledError: nothing moved for too long.
     """
-    before: dict[TopicName, TopicView] = {}
+    before: dict[TopicName, object] = {}
     moved = time.monotonic()
     while True:
         # In this order: a look after the last record was sent sees that record.
@@ -60,13 +65,14 @@ def follow(
             streaming.result()
             if all(view.settled for view in views.values()):
                 return views
-        positions = {topic: view.position for topic, view in views.items()}
+        positions: dict[TopicName, object] = {topic: view.position for topic, view in views.items()}
         if positions != before or not sent:
             before, moved = positions, time.monotonic()
         alive()
-        if time.monotonic() - moved > stalled_seconds:
+        patience = stalled_seconds if any(view.under_way for view in views.values()) else idle_seconds
+        if time.monotonic() - moved > patience:
             behind = [explain(topic, view) for topic, view in views.items() if not view.settled]
-            raise StalledError(f"nothing has moved for {stalled_seconds:g} s. {' '.join(behind)}")
+            raise StalledError(f"nothing has moved for {patience:g} s. {' '.join(behind)}")
         if sent:
             threading.Event().wait(LOOK_SECONDS)
         else:

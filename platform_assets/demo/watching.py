@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -12,7 +12,6 @@ from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
     PARTITION_NAME_TAG,
-    SENSOR_NAME_TAG,
 )
 
 from platform_assets import status
@@ -22,6 +21,7 @@ from platform_assets.demo.dataset import SOURCES, TopicName
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger import Ledger
 from platform_assets.names import raw_key
+from platform_assets.runs import windows_of
 from platform_assets.status import TableStatus
 
 _FAILED: Final = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
@@ -72,9 +72,11 @@ class TopicView:
         return t.lag == 0 and not pending and all(state == "passed" for state in self.checks.values())
 
     @property
-    def position(self) -> TopicView:
-        """The same without what changes by itself as time passes."""
-        return replace(self, table=replace(self.table, newest_window_age_seconds=None))
+    def position(self) -> tuple[object, ...]:
+        """What changes while loading makes progress: not the windows without records, which come every minute."""
+        t = self.table
+        missing = t.windows_sealed - t.windows_loaded
+        return t.rows, missing, t.lag, tuple((c.name, c.passed) for c in t.checks), self.under_way, len(self.failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +116,7 @@ class Observer:
 
 
 def _loads(run: dg.DagsterRun, topic: str) -> bool:
-    # A run that a sensor asked for names no assets; it does name the sensor, and a topic has one of its own.
-    return raw_key(topic) in (run.asset_selection or ()) or run.tags.get(SENSOR_NAME_TAG) == f"{topic}_windows"
+    return windows_of(run, raw_key(topic), ()) is not None
 
 
 def _windows_of(tags: Mapping[str, str]) -> str:

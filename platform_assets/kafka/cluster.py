@@ -91,6 +91,11 @@ class Cluster:
         allowed = max(round(deadline - time.monotonic(), 1), 0.0)
         return Cluster(self._admin, min(self._timeout, allowed), deadline)
 
+    @property
+    def timeout(self) -> float:
+        """Seconds that one call may take."""
+        return self._timeout
+
     def topic(self, name: str) -> TopicState:
         """Describe a topic. Raises TopicMissingError and BrokerUnreachableError."""
         checked_topic(name)

@@ -117,7 +117,7 @@ def exists(path: Path) -> bool:
 
 def version(path: Path) -> int:
     """The table's newest version."""
-    return DeltaTable(path, without_files=True).version()
+    return DeltaTable(path).version()
 
 
 def load_commits(path: Path, limit: int | None = None) -> Iterator[LoadCommit]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -47,7 +48,7 @@ def done() -> Future[None]:
     return future
 
 
-def follow(views: Iterator[TopicView], streaming: Future[None], stalled_seconds: float = 5.0) -> int:
+def follow(views: Iterator[TopicView], streaming: Future[None], idle: float = 5.0, stalled: float = 5.0) -> int:
     """Follow one topic through these views and count the looks."""
     looks = 0
 
@@ -58,7 +59,7 @@ def follow(views: Iterator[TopicView], streaming: Future[None], stalled_seconds:
 
     waiting.follow(
         streaming, look=look, alive=lambda: None, counters=Silent(), explain=lambda topic, view: f"{topic} is late.",
-        stalled_seconds=stalled_seconds,
+        idle_seconds=idle, stalled_seconds=stalled,
     )  # fmt: skip
     return looks
 
@@ -106,21 +107,28 @@ def test_the_streams_error_is_raised() -> None:
         follow(iter([SETTLED]), streaming)
 
 
-def test_nothing_that_moves_is_an_error_that_names_the_topic() -> None:
-    def views() -> Iterator[TopicView]:
-        # Only the age changes, which is no progress.
-        age = 0.0
-        while True:
-            age += 1.0
-            yield changed(lag=7, newest_window_age_seconds=age)
+def empty_windows(under_way: int) -> Iterator[TopicView]:
+    """A window without records is sealed and loaded again and again, which is no progress for one that waits."""
+    for count in itertools.count(3):
+        table = replace(
+            SETTLED.table, lag=7, windows_sealed=count + 1, windows_loaded=count, newest_window_age_seconds=count / 10
+        )
+        yield replace(SETTLED, table=table, under_way=under_way)
 
+
+def test_nothing_that_moves_is_an_error_that_names_the_topic() -> None:
     with pytest.raises(StalledError, match=r"nothing has moved for 0\.2 s\. planes is late\."):
-        follow(views(), done(), stalled_seconds=0.2)
+        follow(empty_windows(under_way=0), done(), idle=0.2)
+
+
+def test_a_run_under_way_is_given_more_time() -> None:
+    with pytest.raises(StalledError, match=r"nothing has moved for 0\.4 s"):
+        follow(empty_windows(under_way=1), done(), idle=0.1, stalled=0.4)
 
 
 def test_whatever_moves_puts_the_end_off() -> None:
     views = (changed(lag=100 - at) for at in range(101))
-    assert follow(views, done(), stalled_seconds=0.2) == 101
+    assert follow(views, done(), idle=0.2) == 101
 
 
 def test_a_dead_service_ends_the_wait() -> None:

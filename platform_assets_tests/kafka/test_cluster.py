@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import os
+import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +21,7 @@ from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, T
 from platform_assets.kafka.cluster import Cluster, TopicState
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets_tests.loads import wait_until
-from platform_assets_tests.streams import ANY_TIME, Stream, create_again
+from platform_assets_tests.streams import ANY_TIME, Stream, create_again, delete_before
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker
@@ -60,6 +62,15 @@ def silent() -> Iterator[str]:
         connection.close()
 
 
+@contextmanager
+def frozen(broker: Broker) -> Iterator[None]:
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
 # --- what is there --------------------------------------------------------------------------------------------------
 
 
@@ -92,8 +103,7 @@ def test_a_topic_created_again_has_another_id_and_one_that_grew_the_same(
 def test_log_starts_follow_deleted_records(broker: Broker, cluster: Cluster, topic: TopicMaker) -> None:
     name = topic(partitions=2, config=ANY_TIME)
     Stream(broker.bootstrap, name).send([T0] * 5)
-    for future in broker.admin.delete_records([TopicPartition(name, 0, 3)]).values():
-        future.result(30)
+    delete_before(broker.bootstrap, name, 0, 3)
     state = cluster.topic(name)
     assert offsets(cluster.log_starts(state)) == {0: 3, 1: 0}
     assert offsets(cluster.last_stable_offsets(state)) == {0: 5, 1: 0}
@@ -181,6 +191,24 @@ def test_a_broker_that_never_answers_is_unreachable_within_the_time_allowed(sile
             call("t")
 
 
+@pytest.mark.broker
+def test_a_look_up_that_times_out_is_no_answer(broker: Broker, cluster: Cluster, topic: TopicMaker) -> None:
+    """The client library then gives an invalid offset and no error, which must not pass for "no record that new"."""
+    name = topic(partitions=2, config=ANY_TIME)
+    Stream(broker.bootstrap, name).send([T0])
+    state = cluster.topic(name)
+    cluster.offsets_at(state, {0: T0})
+    calls: tuple[Callable[[Cluster], object], ...] = (
+        lambda c: c.log_starts(state),
+        lambda c: c.last_stable_offsets(state),
+        lambda c: c.offsets_at(state, {0: T0, 1: T0}),
+    )
+    for call in calls:
+        with frozen(broker), pytest.raises(BrokerUnreachableError, match=r"timed out|used up"):
+            call(cluster.with_deadline(time.monotonic() + 0.5))
+        call(cluster)
+
+
 def test_a_deadline_that_has_passed_asks_nothing_more() -> None:
     class Untouchable:
         def __getattr__(self, name: str) -> Any:
@@ -229,6 +257,8 @@ class Answering:
         (KafkaError._ALL_BROKERS_DOWN, BrokerUnreachableError),
         (KafkaError._TIMED_OUT, BrokerUnreachableError),
         (KafkaError.LEADER_NOT_AVAILABLE, BrokerUnreachableError),
+        (KafkaError.UNKNOWN_LEADER_EPOCH, BrokerUnreachableError),
+        (KafkaError.FENCED_LEADER_EPOCH, BrokerUnreachableError),
     ],
 )
 def test_each_refusal_has_the_error_that_says_what_to_do(code: int, error: type[Exception]) -> None:

@@ -25,6 +25,7 @@ from platform_assets.errors import (
     BrokerUnreachableError,
     ConfigurationError,
     DamagedBatchError,
+    TruncationError,
     UnstableEndError,
 )
 from platform_assets.kafka.evidence import Evidence, account
@@ -53,6 +54,7 @@ class Script:
     )
     stable: int = 30
     listed_stable: int = 30
+    high: int = 30
     log_start: int = 0
     errors: list[int] = field(default_factory=list)
     fetch_versions: tuple[int, int] = (4, 18)
@@ -117,7 +119,8 @@ class _Handler(socketserver.StreamRequestHandler):
     def _2(self, script: Script, request: Any) -> Any:
         of_topic = ListOffsetsResponse.ListOffsetsTopicResponse
         asked = request.topics[0].partitions[0]
-        offset = script.log_start if asked.timestamp == -2 else script.listed_stable
+        latest = script.listed_stable if request.isolation_level == 1 else script.high
+        offset = script.log_start if asked.timestamp == -2 else latest
         found = of_topic.ListOffsetsPartitionResponse(
             partition_index=0, error_code=0, timestamp=-1, offset=offset, leader_epoch=script.epoch
         )
@@ -268,6 +271,16 @@ def test_nothing_before_a_stable_end_is_unexplained(start: Start) -> None:
 def test_last_stable_offset_that_goes_back_is_named(start: Start) -> None:
     with pytest.raises(UnstableEndError, match="up to offset 20 only"):
         asked(start(Script(stable=20)))
+
+
+def test_end_past_the_listed_last_stable_offset_is_refused_before_anything_is_read(start: Start) -> None:
+    script = Script(listed_stable=20)
+    with pytest.raises(UnstableEndError, match="up to offset 20 only"):
+        asked(start(script))
+    shorter = Script(listed_stable=20, high=25)
+    with pytest.raises(TruncationError, match="ends at offset 25"):
+        asked(start(shorter))
+    assert not script.fetched + shorter.fetched
 
 
 def test_silent_broker_is_given_up_in_time(start: Start) -> None:

@@ -1,0 +1,89 @@
+"""Receipts: what a load put into the table, as its files show it, with what its digests prove."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from platform_assets.lake import raw, rows, tablelog
+from platform_assets.lake.tablelog import LoadCommit
+from platform_assets.ledger_entries import CommitKind, PartitionReceipt, Receipt, SealedWindow
+from platform_assets.offsets import OffsetRange, dense_digest
+
+
+def receipt_of(
+    lake_root: Path, table: str, commit: LoadCommit, measured: raw.Measured, *, kind: CommitKind, seconds: float
+) -> Receipt:
+    """The receipt of `commit` to `table`, whose rows of the window gave `measured`; `seconds` is the load's duration.
+
+    As many rows as offsets, with the digest that just these offsets have, prove the window dense and free of
+    duplicates. Any other is read back for duplicates, and stays open until the broker accounts for its holes.
+    """
+    m, path = commit.metadata, lake_root / table
+    actions = tablelog.file_actions(path, commit.version)
+    files = tablelog.window_files(actions).get(m.window.key, tablelog.NO_FILES)
+    found = rows.from_statistics(tablelog.statistics(actions, m.window.key))
+    if found is None:
+        found = rows.partition_rows(path, m.window.key, commit.version)
+    dense = measured.rows == m.ranges.size and measured.offsets == dense_digest(m.ranges)
+    return Receipt(
+        table=table,
+        topic=m.topic,
+        topic_id=m.topic_id,
+        generation=m.generation,
+        window=m.window,
+        kind=kind,
+        partitions={p: _of_partition(r, found.get(p)) for p, r in m.ranges.items()},
+        offsets_digest=measured.offsets.total,
+        content_digest=measured.content.total,
+        duplicates=0 if dense else _duplicates(path, m.window.key, commit.version),
+        holes={} if dense else None,
+        proved_by="load digest" if dense else None,
+        proved_at=datetime.now(UTC) if dense else None,
+        bytes=files.bytes,
+        table_version=commit.version,
+        files_digest=files.digest,
+        load_id=m.load_id,
+        run_id=m.run_id,
+        seconds=round(seconds, 3),
+    )
+
+
+def empty_receipt(sealed: SealedWindow, run_id: str) -> Receipt:
+    """The receipt of a window without offsets, which is loaded without a run: nothing can be missing."""
+    return Receipt(
+        table=f"raw/{sealed.topic}",
+        topic=sealed.topic,
+        topic_id=sealed.topic_id,
+        generation=sealed.generation,
+        window=sealed.window,
+        kind="empty",
+        partitions={p: _of_partition(r, None) for p, r in sealed.ranges.items()},
+        offsets_digest=0,
+        content_digest=0,
+        duplicates=0,
+        holes={},
+        proved_by="no offsets",
+        proved_at=datetime.now(UTC),
+        bytes=0,
+        table_version=None,
+        files_digest=tablelog.NO_FILES.digest,
+        load_id=str(uuid.uuid4()),
+        run_id=run_id,
+        seconds=0.0,
+    )
+
+
+def _of_partition(r: OffsetRange, found: rows.PartitionRows | None) -> PartitionReceipt:
+    if found is None:
+        return PartitionReceipt(r, 0, None, None)
+    return PartitionReceipt(r, found.rows, found.first_offset, found.last_offset)
+
+
+def _duplicates(table: Path, key: str, version: int) -> int:
+    """Number of rows that share their offset with another."""
+    found = rows.offsets_of(table, key, version)
+    return sum(len(offsets) - len(np.unique(offsets)) for offsets in found.values())

@@ -1,0 +1,42 @@
+"""The code location of the tests of reports: a table in order and one in ruins, whose lake is `LAKE_ROOT`."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from platform_assets.checks.registry import CHECKS
+from platform_assets.components.assets import DeepAudit, build_definitions
+from platform_assets.names import raw_key
+from platform_assets.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets_tests.checks import tables
+
+TOPICS = (tables.SOUND, tables.TORN)
+JOB = "evaluate_checks"
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """No broker and no Spark answers here: what needs them cannot tell."""
+    every = [dg.AssetCheckKey(raw_key(t), name) for t in TOPICS for name in CHECKS]
+    return dg.Definitions.merge(
+        *(
+            build_definitions(
+                tables.declaration(topic),
+                group="reports",
+                description=None,
+                owners=(),
+                sensor_running=False,
+                deep_audit=DeepAudit(running=False),
+            )
+            for topic in TOPICS
+        ),
+        dg.Definitions(
+            resources={
+                "kafka": KafkaResource(bootstrap_servers="127.0.0.1:9", timeout_seconds=0.5),
+                "lake": LakeResource(root=dg.EnvVar("LAKE_ROOT")),
+                "spark": SparkResource(remote="sc://127.0.0.1:9"),
+            },
+            jobs=[dg.define_asset_job(JOB, selection=dg.AssetSelection.checks(*every))],
+            executor=dg.in_process_executor,
+        ),
+    )

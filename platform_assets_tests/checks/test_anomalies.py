@@ -1,0 +1,343 @@
+"""Anomalies by name, each seeded for real: found by the checks that should find it, with its offsets, and by no other.
+
+One table is loaded once and copied for each case: three windows of a topic with two partitions, of which the second is
+of transactions and has holes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from platform_assets import runs
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.findings import Finding
+from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
+from platform_assets.ledger import Ledger
+from platform_assets.metadata import of_receipt
+from platform_assets.names import raw_key, topic_key
+from platform_assets_tests.loads import Record, TopicLake
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+    from platform_assets_tests.conftest import Broker
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+DENSE, HOLEY, LAST = "2026-03-01-00:00", "2026-03-01-00:01", "2026-03-01-00:02"
+# What is found is told as (kind, window, partition, ranges of offsets with exclusive ends).
+Found = set[tuple[str, str, int | None, tuple[tuple[int, int], ...]]]
+
+
+@pytest.fixture(scope="module")
+def loaded(
+    broker: Broker, connection: Callable[[], SparkSession], tmp_path_factory: pytest.TempPathFactory
+) -> TopicLake:
+    """The table as it should be. Partition 0 holds [0, 20), [20, 27) and [27, 37); partition 1 [0, 20), [20, 20), [20, 30).
+
+    The second window has records at 20, 21, 22, a commit marker, aborted records at 24 and 25 and an abort marker.
+    """
+    from confluent_kafka.admin import NewTopic
+
+    name = "anomalies"
+    broker.admin.create_topics([NewTopic(name, num_partitions=2, replication_factor=1)])[name].result(30)
+    lk = TopicLake(broker.bootstrap, name, tmp_path_factory.mktemp("lake"), connection)
+    keys = [lk.window_of(Record(b"a%d" % i, b"k", i % 2) for i in range(40))]
+    lk.commit([Record(b"b%d" % i) for i in range(3)])
+    lk.abort([Record(b"x%d" % i) for i in range(2)])
+    keys.append(lk.close_window())
+    keys.append(lk.window_of(Record(b"c%d" % i, b"k", i % 2) for i in range(20)))
+    assert keys == [DENSE, HOLEY, LAST]
+    for key in keys:
+        lk.load(key)
+    return lk
+
+
+@dataclass
+class Case:
+    """A copy of the table with its ledger and with what the orchestrator knows."""
+
+    lake: TopicLake
+    instance: dg.DagsterInstance
+
+    @property
+    def table(self) -> DeltaTable:
+        return DeltaTable(self.lake.table)
+
+    def rows(self, where: str) -> pa.Table:
+        found = self.table.to_pyarrow_table()
+        window, partition, *offsets = where.split()
+        mask = pc.and_(pc.equal(found["window"], window), pc.equal(found["kafka_partition"], int(partition)))
+        wanted = pc.is_in(found["kafka_offset"], pa.array([int(o) for o in offsets], pa.int64()))
+        return found.filter(pc.and_(mask, wanted))
+
+    def report(self, key: str, **changes: Any) -> None:
+        receipt = self.lake.ledger.receipts(self.lake.declaration.raw_table)[key]
+        self.instance.report_runless_asset_event(
+            dg.AssetMaterialization(
+                raw_key(self.lake.topic),
+                partition=key,
+                metadata=of_receipt(replace(receipt, **changes), "loaded", ""),
+            )
+        )
+
+    def evaluate(self) -> dict[str, list[Finding]]:
+        """What each check finds, by its name."""
+        found: dict[str, list[Finding]] = {}
+        for check in (*CHECKS.values(), DEEP_AUDIT):
+            evaluation = Evaluation(
+                self.lake.declaration,
+                self.lake.root,
+                Ledger(self.lake.root),
+                runs.orchestration(self.instance, self.lake.topic),
+                lambda: self.lake.settings,
+                lambda: self.lake.cluster,
+                self.lake.spark,
+            )
+            found[check.name] = list(check.evaluate(evaluation).findings)
+        return found
+
+
+@pytest.fixture
+def case(loaded: TopicLake, tmp_path: Path) -> Iterator[Case]:
+    shutil.copytree(loaded.root, tmp_path / "lake")
+    lk = TopicLake(loaded.bootstrap, loaded.topic, tmp_path / "lake", loaded.spark, closed=loaded.closed)
+    with dg.DagsterInstance.ephemeral() as instance:
+        made = Case(lk, instance)
+        for key in (DENSE, HOLEY, LAST):
+            made.report(key)
+            instance.report_runless_asset_event(dg.AssetMaterialization(topic_key(lk.topic), partition=key))
+        yield made
+
+
+# --- the seeds -------------------------------------------------------------------------------------------------
+
+
+def nothing(case: Case) -> None:
+    """The table as it should be."""
+
+
+def lost_row(case: Case) -> None:
+    case.table.delete(f"window = '{DENSE}' and kafka_partition = 0 and kafka_offset = 3")
+
+
+def lost_range(case: Case) -> None:
+    case.table.delete(f"window = '{DENSE}' and kafka_partition = 1 and kafka_offset >= 5 and kafka_offset < 9")
+
+
+def lost_row_between_holes(case: Case) -> None:
+    case.table.delete(f"window = '{HOLEY}' and kafka_offset = 21")
+
+
+def lost_window(case: Case) -> None:
+    case.table.delete(f"window = '{HOLEY}'")
+
+
+def duplicate_row_in_a_file(case: Case) -> None:
+    window = case.table.to_pyarrow_table(filters=[("window", "=", DENSE)])
+    rows = pa.concat_tables([window, case.rows(f"{DENSE} 0 3")])
+    write_deltalake(case.table, rows, mode="overwrite", predicate=f"window = '{DENSE}'")
+
+
+def duplicate_across_files(case: Case) -> None:
+    write_deltalake(case.table, case.rows(f"{DENSE} 0 3 4"), mode="append")
+
+
+def duplicate_across_windows(case: Case) -> None:
+    rows = case.rows(f"{DENSE} 0 3")
+    moved = rows.set_column(rows.column_names.index("window"), "window", pa.array([LAST]))
+    write_deltalake(case.table, moved, mode="append")
+
+
+def duplicate_that_hides_a_loss(case: Case) -> None:
+    lost_row(case)
+    write_deltalake(case.table, case.rows(f"{DENSE} 0 4"), mode="append")
+
+
+def at_offset(rows: pa.Table, offset: int) -> pa.Table:
+    return rows.set_column(rows.column_names.index("kafka_offset"), "kafka_offset", pa.array([offset], pa.int64()))
+
+
+def foreign_row(case: Case) -> None:
+    write_deltalake(case.table, at_offset(case.rows(f"{DENSE} 0 3"), 999), mode="append")
+
+
+def foreign_row_in_a_hole(case: Case) -> None:
+    write_deltalake(case.table, at_offset(case.rows(f"{HOLEY} 0 21"), 24), mode="append")
+
+
+def altered_value(case: Case) -> None:
+    where = f"window = '{LAST}' and kafka_partition = 1 and kafka_offset = 22"
+    case.table.update({"value": "arrow_cast('changed', 'Binary')"}, predicate=where)
+
+
+def altered_in_place(case: Case) -> None:
+    """The file is damaged on the disk; neither log nor statistics tell."""
+    path = next(case.lake.table.glob(f"window={LAST.replace(':', '%3A')}/*.parquet"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    path.write_bytes(bytes(data))
+
+
+def files_removed(case: Case) -> None:
+    for path in case.lake.table.glob(f"window={LAST.replace(':', '%3A')}/*.parquet"):
+        path.unlink()
+
+
+def ledger_behind(case: Case) -> None:
+    DeltaTable(case.lake.root / "_ledger" / "commits").delete(f"\"window\" = '{DENSE}'")
+
+
+def ledger_ahead(case: Case) -> None:
+    """An edited ledger: a receipt of a load that the table never had."""
+    receipt = case.lake.ledger.receipts(case.lake.declaration.raw_table)[DENSE]
+    forged = replace(receipt, load_id="f" * 36, table_version=case.lake.version() + 7)
+    case.lake.ledger.record_receipts([forged])
+
+
+def dropped_commit(case: Case) -> None:
+    """The newest commit of the table is gone, as after a restore of its folder from a backup."""
+    newest = max((case.lake.table / "_delta_log").glob("*.json"))
+    added = [json.loads(line) for line in newest.read_text().splitlines()]
+    assert any("add" in action for action in added)
+    newest.unlink()
+    # Spark's checksum of a version, which names no version that the log does not have.
+    for checksum in (case.lake.table / "_delta_log").glob(f"*{newest.stem}.crc"):
+        checksum.unlink()
+
+
+def orchestrator_behind(case: Case) -> None:
+    """Of the three materialisations that the fixture reported, the second never was."""
+    case.instance.wipe_assets([raw_key(case.lake.topic)])
+    case.report(DENSE)
+    case.report(LAST)
+
+
+def orchestrator_ahead(case: Case) -> None:
+    case.report(LAST, load_id="e" * 36)
+
+
+NOTHING: Mapping[str, Found] = {}
+
+CASES: list[tuple[Callable[[Case], None], Mapping[str, Found]]] = [
+    (nothing, NOTHING),
+    (lost_row, {
+        "no_gaps": {("rows missing", DENSE, 0, ((3, 4),))},
+        "every_offset_accounted_for": {("record not in the table", DENSE, 0, ((3, 4),))},
+        "deep_audit": {("record not in the table", DENSE, 0, ((3, 4),))},
+    }),
+    (lost_range, {
+        "no_gaps": {("rows missing", DENSE, 1, ((5, 9),))},
+        "every_offset_accounted_for": {("record not in the table", DENSE, 1, ((5, 9),))},
+        "deep_audit": {("record not in the table", DENSE, 1, ((5, 9),))},
+    }),
+    (lost_row_between_holes, {
+        "no_gaps": {("rows missing", HOLEY, 0, ())},
+        "every_offset_accounted_for": {("record not in the table", HOLEY, 0, ((21, 22),))},
+        "deep_audit": {("record not in the table", HOLEY, 0, ((21, 22),))},
+    }),
+    (lost_window, {
+        "no_gaps": {("rows missing", HOLEY, 0, ())},
+        "every_offset_accounted_for": {("record not in the table", HOLEY, 0, ((20, 23),))},
+        "deep_audit": {("record not in the table", HOLEY, 0, ((20, 23),))},
+    }),
+    (duplicate_row_in_a_file, {
+        "no_duplicates": {("duplicate in a window", DENSE, 0, ((3, 4),))},
+        "deep_audit": {("duplicate in a window", DENSE, 0, ((3, 4),))},
+    }),
+    (duplicate_across_files, {
+        "no_duplicates": {("duplicate in a window", DENSE, 0, ((3, 5),))},
+        "deep_audit": {("duplicate in a window", DENSE, 0, ((3, 5),))},
+    }),
+    (duplicate_across_windows, {
+        "no_gaps": {("rows outside the window", LAST, 0, ((3, 4),))},
+        "no_duplicates": {("duplicate across windows", LAST, 0, ((3, 4),))},
+        "every_offset_accounted_for": {("row without a record", LAST, 0, ((3, 4),))},
+        "deep_audit": {("row without a record", LAST, 0, ((3, 4),))},
+    }),
+    (duplicate_that_hides_a_loss, {
+        "no_gaps": {("rows missing", DENSE, 0, ((3, 4),))},
+        "no_duplicates": {("duplicate in a window", DENSE, 0, ((4, 5),))},
+        "every_offset_accounted_for": {("record not in the table", DENSE, 0, ((3, 4),))},
+        "deep_audit": {
+            ("record not in the table", DENSE, 0, ((3, 4),)), ("duplicate in a window", DENSE, 0, ((4, 5),)),
+        },
+    }),
+    (foreign_row, {
+        "no_gaps": {("rows outside the window", DENSE, 0, ((999, 1000),))},
+        "every_offset_accounted_for": {("row without a record", DENSE, 0, ((999, 1000),))},
+        "deep_audit": {("row without a record", DENSE, 0, ((999, 1000),))},
+    }),
+    (foreign_row_in_a_hole, {
+        "every_offset_accounted_for": {("row without a record", HOLEY, 0, ((24, 25),))},
+        "deep_audit": {("row without a record", HOLEY, 0, ((24, 25),))},
+    }),
+    (altered_value, {
+        "every_offset_accounted_for": {("altered value", LAST, None, ())},
+        "deep_audit": {("altered value", LAST, None, ())},
+    }),
+    (altered_in_place, {"deep_audit": {("files lost", LAST, None, ())}}),
+    (files_removed, {"deep_audit": {("files lost", LAST, None, ())}}),
+    (ledger_behind, {"agrees_with_ledger": {("ledger behind", DENSE, None, ())}}),
+    (ledger_ahead, {"agrees_with_ledger": {("ledger ahead", DENSE, None, ())}}),
+    (dropped_commit, {
+        "no_gaps": {("rows missing", LAST, 0, ((27, 37),)), ("rows missing", LAST, 1, ((20, 30),))},
+        "every_offset_accounted_for": {
+            ("record not in the table", LAST, 0, ((27, 37),)), ("record not in the table", LAST, 1, ((20, 30),)),
+        },
+        "deep_audit": {
+            ("record not in the table", LAST, 0, ((27, 37),)), ("record not in the table", LAST, 1, ((20, 30),)),
+        },
+        "agrees_with_ledger": {("ledger ahead", LAST, None, ())},
+    }),
+    (orchestrator_behind, {"agrees_with_ledger": {("orchestrator behind", HOLEY, None, ())}}),
+    (orchestrator_ahead, {"agrees_with_ledger": {("orchestrator ahead", LAST, None, ())}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("seed", "expected"), CASES, ids=[s.__name__ for s, _ in CASES])
+def test_anomaly_is_found_by_its_checks_and_by_no_other(
+    case: Case, seed: Callable[[Case], None], expected: Mapping[str, Found]
+) -> None:
+    seed(case)
+    found = case.evaluate()
+    told = {
+        name: {(f.kind, f.window, f.partition, tuple((r.start, r.end) for r in f.ranges)) for f in findings}
+        for name, findings in found.items()
+        if findings
+    }
+    assert told == dict(expected)
+    for finding in (f for findings in found.values() for f in findings):
+        assert finding.window in finding.sentence()
+        assert finding.remedy
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        lost_row, lost_window, duplicate_that_hides_a_loss, duplicate_across_windows, foreign_row_in_a_hole,
+        altered_value, altered_in_place, files_removed, ledger_behind, dropped_commit,
+    ],
+)  # fmt: skip
+def test_loading_the_windows_again_mends_it(case: Case, seed: Callable[[Case], None]) -> None:
+    """What the remedy says is what helps, and the result is what was first recorded, digest by digest."""
+    first = case.lake.ledger.receipts(case.lake.declaration.raw_table)
+    seed(case)
+    windows = {f.window for findings in case.evaluate().values() for f in findings}
+    for key in sorted(windows):
+        assert case.lake.load(key).outcome in {"healed", "unchanged"}
+        case.report(key)
+    assert {name: findings for name, findings in case.evaluate().items() if findings} == {}
+    now = case.lake.ledger.receipts(case.lake.declaration.raw_table)
+    assert {k: (r.offsets, r.content) for k, r in now.items()} == {k: (r.offsets, r.content) for k, r in first.items()}
