@@ -66,10 +66,14 @@ class Tick:
         receipts |= empty
         in_flight = runs.windows_in_flight(self.instance, raw_key(d.topic), keys)
         asked = requests.grouped(
-            windows, {*receipts, *in_flight}, max_offsets=d.max_records_per_run, max_windows=d.max_windows_per_run
+            windows,
+            {*receipts, *in_flight},
+            schedule=d.schedule,
+            max_offsets=d.max_records_per_run,
+            max_windows=d.max_windows_per_run,
         )
         return dg.SensorResult(
-            run_requests=[_run_request(d, r, windows[0].generation) for r in asked],
+            run_requests=[_run_request(d, r) for r in asked],
             asset_events=[*self._sealed_events(windows), *self._empty_events(receipts)],
             cursor=_cursor_at(windows[-1].window.end),
         )
@@ -132,8 +136,8 @@ def sealed_event(window: SealedWindow) -> dg.AssetMaterialization:
     )
 
 
-def _run_request(d: TopicDeclaration, request: requests.LoadRequest, generation: int) -> dg.RunRequest:
-    run_key = request.run_key(d.raw_table, generation)
+def _run_request(d: TopicDeclaration, request: requests.LoadRequest) -> dg.RunRequest:
+    run_key = request.run_key(d.raw_table)
     # All but the deep audit, which has a schedule of its own.
     selected: dict[str, Any] = {
         "asset_selection": [raw_key(d.topic)],

@@ -40,6 +40,27 @@ class Window:
         return self.key
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Window keys from `first` to `last`, both inclusive; None where there is no bound."""
+
+    first: str | None = None
+    last: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Span:
+        """From `A..B`, `A..`, `..B` or `A`. Raises ValueError."""
+        first, dots, last = text.partition("..")
+        span = cls(first or None, (last if dots else first) or None)
+        keys = [edge_of(key) for key in (span.first, span.last) if key is not None]
+        if not keys or sorted(keys) != keys:
+            raise ValueError(f"{text!r} is not of the form A..B, A not after B, one of them at least")
+        return span
+
+    def __contains__(self, key: str) -> bool:
+        return (self.first is None or self.first <= key) and (self.last is None or key <= self.last)
+
+
 def key_of(edge: datetime) -> str:
     """The key of the window that starts at `edge`."""
     return edge.astimezone(UTC).strftime(KEY_FORMAT)

@@ -27,6 +27,7 @@ def definitions(
     root: Path,
     remote: str,
     downstream: Sequence[dg.AssetsDefinition] = (),
+    timeout_seconds: float = 10,
 ) -> dg.Definitions:
     """What the code location holds of one topic, and what a test puts behind it."""
     return dg.Definitions.merge(
@@ -41,7 +42,7 @@ def definitions(
         dg.Definitions(
             assets=list(downstream),
             resources={
-                "kafka": KafkaResource(bootstrap_servers=bootstrap, timeout_seconds=5),
+                "kafka": KafkaResource(bootstrap_servers=bootstrap, timeout_seconds=timeout_seconds),
                 "lake": LakeResource(root=str(root)),
                 "spark": SparkResource(remote=remote),
             },
@@ -58,9 +59,12 @@ def materialize(
     *,
     bootstrap: str | None = None,
     root: Path | None = None,
+    timeout_seconds: float = 10,
 ) -> dg.ExecuteInProcessResult:
     """One run of the windows from the first of `keys` to the last, with its checks; failures are in the result."""
-    found = definitions(lake.declaration, bootstrap or lake.bootstrap, root or lake.root, remote, downstream)
+    found = definitions(
+        lake.declaration, bootstrap or lake.bootstrap, root or lake.root, remote, downstream, timeout_seconds
+    )
     job = found.resolve_implicit_global_asset_job_def()
     if len(keys) == 1:
         return job.execute_in_process(instance=instance, partition_key=keys[0], raise_on_error=False)
@@ -69,11 +73,17 @@ def materialize(
 
 
 def failure_of(result: dg.ExecuteInProcessResult) -> str:
-    """What a failed run says: the message of its last failed step, without the stack."""
+    """What a failed run says for its last failed step, without stacks."""
     assert not result.success
-    error = result.get_step_failure_events()[-1].step_failure_data.error
-    assert error is not None
-    return error.message
+    data = result.get_step_failure_events()[-1].step_failure_data
+    if data.user_failure_data is not None:
+        return str(data.user_failure_data.description)
+    messages = []
+    error = data.error
+    while error is not None:
+        messages.append(error.message)
+        error = error.cause
+    return "".join(messages)
 
 
 def materializations(

@@ -364,7 +364,13 @@ def test_a_transaction_may_straddle_a_cut_record_by_record(lake: LakeMaker) -> N
 
 # --- clocks ----------------------------------------------------------------------------------------------------
 
-ANY_CLOCK = {"message.timestamp.after.max.ms": "9223372036854775807", "message.timestamp.before.max.ms": "9223372036854775807"}
+LONGEST = "9223372036854775807"
+ANY_CLOCK = {
+    "message.timestamp.after.max.ms": LONGEST,
+    "message.timestamp.before.max.ms": LONGEST,
+    # Retention goes by the records' own clocks.
+    "retention.ms": "-1",
+}
 YEAR_MS = 31_556_952_000
 
 

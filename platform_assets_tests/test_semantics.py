@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from platform_assets_tests import semantics
+from platform_assets_tests.faults import POINTS
 from platform_assets_tests.semantics import BEGIN, DOCUMENT, END, README, SEED
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def test_the_run_that_the_documents_show_comes_out_the_same(
         assert r.others == (), r.loader
         assert r.exact, (r.loader, [f.sentence() for v in r.verdicts for f in v.findings])
         # Every point was met, and each loader's crashes are those of the schedule as far as it came.
-        assert r.crashes.keys() == set(semantics.POINTS)
+        assert r.crashes.keys() == set(POINTS)
     lost, doubled, exact = results
     assert (bool(lost.lost), bool(lost.doubled), lost.rows) == (True, False, len(lost.committed - lost.lost))
     assert (bool(doubled.lost), bool(doubled.doubled)) == (False, True)

@@ -13,7 +13,7 @@ from typing import Final
 from platform_assets.checks.findings import Verdict
 from platform_assets.checks.picture import data_uri
 from platform_assets.checks.strip import Strip
-from platform_assets.checks.worst import WorstWindow, remedies
+from platform_assets.checks.worst import WorstWindow, remedies, shortened
 
 _TO_DO: Final = "What to do:"
 _LONGEST: Final = 280
@@ -26,7 +26,9 @@ def describe(verdict: Verdict, strip: Strip, worst: Sequence[WorstWindow]) -> st
     """`verdict` in Markdown, as short as it can be; `worst` are its findings in order."""
     headline = f"**{_escaped(verdict.headline)}**"
     if worst:
-        headline += " " + _escaped(_cut(worst[0].findings[0].sentence()))
+        first = worst[0].findings[0]
+        told = f"Window {first.window}: {first.detail}" if verdict.undecided else first.sentence()
+        headline += " " + _escaped(shortened(told, _LONGEST))
     parts = [headline, f"![{_alternative(strip)}]({data_uri(strip)})"]
     todo = remedies(worst)
     if todo:
@@ -44,10 +46,6 @@ def plain(description: str) -> str:
 
 def _alternative(strip: Strip) -> str:
     return re.sub(r"[\[\]\\]", "", strip.sentence)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1].rstrip() + "…"
 
 
 def _escaped(text: str) -> str:

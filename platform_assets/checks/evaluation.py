@@ -14,6 +14,7 @@ from platform_assets.declaration import TopicDeclaration
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.ledger import Ledger
+from platform_assets.windows import Span
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -24,7 +25,7 @@ class Evaluation:
     """One evaluation of checks of one raw table. Brokers and Spark are asked only where something is open.
 
     `budget` in seconds bounds what is asked of them; what is left open then is said to be, and looked at next time.
-    `windows` are the keys that a deep audit is bounded to; None for all.
+    `windows` are the keys that a deep audit is bounded to, and `span` those that every check is; None for all.
     """
 
     declaration: TopicDeclaration
@@ -36,6 +37,7 @@ class Evaluation:
     spark: Callable[[], SparkSession]
     budget: float = 120.0
     windows: frozenset[str] | None = None
+    span: Span | None = None
     progress: Callable[[str], None] = lambda text: None
     began: float = field(default_factory=time.monotonic)
     _collected: list[Facts] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -52,7 +54,8 @@ class Evaluation:
 
     def facts(self) -> Facts:
         """The facts as they are now."""
-        self._collected[:] = [facts_of.collect(self.lake_root, self.declaration.topic, self.ledger, self.orchestration)]
+        facts = facts_of.collect(self.lake_root, self.declaration.topic, self.ledger, self.orchestration)
+        self._collected[:] = [facts if self.span is None else facts.within(self.span)]
         return self._collected[0]
 
     @property

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,9 @@ from platform_assets.lake import rows, tablelog
 from platform_assets.lake.tablelog import WindowFiles
 from platform_assets.ledger import Ledger
 from platform_assets.offsets import Digest, OffsetRange, TopicRanges
+from platform_assets.windows import Span
 
+T = TypeVar("T")
 _INT = npt.NDArray[np.int64]
 
 
@@ -77,8 +79,22 @@ class Facts:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Windows that have rows in the table and no cut in the ledger."""
-        return tuple(sorted(set(self.files) - set(self.windows)))
+        """Windows that have rows in the table, and neither cut nor receipt in the ledger."""
+        return tuple(sorted(set(self.files) - set(self.windows) - set(self.recorded)))
+
+    def within(self, span: Span) -> Facts:
+        """The same of the windows of `span` alone."""
+        return replace(
+            self,
+            windows=_within(self.windows, span),
+            recorded=_within(self.recorded, span),
+            files=_within(self.files, span),
+            waiting=frozenset(k for k in self.waiting if k in span),
+            unasked=frozenset(k for k in self.unasked if k in span),
+            touched=_within(self.touched, span),
+            unreadable=_within(self.unreadable, span),
+            in_flight=frozenset(k for k in self.in_flight if k in span),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +121,9 @@ def collect(lake_root: Path, topic: str, ledger: Ledger, orchestration: Orchestr
     in_flight = set(known.in_flight(list(windows)))
     recorded = _recorded(ledger.commit_rows(table))
     files = tablelog.window_files(tablelog.file_actions(path)) if tablelog.exists(path) else {}
+    if (set(recorded) | set(files)) - set(windows):
+        # Sealed and loaded since the look at the cuts. Cuts come first, so what is missing now has none.
+        windows = {w.key: w.ranges for w in ledger.windows(topic)}
     newest = max(recorded, default="")
     missing = [k for k in windows if k not in recorded]
     waiting = frozenset(k for k in missing if k in in_flight or k > newest)
@@ -126,6 +145,10 @@ def collect(lake_root: Path, topic: str, ledger: Ledger, orchestration: Orchestr
         except FileNotFoundError as e:
             unreadable[key] = f"{e.strerror}: {e.filename}" if e.filename else str(e)
     return Facts(topic, table, windows, recorded, files, waiting, unasked, touched, unreadable, frozenset(in_flight))
+
+
+def _within(by_window: Mapping[str, T], span: Span) -> dict[str, T]:
+    return {key: value for key, value in by_window.items() if key in span}
 
 
 def _recorded(entries: pa.Table) -> dict[str, Recorded]:

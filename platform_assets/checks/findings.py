@@ -66,7 +66,7 @@ class Finding:
             where += f" partition {self.partition}"
         if self.ranges:
             where += " offsets " + ranges_short(self.ranges, limit)
-        return f"{self.kind[0].upper()}{self.kind[1:]}: {where}: {self.detail}."
+        return f"{self.kind[0].upper()}{self.kind[1:]}: {where}: {self.detail.rstrip('.')}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Finding, Verdict, counted, runs_of
+from platform_assets.offsets import OffsetRange, TopicRanges
 
 NAME = "no_duplicates"
+_INT = npt.NDArray[np.int64]
+_NONE: _INT = np.array([], dtype=np.int64)
 
 
 def check(facts: Facts) -> Verdict:
@@ -53,31 +57,42 @@ def _within(facts: Facts) -> Iterator[Finding]:
 
 def _across(facts: Facts) -> Iterator[Finding]:
     for key, by_partition in facts.touched.items():
-        for partition, offsets in by_partition.items():
-            own = facts.windows.get(key)
-            own_range = own.by_partition.get(partition) if own else None
-            distinct = np.unique(offsets)
-            if own_range is not None:
-                distinct = distinct[(distinct < own_range.start) | (distinct >= own_range.end)]
-            if not len(distinct):
+        for partition in by_partition:
+            foreign = _foreign(facts, key, partition)
+            if not len(foreign):
                 continue
-            for other, ranges in facts.windows.items():
-                r = ranges.by_partition.get(partition)
-                if other == key or r is None or other not in facts.recorded:
-                    continue
-                shared = distinct[(distinct >= r.start) & (distinct < r.end)]
-                if len(shared) and _holds_rows(facts, other, partition):
+            for other in (*facts.windows, *(k for k in facts.touched if k not in facts.windows)):
+                shared = foreign[:0] if other == key else _held(facts, other, partition, foreign)
+                if other in facts.touched and other < key:
+                    # Said of the other window already, where it does not belong either.
+                    shared = np.setdiff1d(shared, _foreign(facts, other, partition))
+                if len(shared):
                     yield Finding(
                         "duplicate across windows", facts.topic, key, partition, runs_of(shared),
-                        f"{counted(len(shared), 'offset')} belong to window {other}, which holds range {r}",
+                        f"{counted(len(shared), 'offset')} are in window {other} too",
                         _remedy(facts, key),
                     )  # fmt: skip
 
 
-def _holds_rows(facts: Facts, key: str, partition: int) -> bool:
+def _range(facts: Facts, key: str, partition: int) -> OffsetRange:
+    return facts.windows.get(key, TopicRanges()).by_partition.get(partition, OffsetRange(0, 0))
+
+
+def _foreign(facts: Facts, key: str, partition: int) -> _INT:
+    """The offsets in a window that was read which do not belong to it."""
+    offsets = np.unique(facts.touched[key].get(partition, _NONE))
+    own = _range(facts, key, partition)
+    return offsets[(offsets < own.start) | (offsets >= own.end)]
+
+
+def _held(facts: Facts, key: str, partition: int, offsets: _INT) -> _INT:
+    """Those of `offsets` that a window holds: as read, or by its range where it is as it was loaded."""
     if key in facts.touched:
-        return len(facts.touched[key].get(partition, ())) > 0
-    return facts.recorded[key].rows.get(partition, 0) > 0
+        return np.intersect1d(offsets, facts.touched[key].get(partition, _NONE))
+    if key not in facts.recorded or not facts.recorded[key].rows.get(partition, 0):
+        return _NONE
+    own = _range(facts, key, partition)
+    return offsets[(offsets >= own.start) & (offsets < own.end)]
 
 
 def _remedy(facts: Facts, key: str) -> str:

@@ -66,6 +66,11 @@ def _findings(facts: Facts) -> Iterator[Finding]:
             )  # fmt: skip
         else:
             yield from _outside_by_receipt(topic, recorded)
+    for key in sorted(set(facts.recorded) - set(facts.windows)):
+        yield Finding(
+            "receipt contradicts cuts", topic, key, None, (), "the window is loaded, and the ledger has no cuts of it",
+            "Cuts were lost: restore _ledger/cuts or run `platform-assets rebuild-ledger`.",
+        )  # fmt: skip
     for key, found in facts.touched.items():
         if key in facts.recorded and key in facts.windows:
             yield from _changed_since_load(facts, facts.recorded[key], found)

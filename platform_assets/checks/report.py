@@ -42,23 +42,16 @@ def result(verdict: Verdict, facts: Facts) -> dg.AssetCheckResult:
 _SCHEMA: Final = dg.TableSchema(
     [
         dg.TableColumn("window", "string", description="key of the window, which is the partition of the asset"),
-        dg.TableColumn("found", "string", description="what is wrong"),
+        dg.TableColumn("found", "string", description="what is wrong, and what was seen"),
         dg.TableColumn("where", "string", description="Kafka partitions, and ranges of offsets, end exclusive"),
         dg.TableColumn("offsets", "int", description="number of offsets concerned; 0 where none is named"),
-        dg.TableColumn("detail", "string", description="what was seen"),
     ]
 )
 
 
 def _record(worst: WorstWindow) -> dg.TableRecord:
     return dg.TableRecord(
-        {
-            "window": worst.window,
-            "found": worst.kind,
-            "where": worst.where,
-            "offsets": worst.offsets,
-            "detail": worst.detail,
-        }
+        {"window": worst.window, "found": worst.found, "where": worst.where, "offsets": worst.offsets}
     )
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from platform_assets.checks.findings import Finding, Kind, counted, ranges_short
 from platform_assets.checks.strip import State, state_of
+from platform_assets.offsets import OffsetRange
 
-_RANGES = 3
-_PARTITIONS = 3
+_RANGES: Final = 3
+_PLACES: Final = 3
+_PARTITIONS: Final = 8
+_LONGEST: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +37,20 @@ class WorstWindow:
     @property
     def where(self) -> str:
         """Partitions and offsets, the ends exclusive, in short."""
-        named = [
-            (f"p{f.partition} " if f.partition is not None else "") + ranges_short(f.ranges, _RANGES)
-            for f in self.findings
-            if f.partition is not None or f.ranges
-        ]
-        left = len(named) - _PARTITIONS
-        return "; ".join(n.strip() for n in named[:_PARTITIONS]) + (f"; {left} more" if left > 0 else "")
+        partitions: dict[tuple[OffsetRange, ...], list[int]] = {}
+        for f in self.findings:
+            partitions.setdefault(f.ranges, []).extend(() if f.partition is None else (f.partition,))
+        named = [_place(members, ranges) for ranges, members in partitions.items()]
+        left = len(named) - _PLACES
+        return "; ".join(named[:_PLACES]) + (f"; {left} more" if left > 0 else "")
 
     @property
-    def detail(self) -> str:
+    def found(self) -> str:
         """What was seen, in the words of the first finding."""
         left = len(self.findings) - 1
-        return self.findings[0].detail + (f"; and {left} more like it" if left else "")
+        return shortened(f"{self.kind}: {self.findings[0].detail}", _LONGEST) + (
+            f" (and {left} more like it)" if left else ""
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ class Remedy:
 
     def __str__(self) -> str:
         left = len(self.windows) - 1
-        return self.text + (f" Likewise {counted(left, 'more window')}, listed below." if left else "")
+        return self.text + (f" The same goes for {counted(left, 'more window')}, listed below." if left else "")
 
 
 def worst_windows(findings: Iterable[Finding]) -> list[WorstWindow]:
@@ -84,3 +89,14 @@ def remedies(worst: Sequence[WorstWindow]) -> list[Remedy]:
         Remedy(members[0].findings[0].remedy, tuple(dict.fromkeys(m.window for m in members)))
         for members in alike.values()
     ]
+
+
+def shortened(text: str, longest: int) -> str:
+    """`text`, cut where it is longer than `longest`."""
+    return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
+
+
+def _place(partitions: Sequence[int], ranges: Sequence[OffsetRange]) -> str:
+    left = len(partitions) - _PARTITIONS
+    named = ", ".join(f"p{p}" for p in partitions[:_PARTITIONS]) + (f" and {left} more" if left > 0 else "")
+    return f"{named} {ranges_short(ranges, _RANGES)}".strip()

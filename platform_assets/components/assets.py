@@ -96,7 +96,7 @@ def _raw_table(
             kafka.cluster(),
             Ledger(root),
             spark.session,
-            run_id=context.run_id,
+            run_id=context.run.run_id,
         )
         keys = list(context.partition_keys)
         done: dict[str, Loaded] = {}

@@ -15,8 +15,11 @@ from platform_assets.errors import PlatformError
 if TYPE_CHECKING:
     from platform_assets.demo.watching import TopicView
 
-LOOK_SECONDS: Final = 1.0
-"""Time between two looks. The ledger is files, Dagster a database, and neither calls back."""
+LOOK_SECONDS: Final = 2.0
+"""Least time between two looks. The ledger is files, Dagster a database, and neither calls back."""
+
+LOOK_SHARE: Final = 0.1
+"""Most of the time that is spent on looking: it would be taken from the loads that are waited for."""
 
 IDLE_SECONDS: Final = 150.0
 """How long nothing may move where no run is under way: a window closes within a minute, its run follows in seconds."""
@@ -58,7 +61,9 @@ def follow(
     while True:
         # In this order: a look after the last record was sent sees that record.
         sent = streaming.done()
+        looked_at = time.monotonic()
         views = look()
+        pause = max(LOOK_SECONDS, (time.monotonic() - looked_at) / LOOK_SHARE)
         for topic, view in views.items():
             counters.note(topic, progress(view))
         if sent:
@@ -74,9 +79,9 @@ def follow(
             behind = [explain(topic, view) for topic, view in views.items() if not view.settled]
             raise StalledError(f"nothing has moved for {patience:g} s. {' '.join(behind)}")
         if sent:
-            threading.Event().wait(LOOK_SECONDS)
+            threading.Event().wait(pause)
         else:
-            wait([streaming], timeout=LOOK_SECONDS)
+            wait([streaming], timeout=pause)
 
 
 def progress(view: TopicView) -> str:

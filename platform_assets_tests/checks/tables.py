@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import dagster as dg
 from deltalake import DeltaTable
 
 from platform_assets import metadata
+from platform_assets.checks.facts import Facts, Recorded
+from platform_assets.checks.findings import Finding, Kind
 from platform_assets.declaration import TopicDeclaration
 from platform_assets.ledger import Ledger
 from platform_assets.ledger_entries import SealedWindow
 from platform_assets.names import raw_key, topic_key
+from platform_assets.offsets import OffsetRange, TopicRanges
 from platform_assets.sensors import sealed_event
 from platform_assets.windows import key_of
 from platform_assets_tests import samples
@@ -72,3 +76,46 @@ def reported(instance: dg.DagsterInstance, lake_root: Path, topic: str, windows:
                 dg.AssetMaterialization(raw_key(topic), partition=window.key, metadata=told)
             )
     assert instance.get_latest_materialization_event(topic_key(topic)) is not None
+
+
+def facts(
+    windows: int,
+    partitions: int = 1,
+    *,
+    holes: Mapping[tuple[int, int], Mapping[str, int] | None] | None = None,
+    waiting: Collection[int] = (),
+    unasked: Collection[int] = (),
+) -> Facts:
+    """Facts of `orders`, 10 offsets a window and partition, all loaded but the windows `waiting` and `unasked`.
+
+    `holes` are told by number of window and partition; None for such as nobody has accounted for.
+    """
+    keys = [key(n) for n in range(windows)]
+    ranges = {
+        k: TopicRanges({p: OffsetRange(n * 10, n * 10 + 10) for p in range(partitions)}) for n, k in enumerate(keys)
+    }
+    held: dict[str, Recorded] = {}
+    for n, k in enumerate(keys):
+        if n in waiting or n in unasked:
+            continue
+        told = {p: found for (window, p), found in (holes or {}).items() if window == n}
+        rows = {
+            p: 10 - (1 if told.get(p, {}) is None else sum((told.get(p) or {}).values())) for p in range(partitions)
+        }
+        kinds: dict[str, int] = {}
+        for found in told.values():
+            for kind, number in (found or {}).items():
+                kinds[kind] = kinds.get(kind, 0) + number
+        held[k] = Recorded(k, ranges[k], rows, {}, 0, "", 1, "run", 0, None if None in told.values() else kinds, None)
+    return Facts(
+        SOUND, f"raw/{SOUND}", ranges, held, {}, frozenset(keys[n] for n in waiting),
+        frozenset(keys[n] for n in unasked), {},
+    )  # fmt: skip
+
+
+def finding(kind: Kind, window: int, partition: int | None = 0, *ranges: tuple[int, int], remedy: str = "") -> Finding:
+    """A finding in the window with this number."""
+    return Finding(
+        kind, SOUND, key(window), partition, tuple(OffsetRange(*r) for r in ranges), f"detail of {kind}",
+        remedy or f"Materialise partition {key(window)} of raw/{SOUND}.",
+    )  # fmt: skip

@@ -82,8 +82,11 @@ def _webserver(root: Path, environment: dict[str, str]) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A headless Chromium: the machine's own, or else the one that playwright brings."""
+def browser(address: str) -> Iterator[Browser]:
+    """A headless Chromium: the machine's own, or else the one that playwright brings.
+
+    Started after the evaluations, which do not run inside of its event loop.
+    """
     from playwright.sync_api import sync_playwright
 
     own = os.environ.get("PLATFORM_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")

@@ -1,0 +1,301 @@
+"""`platform-assets audit`: outcome, exit code, spans, JSON and what a terminal shows; without broker and Spark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from platform_assets.audit import EXIT_CODES, Audit, audit
+from platform_assets.audit_table import print_audit, progress
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Orchestration
+from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
+from platform_assets.cli import main
+from platform_assets.errors import ConfigurationError, SparkUnreachableError
+from platform_assets.ledger import Ledger
+from platform_assets.windows import Span
+from platform_assets_tests import samples
+from platform_assets_tests.checks import tables
+from platform_assets_tests.checks.tables import DOUBLED, LOST_ROWS, LOST_WINDOW, key
+
+NOW = datetime(2026, 1, 3, tzinfo=UTC)
+# The command looks the table up among the project's own.
+TOPIC = "flights"
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
+    # Dagster's own, when it loads components.
+    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20"),
+]
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("seeded")
+    tables.sound(root / "sound", TOPIC)
+    tables.torn(root / "torn", TOPIC)
+    return root
+
+
+@pytest.fixture
+def lake(seeded: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """A copy of a seeded lake."""
+    return lambda name: Path(shutil.copytree(seeded / name, tmp_path / "lake"))
+
+
+def nothing_answers() -> NoReturn:
+    raise SparkUnreachableError("sc://nowhere", "connection refused")
+
+
+def evaluation(root: Path, **changes: Any) -> Evaluation:
+    return Evaluation(
+        tables.declaration(TOPIC),
+        root,
+        Ledger(root),
+        Orchestration(),
+        settings=nothing_answers,
+        cluster=nothing_answers,
+        spark=nothing_answers,
+        **changes,
+    )
+
+
+def outcomes(found: Audit) -> dict[str, str]:
+    return {c.check: c.outcome for c in found.checks}
+
+
+def test_table_in_order_is_proved_without_asking_anybody(lake: Callable[[str], Path]) -> None:
+    found = audit(evaluation(lake("sound")), NOW)
+
+    assert (found.outcome, found.exit_code, found.reasons) == ("proved", 0, ())
+    assert outcomes(found) == dict.fromkeys(CHECKS, "proved")
+    assert found.strip is not None
+    assert found.strip.windows == tables.WINDOWS
+
+
+def test_ruined_table_is_not_and_the_worst_comes_first(lake: Callable[[str], Path]) -> None:
+    found = audit(evaluation(lake("torn")), NOW)
+
+    assert (found.outcome, found.exit_code) == ("anomalies", 1)
+    assert outcomes(found) | {"agrees_with_ledger": ""} == {
+        "no_gaps": "anomalies",
+        "no_duplicates": "anomalies",
+        "every_offset_accounted_for": "undecided",
+        "agrees_with_ledger": "",
+    }
+    assert (found.worst[0].window, found.worst[0].offsets) == (key(LOST_WINDOW), 300)
+    assert {w.window for w in found.worst} == {key(n) for n in (LOST_WINDOW, LOST_ROWS, DOUBLED)}
+
+
+def test_what_cannot_be_told_outweighs_no_anomaly_and_says_why(lake: Callable[[str], Path]) -> None:
+    found = audit(evaluation(lake("sound")), NOW, deep=True)
+
+    assert (found.outcome, found.exit_code) == ("undecided", 2)
+    assert outcomes(found)[DEEP_AUDIT.name] == "undecided"
+    assert len(found.reasons) == 1
+    assert "sc://nowhere does not answer: connection refused" in found.reasons[0]
+
+
+def test_span_leaves_what_lies_outside_alone(lake: Callable[[str], Path]) -> None:
+    root = lake("torn")
+
+    def of(text: str) -> Audit:
+        return audit(evaluation(root, span=Span.parse(text)), NOW)
+
+    assert of(f"..{key(DOUBLED - 1)}").outcome == "proved"
+    assert of(f"{key(DOUBLED + 1)}..{key(LOST_ROWS - 1)}").outcome == "proved"
+    around = of(key(LOST_ROWS))
+    assert {w.window for w in around.worst} == {key(LOST_ROWS)}
+    assert around.strip is not None
+    assert around.strip.windows == 1
+    assert of(f"{key(DOUBLED)}..").outcome == "anomalies"
+
+
+def test_span_without_a_window_cannot_be_told(lake: Callable[[str], Path]) -> None:
+    found = audit(evaluation(lake("sound"), span=Span.parse("2031-01-01-00:00..")), NOW)
+
+    assert (found.outcome, found.reasons) == ("undecided", ("the ledger has no sealed window there",))
+
+
+def test_lake_without_a_ledger_cannot_be_told(tmp_path: Path) -> None:
+    assert audit(evaluation(tmp_path), NOW).outcome == "undecided"
+
+
+def test_broken_table_log_cannot_be_told_and_the_other_checks_go_on(lake: Callable[[str], Path]) -> None:
+    root = lake("sound")
+    for entry in (root / "raw" / TOPIC / "_delta_log").glob("*.json"):
+        entry.write_text("not JSON")
+
+    found = audit(evaluation(root), NOW)
+    assert found.exit_code == EXIT_CODES["undecided"]
+    assert len(found.checks) == len(CHECKS)
+    assert found.reasons
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("2026-01-01-00:00..2026-01-02-00:00", Span("2026-01-01-00:00", "2026-01-02-00:00")),
+        ("2026-01-01-00:00..", Span("2026-01-01-00:00", None)),
+        ("..2026-01-01-00:00", Span(None, "2026-01-01-00:00")),
+        ("2026-01-01-00:00", Span("2026-01-01-00:00", "2026-01-01-00:00")),
+    ],
+)
+def test_span_is_read(text: str, span: Span) -> None:
+    assert Span.parse(text) == span
+
+
+@pytest.mark.parametrize("text", ["", "..", "yesterday..", "2026-01-02-00:00..2026-01-01-00:00", "2026-1-1-0:0"])
+def test_span_that_names_nothing_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="form"):
+        Span.parse(text)
+
+
+def test_span_bounds_are_inclusive() -> None:
+    span = Span.parse(f"{key(1)}..{key(3)}")
+
+    assert [n for n in range(5) if key(n) in span] == [1, 2, 3]
+
+
+def test_json_is_documented_whole_and_serialisable(lake: Callable[[str], Path]) -> None:
+    told = json.loads(json.dumps(audit(evaluation(lake("torn")), NOW).to_json()))
+
+    assert list(told) == ["version", "table", "at", "outcome", "reasons", "deep", "windows", "checks"]
+    assert (told["version"], told["table"], told["outcome"]) == (1, f"raw/{TOPIC}", "anomalies")
+    assert told["windows"]["count"] == tables.WINDOWS
+    assert told["windows"]["by_state"]["FAILING"] == 3
+    gaps = next(c for c in told["checks"] if c["check"] == "no_gaps")
+    assert [f["ranges"] for f in gaps["findings"] if f["window"] == key(LOST_ROWS)] == [[[1240, 1260]]]
+    assert gaps["figures"]["windows_loaded"] == tables.WINDOWS - tables.WAITING
+
+
+# --- terminal -------------------------------------------------------------------------------------------------------
+
+
+def printed(found: Audit, width: int = 140) -> str:
+    console = Console(width=width, record=True, color_system=None)
+    with console.capture() as capture:
+        print_audit(found, console)
+    return capture.get()
+
+
+def test_terminal_shows_verdict_strip_worst_windows_and_remedy(lake: Callable[[str], Path]) -> None:
+    text = printed(audit(evaluation(lake("torn")), NOW))
+
+    assert text.startswith(f"raw/{TOPIC}: ANOMALIES FOUND")
+    assert "p0 ███m█X████a██████m██X█m███X███"[:9] in text
+    assert "X 3 FAILING" in text
+    assert "✕ no_gaps: 4 gaps in 2 windows." in text
+    assert "p1 [1240, 1260)" in text
+    assert f"What to do: Materialise partition {key(LOST_WINDOW)}" in text
+
+
+def test_terminal_is_short_where_all_is_well(lake: Callable[[str], Path]) -> None:
+    lines = printed(audit(evaluation(lake("sound")), NOW)).splitlines()
+
+    assert lines[0] == f"raw/{TOPIC}: PROVED"
+    assert len(lines) == 1 + tables.PARTITIONS + 2 + len(CHECKS)
+    assert lines[1] == "p0 ███m██████a██████m██████m███··"
+
+
+def test_progress_off_a_terminal_is_a_line_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 6.0, 6.0, 7.0])
+    monkeypatch.setattr("platform_assets.audit_table.time.monotonic", lambda: next(clock))
+    console = Console(force_terminal=False)
+    with console.capture() as capture, progress(console) as tell:
+        tell("too soon")
+        tell("window [1] of 3")
+        tell("too soon again")
+
+    assert capture.get() == "window [1] of 3\n"
+
+
+# --- command --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    for name in ("KAFKA_BOOTSTRAP_SERVERS", "SPARK_REMOTE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PLATFORM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
+    monkeypatch.setenv("LAKE_ROOT", str(tmp_path / "lake"))
+    return lambda *arguments: CliRunner().invoke(main, ["audit", *arguments])
+
+
+def test_command_exits_0_where_all_is_proved(lake: Callable[[str], Path], command: Callable[..., Result]) -> None:
+    lake("sound")
+
+    result = command(f"raw/{TOPIC}", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["outcome"] == "proved"
+
+
+def test_command_exits_1_where_anomalies_are_found(lake: Callable[[str], Path], command: Callable[..., Result]) -> None:
+    lake("torn")
+
+    result = command(f"raw/{TOPIC}")
+    assert result.exit_code == 1, result.output
+    assert "ANOMALIES FOUND" in result.stdout
+
+
+def test_command_exits_2_and_says_what_it_would_have_needed(
+    lake: Callable[[str], Path], command: Callable[..., Result]
+) -> None:
+    root = lake("sound")
+    window = samples.loaded(root, Ledger(root).windows(TOPIC)[-2], {0: [2800]}, holes=None)
+    assert window.missing
+
+    result = command(f"raw/{TOPIC}")
+    assert result.exit_code == 2, result.output
+    assert "COULD NOT TELL" in result.stdout
+    assert "KAFKA_BOOTSTRAP_SERVERS" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["raw/nothing"], "'raw/nothing' is no table of this project"),
+        ([f"raw/{TOPIC}", "--windows", "yesterday"], "--windows"),
+    ],
+)
+def test_command_exits_2_for_what_it_cannot_look_at(
+    command: Callable[..., Result], arguments: list[str], said: str
+) -> None:
+    result = command(*arguments)
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_command_is_bounded_to_the_windows_asked_for(
+    lake: Callable[[str], Path], command: Callable[..., Result]
+) -> None:
+    lake("torn")
+
+    assert command(f"raw/{TOPIC}", "--windows", f"..{key(DOUBLED - 1)}").exit_code == 0
+    assert command(f"raw/{TOPIC}", "--windows", key(DOUBLED)).exit_code == 1
+
+
+def test_check_that_cannot_read_its_table_is_undecided(
+    lake: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(e: Evaluation) -> NoReturn:
+        raise ConfigurationError("no such thing")
+
+    broken = {name: replace(c, evaluate=refuses) if name == "no_gaps" else c for name, c in CHECKS.items()}
+    monkeypatch.setattr("platform_assets.audit.CHECKS", broken)
+
+    found = audit(evaluation(lake("sound")), NOW)
+    assert outcomes(found)["no_gaps"] == "undecided"
+    assert found.reasons == ("no such thing",)
+    assert found.checks[0].headline == "Could not tell: no such thing"
