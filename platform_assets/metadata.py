@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final
 
@@ -9,7 +10,12 @@ import dagster as dg
 
 from platform_assets.ledger_entries import Receipt, SealedWindow
 from platform_assets.loading import Outcome
+from platform_assets.names import raw_key, topic_key
+from platform_assets.offsets import TopicRanges
 
+SUMMARY: Final = "summary"
+SOURCE: Final = "source"
+TARGET: Final = "loaded_into"
 OFFSET_RANGES: Final = "offset_ranges"
 OFFSETS: Final = "offsets"
 ROWS: Final = "rows"
@@ -25,9 +31,10 @@ _RANGE_COLUMNS = [
     dg.TableColumn("offsets", "int", description="end - start"),
 ]
 _RECEIPT_COLUMNS = [
-    *_RANGE_COLUMNS,
+    *_RANGE_COLUMNS[:-1],
     dg.TableColumn("rows", "int", description="rows in the table"),
     dg.TableColumn("without_row", "int", description="offsets without a row: markers, aborted or compacted records"),
+    _RANGE_COLUMNS[-1],
     dg.TableColumn("first", "int", description="lowest offset that has a row; -1 without rows"),
     dg.TableColumn("last", "int", description="highest offset that has a row; -1 without rows"),
 ]
@@ -49,10 +56,12 @@ def of_sealed(window: SealedWindow) -> dict[str, Any]:
     ]
     schema = dg.TableSchema([*_RANGE_COLUMNS, dg.TableColumn("cut_at", "string", description="how the end was found")])
     return {
+        SUMMARY: f"{_offsets(window.ranges)} belong to this window for good, from `start` up to, not including, `end`.",
         OFFSETS: window.ranges.size,
         OFFSET_RANGES: dg.MetadataValue.table(records, schema),
         "window_start": dg.MetadataValue.timestamp(window.window.start),
         "window_end": dg.MetadataValue.timestamp(window.window.end),
+        TARGET: dg.MetadataValue.asset(raw_key(window.topic)),
         "topic_id": window.topic_id,
         "generation": window.generation,
     }
@@ -76,6 +85,7 @@ def of_receipt(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str,
         for p, part in receipt.partitions.items()
     ]
     values: dict[str, Any] = {
+        SUMMARY: _summary(receipt, outcome),
         OUTCOME: outcome,
         ROWS: receipt.rows,
         "dagster/partition_row_count": receipt.rows,
@@ -84,6 +94,7 @@ def of_receipt(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str,
         OFFSET_RANGES: dg.MetadataValue.table(records, dg.TableSchema(_RECEIPT_COLUMNS)),
         "bytes": receipt.bytes,
         "seconds": receipt.seconds,
+        SOURCE: dg.MetadataValue.asset(topic_key(receipt.topic)),
         "table": dg.MetadataValue.path(table_path),
         "window_start": dg.MetadataValue.timestamp(receipt.window.start),
         "window_end": dg.MetadataValue.timestamp(receipt.window.end),
@@ -96,6 +107,29 @@ def of_receipt(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str,
     if receipt.table_version is not None:
         values[TABLE_VERSION] = receipt.table_version
     return values
+
+
+_OUTCOMES: Final[Mapping[Outcome, str]] = {
+    "loaded": "Loaded for the first time",
+    "empty": "Nothing to load",
+    "unchanged": "Read again and proved equal, so nothing was written",
+    "healed": "Its rows in the table were no longer those of the load: read again, proved equal to the first load, and written anew",
+    "restored": "Kafka no longer has these records: restored from a past version of the table, and proved equal",
+}
+
+
+def _summary(receipt: Receipt, outcome: Outcome) -> str:
+    text = f"{_OUTCOMES[outcome]}: {receipt.rows:,} rows for {_offsets(receipt.ranges)}"
+    if not receipt.missing:
+        return f"{text}." if not receipt.rows else f"{text}, one for each."
+    if receipt.holes is None:
+        return f"{text}; the check every_offset_accounted_for says what became of the other {receipt.missing:,}."
+    return f"{text}; the others: " + ", ".join(f"{n:,} {kind}" for kind, n in receipt.holes.items()) + "."
+
+
+def _offsets(ranges: TopicRanges) -> str:
+    partitions = len(ranges.by_partition)
+    return f"{ranges.size:,} offsets in {partitions:,} Kafka partition" + ("" if partitions == 1 else "s")
 
 
 def data_version(receipt: Receipt) -> str:

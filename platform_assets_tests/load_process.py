@@ -86,7 +86,7 @@ def _hold() -> None:
         sys.stdin.readline()
         return write(*arguments)
 
-    raw.overwrite_window = held
+    raw.overwrite_window = held  # type: ignore[assignment]
 
 
 def _lake(settings: Mapping[str, Any]) -> TopicLake:

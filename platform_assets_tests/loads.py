@@ -230,9 +230,7 @@ def send(producer: Producer, topic: str, records: Iterable[Record]) -> None:
             arguments["headers"] = list(record.headers)
         while True:
             try:
-                producer.produce(
-                    topic, record.value, record.key, record.partition, on_delivery=delivered, **arguments
-                )
+                producer.produce(topic, record.value, record.key, record.partition, on_delivery=delivered, **arguments)
                 break
             except BufferError:
                 producer.poll(0.1)

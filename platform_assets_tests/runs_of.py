@@ -86,9 +86,7 @@ def failure_of(result: dg.ExecuteInProcessResult) -> str:
     return "".join(messages)
 
 
-def materializations(
-    instance: dg.DagsterInstance, asset: dg.AssetKey
-) -> Mapping[str, Mapping[str, Any]]:
+def materializations(instance: dg.DagsterInstance, asset: dg.AssetKey) -> Mapping[str, Mapping[str, Any]]:
     """The metadata of the newest materialisation of each partition of `asset`, as plain values."""
     found: dict[str, Mapping[str, Any]] = {}
     for record in reversed(instance.fetch_materializations(asset, limit=1000).records):

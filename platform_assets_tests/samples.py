@@ -27,7 +27,7 @@ TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 Offsets = Mapping[int, Iterable[int]]
 
 
-def edge(number: int) -> datetime:
+def edge(number: float) -> datetime:
     """The edge `number` hours after START."""
     return START + number * HOUR
 

@@ -73,7 +73,9 @@ def test_a_run_of_one_window_reports_what_it_loaded(
     assert verdicts(result).items() >= dict.fromkeys(CHECKS, True).items()
     # No sensor has run: the load itself reports the window on the topic asset.
     sealed = materializations(instance, topic_key(lk.topic))
-    assert [(r["partition"], r["start"], r["end"]) for r in sealed[key][metadata.OFFSET_RANGES]] == ranges_table(lk, key)
+    assert [(r["partition"], r["start"], r["end"]) for r in sealed[key][metadata.OFFSET_RANGES]] == ranges_table(
+        lk, key
+    )
 
 
 def test_the_same_window_again_is_the_same_version_of_the_data(
@@ -125,7 +127,8 @@ def test_a_run_that_fails_at_one_window_reports_those_before_it(
     assert "partition 0 offset 1" in failure_of(result)
     assert "accept-loss" in failure_of(result)
     assert set(materializations(instance, raw_key(lk.topic))) == {keys[0]}
-    assert materialize(lk, spark_remote, keys[2:], instance).success is False
+    # What waits does not hold up the windows after it.
+    assert materialize(lk, spark_remote, keys[2:], instance).success
     assert set(materializations(instance, raw_key(lk.topic))) == {keys[0], keys[2]}
     assert [r.offset for r in lk.rows()] == [0, 2]
 
@@ -141,7 +144,9 @@ def lost(lk: TopicLake, key: str) -> None:
     DeltaTable(lk.table).delete(f"window = '{key}' AND kafka_offset < 2")
 
 
-@pytest.mark.parametrize(("damage", "check", "says"), [(doubled, "no_duplicates", "[0, 5)"), (lost, "no_gaps", "[0, 2)")])
+@pytest.mark.parametrize(
+    ("damage", "check", "says"), [(doubled, "no_duplicates", "[0, 5)"), (lost, "no_gaps", "[0, 2)")]
+)
 def test_a_check_that_fails_holds_back_what_is_downstream_until_the_window_is_healed(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance, damage: Any, check: str, says: str
 ) -> None:

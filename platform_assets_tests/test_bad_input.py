@@ -122,7 +122,8 @@ def test_a_service_that_does_not_answer_is_named(
 
 
 @pytest.mark.parametrize(
-    "key", ["yesterday", "", "2026-03-01", "2026-03-01 00:00", "2026-03-01-00:00:30", "2026-3-1-0:0", "2026-02-30-00:00"]
+    "key",
+    ["yesterday", "", "2026-03-01", "2026-03-01 00:00", "2026-03-01-00:00:30", "2026-3-1-0:0", "2026-02-30-00:00"],
 )
 def test_a_key_that_names_no_window_is_refused(unchanged: TopicLake, key: str) -> None:
     with pytest.raises(UnknownWindowError, match=re.escape(f"{key!r} is not a window")):
@@ -130,9 +131,9 @@ def test_a_key_that_names_no_window_is_refused(unchanged: TopicLake, key: str) -
 
 
 def test_windows_outside_of_what_has_passed_are_refused(unchanged: TopicLake) -> None:
-    with pytest.raises(WindowOpenError, match="still open: it closes at .* Load it after that"):
+    with pytest.raises(WindowOpenError, match=r"still open: it closes at .* Load it after that"):
         unchanged.load(f"{unchanged.closed:%Y-%m-%d-%H:%M}")
-    with pytest.raises(WindowBeforeStartError, match="before its first edge .* nothing to load before it"):
+    with pytest.raises(WindowBeforeStartError, match=r"before its first edge .* nothing to load before it"):
         unchanged.load("2020-01-01-00:00")
 
 
@@ -192,9 +193,7 @@ def test_a_run_without_spark_fails_with_the_reason_and_without_the_token(
 def test_a_run_on_a_lake_that_cannot_be_written_fails_at_once(
     unchanged: TopicLake, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    result = materialize(
-        unchanged, spark_remote, [sealed_keys(unchanged)[1]], instance, root=Path("/proc/lake")
-    )
+    result = materialize(unchanged, spark_remote, [sealed_keys(unchanged)[1]], instance, root=Path("/proc/lake"))
     assert "lake root /proc/lake cannot be written" in failure_of(result)
     assert "STEP_UP_FOR_RETRY" not in [e.event_type_value for e in result.all_events]
 
@@ -274,9 +273,9 @@ def test_a_password_is_in_nothing_that_a_failing_load_leaves_behind(
     # A plan is made only where the broker answers: with the same options, but without the login.
     options = settings.java() | {"security.protocol": "PLAINTEXT"}
     ranges = TopicRanges(window.ranges.by_partition)
-    raw.kafka_frame(
-        unchanged.spark(), options, unchanged.topic, window.topic_id, window.key, [ranges]
-    ).explain(extended=True)
+    raw.kafka_frame(unchanged.spark(), options, unchanged.topic, window.topic_id, window.key, [ranges]).explain(
+        extended=True
+    )
     captured = capfd.readouterr()
     left_behind = {
         "error": "".join(traceback.format_exception(e.value)),

@@ -124,7 +124,7 @@ def test_a_handle_that_went_stale_between_look_up_and_commit_is_refused(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rival commits after this process looked up the newest edge, and before it commits."""
-    write, rival = ledger_module.write_deltalake, Ledger(tmp_path)
+    write, rival = ledger_module.write_deltalake, Ledger(tmp_path)  # type: ignore[attr-defined]
 
     def late(*arguments: Any, **options: Any) -> None:
         monkeypatch.setattr(ledger_module, "write_deltalake", write)
@@ -139,7 +139,7 @@ def test_a_handle_that_went_stale_between_look_up_and_commit_is_refused(
 def test_a_stale_handle_is_refused_although_the_rival_went_further(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, rival = ledger_module.write_deltalake, Ledger(tmp_path)
+    write, rival = ledger_module.write_deltalake, Ledger(tmp_path)  # type: ignore[attr-defined]
 
     def late(*arguments: Any, **options: Any) -> None:
         monkeypatch.setattr(ledger_module, "write_deltalake", write)
@@ -154,7 +154,7 @@ def test_a_stale_handle_is_refused_although_the_rival_went_further(
 def test_another_topic_in_between_does_not_refuse_a_cut(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, other = ledger_module.write_deltalake, Ledger(tmp_path)
+    write, other = ledger_module.write_deltalake, Ledger(tmp_path)  # type: ignore[attr-defined]
 
     def late(*arguments: Any, **options: Any) -> None:
         monkeypatch.setattr(ledger_module, "write_deltalake", write)
@@ -170,7 +170,7 @@ def test_a_refusal_without_a_rival_is_an_error_that_may_be_tried_again(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: Any, **options: Any) -> None:
-        raise ledger_module.CommitFailedError("too many retries")
+        raise ledger_module.CommitFailedError("too many retries")  # type: ignore[attr-defined]
 
     monkeypatch.setattr(ledger_module, "write_deltalake", refuse)
     with pytest.raises(LedgerConflictError, match="'t'"):
@@ -356,7 +356,7 @@ def test_a_process_that_was_killed_before_its_commit_leaves_nothing(ledger: Ledg
 
 
 def window_of(number: int, **ranges: tuple[int, int]) -> SealedWindow:
-    return sealed("t", f"2026-01-01-{number:02}:00", **(ranges or {"p0": (10 * number, 10 * number + 10)}))
+    return sealed("t", f"2026-01-01-{number:02}:00", 1.0, **(ranges or {"p0": (10 * number, 10 * number + 10)}))
 
 
 def test_a_receipt_comes_back_as_it_was_recorded(ledger: Ledger) -> None:
@@ -481,7 +481,7 @@ def test_folding_keeps_every_receipt_and_acceptance(soon_folded: Ledger, tmp_pat
 def test_a_fold_that_fails_loses_nothing(soon_folded: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def compact(self, **_: Any) -> None:
-            raise ledger_module.DeltaError("another process folded first")
+            raise ledger_module.DeltaError("another process folded first")  # type: ignore[attr-defined]
 
     monkeypatch.setattr(DeltaTable, "optimize", property(lambda self: Broken()))
     for n in range(10):

@@ -71,9 +71,7 @@ def race(lk: TopicLake, keys: list[str], remote: str) -> list[dict[str, Any]]:
         return [process.result() for process in processes]
 
 
-def test_of_two_first_loads_of_one_window_one_wins_and_the_other_compares(
-    lake: LakeMaker, spark_remote: str
-) -> None:
+def test_of_two_first_loads_of_one_window_one_wins_and_the_other_compares(lake: LakeMaker, spark_remote: str) -> None:
     lk = lake(partitions=2)
     key = large_window(lk)
     # The one that loses the race is told by Delta, reads the winner's commit, and proves its own reading equal.
@@ -84,9 +82,7 @@ def test_of_two_first_loads_of_one_window_one_wins_and_the_other_compares(
     assert_exact(lk)
 
 
-def test_of_two_loads_that_heal_one_window_one_wins_and_the_other_compares(
-    lake: LakeMaker, spark_remote: str
-) -> None:
+def test_of_two_loads_that_heal_one_window_one_wins_and_the_other_compares(lake: LakeMaker, spark_remote: str) -> None:
     lk = lake(partitions=2)
     key = lk.window_of(numbered(40, 2))
     lk.load(key)

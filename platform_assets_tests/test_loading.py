@@ -381,9 +381,7 @@ def test_records_with_clocks_off_by_years_are_loaded_exactly_once(lake: LakeMake
     for number in range(3):
         stamps = [now, now - 30 * YEAR_MS, now + 40 * YEAR_MS, now + 5_000 * YEAR_MS, LAST_READABLE_MS, 1]
         keys.append(
-            lk.window_of(
-                Record(f"{number}/{i}".encode(), partition=i % 2, timestamp=t) for i, t in enumerate(stamps)
-            )
+            lk.window_of(Record(f"{number}/{i}".encode(), partition=i % 2, timestamp=t) for i, t in enumerate(stamps))
         )
     for key in reversed(keys):
         assert lk.load(key).receipt.rows == 6

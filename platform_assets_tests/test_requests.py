@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 from datetime import timedelta
@@ -78,7 +79,7 @@ def test_windows_that_are_no_partitions_any_more_are_not_asked_for() -> None:
     """By the minute up to 00:02, hourly from then on: 00:00 and 01:00 are partitions, 00:01 and 00:02 are not."""
     window = hours(1)[0]
     starts = [START, START + MINUTE, START + 2 * MINUTE, edge(1), edge(2), edge(3)]
-    windows = [replace(window, window=Window(a, b)) for a, b in zip(starts[:-1], starts[1:], strict=True)]
+    windows = [replace(window, window=Window(a, b)) for a, b in itertools.pairwise(starts)]
     assert spans(windows, schedule=HOURLY, offsets=10, most=9) == [("00:00", "00:00"), ("01:00", "02:00")]
 
 

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Self
 
 import dagster as dg
-from pydantic import Field, field_validator, model_validator
+from dagster._core.definitions.utils import is_valid_owner
+from dagster._utils.pydantic_yaml import enrich_validation_errors_with_source_position
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from platform_assets.components.assets import DeepAudit, build_definitions
 from platform_assets.declaration import TopicDeclaration
 from platform_assets.errors import ConfigurationError
+from platform_assets.topics import checked_topic
+from platform_assets.windows import is_cron
+
+_AT_LEAST_ONE = (
+    "sensor_interval_seconds",
+    "tick_budget_seconds",
+    "max_records_per_run",
+    "max_windows_per_run",
+    "max_edges_per_tick",
+    "records_per_file",
+    "deep_audit_budget_seconds",
+)
 
 
 class TopicTable(dg.Component, dg.Model, dg.Resolvable):
@@ -27,36 +42,81 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             "in the first window. Must not change once windows were sealed."
         ),
     ]
-    sensor_interval_seconds: Annotated[int, Field(ge=1, description="Least time between two ticks.")] = 30
+    sensor_interval_seconds: Annotated[int, Field(description="Least time between two ticks; 1 or more.")] = 30
     sensor_running: Annotated[bool, Field(description="Whether the sensor runs unless somebody stops it.")] = True
-    tick_budget_seconds: Annotated[int, Field(ge=1, le=50, description="Longest time that one tick may take.")] = 20
-    max_records_per_run: Annotated[int, Field(ge=1, description="Most records that a run of many windows loads.")] = (
-        5_000_000
-    )
-    max_windows_per_run: Annotated[int, Field(ge=1, description="Most windows in one run.")] = 200
-    max_edges_per_tick: Annotated[int, Field(ge=1, description="Most edges that one tick seals.")] = 1_000
-    records_per_file: Annotated[int, Field(ge=1, description="Windows smaller than this are written as one file.")] = (
-        200_000
-    )
+    tick_budget_seconds: Annotated[int, Field(description="Longest time that one tick may take; 1 to 50.")] = 20
+    max_records_per_run: Annotated[int, Field(description="Most records that a run of many windows loads.")] = 5_000_000
+    max_windows_per_run: Annotated[int, Field(description="Most windows in one run.")] = 200
+    max_edges_per_tick: Annotated[int, Field(description="Most edges that one tick seals.")] = 1_000
+    records_per_file: Annotated[int, Field(description="Windows smaller than this are written as one file.")] = 200_000
     deep_audit: Annotated[str, Field(description="Cron schedule in UTC of the deep audit.")] = "0 3 * * *"
     deep_audit_running: Annotated[bool, Field(description="Whether that schedule runs unless somebody stops it.")] = (
         True
     )
-    deep_audit_budget_seconds: Annotated[int, Field(ge=1, description="Longest time that one deep audit may take.")] = (
-        600
-    )
+    deep_audit_budget_seconds: Annotated[int, Field(description="Longest time that one deep audit may take.")] = 600
     group: Annotated[str | None, Field(description="Dagster asset group; the domain's folder by default.")] = None
     description: Annotated[str | None, Field(description="What the topic holds, for people.")] = None
     owners: Annotated[tuple[str, ...], Field(description="Owners as Dagster takes them: e-mail or team:name.")] = ()
 
+    # Values are judged field by field, since the line of the field is what a message names.
+
+    @field_validator("topic")
+    @classmethod
+    def _is_a_topic_name(cls, value: str) -> str:
+        try:
+            return checked_topic(value)
+        except ConfigurationError as e:
+            raise ValueError(str(e)) from e
+
+    @field_validator("window", "deep_audit")
+    @classmethod
+    def _is_a_schedule(cls, value: str) -> str:
+        if not is_cron(value):
+            raise ValueError(
+                f"{value!r} is not a cron schedule of five fields that ever ticks; every hour is '0 * * * *', "
+                "every minute '* * * * *'"
+            )
+        return value
+
     @field_validator("start")
     @classmethod
-    def _start_is_a_time(cls, value: str) -> str:
+    def _is_a_time(cls, value: str) -> str:
         try:
-            datetime.fromisoformat(value)
+            time = _as_utc(value)
         except ValueError as e:
             raise ValueError(f"{value!r} is not an ISO 8601 time such as 2026-01-31T00:00Z") from e
+        if time.timestamp() < 0:
+            raise ValueError(f"{value!r} lies before 1970")
         return value
+
+    @field_validator(*_AT_LEAST_ONE)
+    @classmethod
+    def _is_at_least_one(cls, value: int) -> int:
+        if value < 1:
+            raise ValueError(f"must be 1 or more, not {value}")
+        return value
+
+    @field_validator("tick_budget_seconds")
+    @classmethod
+    def _ends_before_dagsters_own_bound(cls, value: int) -> int:
+        if value > 50:
+            raise ValueError(f"must be 50 or less, not {value}: Dagster ends a tick after 60 seconds")
+        return value
+
+    @field_validator("group")
+    @classmethod
+    def _is_a_group_name(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[A-Za-z0-9_]+", value):
+            raise ValueError(f"{value!r} is not a name of letters, digits and underscores")
+        return value
+
+    @field_validator("owners")
+    @classmethod
+    def _are_owners(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        for value in values:
+            if not is_valid_owner(value):
+                raise ValueError(f"{value!r} is neither an e-mail address nor of the form team:name")
+        return values
 
     @model_validator(mode="after")
     def _declares(self) -> TopicTable:
@@ -66,13 +126,22 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             raise ValueError(str(e)) from e
         return self
 
+    @classmethod
+    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
+        """As any component is loaded, and with file and line in the message where a value is refused."""
+        file = context.resolution_context.source_position_tree
+        lines = None if file is None else file.children.get("attributes")
+        if lines is None:
+            return super().load(attributes, context)
+        with enrich_validation_errors_with_source_position(lines, ["attributes"]):
+            return super().load(attributes, context)
+
     def declaration(self) -> TopicDeclaration:
         """The same as a plain value. Raises ConfigurationError."""
-        start = datetime.fromisoformat(self.start)
         return TopicDeclaration(
             topic=self.topic,
             schedule=self.window,
-            start=start if start.tzinfo else start.replace(tzinfo=UTC),
+            start=_as_utc(self.start),
             sensor_interval=timedelta(seconds=self.sensor_interval_seconds),
             max_records_per_run=self.max_records_per_run,
             max_windows_per_run=self.max_windows_per_run,
@@ -91,3 +160,9 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             sensor_running=self.sensor_running,
             deep_audit=DeepAudit(self.deep_audit, self.deep_audit_running, self.deep_audit_budget_seconds),
         )
+
+
+def _as_utc(text: str) -> datetime:
+    """The time that `text` names, in UTC unless it says otherwise. Raises ValueError."""
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -158,9 +158,7 @@ def test_rows_outside_of_the_window_are_refused_by_the_table(lake: LakeMaker) ->
     lk.load(keys[0])
     before = lk.snapshot()
     sealed = lk.ledger.windows(lk.topic)
-    other = raw.kafka_frame(
-        lk.spark(), lk.settings.java(), lk.topic, sealed[1].topic_id, keys[1], [sealed[1].ranges]
-    )
+    other = raw.kafka_frame(lk.spark(), lk.settings.java(), lk.topic, sealed[1].topic_id, keys[1], [sealed[1].ranges])
     metadata = tablelog.LoadMetadata(
         lk.topic, sealed[0].topic_id, 1, sealed[0].window, sealed[0].ranges, load_id="x", run_id=""
     )
