@@ -81,8 +81,9 @@ class Audit:
 
     @property
     def worst(self) -> list[WorstWindow]:
-        """What was found by all checks together, the gravest first."""
-        return worst_windows(f for c in self.checks for f in c.findings)
+        """What was found by all checks together, the gravest first; what several found is told once."""
+        found = {(f.kind, f.window, f.partition, f.ranges): f for c in reversed(self.checks) for f in c.findings}
+        return worst_windows(found.values())
 
     @property
     def remedies(self) -> list[Remedy]:

@@ -17,6 +17,7 @@ from platform_assets.checks.strip import Row, State, Strip
 _WIDTH: Final = 680
 _GUTTER: Final = 48
 _TOP: Final = 9
+_LINE: Final = 16
 _TEXT: Final = "#7b828c"
 """As far from white as from black: 4.3 to 1 against either page."""
 _COLOURS: Final[Mapping[State, str]] = {
@@ -47,10 +48,10 @@ def picture(strip: Strip) -> str:
     """The picture of `strip`: rows, a red mark above every column that fails, the ends of the axis, and a legend."""
     columns = max((len(row.cells) for row in strip.rows), default=0)
     pitch = max(7, min(28, (_WIDTH - _GUTTER) // max(columns, 1)))
-    height = 18 if len(strip.rows) <= 4 else 13
+    height = 18 if len(strip.rows) <= 4 else 12
     bottom = _TOP + height * len(strip.rows)
-    legend = list(_legend(strip, bottom + 33))
-    total = bottom + 24 + 17 * len({y for y, _ in legend})
+    legend = list(_legend(strip, bottom + 31))
+    total = bottom + 22 + _LINE * len({y for y, _ in legend})
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{total}' viewBox='0 0 {_WIDTH} {total}'>"
         f"<g font-family='sans-serif' font-size='11' fill='{_TEXT}'>",
@@ -124,7 +125,7 @@ def _legend(strip: Strip, y: int) -> Iterator[tuple[int, str]]:
         text = f"{count:,} {state.label}"
         width = round(22 + len(text) * _LETTER_WIDTH)
         if x + width > _WIDTH and x > _GUTTER:
-            x, y = _GUTTER, y + 17
+            x, y = _GUTTER, y + _LINE
         thick = 12 * _HEIGHTS.get(state, 1)
         colour = _COLOURS[state]
         drawing = f"<path stroke='{colour}' stroke-width='{thick:g}' d='M{x} {y - 4}h12'/>"

@@ -96,6 +96,15 @@ def test_ruined_table_is_not_and_the_worst_comes_first(lake: Callable[[str], Pat
     assert {w.window for w in found.worst} == {key(n) for n in (LOST_WINDOW, LOST_ROWS, DOUBLED)}
 
 
+def test_what_several_checks_find_is_told_once(lake: Callable[[str], Path]) -> None:
+    found = audit(evaluation(lake("torn")), NOW)
+    twice = replace(found, checks=found.checks * 2)
+
+    assert [(w.window, w.kind, w.offsets, w.where) for w in twice.worst] == [
+        (w.window, w.kind, w.offsets, w.where) for w in found.worst
+    ]
+
+
 def test_what_cannot_be_told_outweighs_no_anomaly_and_says_why(lake: Callable[[str], Path]) -> None:
     found = audit(evaluation(lake("sound")), NOW, deep=True)
 

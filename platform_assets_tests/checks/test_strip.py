@@ -167,4 +167,4 @@ def test_picture_stays_small_and_low_whatever_it_shows(rng: random.Random) -> No
     assert len(data_uri(strip_of(facts(300, 12)))) < 2_000
     height = int(ElementTree.fromstring(picture(strip)).attrib["height"])
     # The UI shows 260 pixels of a description, a headline and a remedy of two lines each among them.
-    assert height <= 176
+    assert height <= 160

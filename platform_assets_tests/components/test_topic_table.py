@@ -31,8 +31,13 @@ FIRST_LINE = 4
 """Of the attributes: a comment, the type and the word `attributes` stand before them."""
 NAMES = (f"shop_project_{n}" for n in itertools.count())
 
-# Dagster 1.13, which is pinned, reads YAML by a function that pydantic calls deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")
+# Dagster 1.13, which is pinned, reads YAML by a function that pydantic calls deprecated, and loads with every
+# project what it calls beta and preview itself.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated"),
+    pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.BetaWarning"),
+    pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.PreviewWarning"),
+]
 
 Project = Callable[..., Path]
 
@@ -66,7 +71,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def built(root: Path) -> dg.Definitions:
-    return dg.ComponentTree.for_project(root).build_defs()
+    resources = dict.fromkeys(("kafka", "lake", "spark"), dg.ResourceDefinition.hardcoded_resource(None))
+    return dg.Definitions.merge(dg.ComponentTree.for_project(root).build_defs(), dg.Definitions(resources=resources))
 
 
 def mistake(root: Path) -> str:
