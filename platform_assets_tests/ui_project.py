@@ -52,6 +52,7 @@ directory_type = "project"
 
 [tool.dg.project]
 root_module = "shop"
+code_location_name = "shop"
 registry_modules = ["platform_assets.components"]
 """
 
