@@ -1,0 +1,154 @@
+"""Dagster's UI in a real browser: the asset graph, a window materialised by hand, its offset ranges and its checks.
+
+Screenshots are kept in `PLATFORM_SCREENSHOTS` where that is set; `CHROMIUM` names another browser than the system's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from platform_assets.checks.registry import CHECKS
+from platform_assets_tests.loads import TopicLake, records, whole
+from platform_assets_tests.runs_of import minutes_ago
+from platform_assets_tests.test_loading import numbered
+from platform_assets_tests.ui_project import user_interface
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from platform_assets_tests.conftest import LakeMaker
+
+pytestmark = [pytest.mark.browser, pytest.mark.broker, pytest.mark.spark]
+
+_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+          "--disable-component-update", "--disable-sync"]  # fmt: skip
+_PATIENCE_MS = 120_000
+
+Shot = Callable[[str], None]
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    """A page of a headless Chromium: the system's own, since nothing is downloaded for a test."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("no Chromium: install the system's package `chromium`, or name one in CHROMIUM")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=_FLAGS)
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page.set_default_timeout(_PATIENCE_MS)
+        yield page
+        browser.close()
+
+
+@pytest.fixture
+def shot(page: Page) -> Shot:
+    """Keeps a picture of the page as it is."""
+
+    def keep(name: str) -> None:
+        if folder := os.environ.get("PLATFORM_SCREENSHOTS"):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            page.screenshot(path=Path(folder) / f"{name}.png")
+
+    return keep
+
+
+def text_of(page: Page) -> str:
+    """All that is written on the page, in one line."""
+    return re.sub(r"\s+", " ", page.locator("body").inner_text())
+
+
+def launch(page: Page, address: str, lk: TopicLake, key: str, runs: int) -> None:
+    """Materialise one window by clicking, and return once the runs page shows `runs` runs that succeeded."""
+    page.goto(f"{address}/assets/raw/{lk.topic}?view=overview")
+    page.get_by_role("button", name="Materialize").first.click()
+    dialog = page.get_by_text("Partition selection").locator("xpath=ancestor::*[.//input][1]")
+    keys = dialog.locator("input[type=text]").first
+    keys.fill(key)
+    keys.press("Enter")
+    page.get_by_role("button", name="Launch 1 run").click()
+    page.get_by_role("button", name="Launch 1 run").wait_for(state="detached")
+    page.goto(f"{address}/runs")
+    page.wait_for_function(
+        "runs => [...document.querySelectorAll('body *')].filter(e => !e.children.length && "
+        "['Success', 'Failure'].includes(e.textContent)).length >= runs",
+        arg=runs,
+    )
+    assert page.get_by_text("Failure", exact=True).count() == 0
+    assert page.get_by_text("Success", exact=True).count() == runs
+
+
+def offset_ranges(page: Page) -> list[list[str]]:
+    """The table of offset ranges on the page of a window: its header and its rows."""
+    row = page.get_by_role("row").filter(has=page.get_by_text("offset_ranges", exact=True)).first
+    table = row.locator("table")
+    table.wait_for()
+    lines = [table.locator("th").all_inner_texts()]
+    return lines + [r.locator("td").all_inner_texts() for r in table.locator("tbody tr").all()]
+
+
+def test_a_window_is_materialised_twice_from_the_ui_with_the_same_rows(
+    lake: LakeMaker, spark_remote: str, tmp_path: Path, page: Page, shot: Shot
+) -> None:
+    lk = lake(partitions=2, start=minutes_ago(5))
+    lk.commit(numbered(10, 2))
+    key = lk.close_window()
+    expected = records(lk.committed())
+    lk.commit(numbered(6, 2, "next"))
+    lk.close_window()
+    with user_interface(tmp_path / "a project", lk, spark_remote) as address:
+        # The graph: topic and table, one after the other.
+        page.goto(f"{address}/asset-groups/")
+        # Both nodes have the topic's name; the kinds below them tell which is which.
+        page.get_by_text("Kafka", exact=True).wait_for()
+        page.get_by_text("PySpark", exact=True).wait_for()
+        shot("1-asset-graph")
+        page.goto(f"{address}/assets/raw/{lk.topic}?view=overview")
+        page.get_by_text("Upstream assets").wait_for()
+        assert f"Upstream assets kafka / {lk.topic}" in text_of(page)
+
+        launch(page, address, lk, key, runs=1)
+        shot("2-runs")
+        first = whole(lk.rows())
+        assert records(lk.rows()) == expected
+
+        page.goto(f"{address}/assets/raw/{lk.topic}?view=partitions&partition={key}")
+        header, *rows = offset_ranges(page)
+        shot("3-window")
+        found = [dict(zip(header, row, strict=True)) for row in rows]
+        assert [(r["partition"], r["start"], r["end"], r["rows"]) for r in found] == [
+            ("0", "0", "6", "5"),
+            ("1", "0", "6", "5"),
+        ]
+        page.goto(f"{address}/assets/kafka/{lk.topic}?view=partitions&partition={key}")
+        header, *rows = offset_ranges(page)
+        shot("4-window-of-the-topic")
+        assert [row[:3] for row in rows] == [["0", "0", "6"], ["1", "0", "6"]]
+
+        page.goto(f"{address}/assets/raw/{lk.topic}?view=checks&checkDetail=no_gaps")
+        page.get_by_text("Latest execution").wait_for()
+        shot("5-checks")
+        text = text_of(page)
+        for name in CHECKS:
+            assert f"{name} Succeeded" in text
+        assert "This is a blocking asset check" in text
+        assert key in text or "1 window" in text
+
+        launch(page, address, lk, key, runs=2)
+        assert whole(lk.rows()) == first
+        assert lk.version() == 1
+        page.goto(f"{address}/assets/raw/{lk.topic}?view=partitions&partition={key}")
+        page.get_by_text("View all historical events (2)").wait_for()
+        shot("6-window-again")
+        assert "outcome unchanged" in text_of(page)
+        header, *rows = offset_ranges(page)
+        assert [dict(zip(header, row, strict=True)) for row in rows] == found
