@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from platform_assets.errors import LoadError
 from platform_assets.lake import raw, rows, tablelog
 from platform_assets.lake.tablelog import LoadCommit
 from platform_assets.ledger_entries import CommitKind, PartitionReceipt, Receipt, SealedWindow
@@ -20,7 +21,8 @@ def receipt_of(
     """The receipt of `commit` to `table`, whose rows of the window gave `measured`; `seconds` is the load's duration.
 
     As many rows as offsets, with the digest that just these offsets have, prove the window dense and free of
-    duplicates. Any other is read back for duplicates, and stays open until the broker accounts for its holes.
+    duplicates. Any other is read back for duplicates, and stays open until the broker accounts for its holes. Raises
+    LoadError where Spark observed another number of rows than the files hold.
     """
     m, path = commit.metadata, lake_root / table
     actions = tablelog.file_actions(path, commit.version)
@@ -28,6 +30,12 @@ def receipt_of(
     found = rows.from_statistics(tablelog.statistics(actions, m.window.key))
     if found is None:
         found = rows.partition_rows(path, m.window.key, commit.version)
+    held = sum(p.rows for p in found.values())
+    if held != measured.rows:
+        raise LoadError(
+            f"window {m.window} of {table}: Spark observed {measured.rows} rows, the files of version {commit.version} "
+            f"hold {held}. No receipt was written; load the window again."
+        )
     dense = measured.rows == m.ranges.size and measured.offsets == dense_digest(m.ranges)
     return Receipt(
         table=table,

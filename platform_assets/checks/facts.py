@@ -126,14 +126,15 @@ def collect(lake_root: Path, topic: str, ledger: Ledger, orchestration: Orchestr
         windows = {w.key: w.ranges for w in ledger.windows(topic)}
     newest = max(recorded, default="")
     missing = [k for k in windows if k not in recorded]
-    waiting = frozenset(k for k in missing if k in in_flight or k > newest)
+    # Rows without a receipt are no window that waits: the ledger is behind.
+    waiting = frozenset(k for k in missing if k in in_flight or (k > newest and k not in files))
     unasked = frozenset(missing) - waiting
     if unasked:
         unasked -= set(known.asked(sorted(unasked)))
     changed = [
         k
         for k in sorted(set(files) | set(recorded))
-        if k not in recorded or files.get(k, tablelog.NO_FILES).digest != recorded[k].files_digest
+        if k not in recorded or not _as_recorded(files.get(k, tablelog.NO_FILES), recorded[k])
     ]
     changed = [k for k in changed if k not in in_flight]
     # Rows of a window that is being loaded just now are not yet the ledger's.
@@ -149,6 +150,11 @@ def collect(lake_root: Path, topic: str, ledger: Ledger, orchestration: Orchestr
 
 def _within(by_window: Mapping[str, T], span: Span) -> dict[str, T]:
     return {key: value for key, value in by_window.items() if key in span}
+
+
+def _as_recorded(files: WindowFiles, recorded: Recorded) -> bool:
+    """Whether the files are those of the receipt, and hold as many rows as it claims, as far as statistics tell."""
+    return files.digest == recorded.files_digest and files.rows in (None, recorded.total_rows)
 
 
 def _recorded(entries: pa.Table) -> dict[str, Recorded]:

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -101,16 +101,16 @@ class _Demo:
                 "The sensors seal each window of a minute once it has closed, runs load it, checks judge it."
             )
             with self.display.counters(totals) as counters, teller.to(counters):
-                checks = self._follow(client, streams, stop, counters)
+                views = self._follow(client, streams, stop, counters)
         self.display.say("Comparing the tables with the data and with the topics, row by row.")
         lake = self._lake()
-        results = [summary.collect(client, lake, Ledger(lake), topic, checks[topic]) for topic in SOURCES]
+        results = [summary.collect(client, lake, Ledger(lake), topic, views[topic]) for topic in SOURCES]
         return summary.print_results(self.display.console, results)
 
     def _follow(
         self, client: ClientSettings, streams: Streams, stop: threading.Event, counters: Counters
-    ) -> dict[TopicName, dict[str, str]]:
-        """Send the live records, wait until all is loaded and checked, and return the checks' last results."""
+    ) -> Mapping[TopicName, TopicView]:
+        """Send the live records, wait until all is loaded and checked, and return the last look."""
         # Dagster takes a while to import, and nothing before needs it.
         import dagster as dg
 
@@ -126,10 +126,9 @@ class _Demo:
                 observer = Observer(
                     Ledger(self._lake()), Cluster.connect(client), instance, datetime.now(UTC), declarations()
                 )
-                views = waiting.follow(
+                return waiting.follow(
                     live, look=observer.look, alive=self._check_alive, counters=counters, explain=self._explain
                 )
-                return {topic: view.checks for topic, view in views.items()}
             finally:
                 stop.set()
 
@@ -185,7 +184,7 @@ class _Demo:
     def _explain(self, topic: TopicName, view: TopicView) -> str:
         parts = [f"Topic {topic}: {waiting.progress(view)}"]
         parts += [f"run {self._ui()}/runs/{run.run_id} of {run.windows} failed" for run in view.failed[:1]]
-        parts += [f"check {name}: {result}" for name, result in view.checks.items() if result != "passed"]
+        parts += view.check_faults
         logs = [self.home.log_file(service) for service in DAGSTER]
         return ", ".join(parts) + f". See {' and '.join(map(str, logs))}."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +17,9 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.ledger import Ledger
 from platform_assets.offsets import OffsetRange, TopicRanges
+
+if TYPE_CHECKING:
+    from platform_assets.demo.watching import TopicView
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class TopicResult:
         with_rows: number of those that have rows.
         holes: offsets of the loaded windows that have no row.
         checks: by name, `passed` or what else.
+        check_faults: the checks that have not passed, each in a sentence.
     """
 
     produced: int
@@ -45,6 +50,7 @@ class TopicResult:
     with_rows: int
     holes: int
     checks: Mapping[str, str]
+    check_faults: tuple[str, ...]
 
     @property
     def aborted(self) -> int:
@@ -68,12 +74,10 @@ class TopicResult:
                 f"{self.holes:,} offsets without a row, and the log explains {self.aborted + self.markers:,}: "
                 f"{self.aborted:,} aborted records and {self.markers:,} transaction markers"
             )
-        return found + [f"check {name}: {state}" for name, state in self.checks.items() if state != "passed"]
+        return [*found, *self.check_faults]
 
 
-def collect(
-    client: ClientSettings, lake: Path, ledger: Ledger, topic: TopicName, checks: Mapping[str, str]
-) -> TopicResult:
+def collect(client: ClientSettings, lake: Path, ledger: Ledger, topic: TopicName, view: TopicView) -> TopicResult:
     """Read topic, table and ledger of one topic and put them side by side.
 
     Raises:
@@ -95,7 +99,8 @@ def collect(
         loaded=len(receipts),
         with_rows=sum(1 for receipt in receipts.values() if receipt.rows),
         holes=sum(receipt.missing for receipt in receipts.values()),
-        checks=checks,
+        checks=view.checks,
+        check_faults=view.check_faults,
     )
 
 

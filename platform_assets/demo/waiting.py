@@ -24,6 +24,9 @@ LOOK_SHARE: Final = 0.1
 IDLE_SECONDS: Final = 150.0
 """How long nothing may move where no run is under way: a window closes within a minute, its run follows in seconds."""
 
+UNCHECKED_SECONDS: Final = 30.0
+"""How long checks may take to pass where all is loaded and no run is under way: they are part of the loads' runs."""
+
 STALLED_SECONDS: Final = 600.0
 """How long nothing may move where a run is under way: one load may take a while on a slow machine."""
 
@@ -39,10 +42,13 @@ def follow(
     alive: Callable[[], None],
     counters: Counters,
     explain: Callable[[TopicName, TopicView], str],
+    unchecked_seconds: float = UNCHECKED_SECONDS,
     idle_seconds: float = IDLE_SECONDS,
     stalled_seconds: float = STALLED_SECONDS,
 ) -> Mapping[TopicName, TopicView]:
-    """Return once `streaming` is done and every topic is settled, with the last look at them.
+    """Return once `streaming` is done and every topic is loaded and checked, with the last look at them.
+
+    A check that does not pass ends the wait too: what it says is part of the result.
 
     Args:
         streaming: sends the live records; its error is raised.
@@ -50,6 +56,7 @@ def follow(
         alive: raises if a service has died.
         counters: told of windows.
         explain: why a topic is not settled, in a sentence with the next step.
+        unchecked_seconds: how long to wait for checks where all is loaded.
         idle_seconds: how long nothing may move, once everything is sent, where no run is under way.
         stalled_seconds: the same where one is.
 
@@ -74,8 +81,11 @@ def follow(
         if positions != before or not sent:
             before, moved = positions, time.monotonic()
         alive()
+        still = time.monotonic() - moved
+        if all(view.loaded for view in views.values()) and still > unchecked_seconds:
+            return views
         patience = stalled_seconds if any(view.under_way for view in views.values()) else idle_seconds
-        if time.monotonic() - moved > patience:
+        if still > patience:
             behind = [explain(topic, view) for topic, view in views.items() if not view.settled]
             raise StalledError(f"nothing has moved for {patience:g} s. {' '.join(behind)}")
         if sent:

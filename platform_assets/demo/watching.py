@@ -65,11 +65,24 @@ class TopicView:
         }
 
     @property
-    def settled(self) -> bool:
-        """Whether all that the topic holds is loaded, nothing is under way and every check has passed since."""
+    def check_faults(self) -> tuple[str, ...]:
+        """The checks that have not passed, each with its result in a sentence."""
+        return tuple(
+            f"check {c.name} has no result" if c.passed is None else f"check {c.name} failed: {_first_line(c.headline)}"
+            for c in self.table.checks
+            if not c.passed
+        )
+
+    @property
+    def loaded(self) -> bool:
+        """Whether all that the topic holds is in the table and nothing is under way."""
         t = self.table
-        pending = t.windows_waiting or t.windows_failed or self.under_way
-        return t.lag == 0 and not pending and all(state == "passed" for state in self.checks.values())
+        return t.lag == 0 and not (t.windows_waiting or t.windows_failed or self.under_way)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all is loaded and every check has passed since."""
+        return self.loaded and not self.check_faults
 
     @property
     def position(self) -> tuple[object, ...]:
@@ -117,6 +130,11 @@ class Observer:
 
 def _loads(run: dg.DagsterRun, topic: str) -> bool:
     return windows_of(run, raw_key(topic), ()) is not None
+
+
+def _first_line(headline: str) -> str:
+    """The first line of a check's description, which is Markdown."""
+    return headline.partition("\n")[0].replace("**", "").strip()
 
 
 def _windows_of(tags: Mapping[str, str]) -> str:

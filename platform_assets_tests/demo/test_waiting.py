@@ -48,7 +48,9 @@ def done() -> Future[None]:
     return future
 
 
-def follow(views: Iterator[TopicView], streaming: Future[None], idle: float = 5.0, stalled: float = 5.0) -> int:
+def follow(
+    views: Iterator[TopicView], streaming: Future[None], idle: float = 5.0, stalled: float = 5.0, unchecked: float = 5.0
+) -> int:
     """Follow one topic through these views and count the looks."""
     looks = 0
 
@@ -59,7 +61,7 @@ def follow(views: Iterator[TopicView], streaming: Future[None], idle: float = 5.
 
     waiting.follow(
         streaming, look=look, alive=lambda: None, counters=Silent(), explain=lambda topic, view: f"{topic} is late.",
-        idle_seconds=idle, stalled_seconds=stalled,
+        unchecked_seconds=unchecked, idle_seconds=idle, stalled_seconds=stalled,
     )  # fmt: skip
     return looks
 
@@ -124,6 +126,16 @@ def test_nothing_that_moves_is_an_error_that_names_the_topic() -> None:
 def test_a_run_under_way_is_given_more_time() -> None:
     with pytest.raises(StalledError, match=r"nothing has moved for 0\.4 s"):
         follow(empty_windows(under_way=1), done(), idle=0.1, stalled=0.4)
+
+
+def test_a_check_that_does_not_pass_ends_the_wait_once_all_is_loaded() -> None:
+    failing = (
+        CheckStatus("no_gaps", False, "2026-03-01T12:00:00+00:00", "**7 windows differ.** Why.\n\n![x](data:…)"),
+    )
+    view = changed(checks=(*failing, CheckStatus("no_duplicates", None, None, "")))
+    assert view.loaded
+    assert view.check_faults == ("check no_gaps failed: 7 windows differ. Why.", "check no_duplicates has no result")
+    assert follow(itertools.repeat(view), done(), unchecked=0.1) > 1
 
 
 def test_whatever_moves_puts_the_end_off() -> None:
