@@ -68,7 +68,12 @@ class Ledger:
                     name=path.name,
                     description=(__doc__ or "").splitlines()[0],
                     configuration={"delta.enableDeletionVectors": "false"},
+                    # Tried again, a creation that lost to another one would be committed on top of it.
+                    commit_properties=CommitProperties(max_commit_retries=0),
                 )
+            except CommitFailedError:
+                if not DeltaTable.is_deltatable(path):
+                    raise
             except OSError as e:
                 raise LakeNotWritableError(str(self._root), e.strerror or str(e)) from e
 

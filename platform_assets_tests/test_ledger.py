@@ -45,6 +45,19 @@ for number in range(rounds):
     held = ledger.newest_cut(topic)
     print("won" if won else "lost", held.edge == edge(number), held.cut.at(0), flush=True)
 """
+CREATOR = """
+import sys
+from pathlib import Path
+from platform_assets.lake import raw
+from platform_assets.ledger import Ledger
+root, topic, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[4])
+print("ready", flush=True)
+for number in range(rounds):
+    assert sys.stdin.readline().strip() == str(number)
+    Ledger(root / str(number)).create()
+    raw.create_table(root / str(number) / "raw" / topic, topic)
+    print("created", flush=True)
+"""
 
 
 @pytest.fixture
@@ -55,14 +68,14 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 class Race:
-    """Processes that record cuts, let go together, round by round."""
+    """Processes that are let go together, round by round; one for each of `topics`."""
 
-    def __init__(self, root: Path, topics: Sequence[str], rounds: int) -> None:
+    def __init__(self, root: Path, topics: Sequence[str], rounds: int, program: str = RACER) -> None:
         environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
         self.rounds = rounds
         self.processes = [
             subprocess.Popen(
-                [sys.executable, "-c", RACER, str(root), topic, str(name), str(rounds)],
+                [sys.executable, "-c", program, str(root), topic, str(name), str(rounds)],
                 cwd=CHECKOUT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             )
             for name, topic in enumerate(topics)
@@ -109,6 +122,16 @@ def test_processes_that_record_the_same_edge_at_once_leave_one_cut_that_all_read
     assert [c.edge for c in cuts] == [edge(n) for n in range(rounds)]
     rows = DeltaTable(tmp_path / "_ledger" / "cuts").to_pyarrow_table()
     assert rows.num_rows == rounds
+
+
+def test_processes_that_create_the_tables_at_once_make_each_of_them_once(tmp_path: Path) -> None:
+    """A second creation on top of the first would refuse whoever wrote in between."""
+    rounds = 12
+    with Race(tmp_path, ["t", "t", "t"], rounds, CREATOR) as race:
+        for number in range(rounds):
+            assert race.round(number) == ["created"] * 3
+            for table in ("_ledger/cuts", "_ledger/commits", "raw/t"):
+                assert DeltaTable(tmp_path / str(number) / table).version() == 0
 
 
 def test_processes_that_record_different_topics_at_once_all_win(tmp_path: Path) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import time
-import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from deltalake import DeltaTable, write_deltalake
 
+from platform_assets.acceptance import accept, find_losses
 from platform_assets.errors import (
     OffsetsExpiredError,
     ReloadDiffersError,
@@ -24,7 +23,6 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.timestamps import LAST_READABLE_MS
 from platform_assets.lake import rows, tablelog
-from platform_assets.ledger_entries import COMMIT_COLUMNS, arrow_type
 from platform_assets.offsets import OffsetRange, TopicRanges, dense_digest
 from platform_assets.windows import milliseconds
 from platform_assets_tests.loads import START, Record, TopicLake, records, wait_until, whole
@@ -390,29 +388,6 @@ def test_records_with_clocks_off_by_years_are_loaded_exactly_once(lake: LakeMake
         assert lk.load(key).outcome == "unchanged"
 
 
-def accept(lk: TopicLake, key: str, partition: int, start: int, end: int) -> None:
-    """Write into the ledger that the loss of offsets `[start, end)` of a window is accepted."""
-    window = lk.ledger.window(lk.topic, key)
-    assert window is not None
-    entry: dict[str, Any] = dict.fromkeys(COMMIT_COLUMNS) | {
-        "table": lk.declaration.raw_table,
-        "window": key,
-        "window_start": window.window.start,
-        "window_end": window.window.end,
-        "topic": lk.topic,
-        "topic_id": window.topic_id,
-        "generation": 1,
-        "kind": "acceptance",
-        "partition": partition,
-        "start": start,
-        "end": end,
-        "load_id": str(uuid.uuid4()),
-        "recorded_at": window.window.end,
-    }
-    schema = pa.schema([(n, arrow_type(t)) for n, (t, _) in COMMIT_COLUMNS.items()])
-    write_deltalake(lk.root / "_ledger" / "commits", pa.Table.from_pylist([entry], schema=schema), mode="append")
-
-
 def test_a_timestamp_that_spark_cannot_read_is_named_and_its_window_alone_waits(lake: LakeMaker) -> None:
     lk = lake(partitions=2, config=ANY_CLOCK)
     before = lk.window_of(numbered(4, 2))
@@ -427,16 +402,19 @@ def test_a_timestamp_that_spark_cannot_read_is_named_and_its_window_alone_waits(
     assert e.value.records == ((1, 4, 2**62), (1, 5, 2**63 - 1))
     assert lk.snapshot() == at_rest
     # Half of the loss accepted is not enough; all of it is, and costs just these records.
-    accept(lk, key, 1, 4, 5)
+    window = lk.ledger.window(lk.topic, key)
+    assert window is not None
+    lk.ledger.record_acceptance(window, {1: (OffsetRange(4, 5),)}, "the first of them")
     with pytest.raises(UnreadableTimestampError, match="partition 1 offset 5 "):
         lk.load(key)
-    accept(lk, key, 1, 5, 6)
+    (loss,) = find_losses(window, lk.ledger, lk.cluster, lk.settings)
+    assert loss.ranges == {1: (OffsetRange(5, 6),)}
+    accept(window, [loss], "the producer's clock was broken", lk.ledger)
     loaded = lk.load(key)
     assert (loaded.outcome, loaded.receipt.rows, loaded.receipt.missing) == ("loaded", 8, 2)
     expected = [r for r in lk.committed() if (r.partition, r.offset) not in {(1, 4), (1, 5)}]
     assert records(lk.rows()) == records(expected)
     assert lk.load(key).outcome == "unchanged"
-    shutil.rmtree(lk.root / "_staging", ignore_errors=True)
 
 
 # --- histories -------------------------------------------------------------------------------------------------

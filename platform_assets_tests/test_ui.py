@@ -76,7 +76,8 @@ def launch(page: Page, address: str, lk: TopicLake, key: str, runs: int) -> None
     keys.fill(key)
     keys.press("Enter")
     page.get_by_role("button", name="Launch 1 run").click()
-    page.get_by_role("button", name="Launch 1 run").wait_for(state="detached")
+    # The dialog closes when the run was accepted.
+    page.get_by_text("Partition selection").wait_for(state="detached")
     page.goto(f"{address}/runs")
     page.wait_for_function(
         "runs => [...document.querySelectorAll('body *')].filter(e => !e.children.length && "

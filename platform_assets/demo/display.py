@@ -14,6 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 PLAIN_LINE_SECONDS: Final = 5.0
 """Least time between two lines where there is no terminal."""
 
+PLAIN_WIDTH: Final = 140
+"""Columns of a table where there is no terminal to fit into."""
+
 
 class Counters(Protocol):
     """One count a topic, towards a total. Safe to call from several threads."""
@@ -30,6 +33,8 @@ class Display:
 
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.console = console or Console(highlight=False)
+        if console is None and not self.console.is_terminal:
+            self.console.width = PLAIN_WIDTH
         self._clock = clock
 
     def say(self, text: str = "") -> None:

@@ -21,7 +21,7 @@ from typing import Final
 from platform_assets.demo.dataset import SOURCES, Dataset, TopicName, load
 from platform_assets.demo.outlet import Outlet, TransactionAbortedError
 from platform_assets.demo.schedule import Rows, Schedule, Transaction, missing_rows, transactions
-from platform_assets.demo.topic_log import create_topics, scan, whole_log
+from platform_assets.demo.topic_log import await_decided, create_topics, scan, whole_log
 from platform_assets.errors import ConfigurationError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
@@ -104,8 +104,11 @@ class Streams:
     what was sent is acknowledged, the open transaction is aborted.
     """
 
-    def __init__(self, streams: Iterable[TopicStream], stop: threading.Event, on_sent: OnSent) -> None:
+    def __init__(
+        self, streams: Iterable[TopicStream], cluster: Cluster, stop: threading.Event, on_sent: OnSent
+    ) -> None:
         self._streams = tuple(streams)
+        self._cluster = cluster
         self._stop = stop
         self._on_sent = on_sent
 
@@ -137,7 +140,8 @@ class Streams:
         if stream.dataset.topic in TRANSACTIONAL_IDS:
             for transaction in transactions(rows, SEED):
                 if self._stop.is_set() or not self._send_transaction(stream, transaction, pace, backlog=backlog):
-                    return
+                    break
+            await_decided(self._cluster, stream.dataset.topic)
         else:
             for piece in _pieces(rows, pace):
                 _hand_over(stream, piece, backlog=backlog)
@@ -216,7 +220,7 @@ def open_streams(
         for dataset in datasets or map(load, SOURCES):
             opened.append(_open(client, dataset, start))
             on_sent(dataset.topic, len(dataset) - len(opened[-1].missing))
-        yield Streams(opened, stop, on_sent)
+        yield Streams(opened, Cluster.connect(client), stop, on_sent)
     finally:
         for stream in opened:
             stream.outlet.close()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -20,6 +21,10 @@ from platform_assets.offsets import OffsetRange, TopicRanges
 
 if TYPE_CHECKING:
     from platform_assets.demo.watching import TopicView
+
+_NUMBERS: Final = frozenset({"produced", "committed", "in table", "windows", "holes"})
+
+_WRAPPED: Final = frozenset({"checks"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,20 +120,22 @@ def _together(ranges: Sequence[TopicRanges]) -> TopicRanges:
 
 def print_results(console: Console, results: Sequence[TopicResult]) -> bool:
     """Print the table and what is wrong; returns whether nothing is."""
-    table = Table(title="Kafka topics and lake tables")
-    table.add_column("topic")
-    for column in ("produced", "committed", "in table", "windows"):
-        table.add_column(column, justify="right")
-    table.add_column("offset ranges")
-    table.add_column("holes", justify="right")
-    table.add_column("checks")
+    table = Table(
+        title="Kafka topics and lake tables",
+        box=SIMPLE_HEAD,
+        title_justify="left",
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    for column in ("topic", "produced", "committed", "in table", "windows", "offset ranges", "holes", "checks"):
+        table.add_column(column, justify="right" if column in _NUMBERS else "left", no_wrap=column not in _WRAPPED)
     for result in results:
         table.add_row(
             result.exactness.topic,
             f"{result.produced:,}",
             f"{result.committed:,}",
             f"{result.exactness.rows:,}",
-            f"{result.loaded} of {result.sealed} loaded\n{result.with_rows} with rows",
+            f"{result.loaded} of {result.sealed}\n{result.with_rows} with rows",
             _ranges(result.ranges, "\n"),
             f"{result.holes:,}\n{result.aborted:,} aborted\n{result.markers:,} markers",
             _checks(result.checks),
@@ -136,15 +143,21 @@ def print_results(console: Console, results: Sequence[TopicResult]) -> bool:
         )
     console.print(table)
     for result in results:
-        verdict = "NOT exact" if result.faults() else f"exact: each of {result.exactness.rows:,} rows once"
-        console.print(f"{result.exactness.topic}: {verdict}", markup=False)
+        exactness = result.exactness
+        verdict = f"exact, each of {exactness.rows:,} rows once" if exactness.exact else "NOT exact"
+        console.print(f"{exactness.topic}: {verdict}", markup=False)
         for fault in result.faults():
             console.print(f"  {fault}", markup=False, soft_wrap=True)
-    return not any(result.faults() for result in results)
+    passed = not any(result.faults() for result in results)
+    if passed:
+        console.print("Every table holds exactly the committed records, and every check has passed.", markup=False)
+    return passed
 
 
 def _checks(states: Mapping[str, str]) -> str:
-    return "\n".join(f"{name} {state}" for name, state in states.items())
+    """How many have passed, and which have not."""
+    others = [f"{name} {state}" for name, state in states.items() if state != "passed"]
+    return "\n".join([f"{len(states) - len(others)} of {len(states)} passed", *others])
 
 
 def _ranges(ranges: TopicRanges, separator: str = "; ") -> str:

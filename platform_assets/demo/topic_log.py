@@ -7,6 +7,7 @@ keeps no count of its own that could be wrong.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from platform_assets.demo.dataset import TopicName, row_number
-from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, ConfigurationError
+from platform_assets.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    ConfigurationError,
+    PlatformError,
+    TopicMissingError,
+)
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.offsets import OffsetRange, TopicRanges
@@ -39,6 +46,7 @@ CALL_SECONDS: Final = 30.0
 """How long one answer of the broker may take."""
 
 _BATCH: Final = 20_000
+_ASK_AGAIN_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +92,51 @@ def create_topics(client: ClientSettings, partitions: Mapping[TopicName, int] = 
 def whole_log(cluster: Cluster, topic: str) -> TopicRanges:
     """The offsets of `topic` from its log start to its last stable offset, every partition.
 
+    A topic that was created just now is not known to every broker, and has no leaders, for a moment: waits for both.
+
     Raises:
         BrokerUnreachableError: a partition is out of reach.
         TopicMissingError: there is no such topic.
     """
+    deadline = time.monotonic() + CALL_SECONDS
+    while True:
+        try:
+            state = cluster.topic(topic)
+            starts, ends = cluster.log_starts(state), cluster.last_stable_offsets(state)
+            silent = sorted(set(state.partitions) - (starts.keys() & ends.keys()))
+            if not silent:
+                return TopicRanges({p: OffsetRange(starts[p].offset, ends[p].offset) for p in state.partitions})
+            missing: PlatformError = BrokerUnreachableError(
+                f"reading topic {topic!r}", CALL_SECONDS, f"partitions {silent} have no leader"
+            )
+        except (TopicMissingError, BrokerUnreachableError) as error:
+            missing = error
+        if time.monotonic() > deadline:
+            raise missing
+        threading.Event().wait(_ASK_AGAIN_SECONDS)
+
+
+def await_decided(cluster: Cluster, topic: str) -> None:
+    """Wait until no transaction of `topic` is undecided, so that its last stable offsets are its ends.
+
+    A commit is answered as soon as it is certain; its markers, which let the records be seen, follow a moment later.
+
+    Raises:
+        BrokerUnreachableError: some transaction stays undecided.
+    """
+    deadline = time.monotonic() + CALL_SECONDS
     state = cluster.topic(topic)
-    starts, ends = cluster.log_starts(state), cluster.last_stable_offsets(state)
-    silent = sorted(set(state.partitions) - (starts.keys() & ends.keys()))
-    if silent:
-        raise BrokerUnreachableError(f"reading topic {topic!r}", CALL_SECONDS, f"partitions {silent} have no leader")
-    return TopicRanges({p: OffsetRange(starts[p].offset, ends[p].offset) for p in state.partitions})
+    while True:
+        # In this order: what is written in between makes it wait once more.
+        stable = {partition: found.offset for partition, found in cluster.last_stable_offsets(state).items()}
+        ends = {partition: found.offset for partition, found in cluster.high_watermarks(state).items()}
+        if stable == ends:
+            return
+        if time.monotonic() > deadline:
+            raise BrokerUnreachableError(
+                f"waiting for the last transactions of topic {topic!r}", CALL_SECONDS, "one stays undecided"
+            )
+        threading.Event().wait(_ASK_AGAIN_SECONDS)
 
 
 def scan(

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deltalake import DeltaTable, Field, Schema
+from deltalake import CommitProperties, DeltaTable, Field, Schema
+from deltalake.exceptions import CommitFailedError
 from deltalake.schema import ArrayType, PrimitiveType, StructType
 
 from platform_assets.errors import LakeNotWritableError
@@ -93,7 +94,12 @@ def create_table(path: Path, topic: str) -> None:
             name=f"raw_{topic}",
             description=f"Every committed record of Kafka topic {topic}, exactly once, as bytes",
             configuration=_PROPERTIES,
+            # Tried again, a creation that lost to another one would be committed on top of it.
+            commit_properties=CommitProperties(max_commit_retries=0),
         )
+    except CommitFailedError:
+        if not tablelog.exists(path):
+            raise
     except OSError as e:
         raise LakeNotWritableError(str(path), e.strerror or str(e)) from e
 

@@ -212,8 +212,8 @@ def dropped_commit(case: Case) -> None:
     added = [json.loads(line) for line in newest.read_text().splitlines()]
     assert any("add" in action for action in added)
     newest.unlink()
-    # Spark's checksum of a version, which names no version that the log does not have.
-    for checksum in (case.lake.table / "_delta_log").glob(f"*{newest.stem}.crc"):
+    # The checksums of that version and of its file go with it.
+    for checksum in (case.lake.table / "_delta_log").glob(f"*{newest.stem}*.crc"):
         checksum.unlink()
 
 

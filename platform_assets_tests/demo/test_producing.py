@@ -22,7 +22,7 @@ from platform_assets.demo import outlet, producing, topic_log
 from platform_assets.demo.dataset import SOURCES, TopicName, row_number
 from platform_assets.demo.producing import Pace, open_streams
 from platform_assets.demo.schedule import Schedule
-from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, ConfigurationError
+from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, ConfigurationError, TopicMissingError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.windows import milliseconds
@@ -241,6 +241,15 @@ def test_a_row_beyond_the_data_is_somebody_elses(client: ClientSettings) -> None
     stream(client, small(ROWS))
     with pytest.raises(ConfigurationError, match=r"row 2,999"):
         stream(client, small(100))
+
+
+@pytest.mark.broker
+def test_a_missing_topic_is_named_once_it_has_had_time_to_appear(
+    client: ClientSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_log, "CALL_SECONDS", 0.5)
+    with pytest.raises(TopicMissingError):
+        topic_log.whole_log(Cluster.connect(client), "weather")
 
 
 def test_an_unreachable_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
