@@ -159,6 +159,17 @@ def test_the_newest_edge_is_cut_at_the_last_stable_offset_up_to_one_interval_lat
         assert (s.offsets()[1], s.taken()[1]) == ({0: expected}, {how})
 
 
+def test_an_edge_that_is_not_the_newest_closed_is_looked_up_however_recent(sealer: Callable[..., Sealer]) -> None:
+    """An interval of many windows: by hand, and where a tick ends before the newest edge."""
+    s = sealer()
+    s.declaration = replace(s.declaration, sensor_interval=9 * MINUTE, max_edges_per_tick=3)
+    s.send([ms(n + 0.5) for n in range(4)])
+    assert s.window(KEY, minute(4)).ranges.size == 1
+    s.seal(minute(5))
+    assert s.offsets() == [{0: n} for n in range(5)]
+    assert s.taken() == [{"log start"}, *[{"timestamp"}] * 3, {"last stable offset"}]
+
+
 def test_a_look_up_that_finds_nothing_as_new_cuts_at_the_last_stable_offset(sealer: Callable[..., Sealer]) -> None:
     s = sealer()
     s.send([ms(0.2), ms(0.9)])

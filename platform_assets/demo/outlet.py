@@ -45,8 +45,14 @@ class Outlet:
         self._dataset = dataset
         self._headers = SOURCES[dataset.topic].headers
         self._failures: list[KafkaError] = []
+        self._fatal: KafkaError | None = None
         self._broken = False
-        settings: dict[str, Any] = {**client.librdkafka(), **_PRODUCER_SETTINGS, "on_delivery": self._delivered}
+        settings: dict[str, Any] = {
+            **client.librdkafka(),
+            **_PRODUCER_SETTINGS,
+            "on_delivery": self._delivered,
+            "error_cb": self._noticed,
+        }
         if transactional_id is not None:
             settings["transactional.id"] = transactional_id
         self._producer = Producer(settings, logger=_log)
@@ -141,10 +147,18 @@ class Outlet:
         if reason.txn_requires_abort() and not reason.fatal():
             return TransactionAbortedError(f"{self._doing(doing)}: {reason.str()}")
         self._broken = True
+        if reason.code() == KafkaError._FATAL:
+            # It says only that something fatal came before; what that was the client tells by another way.
+            self._producer.poll(0)
+            reason = self._fatal or reason
         return translated(reason, self._doing(doing))
 
     def _doing(self, doing: str) -> str:
         return f"{doing} to topic {self._dataset.topic!r}"
+
+    def _noticed(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._fatal = error
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:

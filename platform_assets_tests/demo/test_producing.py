@@ -95,6 +95,8 @@ def test_aborted_records_are_in_the_log_and_not_committed(
 def test_topics_keep_everything_and_have_the_partitions_that_the_demo_shows(client: ClientSettings) -> None:
     topic_log.create_topics(client)
     cluster = Cluster.connect(client)
+    for topic in SOURCES:
+        topic_log.whole_log(cluster, topic)  # known everywhere, and led
     assert {topic: len(cluster.topic(topic).partitions) for topic in SOURCES} == topic_log.PARTITIONS
     for topic in SOURCES:
         assert cluster.topic_config(topic).items() >= topic_log.TOPIC_SETTINGS.items()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import os
+import re
 import signal
 import socket
 import threading
@@ -79,7 +79,7 @@ def test_a_topic_has_its_partitions_and_an_id_as_kafkas_tools_print_it(cluster: 
     """Enough topics that an id in librdkafka's own alphabet, with + and /, would be among them."""
     states = [cluster.topic(topic(partitions=1)) for _ in range(30)]
     for state in states:
-        assert len(base64.b64decode(state.topic_id + "==", altchars=b"-_", validate=True)) == 16
+        assert re.fullmatch(r"[A-Za-z0-9_-]{22}", state.topic_id)
     assert len({s.topic_id for s in states}) == 30
     name = topic(partitions=5)
     assert cluster.topic(name) == TopicState(name, cluster.topic(name).topic_id, (0, 1, 2, 3, 4))
