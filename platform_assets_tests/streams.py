@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -103,6 +106,23 @@ def create_again(broker: Broker, name: str) -> None:
 
     wait_until("the topic may be created again", created)
     wait_until("the new topic is known", known)
+
+
+def freeze(broker: Broker) -> None:
+    """Stop the broker's process in the middle of whatever it does, and return when each of its threads has stopped."""
+    os.kill(broker.pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{broker.pid}/task")
+    wait_until("every thread has stopped", lambda: all(_state(t) == "T" for t in tasks.iterdir()))
+
+
+def thaw(broker: Broker) -> None:
+    """Let a frozen broker go on."""
+    os.kill(broker.pid, signal.SIGCONT)
+
+
+def _state(task: Path) -> str:
+    # The name in parentheses may hold anything; the state is the word behind it.
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def delete_before(bootstrap: str, topic: str, partition: int, offset: int) -> None:

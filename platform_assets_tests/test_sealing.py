@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +35,7 @@ from platform_assets.offsets import tiling_faults
 from platform_assets.windows import edges_from, milliseconds
 from platform_assets_tests.loads import wait_until
 from platform_assets_tests.samples import START, cut, edge, loaded, overwrite
-from platform_assets_tests.streams import ANY_TIME, Stream, create_again, delete_before
+from platform_assets_tests.streams import ANY_TIME, Stream, create_again, delete_before, freeze, thaw
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker
@@ -441,7 +439,7 @@ class Freezing(Cluster):
     def offsets_at(self, topic: TopicState, timestamps: Mapping[int, int]) -> dict[int, FoundOffset | None]:
         self.at -= 1
         if self.at == 0:
-            os.kill(self.broker.pid, signal.SIGSTOP)
+            freeze(self.broker)
         return super().offsets_at(topic, timestamps)
 
 
@@ -454,7 +452,7 @@ def test_a_broker_that_freezes_half_way_leaves_the_edges_before_and_the_next_tic
     try:
         sealed = s.seal(minute(10.9), cluster=Freezing(s.cluster, broker, 4), seconds=2)
     finally:
-        os.kill(broker.pid, signal.SIGCONT)
+        thaw(broker)
     assert time.monotonic() - began < 60
     assert sealed.more
     assert s.offsets() == [{0: 0}, {0: 1}, {0: 2}, {0: 3}]

@@ -289,13 +289,12 @@ def test_rows_of_a_window_that_is_being_loaded_are_left_alone(tmp_path: Path, wi
     assert no_gaps.check(facts).passed
 
 
-def test_rows_without_a_receipt_are_not_read_where_nothing_newer_was_loaded(
-    tmp_path: Path, windows: list[SealedWindow]
-) -> None:
-    """As between a run's commit and its receipt."""
+def test_rows_without_a_receipt_are_read_and_are_no_gap(tmp_path: Path, windows: list[SealedWindow]) -> None:
+    """A run ended between its commit and its receipt."""
     samples.overwrite(tmp_path, windows[4])
     facts = collected(tmp_path)
-    assert facts.touched == {}
+    assert set(facts.touched) == {windows[4].key}
+    assert facts.waiting == {windows[3].key}
     assert no_gaps.check(facts).passed
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import socket
 import threading
 import time
@@ -21,7 +19,7 @@ from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, T
 from platform_assets.kafka.cluster import Cluster, TopicState
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets_tests.loads import wait_until
-from platform_assets_tests.streams import ANY_TIME, Stream, create_again, delete_before
+from platform_assets_tests.streams import ANY_TIME, Stream, create_again, delete_before, freeze, thaw
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker
@@ -64,11 +62,11 @@ def silent() -> Iterator[str]:
 
 @contextmanager
 def frozen(broker: Broker) -> Iterator[None]:
-    os.kill(broker.pid, signal.SIGSTOP)
     try:
+        freeze(broker)
         yield
     finally:
-        os.kill(broker.pid, signal.SIGCONT)
+        thaw(broker)
 
 
 # --- what is there --------------------------------------------------------------------------------------------------
