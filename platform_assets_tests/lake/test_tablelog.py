@@ -185,6 +185,17 @@ def test_any_change_to_the_files_of_a_window_changes_their_digest_and_that_alone
     assert tablelog.files_of(table, first.key, version) == before
 
 
+def test_the_same_rows_written_again_are_other_files(tmp_path: Path, table: Path) -> None:
+    """Of the same size: what tells them apart is their names."""
+    (first,) = windows(0)
+    overwrite(tmp_path, first)
+    before = tablelog.files_of(table, first.key)
+    overwrite(tmp_path, first, load_id="again")
+    after = tablelog.files_of(table, first.key)
+    assert (after.bytes, after.rows) == (before.bytes, before.rows)
+    assert after.digest != before.digest
+
+
 def test_rows_are_unknown_where_a_file_has_no_statistics() -> None:
     files = [("a", 10, 3), ("b", 20, None)]
     assert tablelog._window_files(list(files)).rows is None
