@@ -82,6 +82,11 @@ class Home:
         return self.run / "state.json"
 
     @property
+    def variables_file(self) -> Path:
+        """Variables that the definitions ask for, one `NAME=value` a line; see `platform.variables`."""
+        return self.root / "platform.env"
+
+    @property
     def token_file(self) -> Path:
         """The Spark Connect token."""
         return self.run / "spark.token"

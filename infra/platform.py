@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
+
+from dotenv import dotenv_values
 
 from infra import broker, connect_probe, dagster_services, jars, kafka_probe, spark_server, state
 from infra.broker import BrokerSettings
@@ -24,6 +27,9 @@ KAFKA_ADDRESS: Final = "KAFKA_BOOTSTRAP_SERVERS"
 SPARK_ADDRESS: Final = "SPARK_REMOTE"
 DAGSTER_FOLDER: Final = "DAGSTER_HOME"
 LAKE_ROOT: Final = "LAKE_ROOT"
+
+_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*")
+_RESERVED: Final = ("KAFKA_", "SPARK_", "DAGSTER_", "LAKE_", "PLATFORM_", "JAVA_", "PYTHON", "PATH", "LD_")
 
 Service = Literal["kafka", "spark", "dagster-webserver", "dagster-daemon"]
 SERVICES: Final[tuple[Service, ...]] = ("kafka", "spark", "dagster-webserver", "dagster-daemon")
@@ -214,31 +220,49 @@ def running_state(home: Home | None = None, *, environ: Mapping[str, str] | None
     return tuple(_state_of(service, records.get(service), env) for service in SERVICES)
 
 
+def variables(home: Home | None = None) -> dict[str, str]:
+    """What `platform.env` in the data folder sets for the definitions, such as the demo's start.
+
+    Raises:
+        ConfigurationError: a line is no `NAME=value`, or names what the environment alone may set.
+    """
+    place = home or Home.from_environment()
+    if not place.variables_file.is_file():
+        return {}
+    found = {}
+    for name, value in dotenv_values(place.variables_file, interpolate=False).items():
+        if value is None or not _NAME.fullmatch(name):
+            raise ConfigurationError(f"{place.variables_file}: {name!r} is no line of the form NAME=value")
+        if name.startswith(_RESERVED):
+            raise ConfigurationError(f"{place.variables_file}: set {name} in the environment, not in this file")
+        found[name] = value
+    return found
+
+
 def environment(home: Home | None = None, *, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables that a client of the platform needs; those of the environment win.
+    """The variables that a client of the platform and its definitions need; those of the environment win.
 
     Args:
         home: whose services; from the environment by default.
         environ: the environment to read; the process's own by default.
 
     Returns:
-        `KAFKA_BOOTSTRAP_SERVERS`, `SPARK_REMOTE` (which holds the token: never print it), `DAGSTER_HOME` and
-        `LAKE_ROOT`. An address that is neither given nor running is left out.
+        `KAFKA_BOOTSTRAP_SERVERS`, `SPARK_REMOTE` (which holds the token: never print it), `DAGSTER_HOME`,
+        `LAKE_ROOT` and the `variables`. An address that is neither given nor running is left out.
 
     Raises:
-        ConfigurationError: the run state is damaged.
+        ConfigurationError: the run state or `platform.env` is damaged.
     """
     env = os.environ if environ is None else environ
     place = home or Home.from_environment(env)
     records = {name: record for name, record in state.read_records(place).items() if is_alive(record)}
-    found = {DAGSTER_FOLDER: str(place.dagster), LAKE_ROOT: place.lake}
+    found = {**variables(place), DAGSTER_FOLDER: str(place.dagster), LAKE_ROOT: place.lake}
     if (kafka := records.get(broker.SERVICE)) is not None:
         found[KAFKA_ADDRESS] = kafka.address
     if (spark := records.get(spark_server.SERVICE)) is not None:
         found[SPARK_ADDRESS] = spark_server.remote(place, spark.address)
-    return found | {
-        name: env[name] for name in (KAFKA_ADDRESS, SPARK_ADDRESS, DAGSTER_FOLDER, LAKE_ROOT) if env.get(name)
-    }
+    known = (*found, KAFKA_ADDRESS, SPARK_ADDRESS)
+    return found | {name: env[name] for name in known if env.get(name)}
 
 
 def _check_ports(home: Home, wanted: Sequence[Service], env: Mapping[str, str]) -> None:

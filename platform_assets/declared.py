@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import dagster as dg
 
+from infra import platform
 from platform_assets.components.topic_table import TopicTable
 from platform_assets.declaration import TopicDeclaration
 from platform_assets.errors import ConfigurationError
@@ -14,7 +16,12 @@ RAW_PREFIX = "raw/"
 
 
 def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
-    """Every declared topic by name, from the YAML under `defs/`. Raises ConfigurationError where two declare one."""
+    """Every declared topic by name, from the YAML under `defs/`. Raises ConfigurationError where two declare one.
+
+    What the YAML takes from the environment may stand in the data folder's `platform.env` too.
+    """
+    for name, value in platform.variables().items():
+        os.environ.setdefault(name, value)
     tree = dg.ComponentTree.for_project(project or Path(__file__).parent)
     found: dict[str, TopicDeclaration] = {}
     for component in tree.get_all_components(of_type=TopicTable):

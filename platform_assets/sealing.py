@@ -24,11 +24,12 @@ from platform_assets.errors import (
     WindowOpenError,
 )
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
+from platform_assets.kafka.lookup import TimestampLookup
 from platform_assets.lake import tablelog
 from platform_assets.ledger import Ledger
 from platform_assets.ledger_entries import RecordedCut, SealedWindow, Taken
 from platform_assets.offsets import Cut
-from platform_assets.windows import closed_edges, edge_of, key_of, milliseconds, window_starting_at
+from platform_assets.windows import Window, closed_edges, edge_of, key_of, window_starting_at
 
 _RACES = 5
 
@@ -175,31 +176,42 @@ def _take_cuts(
         for partition, recorded, reached in newest.cut.regressions(ends):
             raise TruncationError(state.name, partition, recorded, reached)
     previous = newest or cuts[0]
-    look_up = _TimestampLookup(cluster, state, tuple(stable))
-    for edge in edges:
-        live = edge == newest_closed and now - edge <= declaration.sensor_interval
-        if not live and time.monotonic() > deadline:
-            break
-        try:
-            found = dict(stable) if live else look_up.at(edge, stable)
-        except BrokerUnreachableError:
-            if not cuts:
-                raise
-            # The budget ran out in the middle of a look-up, or the broker went away: what was found stays found.
-            break
-        taken: dict[int, Taken] = {p: "last stable offset" if f is stable[p] else "timestamp" for p, f in found.items()}
-        cut = previous.cut.grow({p: f.offset for p, f in found.items()}, ends)
-        previous = RecordedCut(
-            state.name,
-            state.topic_id,
-            previous.generation,
-            edge,
-            cut,
-            {p: taken.get(p, "carried") for p in cut.offsets},
-            {p: found[p].leader_epoch if p in found else None for p in cut.offsets},
-        )
-        cuts.append(previous)
+    with TimestampLookup(cluster, state, tuple(stable)) as look_up:
+        for edge in edges:
+            live = edge == newest_closed and now - edge <= declaration.sensor_interval
+            if not live and time.monotonic() > deadline:
+                break
+            window = Window(previous.edge, edge)
+            try:
+                found = dict(stable) if live else look_up.at(window, previous.cut.offsets, stable)
+            except BrokerUnreachableError:
+                if not cuts:
+                    raise
+                # The budget ran out in the middle of a look-up, or the broker went away: what was found stays found.
+                break
+            previous = _grown(state, previous, edge, found, stable)
+            cuts.append(previous)
     return cuts
+
+
+def _grown(
+    state: TopicState,
+    previous: RecordedCut,
+    edge: datetime,
+    found: Mapping[int, FoundOffset],
+    stable: Mapping[int, FoundOffset],
+) -> RecordedCut:
+    taken: dict[int, Taken] = {p: "last stable offset" if f is stable[p] else "timestamp" for p, f in found.items()}
+    cut = previous.cut.grow({p: f.offset for p, f in found.items()}, {p: f.offset for p, f in stable.items()})
+    return RecordedCut(
+        state.name,
+        state.topic_id,
+        previous.generation,
+        edge,
+        cut,
+        {p: taken.get(p, "carried") for p in cut.offsets},
+        {p: found[p].leader_epoch if p in found else None for p in cut.offsets},
+    )
 
 
 def _first_cut(cluster: Cluster, state: TopicState, edge: datetime) -> RecordedCut:
@@ -220,37 +232,3 @@ def _first_cut(cluster: Cluster, state: TopicState, edge: datetime) -> RecordedC
         dict.fromkeys(starts, "log start"),
         {p: f.leader_epoch for p, f in starts.items()},
     )
-
-
-class _TimestampLookup:
-    """Look-ups for ascending edges, asking the broker only where the last answer does not hold any more.
-
-    The earliest record at or after `t` is also the earliest at or after each `t'` in `[t, its timestamp]`, so a
-    backlog of many edges costs as many look-ups as there are edges with records between them.
-    """
-
-    def __init__(self, cluster: Cluster, state: TopicState, partitions: Sequence[int]) -> None:
-        self._cluster = cluster
-        self._state = state
-        self._partitions = partitions
-        self._answers: dict[int, FoundOffset | None] = {}
-
-    def at(self, edge: datetime, stable: Mapping[int, FoundOffset]) -> dict[int, FoundOffset]:
-        """By partition: the first record at or after `edge`, or the entry of `stable` where none is that new."""
-        moment = milliseconds(edge)
-        asked = [p for p in self._partitions if not self._still_holds(p, moment)]
-        answers = self._cluster.offsets_at(self._state, dict.fromkeys(asked, moment)) if asked else {}
-        for partition in asked:
-            self._answers.pop(partition, None)
-        self._answers.update(answers)
-        found: dict[int, FoundOffset] = {}
-        for partition, answer in self._answers.items():
-            beyond = answer is None or answer.offset >= stable[partition].offset
-            found[partition] = stable[partition] if beyond or answer is None else answer
-        return found
-
-    def _still_holds(self, partition: int, moment: int) -> bool:
-        if partition not in self._answers:
-            return False
-        answer = self._answers[partition]
-        return answer is None or moment <= answer.timestamp

@@ -81,6 +81,22 @@ class OpenTransaction:
         wait_until("the marker is written", lambda: self.stream.ends()[self.partition] > before)
 
 
+class Transactions:
+    """Transactions one after the other, each of one batch a partition, by one producer."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        config = {"bootstrap.servers": stream.bootstrap, "transactional.id": str(uuid.uuid4()), "linger.ms": 50}
+        self._producer = Producer(config)
+        self._producer.init_transactions(30)
+
+    def write(self, stamps: Iterable[int], partition: int = 0, *, commit: bool) -> None:
+        """One record for each timestamp (ms), and the marker; returns when that is written."""
+        self._producer.begin_transaction()
+        send(self._producer, self._stream.topic, _records(stamps, partition))
+        OpenTransaction(self._stream, self._producer, partition).end(commit=commit)
+
+
 def create_again(broker: Broker, name: str) -> None:
     """Delete a topic and create it anew. A deletion ends some time after its answer, so creation is tried until let."""
     former = Cluster.connect(ClientSettings(broker.bootstrap)).topic(name).topic_id

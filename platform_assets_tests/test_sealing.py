@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,9 @@ from platform_assets.errors import (
     WindowBeforeStartError,
     WindowOpenError,
 )
+from platform_assets.kafka.batch_search import BatchSearch
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
+from platform_assets.kafka.lookup import TimestampLookup
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.ledger import Ledger
 from platform_assets.ledger_entries import RecordedCut, SealedWindow
@@ -35,7 +37,7 @@ from platform_assets.offsets import tiling_faults
 from platform_assets.windows import edges_from, milliseconds
 from platform_assets_tests.loads import wait_until
 from platform_assets_tests.samples import START, cut, edge, loaded, overwrite
-from platform_assets_tests.streams import ANY_TIME, Stream, create_again, delete_before, freeze, thaw
+from platform_assets_tests.streams import ANY_TIME, Stream, Transactions, create_again, delete_before, freeze, thaw
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker
@@ -253,7 +255,7 @@ def test_reusing_answers_gives_the_cuts_that_asking_for_every_edge_gives(
     s.seal(minute(30.9), cluster=counted)
     reused = counted.calls
     asking = replace(s, root=tmp_path / "asking")
-    monkeypatch.setattr(sealing._TimestampLookup, "_still_holds", lambda *_: False)
+    monkeypatch.setattr(TimestampLookup, "_still_holds", lambda *_: False)
     asking.seal(minute(30.9), cluster=counted)
     assert asking.cuts == s.cuts
     assert len(s.cuts) == 31
@@ -264,7 +266,7 @@ class Counting(Cluster):
     """Counts look-ups by timestamp."""
 
     def __init__(self, behind: Cluster) -> None:
-        super().__init__(behind._admin, behind._timeout)
+        super().__init__(behind._admin, behind.settings, behind.timeout)
         self.calls = 0
 
     def with_deadline(self, deadline: float) -> Cluster:
@@ -292,8 +294,7 @@ def test_an_open_transaction_is_in_no_window_until_it_is_decided(
     assert s.offsets() == [{0: 0}, {0: 2}, {0: 2}]
     transaction.end(commit=commit)
     s.seal(minute(3) + late)
-    # The marker carries the broker's time, which a look-up goes by.
-    assert s.offsets()[2:] == [{0: 2}, {0: 6 if late else 7}]
+    assert s.offsets()[2:] == [{0: 2}, {0: 7}]
     s.seal(minute(4))
     s.held_once({})
 
@@ -304,6 +305,73 @@ def test_a_window_of_aborted_records_alone_has_offsets(sealer: Callable[..., Sea
     s.open_transaction([ms(0.2)] * 3).end(commit=False)
     s.seal(minute(1))
     assert s.windows[0].ranges.triples() == ((0, 0, 4),)
+
+
+def test_a_backlog_in_transactions_is_cut_by_its_records_not_by_its_markers(
+    sealer: Callable[..., Sealer], rng: random.Random
+) -> None:
+    """All markers are newer than all edges: brokers answer each look-up with the first of them.
+
+    Transactions of one record and of many, committed and aborted, in batches that lie across edges.
+    """
+    s = sealer(partitions=3)
+    s.seal(START)
+    sent: dict[tuple[int, int], int] = {}
+    for partition in range(3):
+        # The last partition starts late, with nothing but markers in front of its first edges.
+        stamps = sorted(rng.randrange(ms(10 if partition == 2 else 0), ms(19)) for _ in range(400))
+        transactions = Transactions(s)
+        while stamps:
+            size = rng.choice((1, 2, 40, 90))
+            taken, stamps = stamps[:size], stamps[size:]
+            offset = s.ends()[partition]
+            sent |= {(partition, offset + n): stamp for n, stamp in enumerate(taken)}
+            transactions.write(taken, partition, commit=rng.random() < 0.8)
+    s.seal(minute(20.9))
+    assert len(s.windows) == 20
+    for (partition, offset), stamp in sent.items():
+        assert s.key_of(offset, partition) == f"{START + timedelta(minutes=(stamp - T0) // 60_000):%Y-%m-%d-%H:%M}"
+    s.held_once({})
+
+
+def test_markers_near_their_records_cost_no_search(
+    sealer: Callable[..., Sealer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outage of a topic that was filled live: its markers are as old as its records."""
+    s = sealer()
+    s.declaration = replace(s.declaration, schedule="*/5 * * * *", start=datetime.now(UTC) - 10 * MINUTE)
+    monkeypatch.setattr(BatchSearch, "first_record_at", None)
+    now = milliseconds(datetime.now(UTC))
+    Transactions(s).write([now - 1, now], commit=True)
+    s.seal(datetime.now(UTC) + 20 * MINUTE)
+    (window,) = [w for w in s.windows if w.ranges.size]
+    assert window.ranges.triples() == ((0, 0, 3),)
+
+
+def test_a_search_behind_markers_ends_with_the_budget_and_keeps_what_it_found(
+    sealer: Callable[..., Sealer], broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s = sealer()
+    transactions = Transactions(s)
+    for n in range(6):
+        transactions.write([ms(n + 0.5)], commit=True)
+    search = BatchSearch.first_record_at
+
+    def slow(self: BatchSearch, partition: int, moment: int, start: int, end: int) -> FoundOffset | None:
+        if moment < ms(3):
+            return search(self, partition, moment, start, end)
+        freeze(broker)
+        return search(self, partition, moment, start, end)
+
+    monkeypatch.setattr(BatchSearch, "first_record_at", slow)
+    try:
+        done = s.seal(minute(6.9), seconds=3)
+    finally:
+        thaw(broker)
+    assert done.more
+    monkeypatch.undo()
+    s.seal(minute(6.9))
+    assert s.offsets() == [{0: 2 * n} for n in range(7)]
 
 
 # --- partitions -----------------------------------------------------------------------------------------------------
@@ -329,7 +397,7 @@ class Unreachable(Cluster):
     """Leaves partitions out of every answer, as for a partition without a leader."""
 
     def __init__(self, behind: Cluster, partitions: set[int]) -> None:
-        super().__init__(behind._admin, behind._timeout)
+        super().__init__(behind._admin, behind.settings, behind.timeout)
         self.without = partitions
 
     def with_deadline(self, deadline: float) -> Cluster:
@@ -429,7 +497,7 @@ class Freezing(Cluster):
     """Freezes the broker at the look-up number `at`."""
 
     def __init__(self, behind: Cluster, broker: Broker, at: int) -> None:
-        super().__init__(behind._admin, behind._timeout)
+        super().__init__(behind._admin, behind.settings, behind.timeout)
         self.broker, self.at = broker, at
 
     def with_deadline(self, deadline: float) -> Cluster:

@@ -147,7 +147,7 @@ class Untouchable(Cluster):
     """A cluster that nobody may ask anything."""
 
     def __init__(self) -> None:
-        super().__init__(None)
+        super().__init__(None, ClientSettings("localhost:1"))
 
     def with_deadline(self, deadline: float) -> Cluster:
         pytest.fail("asked the broker")

@@ -143,7 +143,7 @@ class _Demo:
     def _services(self, setting: str) -> Iterator[set[Service]]:
         """Make the demo's start known to Dagster; at the end, end the services that were started meanwhile."""
         running = {s.service for s in platform.running_state(self.home) if s.status == "running"}
-        if state.publish_start(self.home.root, setting) and running & set(DAGSTER):
+        if state.publish_start(self.home, setting) and running & set(DAGSTER):
             # They were started before there was a demo and have read the definitions with another start.
             platform.down(self.home, services=DAGSTER, report=self.display.detail)
         started: set[Service] = set()

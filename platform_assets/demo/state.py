@@ -11,14 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from infra.home import Home
 from platform_assets.demo.schedule import first_edge
 from platform_assets.errors import ConfigurationError
 
 START_VARIABLE: Final = "DEMO_START"
 """Environment variable with the first edge of the demo's topics, ISO 8601 in UTC; `defs/flights/defs.yaml` reads it."""
-
-ENVIRONMENT_FILE: Final = "platform.env"
-"""Further variables of the platform's processes, one `NAME=value` a line."""
 
 _FILE: Final = "demo.json"
 _LOCK: Final = "demo.lock"
@@ -51,14 +49,14 @@ def start_setting(start: datetime) -> str:
     return first_edge(start).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def publish_start(root: Path, setting: str) -> bool:
+def publish_start(home: Home, setting: str) -> bool:
     """Let every later process of the platform know the start; returns whether it was another before, or none.
 
     It goes into this process's environment, which services inherit, and into `platform.env` in the data folder, where
-    a service that is started later by another command finds it.
+    `infra.platform.variables` finds it for other commands.
     """
     os.environ[START_VARIABLE] = setting
-    path = root / ENVIRONMENT_FILE
+    path = home.variables_file
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     line = f"{START_VARIABLE}={setting}"
     if line in lines:

@@ -71,8 +71,11 @@ class Cluster:
     `timeout` in seconds bounds each call; `deadline` (of `time.monotonic`) bounds them all together where it is given.
     """
 
-    def __init__(self, admin: AdminClient, timeout: float = 10.0, deadline: float | None = None) -> None:
+    def __init__(
+        self, admin: AdminClient, settings: ClientSettings, timeout: float = 10.0, deadline: float | None = None
+    ) -> None:
         self._admin = admin
+        self._settings = settings
         self._timeout = timeout
         self._deadline = deadline
 
@@ -84,17 +87,27 @@ class Cluster:
             "socket.connection.setup.timeout.ms": 5000,
             "allow.auto.create.topics": "false",
         }
-        return cls(AdminClient(options, logger=_log), timeout)
+        return cls(AdminClient(options, logger=_log), settings, timeout)
 
     def with_deadline(self, deadline: float) -> Cluster:
         """The same connection with all further calls bounded by `deadline` (of `time.monotonic`)."""
         allowed = max(round(deadline - time.monotonic(), 1), 0.0)
-        return Cluster(self._admin, min(self._timeout, allowed), deadline)
+        return Cluster(self._admin, self._settings, min(self._timeout, allowed), deadline)
+
+    @property
+    def settings(self) -> ClientSettings:
+        """What the client was connected with."""
+        return self._settings
 
     @property
     def timeout(self) -> float:
         """Seconds that one call may take."""
         return self._timeout
+
+    @property
+    def deadline(self) -> float | None:
+        """When all calls together have to have ended (of `time.monotonic`), where that is bounded."""
+        return self._deadline
 
     def topic(self, name: str) -> TopicState:
         """Describe a topic. Raises TopicMissingError and BrokerUnreachableError."""

@@ -37,7 +37,7 @@ HEADER = np.dtype(
 )
 """The 61 bytes before the records of a batch with magic 2."""
 
-CODEC_MASK, TRANSACTIONAL, CONTROL = 0x07, 0x10, 0x20
+CODEC_MASK, APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 ABORT, COMMIT = 0, 1
 """Types of a control record that ends a transaction."""
 UNPACKED_LIMIT = 1 << 29
@@ -47,6 +47,7 @@ _LOG_OVERHEAD = 12  # base offset (8) and length (4), which the length itself le
 _MAGIC_AT = 16
 _CRC_COVERS_FROM = 21
 _DELTA_AT = 23
+_EPOCH_AT, _BASE_TIMESTAMP_AT, _MAX_TIMESTAMP_AT = 12, 27, 35
 _SMALLEST = 26  # an empty message of magic 0
 _OLD_CRC_COVERS_FROM = 16
 _XERIAL = b"\x82SNAPPY\x00"
@@ -92,21 +93,41 @@ class Batch:
     def transactional(self) -> bool:
         return bool(self.attributes & TRANSACTIONAL)
 
+    @property
+    def leader_epoch(self) -> int | None:
+        """Epoch of the leader that appended the batch; None for the older formats, which lack it."""
+        return None if self._old else int(_length_at(self.body, _EPOCH_AT)[0])
+
+    @property
+    def max_timestamp(self) -> int:
+        """The newest timestamp in ms that the header tells; -1 for the older formats, whose headers need not tell."""
+        return -1 if self._old else int(_base_at(self.body, _MAX_TIMESTAMP_AT)[0])
+
+    @property
+    def _old(self) -> bool:
+        return self.body[_MAGIC_AT] < 2
+
     def offsets(self) -> npt.NDArray[np.int64]:
         """The offsets of the records inside, ascending; unpacks the batch. Raises Damage."""
-        return np.fromiter((offset for offset, _ in self._walk()), dtype=np.int64)
+        return np.fromiter((offset for offset, _, _ in self._walk()), dtype=np.int64)
+
+    def timestamps(self) -> Iterator[tuple[int, int]]:
+        """`(offset, timestamp in ms)` of each record inside, offsets ascending; magic 2 only. Raises Damage."""
+        base, newest = int(_base_at(self.body, _BASE_TIMESTAMP_AT)[0]), self.max_timestamp
+        for offset, delta, _ in self._walk():
+            yield offset, newest if self.attributes & APPEND_TIME else base + delta
 
     def control_types(self) -> list[tuple[int, int]]:
         """`(offset, type)` of each control record inside; see ABORT and COMMIT. Raises Damage."""
         found = []
-        for offset, key in self._walk():
+        for offset, _, key in self._walk():
             if len(key) < 4:
                 raise Damage(self.base_offset, "a control record without a type")
             found.append((offset, int(_control_key(key)[1])))
         return found
 
-    def _walk(self) -> Iterator[tuple[int, memoryview]]:
-        """`(offset, key)` of each record, reading no further into a record than its key."""
+    def _walk(self) -> Iterator[tuple[int, int, memoryview]]:
+        """`(offset, timestamp behind the batch's first, key)` of each record, reading no further into a record than its key."""
         if not self.records_count:
             return
         packed = self.body[HEADER.itemsize :]
@@ -115,7 +136,7 @@ class Batch:
         try:
             for _ in range(self.records_count):
                 size, start = _varint(data, at)
-                _, p = _varint(data, start + 1)  # the timestamp, after one byte of attributes
+                later, p = _varint(data, start + 1)  # behind one byte of attributes
                 delta, p = _varint(data, p)
                 key_size, p = _varint(data, p)
                 at = start + size
@@ -123,7 +144,7 @@ class Batch:
                 if at > len(data) or p + key_size > at or not previous < offset <= self.last_offset:
                     raise Damage(self.base_offset, "its records contradict its header")
                 previous = offset
-                yield offset, data[p : p + max(key_size, 0)]
+                yield offset, later, data[p : p + max(key_size, 0)]
         except IndexError:
             raise Damage(self.base_offset, "its records end before they are complete") from None
         if at != len(data):

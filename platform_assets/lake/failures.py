@@ -27,8 +27,8 @@ _BROKER = ("org.apache.kafka.common.errors.TimeoutException", "DisconnectExcepti
            "java.util.concurrent.TimeoutException", "BrokerNotAvailableException",
            "No resolvable bootstrap urls", "FETCH_OFFSETS")  # fmt: skip
 _LOST = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "OPERATION_ABANDONED",
-         "RETRIES_EXCEEDED", "Socket closed", "Connection reset", "failed to connect",
-         "DEADLINE_EXCEEDED", "CANCELLED")  # fmt: skip
+         "RETRIES_EXCEEDED", "OPERATION_NOT_FOUND", "RESPONSE_ALREADY_RECEIVED", "Socket closed", "Connection reset",
+         "failed to connect", "DEADLINE_EXCEEDED", "CANCELLED")  # fmt: skip
 _FILES = ("FileNotFoundException", "FAILED_READ_FILE", "DELTA_FILE_NOT_FOUND", "is not a Parquet file")
 _UNWRITABLE = ("Permission denied", "Read-only file system", "Mkdirs failed", "No space left on device",
                "AccessDeniedException")  # fmt: skip

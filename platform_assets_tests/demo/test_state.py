@@ -12,6 +12,7 @@ import pytest
 
 from platform_assets.demo import state
 from platform_assets.errors import ConfigurationError
+from platform_assets_tests.conftest import home_at
 
 NOW = datetime(2026, 3, 1, 12, 34, 56, 789, tzinfo=UTC)
 
@@ -58,9 +59,10 @@ def test_a_killed_demo_lets_go(tmp_path: Path) -> None:
 
 def test_the_start_is_published_to_services_of_now_and_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(state.START_VARIABLE, raising=False)
-    path = tmp_path / state.ENVIRONMENT_FILE
+    home = home_at(tmp_path)
+    path = home.variables_file
     path.write_text("OTHER=1\nDEMO_START=old\n")
-    assert state.publish_start(tmp_path, "2026-03-01T12:03:00Z")
+    assert state.publish_start(home, "2026-03-01T12:03:00Z")
     assert os.environ[state.START_VARIABLE] == "2026-03-01T12:03:00Z"
     assert path.read_text() == "OTHER=1\nDEMO_START=2026-03-01T12:03:00Z\n"
-    assert not state.publish_start(tmp_path, "2026-03-01T12:03:00Z")
+    assert not state.publish_start(home, "2026-03-01T12:03:00Z")

@@ -175,6 +175,23 @@ def test_environment_of_a_stopped_platform_has_no_addresses(home: Home) -> None:
     }
 
 
+def test_variables_of_the_data_folder_are_known_and_the_environment_wins(home: Home) -> None:
+    home.prepare()
+    home.variables_file.write_text("DEMO_START=2026-03-01T12:03:00Z\nOTHER='a b'\n")
+    found = platform.environment(home, environ={"OTHER": "c"})
+    assert (found["DEMO_START"], found["OTHER"]) == ("2026-03-01T12:03:00Z", "c")
+
+
+@pytest.mark.parametrize(
+    ("line", "why"), [("KAFKA_BOOTSTRAP_SERVERS=x:1", "in the environment"), ("no", "NAME=value"), ("a-b=1", "NAME")]
+)
+def test_a_line_that_does_not_belong_into_the_variables_is_named(home: Home, line: str, why: str) -> None:
+    home.prepare()
+    home.variables_file.write_text(line + "\n")
+    with pytest.raises(ConfigurationError, match=rf"platform\.env: .*{line.split('=')[0]}.*{why}"):
+        platform.environment(home, environ={})
+
+
 def test_dead_service_is_told_apart_from_one_never_started(home: Home) -> None:
     from infra.process import ProcessRecord
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 T0 = 1_767_225_600_000
 AGES = 60
 """Seconds that no call of these tests, bounded to one or two, comes near to, however busy the machine."""
+NOWHERE = ClientSettings("localhost:1")
 
 
 @pytest.fixture
@@ -212,7 +213,7 @@ def test_a_deadline_that_has_passed_asks_nothing_more() -> None:
         def __getattr__(self, name: str) -> Any:
             pytest.fail(f"asked for {name}")
 
-    cluster = Cluster(Untouchable()).with_deadline(time.monotonic())
+    cluster = Cluster(Untouchable(), NOWHERE).with_deadline(time.monotonic())
     for call in (lambda: cluster.topic("t"), lambda: cluster.log_starts(TopicState("t", "x" * 22, (0,)))):
         with pytest.raises(BrokerUnreachableError, match="used up"):
             call()
@@ -260,7 +261,7 @@ class Answering:
     ],
 )
 def test_each_refusal_has_the_error_that_says_what_to_do(code: int, error: type[Exception]) -> None:
-    cluster = Cluster(Answering({0: code}))
+    cluster = Cluster(Answering({0: code}), NOWHERE)
     with pytest.raises(error):
         cluster.topic("t")
     with pytest.raises(error):
@@ -269,8 +270,8 @@ def test_each_refusal_has_the_error_that_says_what_to_do(code: int, error: type[
 
 def test_a_partition_without_a_leader_is_left_out_and_the_others_answer() -> None:
     state = TopicState("t", "x" * 22, (0, 1, 2))
-    some = Cluster(Answering({0: None, 1: KafkaError.LEADER_NOT_AVAILABLE, 2: None}))
+    some = Cluster(Answering({0: None, 1: KafkaError.LEADER_NOT_AVAILABLE, 2: None}), NOWHERE)
     assert offsets(some.last_stable_offsets(state)) == {0: 5, 2: 5}
-    refused = Cluster(Answering({0: None, 1: KafkaError.TOPIC_AUTHORIZATION_FAILED, 2: None}))
+    refused = Cluster(Answering({0: None, 1: KafkaError.TOPIC_AUTHORIZATION_FAILED, 2: None}), NOWHERE)
     with pytest.raises(BrokerRefusedError):
         refused.last_stable_offsets(state)

@@ -48,9 +48,11 @@ def batch(
     codec: str = "none",
     packer: Callable[[bytes], bytes] | None = None,
     value: bytes = b"v" * 20,
+    stamp: int = 1_700_000_000_000,
+    append_time: bool = False,
 ) -> bytes:
     """A batch of magic 2 at offset `base` with records at `base + delta`, spanning `span` offsets; kafka-python's
-    builder makes it, and what the builder cannot do is written over it."""
+    builder makes it, and what the builder cannot do is written over it. Timestamps are `stamp + delta`."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
@@ -62,13 +64,14 @@ def batch(
     )
     for delta in deltas:
         key = struct.pack(">hh", 0, control) if control is not None else b"key"
-        builder.append(delta, timestamp=1_700_000_000_000 + delta, key=key, value=value, headers=[])
+        builder.append(delta, timestamp=stamp + delta, key=key, value=value, headers=[])
     raw = bytearray(builder.build())
     body = bytes(raw[61:]) if deltas else b""
     raw[61:] = (packer or PACKERS[codec])(body) if body else b""
     struct.pack_into(">q", raw, 0, base)
     struct.pack_into(">i", raw, 8, len(raw) - 12)
     attributes = struct.unpack_from(">h", raw, 21)[0] | CODECS[codec] | (0x20 if control is not None else 0)
+    attributes |= 0x08 if append_time else 0
     last_delta = (span or (max(deltas) + 1)) - 1
     struct.pack_into(">hi", raw, 21, attributes, last_delta)
     struct.pack_into(">i", raw, 57, len(deltas))
@@ -76,8 +79,8 @@ def batch(
     return bytes(raw)
 
 
-def marker(offset: int, producer: int, *, commit: bool) -> bytes:
-    return batch(offset, [0], producer=producer, control=1 if commit else 0)
+def marker(offset: int, producer: int, *, commit: bool, stamp: int = 1_700_000_000_000) -> bytes:
+    return batch(offset, [0], producer=producer, control=1 if commit else 0, stamp=stamp)
 
 
 def scanned(*batches: bytes) -> Batches:
@@ -101,6 +104,16 @@ def test_thinned_batch_is_unpacked_for_its_offsets(codec: str) -> None:
     assert not only.dense
     assert (only.base_offset, only.last_offset) == (100, 111)
     assert only.offsets().tolist() == [100, 103, 104, 109]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_batch_tells_its_records_timestamps(codec: str) -> None:
+    (only,) = scanned(batch(100, [0, 3, 9], codec=codec, stamp=5000))
+    assert list(only.timestamps()) == [(100, 5000), (103, 5003), (109, 5009)]
+    assert (only.max_timestamp, only.leader_epoch) == (5009, 0)
+    # Where the broker stamps records, each has the time at which the batch was appended.
+    (only,) = scanned(batch(100, [0, 3], codec=codec, stamp=5000, append_time=True))
+    assert list(only.timestamps()) == [(100, 5003), (103, 5003)]
 
 
 def test_snappy_framed_by_java_is_unpacked() -> None:

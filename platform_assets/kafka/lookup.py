@@ -1,0 +1,100 @@
+"""Where a topic was at a moment in the past: offsets by timestamp, for edges that nobody cut in time.
+
+The brokers' own look-up finds the first record at or after a timestamp, and takes a transaction marker for one. Markers
+carry the broker's clock. In a backlog whose records are older than their transactions the first marker is newer than
+every edge, and each edge would be cut there. So an answer that lies beyond the window is looked at, and behind a marker
+the log is searched by batch headers (`batch_search.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
+from platform_assets.windows import Window, milliseconds
+
+if TYPE_CHECKING:
+    from platform_assets.kafka.batch_search import BatchSearch
+
+
+class TimestampLookup:
+    """Look-ups for ascending edges, asking the brokers only where the last answer does not hold any more.
+
+    The earliest record at or after `t` is also the earliest at or after each `t'` in `[t, its timestamp]`, so a
+    backlog of many edges costs as many look-ups as there are edges with records between them.
+    """
+
+    def __init__(self, cluster: Cluster, state: TopicState, partitions: Sequence[int]) -> None:
+        self._cluster = cluster
+        self._state = state
+        self._partitions = partitions
+        self._answers: dict[int, FoundOffset | None] = {}
+        self._markers: dict[int, FoundOffset] = {}
+        self._search: BatchSearch | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._search is not None:
+            self._search.close()
+
+    def at(self, window: Window, cut: Mapping[int, int], stable: Mapping[int, FoundOffset]) -> dict[int, FoundOffset]:
+        """By partition: the first record at or after the end of `window`, or the entry of `stable` without one.
+
+        `cut` is the cut at the window's start, by partition: a search behind markers begins there. Raises what
+        `Cluster.offsets_at` does, and DamagedBatchError.
+        """
+        moment = milliseconds(window.end)
+        asked = [p for p in self._partitions if not self._still_holds(p, moment)]
+        # The first marker is what the brokers would answer until its own timestamp.
+        hidden = [p for p in asked if p in self._markers and moment <= self._markers[p].timestamp]
+        answers = self._offsets_at(moment, [p for p in asked if p not in hidden])
+        for partition in asked:
+            self._answers.pop(partition, None)
+        for partition, answer in answers.items():
+            if answer is not None and self._is_misleading_marker(partition, answer, window, cut):
+                self._markers[partition] = answer
+                hidden.append(partition)
+            else:
+                self._answers[partition] = answer
+        for partition in hidden:
+            start = max(cut.get(partition, 0), self._markers[partition].offset)
+            end = stable[partition].offset
+            self._answers[partition] = self._batches().first_record_at(partition, moment, start, end)
+        found: dict[int, FoundOffset] = {}
+        for partition, answer in self._answers.items():
+            beyond = answer is None or answer.offset >= stable[partition].offset
+            found[partition] = stable[partition] if beyond or answer is None else answer
+        return found
+
+    def _offsets_at(self, moment: int, partitions: Sequence[int]) -> Mapping[int, FoundOffset | None]:
+        if not partitions:
+            return {}
+        return self._cluster.offsets_at(self._state, dict.fromkeys(partitions, moment))
+
+    def _is_misleading_marker(
+        self, partition: int, answer: FoundOffset, window: Window, cut: Mapping[int, int]
+    ) -> bool:
+        """Whether the answer hides records of the windows that follow. One within a window's length does no harm."""
+        near = answer.timestamp < milliseconds(window.end + (window.end - window.start))
+        if near and answer.offset >= cut.get(partition, 0):
+            return False
+        return self._batches().is_marker(partition, answer.offset)
+
+    def _batches(self) -> BatchSearch:
+        if self._search is None:
+            from platform_assets.kafka.batch_search import BatchSearch  # loads a second Kafka client, seldom needed
+
+            self._search = BatchSearch(self._cluster, self._state)
+        return self._search
+
+    def _still_holds(self, partition: int, moment: int) -> bool:
+        if partition not in self._answers:
+            return False
+        answer = self._answers[partition]
+        return answer is None or moment <= answer.timestamp
