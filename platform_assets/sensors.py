@@ -1,7 +1,8 @@
 """The sensor of a topic: seals windows whose end has passed, reports them, and asks for their loads.
 
-A tick never consumes messages: at most it looks at batch headers around transaction markers. What it reports comes from the ledger, never from the clock, so a tick that is tried
-again after a crash reports the same; and what Dagster already has is not reported twice.
+A tick never consumes messages: at most it looks at batch headers around transaction markers. What it reports comes from
+the ledger, never from the clock, so a tick that is tried again after a crash reports the same; and what Dagster already
+has is not reported twice.
 """
 
 # No postponed annotations here: Dagster reads those of the functions below.

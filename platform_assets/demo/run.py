@@ -142,11 +142,13 @@ class _Demo:
     @contextmanager
     def _services(self, setting: str) -> Iterator[set[Service]]:
         """Make the demo's start known to Dagster; at the end, end the services that were started meanwhile."""
-        running = {s.service for s in platform.running_state(self.home) if s.status == "running"}
-        if state.publish_start(self.home, setting) and running & set(DAGSTER):
+        running = self._running()
+        if state.publish_start(self.home, setting) and running.keys() & set(DAGSTER):
             # They were started before there was a demo and have read the definitions with another start.
             platform.down(self.home, services=DAGSTER, report=self.display.detail)
-        started: set[Service] = set()
+        started = state.left_services(self.home.root, running)
+        if started:
+            self.display.detail(f"taken over from a demo that was killed: {', '.join(sorted(started))}")
         try:
             yield started
         finally:
@@ -155,11 +157,19 @@ class _Demo:
                 if ending:
                     self.display.say("Ending the services that this demo started.")
                     platform.down(self.home, services=ending, report=self.display.detail)
+                state.remember_services(self.home.root, {})
 
     def _up(self, services: tuple[Service, ...], started: set[Service]) -> None:
-        before = {s.service for s in platform.running_state(self.home) if s.status == "running"}
-        after = platform.up(self.home, UpOptions(services=services), report=self.display.detail)
-        started.update(s.service for s in after if s.status == "running" and s.service not in before)
+        before = self._running()
+        own = {service: pid for service, pid in before.items() if service in started}
+        state.remember_services(self.home.root, own | dict.fromkeys(s for s in services if s not in before))
+        platform.up(self.home, UpOptions(services=services), report=self.display.detail)
+        after = self._running()
+        started.update(service for service in after if service not in before)
+        state.remember_services(self.home.root, {service: after.get(service) for service in started})
+
+    def _running(self) -> dict[Service, int | None]:
+        return {s.service: s.pid for s in platform.running_state(self.home) if s.status == "running"}
 
     def _environment(self) -> dict[str, str]:
         found = platform.environment(self.home)

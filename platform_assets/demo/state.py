@@ -1,15 +1,15 @@
-"""What the demo remembers of a data folder: when it first started there."""
+"""What the demo remembers of a data folder: when it first started there, and which services it has to end."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from infra.home import Home
 from platform_assets.demo.schedule import first_edge
@@ -20,6 +20,9 @@ START_VARIABLE: Final = "DEMO_START"
 
 _FILE: Final = "demo.json"
 _LOCK: Final = "demo.lock"
+_SERVICES: Final = "demo-services.json"
+
+S = TypeVar("S", bound=str)
 
 
 def remembered_start(root: Path, now: datetime | None = None) -> datetime:
@@ -64,6 +67,27 @@ def publish_start(home: Home, setting: str) -> bool:
     kept = [other for other in lines if not other.startswith(f"{START_VARIABLE}=")]
     _replace(path, "".join(f"{text}\n" for text in [*kept, line]))
     return True
+
+
+def remember_services(root: Path, services: Mapping[str, int | None]) -> None:
+    """Write down which services this demo starts, by pid, None for one on its way; a killed demo leaves them behind."""
+    _replace(root / _SERVICES, json.dumps(dict(services)) + "\n")
+
+
+def left_services(root: Path, running: Mapping[S, int | None]) -> set[S]:
+    """Those of the `running` services, by pid, that a demo started and never ended, because it was killed.
+
+    Raises:
+        ConfigurationError: the file that says so is damaged.
+    """
+    path = root / _SERVICES
+    try:
+        left = dict(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return set()
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigurationError(f"{path} cannot be read ({error}): delete it.") from error
+    return {service for service, pid in running.items() if service in left and left[service] in (None, pid)}
 
 
 @contextmanager

@@ -57,6 +57,16 @@ def test_a_killed_demo_lets_go(tmp_path: Path) -> None:
         pass
 
 
+def test_services_of_a_killed_demo_are_its_own_and_no_others(tmp_path: Path) -> None:
+    running = {"kafka": 10, "spark": 20, "dagster-daemon": 30}
+    assert state.left_services(tmp_path, running) == set()
+    state.remember_services(tmp_path, {"kafka": 10, "spark": 19, "dagster-daemon": None, "dagster-webserver": 40})
+    assert state.left_services(tmp_path, running) == {"kafka", "dagster-daemon"}
+    (tmp_path / "demo-services.json").write_text("[1")
+    with pytest.raises(ConfigurationError, match=r"demo-services\.json"):
+        state.left_services(tmp_path, running)
+
+
 def test_the_start_is_published_to_services_of_now_and_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(state.START_VARIABLE, raising=False)
     home = home_at(tmp_path)
