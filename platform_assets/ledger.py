@@ -97,6 +97,13 @@ class Ledger:
         handle = self._open(self._cuts)
         return [] if handle is None else recorded_cuts(self._cut_rows(handle, topic, start, end))
 
+    def cut_rows(self, topic: str) -> pa.Table:
+        """The rows of `cuts` of one topic, one an edge and partition, in no order."""
+        handle = self._open(self._cuts)
+        if handle is None:
+            return pa.table({n: pa.array([], arrow_type(t)) for n, (t, _) in CUT_COLUMNS.items()})
+        return self._cut_rows(handle, topic, None, None)
+
     def edges(self, topic: str) -> list[str]:
         """The keys of all recorded edges of `topic`, ascending; the last one has no sealed window yet."""
         handle = self._open(self._cuts)

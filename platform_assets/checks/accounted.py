@@ -39,15 +39,15 @@ def evaluate(e: Evaluation) -> Verdict:
 def verdict(facts: Facts, findings: Iterable[Finding]) -> Verdict:
     """Judge `facts`, given what closing the open windows found. Pure."""
     found = [*findings, *_unbalanced(facts)]
-    holes = holes_total(facts.recorded.values())
-    rows = sum(r.total_rows for r in facts.recorded.values())
-    offsets = sum(r.ranges.size for r in facts.recorded.values())
+    holes = holes_total([facts.older.holes, *(r.holes or {} for r in facts.recorded.values())])
+    rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
+    offsets = facts.older.offsets + sum(r.ranges.size for r in facts.recorded.values())
     explained = ", ".join(f"{n:,} {kind}" for kind, n in sorted(holes.items(), key=lambda kv: -kv[1]))
     figures = (
         ("offsets", offsets),
         ("rows", rows),
         *((f"holes_{kind.replace(' ', '_')}", n) for kind, n in sorted(holes.items())),
-        ("windows_proved", sum(r.holes is not None for r in facts.recorded.values())),
+        ("windows_proved", facts.older.windows + sum(r.holes is not None for r in facts.recorded.values())),
         ("windows_open", sum(r.holes is None for r in facts.recorded.values())),
     )
     alarming = [f for f in found if f.alarming]
@@ -57,7 +57,7 @@ def verdict(facts: Facts, findings: Iterable[Finding]) -> Verdict:
         headline = f"Could not tell for {counted(len({f.window for f in found}), 'window')}."
     else:
         headline = f"Every offset accounted for: {rows:,} rows" + (f" + {explained}" if explained else "")
-        headline += f" = {offsets:,} offsets in {counted(len(facts.recorded), 'window')}."
+        headline += f" = {offsets:,} offsets in {counted(facts.older.windows + len(facts.recorded), 'window')}."
     return Verdict(NAME, facts.table, tuple(found), headline, figures)
 
 

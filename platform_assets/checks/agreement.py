@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Finding, Kind, Verdict, counted
 from platform_assets.lake import tablelog
 from platform_assets.lake.tablelog import LoadCommit
-from platform_assets.ledger_entries import Receipt
+from platform_assets.ledger_entries import Receipt, receipts_in
 
 NAME = "agrees_with_ledger"
 _NEWEST_COMMITS = 200
@@ -23,10 +26,16 @@ _NEWEST_COMMITS = 200
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """What each of the three says. `commits` has the newest load of each window among the newest commits, which reach
-    down to version `since`; `reported` has the load id of each reported window, None where an event names none."""
+    """What each of the three says.
+
+    `known` are the keys of all windows with a receipt; `receipts` has those that the newest commits and events are to
+    be held against, and those of windows that are not `older`. `commits` has the newest load of each window among the
+    newest commits, which reach down to version `since`; `reported` has the load id of each reported window, None where
+    an event names none.
+    """
 
     facts: Facts
+    known: frozenset[str]
     receipts: Mapping[str, Receipt]
     commits: Mapping[str, LoadCommit]
     since: int
@@ -36,7 +45,8 @@ class Accounts:
 
     def quiet(self, key: str) -> bool:
         """Whether the window is sealed, and neither waiting for its load nor being loaded just now."""
-        return key in self.facts.windows and key not in self.facts.waiting and key not in self.busy
+        sealed = key in self.facts.windows or key in self.facts.older.keys
+        return sealed and key not in self.facts.waiting and key not in self.busy
 
 
 def evaluate(e: Evaluation) -> Verdict:
@@ -49,18 +59,25 @@ def evaluate(e: Evaluation) -> Verdict:
         since = max(version - _NEWEST_COMMITS + 1, 0)
         for commit in tablelog.load_commits(e.table, _NEWEST_COMMITS):
             commits.setdefault(commit.metadata.window.key, commit)
-    receipts = e.ledger.receipts(e.declaration.raw_table)
+    entries = e.ledger.commit_rows(e.declaration.raw_table)
+    known = frozenset(entries["window"].to_pylist())
     reported = e.orchestration.reported()
+    looked_at = {*commits, *(known - facts.older.keys)}
+    if reported is not None:
+        looked_at |= {k for k, load_id in reported.items() if load_id is not None} | (known - reported.keys())
+    newest = pc.fill_null(pc.greater_equal(entries["table_version"], since), fill_value=False)
+    wanted = pc.or_(newest, pc.is_in(entries["window"], pa.array(sorted(looked_at), pa.string())))
+    receipts = {r.window.key: r for r in receipts_in(entries.filter(wanted))}
     # A window that is being loaded may be ahead in one of the three for a moment.
-    busy = facts.in_flight | set(e.orchestration.in_flight(list(facts.windows)))
-    return verdict(Accounts(facts, receipts, commits, since, version, reported, frozenset(busy)))
+    busy = facts.in_flight | set(e.orchestration.in_flight([*facts.older.keys, *facts.windows]))
+    return verdict(Accounts(facts, known, receipts, commits, since, version, reported, frozenset(busy)))
 
 
 def verdict(a: Accounts) -> Verdict:
     """Judge. Pure."""
     findings = (*_ledger_and_table(a), *_orchestrator(a))
     figures = (
-        ("windows_in_ledger", len(a.receipts)),
+        ("windows_in_ledger", len(a.known)),
         ("windows_reported", len(a.reported or {})),
         ("table_version", a.version),
     )
@@ -69,7 +86,7 @@ def verdict(a: Accounts) -> Verdict:
         headline = f"{counted(windows, 'window')} told differently by table log, ledger and orchestrator."
     else:
         by = "table log, ledger and orchestrator" if a.reported is not None else "table log and ledger"
-        headline = f"Agreed: {by} say the same of {counted(len(a.receipts), 'window')}."
+        headline = f"Agreed: {by} say the same of {counted(len(a.known), 'window')}."
     return Verdict(NAME, a.facts.table, findings, headline, figures)
 
 
@@ -124,6 +141,8 @@ def _orchestrator(a: Accounts) -> Iterator[Finding]:
                 "A run ended before it could say so: materialise partition {key} of {table}; nothing is written twice.",
             )  # fmt: skip
     for key, load_id in sorted(a.reported.items()):
+        if load_id is None and key in a.known:
+            continue
         receipt, commit = a.receipts.get(key), a.commits.get(key)
         if not a.quiet(key) or (commit is not None and commit.metadata.load_id == load_id):
             # Dagster shows what the table has: if the ledger does not, it is the ledger that is behind.

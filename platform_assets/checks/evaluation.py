@@ -25,7 +25,8 @@ class Evaluation:
     """One evaluation of checks of one raw table. Brokers and Spark are asked only where something is open.
 
     `budget` in seconds bounds what is asked of them; what is left open then is said to be, and looked at next time.
-    `windows` are the keys that a deep audit is bounded to, and `span` those that every check is; None for all.
+    `windows` are the keys that a deep audit is bounded to, and `span` those that every check is; None for all. Unless
+    `whole`, older windows that are in order are only counted.
     """
 
     declaration: TopicDeclaration
@@ -38,6 +39,7 @@ class Evaluation:
     budget: float = 120.0
     windows: frozenset[str] | None = None
     span: Span | None = None
+    whole: bool = True
     progress: Callable[[str], None] = lambda text: None
     began: float = field(default_factory=time.monotonic)
     _collected: list[Facts] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -54,7 +56,9 @@ class Evaluation:
 
     def facts(self) -> Facts:
         """The facts as they are now."""
-        facts = facts_of.collect(self.lake_root, self.declaration.topic, self.ledger, self.orchestration)
+        facts = facts_of.collect(
+            self.lake_root, self.declaration.topic, self.ledger, self.orchestration, whole=self.whole
+        )
         self._collected[:] = [facts if self.span is None else facts.within(self.span)]
         return self._collected[0]
 

@@ -15,12 +15,16 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from platform_assets.checks import older
+from platform_assets.checks.older import Older
 from platform_assets.lake import rows, tablelog
 from platform_assets.lake.tablelog import WindowFiles
 from platform_assets.ledger import Ledger
+from platform_assets.ledger_entries import UTC_MICROS, recorded_cuts, windows_between
 from platform_assets.offsets import Digest, OffsetRange, TopicRanges
-from platform_assets.windows import Span
+from platform_assets.windows import Span, key_of
 
 T = TypeVar("T")
 _INT = npt.NDArray[np.int64]
@@ -63,7 +67,8 @@ class Facts:
     `waiting` are sealed windows that are not loaded and need not be yet: a run for them is queued or under way, or
     nothing newer was loaded. `unasked` are sealed windows that nobody has asked to load: a load by hand of a later one
     sealed them on its way. `touched` are the offsets found in windows whose files are not those of their receipt,
-    and in windows that the ledger does not know; `unreadable` says of such windows why they could not be read.
+    and in windows that the ledger does not know; `unreadable` says of such windows why they could not be read. `older`
+    are windows that are in order and that nothing else here is about.
     """
 
     topic: str
@@ -76,6 +81,7 @@ class Facts:
     touched: Mapping[str, Mapping[int, _INT]]
     unreadable: Mapping[str, str] = field(default_factory=dict)
     in_flight: frozenset[str] = frozenset()
+    older: Older = older.NONE
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -111,19 +117,36 @@ class Orchestration:
     reported: Callable[[], Mapping[str, str | None] | None] = lambda: None
 
 
-def collect(lake_root: Path, topic: str, ledger: Ledger, orchestration: Orchestration | None = None) -> Facts:
-    """Gather the facts of `raw/<topic>`."""
+def collect(
+    lake_root: Path,
+    topic: str,
+    ledger: Ledger,
+    orchestration: Orchestration | None = None,
+    *,
+    whole: bool = True,
+) -> Facts:
+    """Gather the facts of `raw/<topic>`; unless `whole`, older windows that are in order are only counted."""
     known = orchestration or Orchestration()
     table = f"raw/{topic}"
     path = lake_root / table
-    windows = {w.key: w.ranges for w in ledger.windows(topic)}
+    cuts = ledger.cut_rows(topic)
     # Asked before the receipts are read, so that a load which ends in between is not taken for missing.
-    in_flight = set(known.in_flight(list(windows)))
-    recorded = _recorded(ledger.commit_rows(table))
-    files = tablelog.window_files(tablelog.file_actions(path)) if tablelog.exists(path) else {}
+    in_flight = set(known.in_flight([key_of(edge) for edge in pc.unique(cuts["edge"]).sort().to_pylist()[:-1]]))
+    entries = ledger.commit_rows(table)
+    actions = tablelog.file_actions(path) if tablelog.exists(path) else None
+    past = older.NONE
+    if not whole and actions is not None:
+        past = older.find(cuts, entries, actions)
+    if past.until is not None and actions is not None:
+        cuts = cuts.filter(pc.greater_equal(cuts["edge"], pa.scalar(past.until, UTC_MICROS)))
+        entries = entries.filter(pc.greater_equal(entries["window_start"], pa.scalar(past.until, UTC_MICROS)))
+        actions = actions.filter(pc.greater_equal(actions["partition.window"], key_of(past.until)))
+    windows = {w.key: w.ranges for w in windows_between(recorded_cuts(cuts))}
+    recorded = _recorded(entries)
+    files = {} if actions is None else tablelog.window_files(actions)
     if (set(recorded) | set(files)) - set(windows):
         # Sealed and loaded since the look at the cuts. Cuts come first, so what is missing now has none.
-        windows = {w.key: w.ranges for w in ledger.windows(topic)}
+        windows = {w.key: w.ranges for w in ledger.windows(topic, start=past.until)}
     newest = max(recorded, default="")
     missing = [k for k in windows if k not in recorded]
     # Rows without a receipt are no window that waits: the ledger is behind.
@@ -145,7 +168,9 @@ def collect(lake_root: Path, topic: str, ledger: Ledger, orchestration: Orchestr
             touched[key] = rows.offsets_of(path, key)
         except FileNotFoundError as e:
             unreadable[key] = f"{e.strerror}: {e.filename}" if e.filename else str(e)
-    return Facts(topic, table, windows, recorded, files, waiting, unasked, touched, unreadable, frozenset(in_flight))
+    return Facts(
+        topic, table, windows, recorded, files, waiting, unasked, touched, unreadable, frozenset(in_flight), past
+    )
 
 
 def _within(by_window: Mapping[str, T], span: Span) -> dict[str, T]:

@@ -25,12 +25,13 @@ def check(facts: Facts) -> Verdict:
     """Judge `facts`. Pure."""
     findings = (*_by_receipt(facts), *_within(facts), *_across(facts))
     doubled = sum(f.offsets for f in findings)
-    figures = (("rows", sum(r.total_rows for r in facts.recorded.values())), ("duplicated_offsets", doubled))
+    rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
+    figures = (("rows", rows), ("duplicated_offsets", doubled))
     if findings:
         headline = f"{counted(doubled, 'offset')} in the table more than once."
     else:
         read = f", {counted(len(facts.touched), 'window')} of them by reading" if facts.touched else ""
-        headline = f"No duplicates: {counted(len(facts.recorded), 'window')} looked at{read}."
+        headline = f"No duplicates: {counted(facts.older.windows + len(facts.recorded), 'window')} looked at{read}."
     return Verdict(NAME, facts.table, findings, headline, figures)
 
 

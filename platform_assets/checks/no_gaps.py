@@ -20,11 +20,12 @@ NAME = "no_gaps"
 def check(facts: Facts) -> Verdict:
     """Judge `facts`. Pure."""
     findings = tuple(_findings(facts))
-    rows = sum(r.total_rows for r in facts.recorded.values())
-    held = sum(r.ranges.size for r in facts.recorded.values())
+    rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
+    held = facts.older.offsets + sum(r.ranges.size for r in facts.recorded.values())
+    loaded = facts.older.windows + len(facts.recorded)
     figures = (
-        ("windows_sealed", len(facts.windows)),
-        ("windows_loaded", len(facts.recorded)),
+        ("windows_sealed", facts.older.windows + len(facts.windows)),
+        ("windows_loaded", loaded),
         ("windows_waiting", len(facts.waiting)),
         ("lag_offsets", sum(r.size for k, r in facts.windows.items() if k not in facts.recorded)),
         ("rows", rows),
@@ -36,7 +37,7 @@ def check(facts: Facts) -> Verdict:
         headline = f"{counted(len(findings), 'gap')} in {counted(windows, 'window')}."
     else:
         headline = (
-            f"No gaps: {counted(len(facts.recorded), 'window')} loaded, {rows:,} rows for {held:,} offsets"
+            f"No gaps: {counted(loaded, 'window')} loaded, {rows:,} rows for {held:,} offsets"
             + (f", {held - rows:,} offsets without a row" if held > rows else "")
             + (f"; {counted(len(facts.waiting), 'window')} waiting to be loaded" if facts.waiting else "")
             + "."

@@ -110,7 +110,8 @@ def _axis(strip: Strip, width: int, y: int) -> Iterator[str]:
     if strip.windows == 1:
         yield f"<text x='{_GUTTER}' y='{y}'>window {first}</text>"
         return
-    begin, end = f"{strip.windows:,} windows{each}, from {first}", f"to {last}"
+    shown = f"newest {strip.windows:,} of {strip.windows + strip.older:,}" if strip.older else f"{strip.windows:,}"
+    begin, end = f"{shown} windows{each}, from {first}", f"to {last}"
     if width < _LETTER_WIDTH * (len(begin) + len(end) + 4):
         yield f"<text x='{_GUTTER}' y='{y}'>{begin} {end}</text>"
     else:

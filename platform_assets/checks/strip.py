@@ -103,6 +103,7 @@ class Strip:
 
     Each column stands for `windows_per_column` windows, the first one for what is left over. `first` and `last` are
     window keys, both inclusive. `counts` says how many windows are in which state, by the gravest of their partitions.
+    `older` windows, all in order, are not shown.
     """
 
     table: str
@@ -113,6 +114,7 @@ class Strip:
     first: str
     last: str
     counts: Mapping[State, int]
+    older: int = 0
 
     @property
     def sentence(self) -> str:
@@ -121,7 +123,8 @@ class Strip:
             return f"{self.table}: no window is sealed yet"
         span = self.first if self.windows == 1 else f"{self.first} to {self.last}"
         counts = ", ".join(f"{n:,} {state.label}" for state, n in self.counts.items())
-        return f"{self.table}, {self.partitions:,} partitions, {self.windows:,} windows, {span}: {counts}"
+        before = f"; {self.older:,} older windows in order" if self.older else ""
+        return f"{self.table}, {self.partitions:,} partitions, {self.windows:,} windows, {span}: {counts}{before}"
 
     def lines(self) -> list[str]:
         """The strip in letters, a line a row."""
@@ -158,6 +161,7 @@ def strip_of(facts: Facts, findings: Iterable[Finding] = (), columns: int = COLU
         keys[0] if keys else "",
         keys[-1] if keys else "",
         dict(sorted(counts.items(), reverse=True)),
+        facts.older.windows,
     )
 
 

@@ -148,6 +148,7 @@ def _check(declaration: TopicDeclaration, check: Check, deep_audit: DeepAudit) -
             spark.session,
             budget,
             windows,
+            whole=check is DEEP_AUDIT,
             progress=context.log.info,
         )
         return report.result(check.evaluate(evaluation), evaluation.latest)
