@@ -37,6 +37,10 @@ lint: install ## Check format, style, types, and that the lock follows pyproject
 semantics: install ## Run three loaders through the same crashes, and write what each lost and doubled
 	@$(BIN)/python -m platform_assets_tests.semantics $(ARGS)
 
+.PHONY: bench
+bench: install ## Measure beside peers, in one run (QUICK=1: minutes), and write benchmarks/results
+	@$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
+
 .PHONY: format
 format: install ## Format the code
 	@$(BIN)/ruff format .

@@ -8,35 +8,28 @@ there: same seed, same records, same crashes. It starts a broker and a Spark Con
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import re
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
-from infra import platform
-from infra.broker import BrokerSettings
-from infra.home import CHECKOUT, Home
-from infra.platform import UpOptions
-from infra.spark_server import SparkSettings
+from infra.home import CHECKOUT
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.findings import Finding, Kind, Verdict
 from platform_assets.checks.registry import CHECKS
 from platform_assets.offsets import TopicRanges, ranges_of
 from platform_assets_tests.control_loaders import ControlLoader
+from platform_assets_tests.engines import engines
 from platform_assets_tests.faults import POINTS, Crash, Faults, InterruptedLoader, Point
 from platform_assets_tests.loads import Record, TopicLake
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql.connect.session import SparkSession
 
 SEED = 4
@@ -323,27 +316,13 @@ def with_section(readme: str, text: str) -> str:
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _services(root: Path) -> Iterator[tuple[str, str]]:
-    """Addresses of a broker and of Spark: those of the environment, or services that end with the block."""
-    jars = os.environ.get("PLATFORM_JARS") or str(CHECKOUT / ".platform" / "jars")
-    home = Home.from_environment({"PLATFORM_HOME": str(root / "home"), "PLATFORM_JARS": jars})
-    options = UpOptions(services=("kafka", "spark"), broker=BrokerSettings(), spark=SparkSettings(heap="2g"))
-    try:
-        platform.up(home, options)
-        known = platform.environment(home)
-        yield known[platform.KAFKA_ADDRESS], known[platform.SPARK_ADDRESS]
-    finally:
-        platform.down(home)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Repeat the run, print it, and write it into the documents. 0 where every loader came out as it must."""
     parser = argparse.ArgumentParser(prog="semantics", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=SEED, help="another seed gives other records and crashes")
     parser.add_argument("--print-only", action="store_true", help="leave the documents as they are")
     chosen = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="semantics-") as folder, _services(Path(folder)) as (bootstrap, remote):
+    with tempfile.TemporaryDirectory(prefix="semantics-") as folder, engines(Path(folder)) as (bootstrap, remote):
         topic = new_topic(bootstrap)
         crashes, results = run(bootstrap, topic, session_of(remote), Path(folder) / "lakes", chosen.seed)
     print(f"seed {chosen.seed}\n\n{table(results)}")

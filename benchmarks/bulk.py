@@ -1,0 +1,168 @@
+"""One range of records, read and loaded in all the ways there are: ours, Spark's as shipped, and bare reads."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.evidence import account
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake import raw
+from platform_assets.lake.tablelog import LoadMetadata
+from platform_assets.offsets import OffsetRange, TopicRanges
+from platform_assets.windows import Window
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+PARTITIONS = 2
+VALUE_BYTES = 172
+WINDOW = Window(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=1))
+
+LOAD = "load with digests"
+BARE = "the same load without digests"
+STREAMING = "Structured Streaming availableNow to Delta, as shipped"
+READ = "connector's read alone (noop sink)"
+EVIDENCE = "evidence audit"
+CONSUMER = "confluent-kafka consumer, poll in batches"
+
+
+@dataclass(frozen=True)
+class Bulk:
+    """A topic of `records` records, and each way to go through all of them once."""
+
+    bootstrap: str
+    spark: SparkSession
+    root: Path
+    records: int
+    topic: str
+    topic_id: str
+    ranges: TopicRanges
+
+    @classmethod
+    def produced(cls, bootstrap: str, spark: SparkSession, root: Path, records: int) -> Bulk:
+        """Make a topic and fill it: values of 172 random bytes, keys of 8, no compression, evenly over partitions."""
+        topic = f"bulk-{uuid.uuid4().hex[:8]}"
+        AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+        producer = Producer(
+            {"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 1 << 20, "enable.idempotence": True,
+             "queue.buffering.max.messages": 2_000_000}
+        )  # fmt: skip
+        values = [os.urandom(VALUE_BYTES) for _ in range(1000)]
+        for number, value in zip(range(records), itertools.cycle(values), strict=False):
+            while True:
+                try:
+                    producer.produce(topic, value, number.to_bytes(8, "big"), partition=number % PARTITIONS)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+            if number % 10_000 == 0:
+                producer.poll(0)
+        if producer.flush(120):
+            raise RuntimeError("the broker did not take all records")
+        cluster = Cluster.connect(ClientSettings(bootstrap))
+        state = cluster.topic(topic)
+        ends = cluster.last_stable_offsets(state)
+        ranges = TopicRanges({p: OffsetRange(0, f.offset) for p, f in ends.items()})
+        return cls(bootstrap, spark, root, records, topic, state.topic_id, ranges)
+
+    def contenders(self) -> Mapping[str, Callable[[], object]]:
+        """By name; each goes through all records, and fails where it did not get them all."""
+        return {
+            LOAD: self.load,
+            BARE: self.load_bare,
+            STREAMING: self.stream,
+            READ: lambda: self._frame().write.format("noop").mode("overwrite").save(),
+            EVIDENCE: self.evidence,
+            CONSUMER: self.consume,
+        }
+
+    def load(self) -> None:
+        """As the platform does."""
+        table = self._new_table()
+        measured = raw.overwrite_window(self._frame(), table, self._metadata())
+        _all(measured.rows, self.records)
+
+    def load_bare(self) -> None:
+        """The same frame, table and commit, without the observation."""
+        table = self._new_table()
+        (
+            self._frame()
+            .write.format("delta")
+            .mode("overwrite")
+            .option("replaceWhere", f"window = '{WINDOW.key}'")
+            .option("userMetadata", self._metadata().to_json())
+            .save(str(table))
+        )
+
+    def stream(self) -> None:
+        """Kafka's columns into a Delta table, with the options that the source has by default."""
+        folder = self.root / f"stream-{uuid.uuid4().hex[:8]}"
+        frame = (
+            self.spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self.bootstrap)
+            .option("subscribe", self.topic)
+            .option("startingOffsets", "earliest")
+            .load()
+        )
+        query = (
+            frame.writeStream.format("delta")
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(folder / "table"))
+        )
+        query.awaitTermination()
+        if query.exception() is not None:
+            raise RuntimeError(str(query.exception()))
+
+    def evidence(self) -> None:
+        """Every offset accounted for, CRCs checked, digest of offsets taken."""
+        found = account(
+            ClientSettings(self.bootstrap), self.topic, self.topic_id, self.ranges, compacted=False,
+            deadline=time.monotonic() + 600,
+        )  # fmt: skip
+        _all(found.records, self.records)
+
+    def consume(self) -> None:
+        """As a plain consumer in Python does."""
+        consumer = Consumer(
+            {"bootstrap.servers": self.bootstrap, "group.id": "bench", "enable.auto.commit": False,
+             "isolation.level": "read_committed"}
+        )  # fmt: skip
+        consumer.assign([TopicPartition(self.topic, p, 0) for p in self.ranges.by_partition])
+        seen = 0
+        while seen < self.records:
+            seen += sum(m.error() is None for m in consumer.consume(10_000, timeout=1.0))
+        consumer.close()
+        _all(seen, self.records)
+
+    def _frame(self) -> DataFrame:
+        java = ClientSettings(self.bootstrap).java()
+        return raw.kafka_frame(self.spark, java, self.topic, self.topic_id, WINDOW.key, [self.ranges])
+
+    def _new_table(self) -> Path:
+        table = self.root / f"raw-{uuid.uuid4().hex[:8]}"
+        raw.create_table(table, self.topic)
+        return table
+
+    def _metadata(self) -> LoadMetadata:
+        return LoadMetadata(
+            self.topic, self.topic_id, 1, WINDOW, self.ranges, load_id=str(uuid.uuid4()), run_id="bench"
+        )
+
+
+def _all(found: int, expected: int) -> None:
+    if found != expected:
+        raise RuntimeError(f"{found} records instead of {expected}: the figure would mean nothing")
