@@ -40,13 +40,20 @@ CONFIGURATION: Final[Mapping[str, str]] = {
     "spark.redaction.regex": f"(?i){SECRET_NAMES}",
     "spark.sql.redaction.options.regex": f"(?i)url|{SECRET_NAMES}",
     "spark.sql.session.timeZone": "UTC",
+    # Each load has a consumer group of its own, so what Spark keeps for the next one of the same group is never used
+    # again: records fetched beyond a range's end, for five minutes, fill the heap when windows are loaded in a row.
+    "spark.kafka.consumer.fetchedData.cache.timeout": "5s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
+    "spark.kafka.consumer.cache.timeout": "5s",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
+    "spark.kafka.consumer.cache.capacity": "16",
     "spark.ui.enabled": "false",
     "spark.scheduler.mode": "FAIR",
     # Tables of one machine are small: a task costs more than it saves.
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
-"""What a load relies on, and what one machine wants. A cluster needs the first six of these."""
+"""What a load relies on, and what one machine wants. A cluster needs all before `spark.ui.enabled`."""
 
 # A client's variables, of pyspark in this very process among them, would make the server behave as a client.
 _UNSET: Final[Mapping[str, None]] = dict.fromkeys(

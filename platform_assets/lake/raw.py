@@ -58,12 +58,14 @@ _READER_OPTIONS = {
     "kafka.isolation.level": "read_committed",
     "kafkaConsumer.pollTimeoutMs": "60000",
     "fetchOffset.numRetries": "3",
-    "kafka.max.partition.fetch.bytes": str(16 << 20),
-    "kafka.fetch.max.bytes": str(64 << 20),
-    "kafka.max.poll.records": "20000",
     "kafka.receive.buffer.bytes": str(1 << 20),
 }
 """Not open to configuration: `assign` and explicit offsets come with each read, a consumer group never does."""
+
+_POLL_RECORDS = 20_000
+_FETCH_BYTES = 16 << 20
+_SMALLEST_FETCH = 1 << 18
+_RECORD_BYTES = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ def kafka_frame(
         reader = spark.read.format("kafka").options(**{f"kafka.{k}": v for k, v in client.items()})
         part = (
             reader.options(**_READER_OPTIONS)
+            .options(**_fetch_options(ranges))
             .options(**dict(options))
             .option("assign", json.dumps({topic: list(ranges.by_partition)}))
             .option("startingOffsets", json.dumps({topic: {str(p): r.start for p, r in ranges.items()}}))
@@ -132,6 +135,21 @@ def kafka_frame(
     if frame is None:
         raise ValueError(f"no offsets to read for window {window_key} of topic {topic!r}")
     return _raw_columns(frame, topic_id, window_key)
+
+
+def _fetch_options(ranges: TopicRanges) -> dict[str, str]:
+    """Fetch sizes of the Kafka client, large for large ranges.
+
+    What is fetched beyond the end of a range stays in Spark's memory for a while, and nobody will ask for it. A batch
+    that is larger comes whole all the same (KIP-74).
+    """
+    longest = max(r.size for r in ranges.by_partition.values())
+    size = min(max(longest * _RECORD_BYTES, _SMALLEST_FETCH), _FETCH_BYTES)
+    return {
+        "kafka.max.poll.records": str(min(longest, _POLL_RECORDS)),
+        "kafka.max.partition.fetch.bytes": str(size),
+        "kafka.fetch.max.bytes": str(4 * size),
+    }
 
 
 def write_files(frame: DataFrame, path: str) -> Measured:
