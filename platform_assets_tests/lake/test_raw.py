@@ -247,3 +247,14 @@ def test_a_load_observes_the_digests_of_what_it_wrote(lake: LakeMaker) -> None:
     receipt = lk.load(key).receipt
     measured = raw.measure(lk.spark().read.format("delta").load(str(lk.table)))
     assert (measured.offsets, measured.content) == (receipt.offsets, receipt.content)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "records", "fetched"),
+    [(1, "1", 1 << 18), (1_000, "1000", 1_000 << 10), (10_000_000, "20000", 16 << 20)],
+)
+def test_a_small_range_fetches_little_beyond_its_end(offsets: int, records: str, fetched: int) -> None:
+    """Spark keeps what was fetched beyond it: many small windows in a row would fill its heap."""
+    options = raw._fetch_options(TopicRanges({0: OffsetRange(5, 5 + offsets), 1: OffsetRange(7, 8)}))
+    assert options["kafka.max.poll.records"] == records
+    assert options["kafka.max.partition.fetch.bytes"] == str(fetched)
