@@ -55,7 +55,8 @@ class Bulk:
     def produced(cls, bootstrap: str, spark: SparkSession, root: Path, records: int) -> Bulk:
         """Make a topic and fill it: values of 172 random bytes, keys of 8, no compression, evenly over partitions."""
         topic = f"bulk-{uuid.uuid4().hex[:8]}"
-        AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
         producer = Producer(
             {"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 1 << 20, "enable.idempotence": True,
              "queue.buffering.max.messages": 2_000_000}
