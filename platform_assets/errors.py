@@ -327,6 +327,14 @@ class ServiceStartError(Terminal):
         super().__init__(f"{service} did not start: {reason}. Its log: {log_path}")
 
 
+class ServiceEndedError(Terminal):
+    """An embedded service that was up has ended by itself."""
+
+    def __init__(self, service: str, log_path: str) -> None:
+        self.service, self.log_path = service, log_path
+        super().__init__(f"{service} has ended while it was needed; the last lines of its log say why: {log_path}")
+
+
 class PortTakenError(Terminal):
     """A port that was asked for is in use."""
 

@@ -22,7 +22,7 @@ from platform_assets.demo import state, summary, waiting
 from platform_assets.demo.dataset import SOURCES, TopicName, load
 from platform_assets.demo.display import Counters, Display
 from platform_assets.demo.producing import Streams, open_streams
-from platform_assets.errors import ConfigurationError, PlatformError, ServiceStartError
+from platform_assets.errors import ConfigurationError, PlatformError, ServiceEndedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.ledger import Ledger
@@ -180,7 +180,7 @@ class _Demo:
     def _check_alive(self) -> None:
         for service in platform.running_state(self.home):
             if service.status == "dead":
-                raise ServiceStartError(service.service, "it has ended while the demo ran", service.log or "")
+                raise ServiceEndedError(service.service, service.log or "")
 
     def _ui(self) -> str:
         addresses = {s.service: s.address for s in platform.running_state(self.home)}

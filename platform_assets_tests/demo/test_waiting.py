@@ -13,7 +13,7 @@ from platform_assets.demo import waiting
 from platform_assets.demo.dataset import TopicName
 from platform_assets.demo.waiting import StalledError
 from platform_assets.demo.watching import FailedRun, TopicView
-from platform_assets.errors import ServiceStartError
+from platform_assets.errors import ServiceEndedError
 from platform_assets.status import CheckStatus, TableStatus
 
 CHECKED = (CheckStatus("no_gaps", True, "2026-03-01T12:00:00+00:00", ""),)
@@ -145,9 +145,9 @@ def test_whatever_moves_puts_the_end_off() -> None:
 
 def test_a_dead_service_ends_the_wait() -> None:
     def alive() -> None:
-        raise ServiceStartError("spark", "it has ended while the demo ran", "/logs/spark.log")
+        raise ServiceEndedError("spark", "/logs/spark.log")
 
-    with pytest.raises(ServiceStartError, match=r"spark\.log"):
+    with pytest.raises(ServiceEndedError, match=r"spark\.log"):
         waiting.follow(
             done(), look=lambda: {"planes": changed(lag=1)}, alive=alive, counters=Silent(), explain=lambda t, v: ""
         )
