@@ -137,6 +137,11 @@ def test_a_window_is_materialised_twice_from_the_ui_with_the_same_rows(
 
         page.goto(f"{address}/assets/raw/{lk.topic}?view=checks&checkDetail=no_gaps")
         page.get_by_text("Latest execution").wait_for()
+        # The list of checks beside it comes with an answer of its own.
+        page.wait_for_function(
+            "names => names.every(n => document.body.innerText.replace(/\\s+/g, ' ').includes(n + ' Succeeded'))",
+            arg=list(CHECKS),
+        )
         shot("5-checks")
         text = text_of(page)
         for name in CHECKS:
