@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
-from platform_assets.checks.findings import Finding, Kind, Verdict, counted
+from platform_assets.checks.findings import MEND_LEDGER, Finding, Kind, Verdict, counted
 from platform_assets.lake import tablelog
 from platform_assets.lake.tablelog import LoadCommit
 from platform_assets.ledger_entries import Receipt, receipts_in
@@ -110,7 +110,7 @@ def _ledger_and_table(a: Accounts) -> Iterator[Finding]:
             yield _finding(
                 a, "ledger ahead", key,
                 f"the receipt names {receipt.ranges.triples()}, the commit {commit.metadata.ranges.triples()}",
-                "The ledger was edited: move _ledger away and run `platform-assets rebuild-ledger`.",
+                MEND_LEDGER,
             )  # fmt: skip
     for key, receipt in sorted(a.receipts.items()):
         if receipt.table_version is None or not a.quiet(key):
@@ -126,7 +126,8 @@ def _ledger_and_table(a: Accounts) -> Iterator[Finding]:
                 a, "ledger ahead", key,
                 f"the receipt is of load {receipt.load_id[:8]} in version {receipt.table_version}, the table's log ends "
                 f"at version {a.version} and has no such load",
-                "The table was rolled back or replaced: materialise partition {key} of {table}.",
+                "The table was rolled back or replaced: materialise partition {key} of {table}. If that finds nothing to do, "
+                "it is the ledger that was edited: move _ledger away and run `platform-assets rebuild-ledger`.",
             )  # fmt: skip
 
 

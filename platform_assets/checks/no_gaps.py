@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from platform_assets.checks.facts import Facts, Recorded
-from platform_assets.checks.findings import Finding, Verdict, counted, runs_of
+from platform_assets.checks.findings import MEND_LEDGER, Finding, Verdict, counted, runs_of
 from platform_assets.offsets import OffsetRange, TopicRanges, tiling_faults
 
 NAME = "no_gaps"
@@ -51,7 +51,7 @@ def _findings(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "cuts do not tile", topic, fault.right, fault.partition, (OffsetRange(fault.start, fault.end),),
             f"{fault.kind} between windows {fault.left} and {fault.right}",
-            "The ledger was changed from outside: restore _ledger/cuts or run `platform-assets rebuild-ledger`.",
+            MEND_LEDGER,
         )  # fmt: skip
     for key, ranges in facts.windows.items():
         recorded = facts.recorded.get(key)
@@ -63,7 +63,7 @@ def _findings(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "receipt contradicts cuts", topic, key, None, (),
                 f"the receipt names {recorded.ranges.triples()}, the cuts {ranges.triples()}",
-                "The ledger was changed from outside: restore _ledger or run `platform-assets rebuild-ledger`.",
+                MEND_LEDGER,
             )  # fmt: skip
         else:
             yield from _outside_by_receipt(topic, recorded)

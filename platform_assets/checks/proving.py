@@ -67,8 +67,7 @@ def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
                 e.settings(), receipt.topic, receipt.topic_id, receipt.ranges, compacted=compacted, deadline=e.deadline
             )
         except PlatformError as error:
-            again = "Run the check again." if isinstance(error, Retryable) else "Act as the message says."
-            findings.append(_undecided(receipt, str(error), again))
+            findings.append(_unanswered(receipt, error))
             continue
         if evidence.complete and evidence.digest != receipt.offsets:
             evidence = account(
@@ -148,7 +147,7 @@ def _read_again(e: Evaluation, facts: Facts, receipt: Receipt, version: int) -> 
     except FilesLostError as error:
         return (_finding("files lost", receipt, None, (), str(error)),)
     except PlatformError as error:
-        return (_undecided(receipt, str(error), "Run the check again."),)
+        return (_unanswered(receipt, error),)
     if measured.offsets == receipt.offsets and measured.content == receipt.content:
         files = facts.files.get(key, tablelog.NO_FILES)
         return replace(
@@ -258,6 +257,11 @@ def _finding(
     key = receipt.window.key
     heal = f"Materialise partition {key} of {receipt.table}: it heals the window, or says why it cannot."
     return Finding(kind, receipt.topic, key, partition, ranges, detail, heal)  # type: ignore[arg-type]
+
+
+def _unanswered(receipt: Receipt, error: PlatformError) -> Finding:
+    again = ", then run the check again" if isinstance(error, Retryable) else ""
+    return _undecided(receipt, str(error), f"Act as the message says{again}.")
 
 
 def _undecided(receipt: Receipt, reason: str, remedy: str) -> Finding:
