@@ -31,6 +31,7 @@ _STYLES: Final[Mapping[State, str]] = {
     State.OPEN: "black on white",
     State.WAITING: "dim",
     State.UNASKED: "bold yellow",
+    State.UNRECORDED: "black on yellow",
     State.UNDECIDED: "black on yellow",
     State.FAILING: "bold white on red",
 }

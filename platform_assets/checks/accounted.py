@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
-from platform_assets.checks.findings import Finding, Verdict, counted
+from platform_assets.checks.findings import MEND_LEDGER, Finding, Verdict, counted
 from platform_assets.checks.proving import (
     holes_total,
     name_differences,
@@ -42,7 +42,7 @@ def verdict(facts: Facts, findings: Iterable[Finding]) -> Verdict:
     holes = holes_total([facts.older.holes, *(r.holes or {} for r in facts.recorded.values())])
     rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
     offsets = facts.older.offsets + sum(r.ranges.size for r in facts.recorded.values())
-    explained = ", ".join(f"{n:,} {kind}" for kind, n in sorted(holes.items(), key=lambda kv: -kv[1]))
+    explained = ", ".join(_told(kind, n) for kind, n in sorted(holes.items(), key=lambda kv: -kv[1]))
     figures = (
         ("offsets", offsets),
         ("rows", rows),
@@ -61,11 +61,15 @@ def verdict(facts: Facts, findings: Iterable[Finding]) -> Verdict:
     return Verdict(NAME, facts.table, tuple(found), headline, figures)
 
 
+def _told(kind: str, number: int) -> str:
+    return f"{number:,} {kind.removesuffix('s') if number == 1 else kind}"
+
+
 def _unbalanced(facts: Facts) -> Iterable[Finding]:
     for key, r in facts.recorded.items():
         if r.holes is not None and r.total_rows + sum(r.holes.values()) != r.ranges.size and key in facts.windows:
             yield Finding(
                 "offsets not accounted for", facts.topic, key, None, (),
                 f"{r.total_rows:,} rows and {sum(r.holes.values()):,} explained holes are not {r.ranges.size:,} offsets",
-                "The ledger was changed from outside: restore _ledger or run `platform-assets rebuild-ledger`.",
+                MEND_LEDGER,
             )  # fmt: skip

@@ -18,9 +18,9 @@ _WIDTH: Final = 680
 _GUTTER: Final = 48
 _TOP: Final = 9
 _LINE: Final = 16
-_TEXT: Final = "#7b828c"
-"""As far from white as from black: 4.3 to 1 against either page."""
-_COLOURS: Final[Mapping[State, str]] = {
+TEXT: Final = "#727983"
+"""As far from white as from black: 4.4 to 1 or more against either page."""
+COLOURS: Final[Mapping[State, str]] = {
     State.EMPTY: "#2da44e",
     State.COMPLETE: "#2da44e",
     State.MARKERS: "#16998f",
@@ -29,8 +29,9 @@ _COLOURS: Final[Mapping[State, str]] = {
     State.EXPIRED: "#b0568c",
     State.OPEN: "#7f8b3a",
     State.WAITING: "#8b929c",
-    State.UNASKED: "#d98a00",
-    State.UNDECIDED: "#d98a00",
+    State.UNASKED: "#bd7700",
+    State.UNRECORDED: "#a65f2b",
+    State.UNDECIDED: "#bd7700",
     State.FAILING: "#e5342f",
 }
 _HEIGHTS: Final[Mapping[State, float]] = {State.EMPTY: 0.15, State.WAITING: 0.35, State.UNASKED: 0.35}
@@ -54,7 +55,7 @@ def picture(strip: Strip) -> str:
     total = bottom + 22 + _LINE * len({y for y, _ in legend})
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{total}' viewBox='0 0 {_WIDTH} {total}'>"
-        f"<g font-family='sans-serif' font-size='11' fill='{_TEXT}'>",
+        f"<g font-family='sans-serif' font-size='11' fill='{TEXT}'>",
         *_cells(strip.rows, pitch, height),
         *_marks(strip.rows, pitch),
         *_axis(strip, columns * pitch, bottom + 13),
@@ -83,7 +84,7 @@ def _cells(rows: tuple[Row, ...], pitch: int, height: int) -> Iterator[str]:
     # The gravest last, and with nothing between its rows.
     for state, path in sorted(lines.items()):
         thick = height if state is State.FAILING else (height - 2) * _HEIGHTS.get(state, 1)
-        yield f"<path stroke='{_COLOURS[state]}' stroke-width='{thick:g}' stroke-dasharray='{pitch - 1} 1' d='{path}'/>"
+        yield f"<path stroke='{COLOURS[state]}' stroke-width='{thick:g}' stroke-dasharray='{pitch - 1} 1' d='{path}'/>"
     if written:
         yield "<g fill='#fff' font-size='10' font-weight='700' text-anchor='middle'>" + "".join(written) + "</g>"
 
@@ -98,7 +99,7 @@ def _marks(rows: tuple[Row, ...], pitch: int) -> Iterator[str]:
             path += f"M{_GUTTER + at * pitch + (length * pitch - 1) / 2 - 5:g} 0h10l-5 7z"
         at += length
     if path:
-        yield f"<path fill='{_COLOURS[State.FAILING]}' d='{path}'/>"
+        yield f"<path fill='{COLOURS[State.FAILING]}' d='{path}'/>"
 
 
 def _axis(strip: Strip, width: int, y: int) -> Iterator[str]:
@@ -128,7 +129,7 @@ def _legend(strip: Strip, y: int) -> Iterator[tuple[int, str]]:
         if x + width > _WIDTH and x > _GUTTER:
             x, y = _GUTTER, y + _LINE
         thick = 12 * _HEIGHTS.get(state, 1)
-        colour = _COLOURS[state]
+        colour = COLOURS[state]
         drawing = f"<path stroke='{colour}' stroke-width='{thick:g}' d='M{x} {y - 4}h12'/>"
         if state in _LETTERED:
             drawing += (

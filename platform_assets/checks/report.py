@@ -21,17 +21,19 @@ REMEDY: Final = "remedy"
 _MOST: Final = 20
 
 
-def result(verdict: Verdict, facts: Facts) -> dg.AssetCheckResult:
-    """The check's result: an ERROR, which blocks, unless all that was found is work not asked for or not decided."""
+def result(verdict: Verdict, facts: Facts, asset: dg.AssetKey | None = None) -> dg.AssetCheckResult:
+    """The check's result on `asset`: an ERROR, which blocks, unless all that was found is work not asked for or not decided."""
     worst = worst_windows(verdict.findings)
     values: dict[str, Any] = {**dict(verdict.figures), FINDINGS: len(verdict.findings)}
     if worst:
-        values[ANOMALIES] = dg.MetadataValue.table([_record(w) for w in worst[:_MOST]], _SCHEMA)
+        values[ANOMALIES] = _table(worst[:_MOST])
         left = sum(len(w.findings) for w in worst[_MOST:])
         if left:
             values[NOT_LISTED] = left
         values[REMEDY] = _numbered([str(r) for r in remedies(worst)])
     return dg.AssetCheckResult(
+        asset_key=asset,
+        check_name=verdict.check,
         passed=verdict.passed,
         severity=dg.AssetCheckSeverity.ERROR if verdict.alarming else dg.AssetCheckSeverity.WARN,
         description=describe(verdict, strip_of(facts, verdict.findings), worst),
@@ -39,20 +41,20 @@ def result(verdict: Verdict, facts: Facts) -> dg.AssetCheckResult:
     )
 
 
-_SCHEMA: Final = dg.TableSchema(
-    [
-        dg.TableColumn("window", "string", description="key of the window, which is the partition of the asset"),
-        dg.TableColumn("found", "string", description="what is wrong, and what was seen"),
-        dg.TableColumn("where", "string", description="Kafka partitions, and ranges of offsets, end exclusive"),
-        dg.TableColumn("offsets", "int", description="number of offsets concerned; 0 where none is named"),
-    ]
+_COLUMNS: Final = (
+    dg.TableColumn("window", "string", description="key of the window, which is the partition of the asset"),
+    dg.TableColumn("found", "string", description="what is wrong, and what was seen"),
+    dg.TableColumn("where", "string", description="Kafka partitions, and ranges of offsets, end exclusive"),
+    dg.TableColumn("offsets", "int", description="number of offsets concerned; 0 where none is named"),
 )
 
 
-def _record(worst: WorstWindow) -> dg.TableRecord:
-    return dg.TableRecord(
-        {"window": worst.window, "found": worst.found, "where": worst.where, "offsets": worst.offsets}
-    )
+def _table(worst: list[WorstWindow]) -> dg.TableMetadataValue:
+    """A line a window; where none of them names a place, the width is left to what was found."""
+    placed = any(w.where for w in worst)
+    columns = [c for c in _COLUMNS if placed or c.name not in ("where", "offsets")]
+    records = [dg.TableRecord({c.name: getattr(w, c.name) for c in columns}) for w in worst]
+    return dg.MetadataValue.table(records, dg.TableSchema(columns))
 
 
 def _numbered(texts: list[str]) -> str:

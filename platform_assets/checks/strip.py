@@ -31,12 +31,13 @@ class State(IntEnum):
     OPEN = 6
     WAITING = 7
     UNASKED = 8
-    UNDECIDED = 9
-    FAILING = 10
+    UNRECORDED = 9
+    UNDECIDED = 10
+    FAILING = 11
 
     @property
     def label(self) -> str:
-        """What a legend says."""
+        """What a legend says of a number of windows."""
         return _LABELS[self]
 
     @property
@@ -48,13 +49,14 @@ class State(IntEnum):
 _LABELS: Final[Mapping[State, str]] = {
     State.EMPTY: "no offsets",
     State.COMPLETE: "complete",
-    State.MARKERS: "transaction markers",
-    State.ABORTED: "aborted records",
-    State.COMPACTED: "compacted away",
-    State.EXPIRED: "lost before the load",
-    State.OPEN: "holes not looked at yet",
+    State.MARKERS: "with markers",
+    State.ABORTED: "with aborted records",
+    State.COMPACTED: "with records compacted away",
+    State.EXPIRED: "with a loss before the load",
+    State.OPEN: "with holes not looked at yet",
     State.WAITING: "not loaded yet",
     State.UNASKED: "not asked for",
+    State.UNRECORDED: "loaded, no receipt",
     State.UNDECIDED: "could not tell",
     State.FAILING: "FAILING",
 }
@@ -68,6 +70,7 @@ _LETTERS: Final[Mapping[State, str]] = {
     State.OPEN: "o",
     State.WAITING: "·",
     State.UNASKED: "n",
+    State.UNRECORDED: "r",
     State.UNDECIDED: "?",
     State.FAILING: "X",
 }
@@ -186,7 +189,7 @@ def _states(facts: Facts, found: _Found, key: str) -> dict[int, State]:
         if not r.size:
             states[partition] = State.EMPTY
         elif recorded is None:
-            states[partition] = State.UNASKED if key in facts.unasked else State.WAITING
+            states[partition] = _not_recorded(facts, key)
         else:
             states[partition] = _held(recorded, partition, r.size)
     everywhere = found.get(key, {}).get(None)
@@ -197,6 +200,12 @@ def _states(facts: Facts, found: _Found, key: str) -> dict[int, State]:
         if place is not None:
             states[place] = max(states.get(place, State.EMPTY), state)
     return states
+
+
+def _not_recorded(facts: Facts, key: str) -> State:
+    if key in facts.files and key not in facts.waiting:
+        return State.UNRECORDED
+    return State.UNASKED if key in facts.unasked else State.WAITING
 
 
 def _held(recorded: Recorded, partition: int, offsets: int) -> State:

@@ -14,6 +14,8 @@ _RANGES: Final = 3
 _PLACES: Final = 3
 _PARTITIONS: Final = 8
 _LONGEST: Final = 200
+_VIEWS: Final[frozenset[Kind]] = frozenset({"orchestrator behind", "orchestrator ahead"})
+"""What Dagster shows is a view: what table and ledger hold is graver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Remedy:
 
 
 def worst_windows(findings: Iterable[Finding]) -> list[WorstWindow]:
-    """By gravity, then by the number of offsets concerned, then the newest first."""
+    """By gravity, then by the number of offsets concerned, then the newest first; what is but shown wrongly comes last."""
     grouped: dict[tuple[str, Kind], list[Finding]] = {}
     for finding in findings:
         grouped.setdefault((finding.window, finding.kind), []).append(finding)
@@ -75,7 +77,7 @@ def worst_windows(findings: Iterable[Finding]) -> list[WorstWindow]:
         for (key, kind), members in grouped.items()
     ]
     newest_first = sorted(windows, key=lambda w: w.window, reverse=True)
-    return sorted(newest_first, key=lambda w: (-w.state, -w.offsets))
+    return sorted(newest_first, key=lambda w: (-w.state, w.kind in _VIEWS, -w.offsets))
 
 
 def remedies(worst: Sequence[WorstWindow]) -> list[Remedy]:

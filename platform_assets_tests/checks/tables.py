@@ -1,8 +1,9 @@
-"""A table in order and one in ruins, for tests of what people are shown; without broker and Spark."""
+"""A table in order, one in ruins and one whose accounts differ, for tests of what people are shown; no broker, no Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
@@ -20,11 +21,14 @@ from platform_assets.sensors import sealed_event
 from platform_assets.windows import key_of
 from platform_assets_tests import samples
 
-SOUND, TORN = "orders", "payments.eu_west"
+SOUND, TORN, AT_ODDS = "orders", "payments.eu_west", "refunds"
 WINDOWS, WAITING, PARTITIONS, OFFSETS = 30, 2, 3, 100
 """Each window has as many offsets in each partition; the newest ones wait for their load."""
 LOST_WINDOW, LOST_ROWS, DOUBLED = 20, 12, 5
 """Numbers of windows of the ruined table: without rows, without rows [1240, 1260) of partition 1, with rows twice."""
+BEHIND, AHEAD, UNBALANCED, UNREPORTED, MISREPORTED = 6, 13, 17, 22, 24
+"""Numbers of windows of the table at odds: without a receipt, with one of a load that never was, with one whose holes are
+too many, unknown to Dagster, and known to it by another load."""
 
 
 def key(number: int) -> str:
@@ -49,7 +53,7 @@ def sound(lake_root: Path, topic: str = SOUND) -> list[SealedWindow]:
             holes = {"commit markers": len([offsets[p].pop() for p in (0, 1)])}
         if number == 10:
             holes["aborted records"] = len([offsets[0].pop()])
-        samples.loaded(lake_root, window, offsets, holes=holes)
+        samples.loaded(lake_root, window, offsets, load_id=f"{number:08}-of-{topic}", holes=holes)
     return windows
 
 
@@ -65,13 +69,41 @@ def torn(lake_root: Path, topic: str = TORN) -> list[SealedWindow]:
     return windows
 
 
-def reported(instance: dg.DagsterInstance, lake_root: Path, topic: str, windows: list[SealedWindow]) -> None:
-    """Tell Dagster of the windows what sensor and runs would have told."""
+def at_odds(lake_root: Path, topic: str = AT_ODDS) -> list[SealedWindow]:
+    """The same table with another ledger: of rows that are all there, what is written down is wrong."""
+    windows = sound(lake_root, topic)
+    ledger = Ledger(lake_root)
+    receipts = ledger.receipts(f"raw/{topic}")
+    behind = f"\"table\" = 'raw/{topic}' and \"window\" = '{windows[BEHIND].key}'"
+    DeltaTable(lake_root / "_ledger" / "commits").delete(behind)
+    ahead, unbalanced = receipts[windows[AHEAD].key], receipts[windows[UNBALANCED].key]
+    ledger.record_receipts(
+        [
+            replace(ahead, load_id="f" * 36, table_version=DeltaTable(lake_root / "raw" / topic).version() + 7),
+            replace(unbalanced, holes={"commit markers": 5}),
+        ]
+    )
+    return windows
+
+
+def reported(
+    instance: dg.DagsterInstance,
+    lake_root: Path,
+    topic: str,
+    windows: list[SealedWindow],
+    *,
+    but: Iterable[int] = (),
+    otherwise: Iterable[int] = (),
+) -> None:
+    """Tell Dagster of the windows what sensor and runs would have told, of some nothing or of another load."""
     receipts = Ledger(lake_root).receipts(f"raw/{topic}")
-    for window in windows:
+    for number, window in enumerate(windows):
         instance.report_runless_asset_event(sealed_event(window))
-        if window.key in receipts:
-            told = metadata.of_receipt(receipts[window.key], "loaded", str(lake_root / "raw" / topic))
+        if window.key in receipts and number not in but:
+            receipt = receipts[window.key]
+            if number in otherwise:
+                receipt = replace(receipt, load_id="e" * 36)
+            told = metadata.of_receipt(receipt, "loaded", str(lake_root / "raw" / topic))
             instance.report_runless_asset_event(
                 dg.AssetMaterialization(raw_key(topic), partition=window.key, metadata=told)
             )

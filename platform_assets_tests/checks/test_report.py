@@ -187,3 +187,16 @@ def test_real_verdict_of_a_lost_window() -> None:
 
     assert "**2 gaps in 1 window.** Window not loaded:" in (result.description or "")
     assert number(result, "lag_offsets") == 20
+
+
+def test_table_has_no_columns_for_places_where_none_is_named() -> None:
+    result = report.result(verdict(finding("ledger behind", 0, None)), facts(1))
+
+    assert [list(row) for row in table_of(result)] == [["window", "found"]]
+
+
+def test_what_dagster_shows_wrongly_comes_after_what_is_wrong() -> None:
+    kinds = ("orchestrator behind", "ledger behind", "orchestrator ahead", "ledger ahead")
+    found = [finding(kind, n, None) for n, kind in enumerate(kinds)]  # type: ignore[arg-type]
+
+    assert [w.window for w in worst_windows(found)] == [key(n) for n in (3, 1, 2, 0)]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import get_args
 from xml.etree import ElementTree
 
 import pytest
 
 from platform_assets.checks.findings import Kind
-from platform_assets.checks.picture import data_uri, picture
+from platform_assets.checks.picture import COLOURS, TEXT, data_uri, picture
 from platform_assets.checks.strip import COLUMNS, ROWS, State, Strip, state_of, strip_of
 from platform_assets.kafka.accounts import EXPLAINED_HOLES
+from platform_assets.lake.tablelog import WindowFiles
 from platform_assets_tests.checks.tables import facts, finding, key
 
 C, F, W = State.COMPLETE, State.FAILING, State.WAITING
@@ -78,6 +80,14 @@ def test_every_explained_kind_of_hole_has_a_state() -> None:
 
 def test_windows_nobody_asked_for_are_told_from_waiting_ones() -> None:
     assert cells(strip_of(facts(3, unasked=[1], waiting=[2]))) == [[C, State.UNASKED, W]]
+
+
+def test_rows_without_a_receipt_are_told_from_windows_not_loaded() -> None:
+    files = {key(n): WindowFiles((key(n),), 100, 10, "") for n in (0, 1)}
+    found = replace(facts(4, waiting=[1, 3], unasked=[0, 2]), files=files)
+
+    # A window that is waited for and has files is being loaded just now.
+    assert cells(strip_of(found)) == [[State.UNRECORDED, W, State.UNASKED, W]]
 
 
 def test_window_that_was_never_sealed_has_a_column_of_its_own() -> None:
@@ -168,3 +178,23 @@ def test_picture_stays_small_and_low_whatever_it_shows(rng: random.Random) -> No
     height = int(ElementTree.fromstring(picture(strip)).attrib["height"])
     # The UI shows 260 pixels of a description, a headline and a remedy of two lines each among them.
     assert height <= 160
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(share * p for share, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG has it: 3 to 1 is asked of graphics and bold letters, 4.5 to 1 of small text."""
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("page", ["#ffffff", "#030614"], ids=["light", "dark"])
+def test_picture_can_be_read_on_either_page(page: str) -> None:
+    assert {s.name: contrast(colour, page) for s, colour in COLOURS.items() if contrast(colour, page) < 3} == {}
+    assert contrast(TEXT, page) > 4.3
+    # Letters in cells are white on both.
+    assert min(contrast(colour, "#ffffff") for colour in COLOURS.values()) > 3
