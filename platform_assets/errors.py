@@ -14,6 +14,7 @@ secrets.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 
 class PlatformError(Exception):
@@ -174,6 +175,11 @@ class DamagedBatchError(Terminal):
 
 
 # --- ledger -----------------------------------------------------------------------------------------------------
+
+MEND_LEDGER: Final = (
+    "The ledger was edited: restore _ledger from a backup, or move it away and run `platform-assets rebuild-ledger`."
+)
+"""The remedy where the ledger contradicts itself or the table: what it has is not written anew, so it has to go first."""
 
 
 class LedgerConflictError(Retryable):

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from platform_assets import sealing
+from platform_assets import differences, sealing
 from platform_assets.declaration import TopicDeclaration
 from platform_assets.errors import (
     ConcurrentLoadError,
@@ -228,36 +228,30 @@ class Loader:
     def _difference(
         self, sealed: SealedWindow, receipt: Receipt, staged: raw.Measured, staging: Path
     ) -> ReloadDiffersError:
-        detail = f"Kafka now gives {staged.rows} rows, the ledger has {receipt.rows}"
-        if staged.rows == receipt.rows:
-            detail = f"Kafka gives {staged.rows} rows as before, of " + (
-                "the same offsets but other content" if staged.offsets == receipt.offsets else "other offsets"
-            )
-        if self._untouched(receipt) and staged.offsets != receipt.offsets:
+        held, gone, new = self._held(sealed, receipt), "", ""
+        if held is not None and held.offsets != staged.offsets:
             kept, now = rows.offsets_of(self.table, sealed.key), rows.offsets_in_files(staging)
-            gone = rows.difference(kept, now)
-            new = rows.difference(now, kept)
-            detail += "".join(
-                f"; {what}: {text}" for what, text in (("gone", rows.named(gone)), ("new", rows.named(new))) if text
-            )
-        cause = "retention or compaction" if staged.rows < receipt.rows else "an unclean leader election"
-        return ReloadDiffersError(
-            sealed.topic, sealed.key, f"{detail}. Likely cause: {cause}, or a broker restored from a copy. The table "
-            "keeps what was loaded first; nothing needs doing unless the topic itself has to be mended"
-        )  # fmt: skip
+            gone, new = rows.named(rows.difference(kept, now)), rows.named(rows.difference(now, kept))
+        text = differences.told(receipt, staged, held, gone=gone, new=new)
+        return ReloadDiffersError(sealed.topic, sealed.key, text)
 
     def _untouched(self, receipt: Receipt) -> bool:
         return tablelog.files_of(self.table, receipt.window.key).digest == receipt.files_digest
 
     def _intact(self, sealed: SealedWindow, receipt: Receipt) -> bool:
         """Whether the table's rows of the window are those of the receipt: by the log first, then by reading them."""
+        held = self._held(sealed, receipt)
+        return held is not None and _same(held, receipt)
+
+    def _held(self, sealed: SealedWindow, receipt: Receipt) -> raw.Measured | None:
+        """What the table's rows of the window come to; None where its files are not those of the receipt, or are lost."""
         if not self._untouched(receipt):
-            return False
+            return None
         try:
-            return _same(self._measured_at(sealed, tablelog.version(self.table)), receipt)
+            return self._measured_at(sealed, tablelog.version(self.table))
         except FilesLostError as e:
             _log.info("%s", e)
-            return False
+            return None
 
     def _measured_at(self, sealed: SealedWindow, version: int) -> raw.Measured:
         return self._spark_call(

@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.timestamps import LAST_READABLE_MS
 from platform_assets.lake import rows, tablelog
+from platform_assets.ledger_entries import Receipt
 from platform_assets.offsets import OffsetRange, TopicRanges, dense_digest
 from platform_assets.windows import milliseconds
 from platform_assets_tests.loads import START, Record, TopicLake, records, wait_until, whole
@@ -273,9 +275,48 @@ def test_a_reload_after_compaction_is_refused_and_names_what_is_gone(lake: LakeM
     set_config(broker, lk.topic, "min.compaction.lag.ms", "0")
     lk.send([Record(b"new segment", b"another")])
     wait_until("the log is compacted", lambda: len(lk.committed()) < 9)
-    with pytest.raises(ReloadDiffersError, match=r"gone: partition 0 offsets \[2, 4\), partition 0 offsets \[6, 7\)"):
+    with pytest.raises(
+        ReloadDiffersError,
+        match=r"5 rows, fewer than the 8 .*gone: partition 0 offsets \[2, 4\), partition 0 offsets \[6, 7\)\. Likely cause: "
+        r"compaction or retention .*The table keeps what was loaded first",
+    ):
         lk.load(key)
     assert lk.snapshot() == before
+
+
+def more_rows(receipt: Receipt) -> Receipt:
+    return replace(receipt, partitions={0: replace(receipt.partitions[0], rows=receipt.rows + 2)})
+
+
+def fewer_rows(receipt: Receipt) -> Receipt:
+    return replace(receipt, partitions={0: replace(receipt.partitions[0], rows=receipt.rows - 2)})
+
+
+def other_offsets(receipt: Receipt) -> Receipt:
+    return replace(receipt, offsets_digest=receipt.offsets_digest + 1)
+
+
+def other_content(receipt: Receipt) -> Receipt:
+    return replace(receipt, content_digest=receipt.content_digest + 1)
+
+
+def test_a_reload_against_an_edited_receipt_is_refused_and_says_that_it_was_edited(lake: LakeMaker) -> None:
+    lk = lake()
+    key = lk.window_of(numbered(10))
+    true = lk.load(key).receipt
+    rows_before, version = whole(lk.rows()), lk.version()
+    for edit, seen in (
+        (more_rows, "10 rows, fewer than the 12 of the receipt"),
+        (fewer_rows, "10 rows, more than the 8 of the receipt"),
+        (other_offsets, "10 rows as before, of other offsets"),
+        (other_content, "10 rows as before, of the same offsets but other content"),
+    ):
+        lk.ledger.record_receipts([edit(true)])
+        with pytest.raises(ReloadDiffersError, match=f"{seen}, and the table's own rows .* The ledger was edited"):
+            lk.load(key)
+        assert (whole(lk.rows()), lk.version()) == (rows_before, version)
+    lk.ledger.record_receipts([true])
+    assert lk.load(key).outcome == "unchanged"
 
 
 def test_a_partition_that_was_added_starts_at_zero(lake: LakeMaker, broker: Broker) -> None:

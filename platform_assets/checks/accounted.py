@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
-from platform_assets.checks.findings import MEND_LEDGER, Finding, Verdict, counted
+from platform_assets.checks.findings import Finding, Verdict, counted
 from platform_assets.checks.proving import (
     holes_total,
     name_differences,
@@ -18,6 +18,7 @@ from platform_assets.checks.proving import (
     prove_by_evidence,
     prove_by_reading,
 )
+from platform_assets.errors import MEND_LEDGER
 
 NAME = "every_offset_accounted_for"
 

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
-from platform_assets.checks.findings import MEND_LEDGER, Finding, Kind, Verdict, counted
+from platform_assets.checks.findings import Finding, Kind, Verdict, counted
+from platform_assets.errors import MEND_LEDGER
 from platform_assets.lake import tablelog
 from platform_assets.lake.tablelog import LoadCommit
 from platform_assets.ledger_entries import Receipt, receipts_in

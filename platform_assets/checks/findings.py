@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +33,6 @@ Kind = Literal[
     "orchestrator behind",
     "orchestrator ahead",
 ]
-
-MEND_LEDGER: Final = (
-    "The ledger was edited: restore _ledger from a backup, or move it away and run `platform-assets rebuild-ledger`."
-)
-"""The remedy where the ledger contradicts itself: what it has is not written anew, so it has to go first."""
 
 _NOT_ALARMING: frozenset[Kind] = frozenset({"window not asked for", "could not tell"})
 

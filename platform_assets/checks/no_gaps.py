@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from platform_assets.checks.facts import Facts, Recorded
-from platform_assets.checks.findings import MEND_LEDGER, Finding, Verdict, counted, runs_of
+from platform_assets.checks.findings import Finding, Verdict, counted, runs_of
+from platform_assets.errors import MEND_LEDGER
 from platform_assets.offsets import OffsetRange, TopicRanges, tiling_faults
 
 NAME = "no_gaps"
