@@ -27,6 +27,7 @@ Kind = Literal[
     "row without a record",
     "unexplained offsets",
     "offsets not accounted for",
+    "ledger edited",
     "could not tell",
     "ledger behind",
     "ledger ahead",

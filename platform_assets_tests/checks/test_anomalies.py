@@ -206,6 +206,18 @@ def ledger_ahead(case: Case) -> None:
     case.lake.ledger.record_receipts([forged])
 
 
+def edited_digest(case: Case) -> None:
+    """An edited ledger: the receipt of a dense window tells of other offsets, and as many."""
+    receipt = case.lake.ledger.receipts(case.lake.declaration.raw_table)[DENSE]
+    case.lake.ledger.record_receipts([replace(receipt, offsets_digest=receipt.offsets_digest + 1)])
+
+
+def edited_digest_of_an_open_window(case: Case) -> None:
+    """The same of a window with holes, which the brokers are asked about anyway."""
+    receipt = case.lake.ledger.receipts(case.lake.declaration.raw_table)[HOLEY]
+    case.lake.ledger.record_receipts([replace(receipt, offsets_digest=receipt.offsets_digest + 1)])
+
+
 def dropped_commit(case: Case) -> None:
     """The newest commit of the table is gone, as after a restore of its folder from a backup."""
     newest = max((case.lake.table / "_delta_log").glob("*.json"))
@@ -291,6 +303,14 @@ CASES: list[tuple[Callable[[Case], None], Mapping[str, Found]]] = [
     (files_removed, {"deep_audit": {("files lost", LAST, None, ())}}),
     (ledger_behind, {"agrees_with_ledger": {("ledger behind", DENSE, None, ())}}),
     (ledger_ahead, {"agrees_with_ledger": {("ledger ahead", DENSE, None, ())}}),
+    (edited_digest, {
+        "every_offset_accounted_for": {("ledger edited", DENSE, None, ())},
+        "deep_audit": {("ledger edited", DENSE, None, ())},
+    }),
+    (edited_digest_of_an_open_window, {
+        "every_offset_accounted_for": {("ledger edited", HOLEY, None, ())},
+        "deep_audit": {("ledger edited", HOLEY, None, ())},
+    }),
     (dropped_commit, {
         "no_gaps": {("rows missing", LAST, 0, ((27, 37),)), ("rows missing", LAST, 1, ((20, 30),))},
         "every_offset_accounted_for": {
