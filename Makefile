@@ -24,7 +24,7 @@ demo: install ## Stream the demo data, load it, prove it; leaves the UI open (ON
 
 .PHONY: test
 test: install ## Run the tests (ARGS="-k name" for some of them)
-	@$(BIN)/python -m pytest -m "not soak" $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadgroup $(ARGS)
 
 .PHONY: lint
 lint: install ## Check format, style, types, and that the lock follows pyproject.toml

@@ -60,7 +60,7 @@ def evaluate(root: Path) -> None:
             TopicDeclaration(_TOPIC, "0 * * * *", START), root, Ledger(root), Orchestration(),
             _asked, _asked, _asked, whole=False,
         )  # fmt: skip
-        if not report.result(check.evaluate(evaluation), evaluation.latest).passed:
+        if not report.result(check.evaluate(evaluation), evaluation.facts()).passed:
             raise RuntimeError(f"{check.name} failed: the figure would mean nothing")
 
 

@@ -121,7 +121,7 @@ def audit(evaluation: Evaluation, now: datetime, *, deep: bool = False) -> Audit
     for check in (*CHECKS.values(), *((DEEP_AUDIT,) if deep else ())):
         evaluation.progress(check.name)
         done.append(_evaluated(check, evaluation, span))
-    strip = _told(lambda: strip_of(evaluation.latest, [f for c in done for f in c.findings]))
+    strip = _told(lambda: strip_of(evaluation.facts(), [f for c in done for f in c.findings]))
     return Audit(
         evaluation.declaration.raw_table,
         now.isoformat(timespec="seconds"),

@@ -97,12 +97,12 @@ class Ledger:
         handle = self._open(self._cuts)
         return [] if handle is None else recorded_cuts(self._cut_rows(handle, topic, start, end))
 
-    def cut_rows(self, topic: str) -> pa.Table:
-        """The rows of `cuts` of one topic, one an edge and partition, in no order."""
+    def cut_rows(self, topic: str, start: datetime | None = None) -> pa.Table:
+        """The rows of `cuts` of one topic, one an edge and partition, in no order; edges from `start` on."""
         handle = self._open(self._cuts)
         if handle is None:
             return pa.table({n: pa.array([], arrow_type(t)) for n, (t, _) in CUT_COLUMNS.items()})
-        return self._cut_rows(handle, topic, None, None)
+        return self._cut_rows(handle, topic, start, None)
 
     def edges(self, topic: str) -> list[str]:
         """The keys of all recorded edges of `topic`, ascending; the last one has no sealed window yet."""
@@ -198,12 +198,17 @@ class Ledger:
         for table in sorted({r.table for r in receipts}):
             self._compact(self._commits, "table", table)
 
-    def commit_rows(self, table: str, keys: Sequence[str] | None = None) -> pa.Table:
-        """The rows of `commits` that count, newest entry of each window only, one row a partition."""
+    def commit_rows(self, table: str, keys: Sequence[str] | None = None, start: datetime | None = None) -> pa.Table:
+        """The rows of `commits` that count, newest entry of each window only, one row a partition.
+
+        Of all windows, of those in `keys`, or of those that start at `start` or later.
+        """
         handle = self._open(self._commits)
         condition = pc.field("table") == table
         if keys is not None:
             condition &= pc.field("window").isin(list(keys))
+        if start is not None:
+            condition &= pc.field("window_start") >= pa.scalar(start, UTC_MICROS)
         if handle is None:
             return pa.table({n: pa.array([], arrow_type(t)) for n, (t, _) in COMMIT_COLUMNS.items()})
         rows = _rows(handle, condition & (pc.field("kind") != "acceptance"))
@@ -248,6 +253,8 @@ class Ledger:
         try:
             handle.optimize.compact(partition_filters=[(column, "=", value)])
             handle.vacuum(dry_run=False)
+            # A reader starts from here, and not from the newest hundredth version, which is where delta-rs makes one.
+            handle.create_checkpoint()
         except DeltaError as e:
             # Another process folded the same files first, or will next time: the entries themselves are safe.
             _log.info("did not fold the small files of %s this time: %s", path.name, e)

@@ -25,9 +25,8 @@ def receipt_of(
     LoadError where Spark observed another number of rows than the files hold.
     """
     m, path = commit.metadata, lake_root / table
-    actions = tablelog.file_actions(path, commit.version)
-    files = tablelog.window_files(actions).get(m.window.key, tablelog.NO_FILES)
-    found = rows.from_statistics(tablelog.statistics(actions, m.window.key))
+    files, statistics = tablelog.added_files(commit) or tablelog.files_at(path, m.window.key, commit.version)
+    found = rows.from_statistics(statistics)
     if found is None:
         found = rows.partition_rows(path, m.window.key, commit.version)
     held = sum(p.rows for p in found.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import dagster as dg
 from dagster._core.storage.tags import (
@@ -32,7 +32,7 @@ def orchestration(instance: dg.DagsterInstance, topic: str, but: str | None = No
     return Orchestration(
         in_flight=lambda keys: windows_in_flight(instance, raw_key(topic), keys, but),
         asked=lambda keys: reported_partitions(instance, topic_key(topic), sorted(keys)),
-        reported=lambda: reported_loads(instance, raw_key(topic)),
+        reported=lambda keys: reported_loads(instance, raw_key(topic), keys),
     )
 
 
@@ -79,15 +79,40 @@ def reported_partitions(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: 
     return frozenset(found)
 
 
-def reported_loads(instance: dg.DagsterInstance, table: dg.AssetKey) -> dict[str, str | None]:
-    """Every partition of `table` with a materialisation on record, and of the newest ones the load that they name."""
-    found: dict[str, str | None] = dict.fromkeys(instance.get_materialized_partitions(table))
+def reported_loads(
+    instance: dg.DagsterInstance, table: dg.AssetKey, keys: Sequence[str] | None
+) -> dict[str, str | None]:
+    """Every partition of `table` with a materialisation on record, and of the newest ones the load that they name.
+
+    With `keys`, those of them alone, each with the load of its newest materialisation.
+    """
+    found: dict[str, str | None] = {}
+    if keys is None:
+        found |= dict.fromkeys(instance.get_materialized_partitions(table))
     named: set[str] = set()
-    for record in instance.fetch_materializations(table, limit=_NEWEST_EVENTS).records:
+    for record in _materialisations(instance, table, keys):
         event = record.asset_materialization
         if event is None or event.partition is None or event.partition in named:
             continue
         named.add(event.partition)
         load_id = event.metadata.get(LOAD_ID)
         found[event.partition] = None if load_id is None else str(load_id.value)
+        if keys is not None and len(named) == len(keys):
+            break
     return found
+
+
+def _materialisations(
+    instance: dg.DagsterInstance, table: dg.AssetKey, keys: Sequence[str] | None
+) -> Iterator[dg.EventLogRecord]:
+    """Newest first: the newest events of `table`, or all those of the partitions `keys`, page by page."""
+    if keys is None:
+        yield from instance.fetch_materializations(table, limit=_NEWEST_EVENTS).records
+        return
+    records = dg.AssetRecordsFilter(asset_key=table, asset_partitions=list(keys))
+    cursor: str | None = None
+    more = bool(keys)
+    while more:
+        page = instance.fetch_materializations(records, limit=_NEWEST_EVENTS, cursor=cursor)
+        yield from page.records
+        cursor, more = page.cursor, page.has_more

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 SEED_VARIABLE = "PLATFORM_TEST_SEED"
-SEED = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(2**32))
+SEED = int(os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32))))
+"""In the environment, so that processes which share the tests among them have the same."""
 
 TopicMaker = Callable[..., str]
 LakeMaker = Callable[..., TopicLake]
@@ -34,6 +35,14 @@ LakeMaker = Callable[..., TopicLake]
 def pytest_report_header() -> str:
     """Say the seed, so that a failure can be had again."""
     return f"seed: {SEED} (set {SEED_VARIABLE} to repeat it)"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep what uses the session's services in one process, so that each of them starts once; files stay whole."""
+    for item in items:
+        shares = "platform_home" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("services" if shares else str(item.path)))
 
 
 def service_environment() -> dict[str, str]:

@@ -41,7 +41,7 @@ def evaluate(e: Evaluation) -> Verdict:
     waiting = open_windows(facts)
     if waiting:
         findings += prove_by_evidence(e, waiting).findings
-    return verdict(e.facts() if touched or waiting else facts, findings)
+    return verdict(e.facts(fresh=bool(touched or waiting)), findings)
 
 
 def verdict(facts: Facts, findings: Iterable[Finding]) -> Verdict:

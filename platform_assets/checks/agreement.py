@@ -2,7 +2,8 @@
 
 What counts is the Delta commit. Each of the three being behind or ahead has its own wording and its own way to mend.
 Only the newest commits and events are compared in detail: older windows are held against their data files by
-`no_gaps`, so that the cost of this check does not grow with the table.
+`no_gaps`, and after a load those that are unchanged since they agreed are not compared again, so that the cost of this
+check does not grow with the table. `platform-assets audit` compares all of them.
 """
 
 from __future__ import annotations
@@ -10,11 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from platform_assets.checks.evaluation import Evaluation
-from platform_assets.checks.facts import Facts
+from platform_assets.checks.facts import NEWEST_COMMITS, Facts
 from platform_assets.checks.findings import Finding, Kind, Verdict, counted
 from platform_assets.errors import MEND_LEDGER
 from platform_assets.lake import tablelog
@@ -22,21 +20,18 @@ from platform_assets.lake.tablelog import LoadCommit
 from platform_assets.ledger_entries import Receipt, receipts_in
 
 NAME = "agrees_with_ledger"
-_NEWEST_COMMITS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
     """What each of the three says.
 
-    `known` are the keys of all windows with a receipt; `receipts` has those that the newest commits and events are to
-    be held against, and those of windows that are not `older`. `commits` has the newest load of each window among the
-    newest commits, which reach down to version `since`; `reported` has the load id of each reported window, None where
-    an event names none.
+    `receipts` has those of all windows that are not `older`. `commits` has the newest load of each window among the
+    newest commits, which reach down to version `since`; `reported` has the load id of each reported window that is not
+    `older`, None where an event names none.
     """
 
     facts: Facts
-    known: frozenset[str]
     receipts: Mapping[str, Receipt]
     commits: Mapping[str, LoadCommit]
     since: int
@@ -46,40 +41,40 @@ class Accounts:
 
     def quiet(self, key: str) -> bool:
         """Whether the window is sealed, and neither waiting for its load nor being loaded just now."""
-        sealed = key in self.facts.windows or key in self.facts.older.keys
-        return sealed and key not in self.facts.waiting and key not in self.busy
+        return key in self.facts.windows and key not in self.facts.waiting and key not in self.busy
 
 
 def evaluate(e: Evaluation) -> Verdict:
     """Gather the three accounts, and judge."""
     facts = e.facts()
-    commits: dict[str, LoadCommit] = {}
-    version = since = -1
-    if tablelog.exists(e.table):
-        version = tablelog.version(e.table)
-        since = max(version - _NEWEST_COMMITS + 1, 0)
-        for commit in tablelog.load_commits(e.table, _NEWEST_COMMITS):
-            commits.setdefault(commit.metadata.window.key, commit)
-    entries = e.ledger.commit_rows(e.declaration.raw_table)
-    known = frozenset(entries["window"].to_pylist())
-    reported = e.orchestration.reported()
-    looked_at = {*commits, *(known - facts.older.keys)}
-    if reported is not None:
-        looked_at |= {k for k, load_id in reported.items() if load_id is not None} | (known - reported.keys())
-    newest = pc.fill_null(pc.greater_equal(entries["table_version"], since), fill_value=False)
-    wanted = pc.or_(newest, pc.is_in(entries["window"], pa.array(sorted(looked_at), pa.string())))
-    receipts = {r.window.key: r for r in receipts_in(entries.filter(wanted))}
+    older = facts.older
+    commits, since, version = _newest_loads(e, facts)
+    receipts = {} if facts.entries is None else {r.window.key: r for r in receipts_in(facts.entries)}
+    reported = e.orchestration.reported(None if older.until is None else sorted({*receipts, *facts.windows}))
     # A window that is being loaded may be ahead in one of the three for a moment.
-    busy = facts.in_flight | set(e.orchestration.in_flight([*facts.older.keys, *facts.windows]))
-    return verdict(Accounts(facts, known, receipts, commits, since, version, reported, frozenset(busy)))
+    busy = facts.in_flight | set(e.orchestration.in_flight([*facts.windows]))
+    return verdict(Accounts(facts, receipts, commits, since, version, reported, frozenset(busy)))
+
+
+def _newest_loads(e: Evaluation, facts: Facts) -> tuple[dict[str, LoadCommit], int, int]:
+    """The newest load of each window among the newest commits, the oldest version looked at, and the newest one."""
+    if facts.baseline is not None:
+        return dict(facts.baseline.loads), facts.baseline.since, facts.baseline.table.version
+    commits: dict[str, LoadCommit] = {}
+    if not tablelog.exists(e.table):
+        return commits, -1, -1
+    version = tablelog.version(e.table)
+    for commit in tablelog.load_commits(e.table, NEWEST_COMMITS):
+        commits.setdefault(commit.metadata.window.key, commit)
+    return commits, max(version - NEWEST_COMMITS + 1, 0), version
 
 
 def verdict(a: Accounts) -> Verdict:
     """Judge. Pure."""
     findings = (*_ledger_and_table(a), *_orchestrator(a))
     figures = (
-        ("windows_in_ledger", len(a.known)),
-        ("windows_reported", len(a.reported or {})),
+        ("windows_in_ledger", a.facts.older.windows + len(a.receipts)),
+        ("windows_compared", len(a.receipts)),
         ("table_version", a.version),
     )
     if findings:
@@ -87,7 +82,9 @@ def verdict(a: Accounts) -> Verdict:
         headline = f"{counted(windows, 'window')} told differently by table log, ledger and orchestrator."
     else:
         by = "table log, ledger and orchestrator" if a.reported is not None else "table log and ledger"
-        headline = f"Agreed: {by} say the same of {counted(len(a.known), 'window')}."
+        headline = f"Agreed: {by} say the same of {counted(len(a.receipts), 'window')}"
+        older = a.facts.older.windows
+        headline += f"; {older:,} older ones are unchanged since they did." if older else "."
     return Verdict(NAME, a.facts.table, findings, headline, figures)
 
 
@@ -143,7 +140,7 @@ def _orchestrator(a: Accounts) -> Iterator[Finding]:
                 "A run ended before it could say so: materialise partition {key} of {table}; nothing is written twice.",
             )  # fmt: skip
     for key, load_id in sorted(a.reported.items()):
-        if load_id is None and key in a.known:
+        if load_id is None and key in a.receipts:
             continue
         receipt, commit = a.receipts.get(key), a.commits.get(key)
         if not a.quiet(key) or (commit is not None and commit.metadata.load_id == load_id):

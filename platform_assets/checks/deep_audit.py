@@ -15,7 +15,7 @@ NAME = "deep_audit"
 
 def evaluate(e: Evaluation) -> Verdict:
     """Audit as many windows as the budget allows, and judge those."""
-    facts = e.facts()
+    facts = e.facts(fresh=True)
     keys = [k for k in facts.recorded if k in facts.windows and (e.windows is None or k in e.windows)]
     proved = prove_by_reading(e, facts, keys)
     findings = name_differences(e, proved.findings, doubled=True)

@@ -54,15 +54,12 @@ class Evaluation:
         """Of `time.monotonic`."""
         return self.began + self.budget
 
-    def facts(self) -> Facts:
-        """The facts as they are now."""
+    def facts(self, *, fresh: bool = False) -> Facts:
+        """The facts that all checks of this evaluation judge; `fresh` gathers them anew, once something was changed."""
+        if self._collected and not fresh:
+            return self._collected[0]
         facts = facts_of.collect(
             self.lake_root, self.declaration.topic, self.ledger, self.orchestration, whole=self.whole
         )
         self._collected[:] = [facts if self.span is None else facts.within(self.span)]
         return self._collected[0]
-
-    @property
-    def latest(self) -> Facts:
-        """The facts that were collected last: those that the last verdict is about."""
-        return self._collected[0] if self._collected else self.facts()

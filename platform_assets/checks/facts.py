@@ -7,17 +7,19 @@ receipt names.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.checks import older
+from platform_assets.checks import baseline, older
+from platform_assets.checks.baseline import Baseline
 from platform_assets.checks.older import Older
 from platform_assets.lake import rows, tablelog
 from platform_assets.lake.tablelog import WindowFiles
@@ -28,6 +30,9 @@ from platform_assets.windows import Span, key_of
 
 T = TypeVar("T")
 _INT = npt.NDArray[np.int64]
+
+NEWEST_COMMITS: Final = 200
+"""Of the table's log, those that are held against ledger and orchestrator one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,8 @@ class Facts:
     nothing newer was loaded. `unasked` are sealed windows that nobody has asked to load: a load by hand of a later one
     sealed them on its way. `touched` are the offsets found in windows whose files are not those of their receipt,
     and in windows that the ledger does not know; `unreadable` says of such windows why they could not be read. `older`
-    are windows that are in order and that nothing else here is about.
+    are windows that are in order and that nothing else here is about, and `baseline` is what is remembered of them.
+    `entries` are the rows of the ledger that `recorded` is from.
     """
 
     topic: str
@@ -82,6 +88,8 @@ class Facts:
     unreadable: Mapping[str, str] = field(default_factory=dict)
     in_flight: frozenset[str] = frozenset()
     older: Older = older.NONE
+    baseline: Baseline | None = None
+    entries: pa.Table | None = None
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -108,13 +116,14 @@ class Orchestration:
     """What the orchestrator knows of windows that are not loaded, by key.
 
     `in_flight` takes the windows and gives those that queued or running loads will bring; `asked` gives those whose
-    load was ever asked for; `reported` gives the reported windows with the id of the load that was reported, None for
-    an id that is not known. Without an orchestrator nothing is in flight, all were asked for, and `reported` gives None.
+    load was ever asked for; `reported` gives the reported windows, of all or of the windows it is given, with the id of
+    the load that was reported, None for an id that is not known. Without an orchestrator nothing is in flight, all were
+    asked for, and `reported` gives None.
     """
 
     in_flight: Callable[[Collection[str]], Collection[str]] = lambda keys: ()
     asked: Callable[[Collection[str]], Collection[str]] = lambda keys: keys
-    reported: Callable[[], Mapping[str, str | None] | None] = lambda: None
+    reported: Callable[[Sequence[str] | None], Mapping[str, str | None] | None] = lambda keys: None
 
 
 def collect(
@@ -125,22 +134,37 @@ def collect(
     *,
     whole: bool = True,
 ) -> Facts:
-    """Gather the facts of `raw/<topic>`; unless `whole`, older windows that are in order are only counted."""
+    """Gather the facts of `raw/<topic>`; unless `whole`, older windows that are in order are only counted.
+
+    Which these are is remembered beside the ledger, so that only what is new is looked at next time.
+    """
     known = orchestration or Orchestration()
+    if whole or not tablelog.exists(lake_root / "raw" / topic):
+        return _collected(lake_root, topic, ledger, known, None)
+    base = baseline.recall(lake_root, topic) or baseline.taken(lake_root, topic, NEWEST_COMMITS)
+    return _collected(lake_root, topic, ledger, known, base)
+
+
+def _collected(lake_root: Path, topic: str, ledger: Ledger, known: Orchestration, base: Baseline | None) -> Facts:
     table = f"raw/{topic}"
     path = lake_root / table
-    cuts = ledger.cut_rows(topic)
+    since = base.older.until if base is not None else None
+    cuts = ledger.cut_rows(topic, since)
     # Asked before the receipts are read, so that a load which ends in between is not taken for missing.
     in_flight = set(known.in_flight([key_of(edge) for edge in pc.unique(cuts["edge"]).sort().to_pylist()[:-1]]))
-    entries = ledger.commit_rows(table)
-    actions = tablelog.file_actions(path) if tablelog.exists(path) else None
-    past = older.NONE
-    if not whole and actions is not None:
-        past = older.find(cuts, entries, actions)
-    if past.until is not None and actions is not None:
-        cuts = cuts.filter(pc.greater_equal(cuts["edge"], pa.scalar(past.until, UTC_MICROS)))
-        entries = entries.filter(pc.greater_equal(entries["window_start"], pa.scalar(past.until, UTC_MICROS)))
-        actions = actions.filter(pc.greater_equal(actions["partition.window"], key_of(past.until)))
+    entries = ledger.commit_rows(table, start=since)
+    if base is not None:
+        current = baseline.followed(base, path)
+        if current is None:
+            return _collected(lake_root, topic, ledger, known, baseline.taken(lake_root, topic, NEWEST_COMMITS))
+        base = current.later_than(current.older + older.find(cuts, entries, current.actions))
+        cuts, entries = _from(base.older.until, cuts, "edge"), _from(base.older.until, entries, "window_start")
+        if base.older.until is not None:
+            baseline.remember(lake_root, topic, base)
+        actions: pa.Table | None = base.actions
+    else:
+        actions = tablelog.file_actions(path) if tablelog.exists(path) else None
+    past = older.NONE if base is None else base.older
     windows = {w.key: w.ranges for w in windows_between(recorded_cuts(cuts))}
     recorded = _recorded(entries)
     files = {} if actions is None else tablelog.window_files(actions)
@@ -169,8 +193,13 @@ def collect(
         except FileNotFoundError as e:
             unreadable[key] = f"{e.strerror}: {e.filename}" if e.filename else str(e)
     return Facts(
-        topic, table, windows, recorded, files, waiting, unasked, touched, unreadable, frozenset(in_flight), past
-    )
+        topic, table, windows, recorded, files, waiting, unasked, touched, unreadable, frozenset(in_flight), past, base,
+        entries,
+    )  # fmt: skip
+
+
+def _from(until: datetime | None, entries: pa.Table, column: str) -> pa.Table:
+    return entries if until is None else entries.filter(pc.greater_equal(entries[column], pa.scalar(until, UTC_MICROS)))
 
 
 def _within(by_window: Mapping[str, T], span: Span) -> dict[str, T]:

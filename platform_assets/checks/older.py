@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.lake import tablelog
+from platform_assets.windows import key_of
 
-RECENT: Final = 160
+RECENT: Final = 60
 """The newest windows, which are always looked at one by one."""
 
 _INT = npt.NDArray[np.int64]
@@ -33,15 +34,27 @@ class Older:
     """
 
     until: datetime | None = None
-    keys: frozenset[str] = frozenset()
+    windows: int = 0
     rows: int = 0
     offsets: int = 0
     holes: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def windows(self) -> int:
-        """How many."""
-        return len(self.keys)
+    def holds(self, key: str) -> bool:
+        """Whether a window with this key would be one of them."""
+        return self.until is not None and key < key_of(self.until)
+
+    def __add__(self, next_ones: Older) -> Older:
+        """These and those that follow on them."""
+        holes = dict(self.holes)
+        for kind, number in next_ones.holes.items():
+            holes[kind] = holes.get(kind, 0) + number
+        return Older(
+            next_ones.until or self.until,
+            self.windows + next_ones.windows,
+            self.rows + next_ones.rows,
+            self.offsets + next_ones.offsets,
+            holes,
+        )
 
 
 NONE: Final = Older()
@@ -67,7 +80,7 @@ def find(cuts: pa.Table, receipts: pa.Table, files: pa.Table, recent: int = RECE
     holes = _holes(held["holes"].take(pa.array(range(0, held.num_rows, log.partitions.size))))
     rows = pc.sum(held["rows"]).as_py()
     offsets = int((log.offsets[count] - log.offsets[0]).sum())
-    return Older(until.as_py().astimezone(UTC), frozenset(keys), rows, offsets, holes)
+    return Older(until.as_py().astimezone(UTC), count, rows, offsets, holes)
 
 
 @dataclass(frozen=True, slots=True)

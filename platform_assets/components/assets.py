@@ -57,7 +57,7 @@ def build_definitions(
         + " A partition is a sealed window: offsets that never change.",
         metadata={"topic": declaration.topic, "window": declaration.schedule},
     )
-    checks = [_check(declaration, check, deep_audit) for check in (*CHECKS.values(), DEEP_AUDIT)]
+    checks = [_checks(declaration), _deep_audit_check(declaration, deep_audit.budget_seconds)]
     return dg.Definitions(
         assets=[source, _raw_table(declaration, partitions, group, owners)],
         asset_checks=checks,
@@ -125,35 +125,68 @@ def _raw_table(
     return _load
 
 
-def _check(declaration: TopicDeclaration, check: Check, deep_audit: DeepAudit) -> dg.AssetChecksDefinition:
+def _checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
+    """The checks of each load, in one step: they judge the same facts."""
+    topic = declaration.topic
+    specs = [_spec(topic, check) for check in CHECKS.values()]
+
+    @dg.multi_asset_check(specs=specs, name=f"{identifier(topic)}_checks", can_subset=True)
+    def _evaluate_all(
+        context: dg.AssetCheckExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
+    ) -> Iterator[dg.AssetCheckResult]:
+        evaluation = _evaluation(context, declaration, kafka, lake, spark)
+        wanted = {key.name for key in context.selected_asset_check_keys}
+        for check in CHECKS.values():
+            if check.name in wanted:
+                yield report.result(check.evaluate(evaluation), evaluation.facts(), raw_key(topic))
+
+    return _evaluate_all
+
+
+def _deep_audit_check(declaration: TopicDeclaration, budget: float) -> dg.AssetChecksDefinition:
     topic = declaration.topic
 
-    @dg.asset_check(asset=raw_key(topic), name=check.name, blocking=check.blocking, description=check.description)
+    @dg.multi_asset_check(specs=[_spec(topic, DEEP_AUDIT)], name=f"{identifier(topic)}_{DEEP_AUDIT.name}")
     def _evaluate(
         context: dg.AssetCheckExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
-    ) -> dg.AssetCheckResult:
-        root = lake.path()
-        windows = None
-        budget = _CHECK_BUDGET_SECONDS
-        if check is DEEP_AUDIT:
-            budget = deep_audit.budget_seconds
-            windows = runs.windows_of(context.run, raw_key(topic), (w.key for w in Ledger(root).windows(topic)))
-        evaluation = Evaluation(
-            declaration,
-            root,
-            Ledger(root),
-            runs.orchestration(context.instance, topic, but=context.run.run_id),
-            kafka.settings,
-            kafka.cluster,
-            spark.session,
-            budget,
-            windows,
-            whole=check is DEEP_AUDIT,
-            progress=context.log.info,
-        )
-        return report.result(check.evaluate(evaluation), evaluation.latest)
+    ) -> Iterator[dg.AssetCheckResult]:
+        keys = (w.key for w in Ledger(lake.path()).windows(topic))
+        windows = runs.windows_of(context.run, raw_key(topic), keys)
+        evaluation = _evaluation(context, declaration, kafka, lake, spark, budget=budget, windows=windows, whole=True)
+        yield report.result(DEEP_AUDIT.evaluate(evaluation), evaluation.facts(), raw_key(topic))
 
     return _evaluate
+
+
+def _spec(topic: str, check: Check) -> dg.AssetCheckSpec:
+    return dg.AssetCheckSpec(check.name, asset=raw_key(topic), blocking=check.blocking, description=check.description)
+
+
+def _evaluation(
+    context: dg.AssetCheckExecutionContext,
+    declaration: TopicDeclaration,
+    kafka: KafkaResource,
+    lake: LakeResource,
+    spark: SparkResource,
+    *,
+    budget: float = _CHECK_BUDGET_SECONDS,
+    windows: frozenset[str] | None = None,
+    whole: bool = False,
+) -> Evaluation:
+    root = lake.path()
+    return Evaluation(
+        declaration,
+        root,
+        Ledger(root),
+        runs.orchestration(context.instance, declaration.topic, but=context.run.run_id),
+        kafka.settings,
+        kafka.cluster,
+        spark.session,
+        budget,
+        windows,
+        whole=whole,
+        progress=context.log.info,
+    )
 
 
 def _deep_audit_selection(declaration: TopicDeclaration) -> dg.AssetSelection:

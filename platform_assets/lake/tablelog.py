@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from platform_assets.errors import LedgerCorruptError
+from platform_assets.lake import logtail
+from platform_assets.lake.logtail import DataFile
 from platform_assets.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.windows import Window, edge_of, key_of
 
@@ -94,10 +96,14 @@ class LoadMetadata:
 
 @dataclass(frozen=True, slots=True)
 class LoadCommit:
-    """A commit of the platform's in a table's log."""
+    """A commit of the platform's in a table's log.
+
+    `adds` are the data files that it put in: those of its window, whole. None where the commit's own file is gone.
+    """
 
     version: int
     metadata: LoadMetadata
+    adds: tuple[DataFile, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +122,28 @@ def exists(path: Path) -> bool:
 
 
 def version(path: Path) -> int:
-    """The table's newest version."""
-    return DeltaTable(path).version()
+    """The table's newest version. Raises FileNotFoundError where there is no table."""
+    newest = logtail.newest_version(path)
+    if newest is None:
+        raise FileNotFoundError(f"no Delta table at {path}")
+    return newest
 
 
 def load_commits(path: Path, limit: int | None = None) -> Iterator[LoadCommit]:
-    """The platform's commits among the newest `limit` commits of the table, newest first."""
-    handle = DeltaTable(path)
-    for commit in handle.history(limit):
-        metadata = LoadMetadata.from_json(commit.get("userMetadata"))
-        if metadata is not None:
-            yield LoadCommit(commit["version"], metadata)
+    """The platform's commits among the newest `limit` commits of the table, newest first, each read when it is asked for."""
+    newest = version(path)
+    for number in range(newest, -1 if limit is None else max(newest - limit, -1), -1):
+        commit = logtail.commit(path, number)
+        if commit is None:
+            return
+        if (load := load_in(commit)) is not None:
+            yield load
+
+
+def load_in(commit: logtail.Commit) -> LoadCommit | None:
+    """The platform's load that a commit is; None for anybody else's. Raises LedgerCorruptError as `from_json` does."""
+    metadata = LoadMetadata.from_json(commit.user_metadata)
+    return None if metadata is None else LoadCommit(commit.version, metadata, commit.adds)
 
 
 def newest_load(path: Path) -> LoadCommit | None:
@@ -167,6 +184,23 @@ def file_actions(path: Path, version: int | None = None) -> pa.Table:
     return pa.table(DeltaTable(path, version=version).get_add_actions(flatten=True))
 
 
+def added_files(commit: LoadCommit) -> tuple[WindowFiles, list[dict[str, Any]]] | None:
+    """The data files that a load put in, and their statistics named as in `file_actions`, from the commit alone."""
+    if commit.adds is None:
+        return None
+    found = _window_files([(f.path, f.bytes, f.rows) for f in commit.adds])
+    return found, [_flat(f) for f in commit.adds]
+
+
+def _flat(file: DataFile) -> dict[str, Any]:
+    told = file.statistics or {}
+    return {
+        "num_records": file.rows,
+        **{f"min.{name}": value for name, value in told.get("minValues", {}).items()},
+        **{f"max.{name}": value for name, value in told.get("maxValues", {}).items()},
+    }
+
+
 def window_files(actions: pa.Table) -> dict[str, WindowFiles]:
     """The data files of each window, from `file_actions`."""
     grouped: dict[str, list[tuple[str, int, int | None]]] = {}
@@ -188,6 +222,13 @@ def files_of(path: Path, key: str, version: int | None = None) -> WindowFiles:
     return window_files(actions.filter(pc.equal(actions["partition.window"], key))).get(key, NO_FILES)
 
 
+def files_at(path: Path, key: str, version: int) -> tuple[WindowFiles, list[dict[str, Any]]]:
+    """The data files of one window at a version, and the statistics of each."""
+    actions = file_actions(path, version)
+    of_window = actions.filter(pc.equal(actions["partition.window"], key))
+    return window_files(of_window).get(key, NO_FILES), of_window.to_pylist()
+
+
 def _window_files(files: list[tuple[str, int, int | None]]) -> WindowFiles:
     files = sorted(files)
     records = [r for _, _, r in files]
@@ -197,12 +238,6 @@ def _window_files(files: list[tuple[str, int, int | None]]) -> WindowFiles:
         rows=None if None in records else sum(r for r in records if r is not None),
         digest=sha256("\n".join(f"{path} {size}" for path, size, _ in files).encode()).hexdigest()[:32],
     )
-
-
-def statistics(actions: pa.Table, key: str) -> list[dict[str, Any]]:
-    """The statistics of each data file of one window."""
-    rows: list[dict[str, Any]] = actions.filter(pc.equal(actions["partition.window"], key)).to_pylist()
-    return rows
 
 
 NO_FILES = _window_files([])

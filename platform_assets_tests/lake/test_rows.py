@@ -45,7 +45,7 @@ def bounds(*files: Offsets) -> dict[int, PartitionRows]:
 
 
 def statistics(table: Path, key: str = KEY) -> list[dict[str, Any]]:
-    return tablelog.statistics(tablelog.file_actions(table), key)
+    return tablelog.files_at(table, key, tablelog.version(table))[1]
 
 
 def plain(found: dict[int, np.ndarray[Any, np.dtype[np.int64]]]) -> Offsets:

@@ -1,0 +1,130 @@
+"""Single commits of a Delta table's log, read from their JSON files.
+
+What was committed since a known commit costs as many small files as there were commits, however large the table is.
+The format is that of the Delta transaction log protocol: a version's file holds one action a line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A commit that somebody has looked at. `digest` is of its file: a table that was put in its place shows by it."""
+
+    version: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file that a commit adds. `path` is percent-encoded as in the log, `statistics` None where it has none."""
+
+    path: str
+    partition: Mapping[str, str | None]
+    bytes: int
+    statistics: Mapping[str, Any] | None
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows, None where the log does not tell."""
+        return None if self.statistics is None else self.statistics.get("numRecords")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One version of a table: files added and paths removed.
+
+    `rearranges` is true where every file action says that it changes no data, as those of OPTIMIZE do.
+    """
+
+    version: int
+    adds: tuple[DataFile, ...]
+    removes: tuple[str, ...]
+    rearranges: bool
+    user_metadata: str | None
+
+
+def anchor(table: Path, version: int) -> Anchor | None:
+    """The commit of this version, to look for what comes after it; None where its file is gone."""
+    content = _read(table, version)
+    return None if content is None else Anchor(version, _digest(content))
+
+
+def newest_version(table: Path, at_least: int | None = None) -> int | None:
+    """The newest version of the table, or None where there is no table.
+
+    Goes on from `at_least`, a version known to exist, or from the newest checkpoint; without both, lists the log.
+    """
+    start = at_least if at_least is not None else _checkpoint(table)
+    if start is None or (at_least is None and not _path(table, start).exists()):
+        listed = (table / "_delta_log").glob("*.json") if (table / "_delta_log").is_dir() else ()
+        return max((int(p.stem) for p in listed if p.stem.isdigit()), default=None)
+    while _path(table, start + 1).exists():
+        start += 1
+    return start
+
+
+def commit(table: Path, version: int) -> Commit | None:
+    """The commit of this version; None where its file is gone, or was never written."""
+    content = _read(table, version)
+    return None if content is None else _parsed(version, content)
+
+
+def commits_after(table: Path, seen: Anchor) -> list[Commit] | None:
+    """All commits after `seen`, ascending; None where `seen` is not in the log, or no longer."""
+    if anchor(table, seen.version) != seen:
+        return None
+    found: list[Commit] = []
+    while (following := commit(table, seen.version + len(found) + 1)) is not None:
+        found.append(following)
+    return found
+
+
+def _parsed(version: int, content: bytes) -> Commit:
+    adds: list[DataFile] = []
+    removes: list[str] = []
+    user_metadata: str | None = None
+    changes: list[bool] = []
+    for line in content.splitlines():
+        action: dict[str, Any] = json.loads(line) if line.strip() else {}
+        if (add := action.get("add")) is not None:
+            statistics = json.loads(add["stats"]) if add.get("stats") else None
+            adds.append(DataFile(add["path"], add["partitionValues"], add["size"], statistics))
+            changes.append(add["dataChange"])
+        elif (remove := action.get("remove")) is not None:
+            removes.append(remove["path"])
+            changes.append(remove["dataChange"])
+        elif (info := action.get("commitInfo")) is not None:
+            # Spark writes it as a text of its own; delta-rs puts what a caller adds beside the other fields.
+            user_metadata = info.get("userMetadata")
+    return Commit(version, tuple(adds), tuple(removes), bool(changes) and not any(changes), user_metadata)
+
+
+def _checkpoint(table: Path) -> int | None:
+    try:
+        version: int = json.loads((table / "_delta_log" / "_last_checkpoint").read_bytes())["version"]
+    except FileNotFoundError:
+        return None
+    return version
+
+
+def _path(table: Path, version: int) -> Path:
+    return table / "_delta_log" / f"{version:020}.json"
+
+
+def _read(table: Path, version: int) -> bytes | None:
+    try:
+        return _path(table, version).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _digest(content: bytes) -> str:
+    return sha256(content).hexdigest()[:32]
