@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, 
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import PrimitiveType
 
+from platform_assets import deltalog
+from platform_assets.deltalog import Anchor
 from platform_assets.errors import LakeNotWritableError, LedgerConflictError, LedgerCorruptError
 from platform_assets.ledger_entries import (
     COMMIT_COLUMNS,
@@ -52,6 +55,11 @@ class Ledger:
         self._cuts = lake_root / "_ledger" / "cuts"
         self._commits = lake_root / "_ledger" / "commits"
 
+    @property
+    def root(self) -> Path:
+        """The lake root."""
+        return self._root
+
     def create(self) -> None:
         """Create the tables where they are missing. Raises LakeNotWritableError."""
         for path, columns, partition in ((self._cuts, CUT_COLUMNS, "topic"), (self._commits, COMMIT_COLUMNS, "table")):
@@ -80,12 +88,14 @@ class Ledger:
     # --- cuts -------------------------------------------------------------------------------------------------
 
     def newest_edges(self, topics: Iterable[str]) -> dict[str, datetime]:
-        """The newest recorded edge of each topic that has any; one look into the log for all of them."""
-        handle = self._open(self._cuts)
-        if handle is None:
-            return {}
-        versions = {t: handle.transaction_version(_app_id(t)) for t in topics}
-        return {t: datetime.fromtimestamp(v, UTC) for t, v in versions.items() if v is not None}
+        """The newest recorded edge of each topic that has any.
+
+        Followed from commit to commit, so that a look costs nothing while nothing is recorded. It is a hint, as any look
+        is: what is recorded is decided by `record_cuts`.
+        """
+        asked = list(topics)
+        versions = _followed(self._cuts).transactions(_app_id(t) for t in asked)
+        return {t: datetime.fromtimestamp(v, UTC) for t in asked if (v := versions.get(_app_id(t))) is not None}
 
     def newest_cut(self, topic: str) -> RecordedCut | None:
         """The cut at the newest edge of `topic`, or None where none was ever recorded."""
@@ -104,12 +114,15 @@ class Ledger:
             return pa.table({n: pa.array([], arrow_type(t)) for n, (t, _) in CUT_COLUMNS.items()})
         return self._cut_rows(handle, topic, start, None)
 
-    def edges(self, topic: str) -> list[str]:
-        """The keys of all recorded edges of `topic`, ascending; the last one has no sealed window yet."""
+    def edges(self, topic: str, start: datetime | None = None) -> list[str]:
+        """The keys of all recorded edges of `topic` from `start` on, ascending; the last has no sealed window yet."""
         handle = self._open(self._cuts)
         if handle is None:
             return []
-        edges = _rows(handle, pc.field("topic") == topic, ["edge"])["edge"]
+        condition = pc.field("topic") == topic
+        if start is not None:
+            condition &= pc.field("edge") >= pa.scalar(start, UTC_MICROS)
+        edges = _rows(handle, condition, ["edge"])["edge"]
         return [key_of(e) for e in pc.unique(edges).sort().to_pylist()]
 
     def windows(self, topic: str, start: datetime | None = None, end: datetime | None = None) -> list[SealedWindow]:
@@ -258,6 +271,41 @@ class Ledger:
         except DeltaError as e:
             # Another process folded the same files first, or will next time: the entries themselves are safe.
             _log.info("did not fold the small files of %s this time: %s", path.name, e)
+
+
+class Transactions:
+    """Versions of a table's application transactions, followed from commit to commit."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[Anchor, dict[str, int]] | None = None
+
+    def transactions(self, app_ids: Iterable[str]) -> dict[str, int]:
+        """The newest version of each of `app_ids` that has any."""
+        wanted = list(app_ids)
+        commits = None if self._seen is None else deltalog.commits_after(self._path, self._seen[0])
+        if self._seen is None or commits is None:
+            at = deltalog.newest_anchor(self._path)
+            self._seen = None if at is None else (at, {})
+        elif commits:
+            at = deltalog.anchor(self._path, commits[-1].version)
+            known = self._seen[1] | {app: v for c in commits for app, v in c.transactions.items()}
+            self._seen = None if at is None else (at, known)
+        if self._seen is None:
+            return {}
+        known = self._seen[1]
+        if unknown := [app for app in wanted if app not in known]:
+            handle = DeltaTable(self._path)
+            for app in unknown:
+                if (version := handle.transaction_version(app)) is not None:
+                    known[app] = version
+        return {app: known[app] for app in wanted if app in known}
+
+
+@lru_cache(maxsize=64)
+def _followed(path: Path) -> Transactions:
+    """One a ledger and process: the sensors of all topics look at each tick."""
+    return Transactions(path)
 
 
 def _rows(handle: DeltaTable, condition: pc.Expression, columns: list[str] | None = None) -> pa.Table:

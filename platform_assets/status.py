@@ -13,7 +13,9 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from platform_assets.checks import baseline
 from platform_assets.checks.description import plain
+from platform_assets.checks.older import Older
 from platform_assets.declaration import TopicDeclaration
 from platform_assets.errors import PlatformError
 from platform_assets.kafka.cluster import Cluster
@@ -122,8 +124,10 @@ def _table(
     topic = declaration.topic
     ends, broker_error = _ends(cluster, topic)
     try:
-        edges = ledger.edges(topic)
-        rows = ledger.commit_rows(declaration.raw_table)
+        remembered = baseline.recall(ledger.root, topic)
+        older = Older() if remembered is None else remembered.older
+        edges = ledger.edges(topic, older.until)
+        rows = ledger.commit_rows(declaration.raw_table, start=older.until)
         newest_cut = ledger.newest_cut(topic)
     except PlatformError as e:
         return TableStatus(
@@ -138,21 +142,22 @@ def _table(
         under_way = windows_in_flight(instance, raw_key(topic), missing)
     failed = [k for k in missing if newest is not None and k < newest and k not in under_way]
     committed = _committed(rows, edges, loaded)
+    if not committed and older.until is not None:
+        committed = dict(ledger.cuts(topic, older.until, older.until)[0].cut.offsets)
     cut = dict(newest_cut.cut.offsets) if newest_cut is not None else {}
     partitions = tuple(_partition(p, committed, cut, ends) for p in sorted({*committed, *cut, *ends}))
     newest_end = pc.max(rows["window_end"]).as_py() if loaded else None
     lags = [p.lag for p in partitions]
+    held = older.rows + (pc.sum(rows["rows"]).as_py() or 0)
     return TableStatus(
         table=declaration.raw_table,
         topic=topic,
-        windows_sealed=len(sealed),
-        windows_loaded=len(loaded),
+        windows_sealed=older.windows + len(sealed),
+        windows_loaded=older.windows + len(loaded),
         windows_waiting=len(missing) - len(failed),
         windows_failed=len(failed),
-        rows=pc.sum(rows["rows"]).as_py() or 0,
-        offsets_without_row=(
-            (pc.sum(pc.subtract(rows["end"], rows["start"])).as_py() or 0) - (pc.sum(rows["rows"]).as_py() or 0)
-        ),
+        rows=held,
+        offsets_without_row=older.offsets + (pc.sum(pc.subtract(rows["end"], rows["start"])).as_py() or 0) - held,
         newest_window=newest,
         newest_window_age_seconds=None if newest_end is None else round((now - newest_end).total_seconds(), 1),
         lag=None if not lags or None in lags else sum(lag for lag in lags if lag is not None),

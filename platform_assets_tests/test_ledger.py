@@ -519,3 +519,19 @@ def test_folding_never_deletes_a_file_that_a_reader_may_still_hold(soon_folded: 
         soon_folded.record_cuts([cut("t", edge(n), {0: n})], edge(n - 1))
     assert reader.to_pyarrow_table().num_rows == 1
     assert any("remove" in entry for entry in log_entries(tmp_path / "_ledger" / "cuts"))
+
+
+def test_newest_edges_follow_what_others_record_and_a_ledger_put_back(tmp_path: Path) -> None:
+    ledger, other = Ledger(tmp_path), Ledger(tmp_path)
+    ledger.create()
+    cuts = hourly("t", [{0: n} for n in range(4)])
+    assert other.record_cuts(cuts[:2], None)
+    assert ledger.newest_edges(["t", "u"]) == {"t": edge(1)}
+    shutil.copytree(tmp_path / "_ledger", tmp_path / "backup")
+    assert other.record_cuts(cuts[2:3], edge(1))
+    assert other.record_cuts([cut("u", edge(0), {0: 0})], None)
+    assert ledger.newest_edges(["t", "u"]) == {"t": edge(2), "u": edge(0)}
+    shutil.rmtree(tmp_path / "_ledger")
+    assert ledger.newest_edges(["t", "u"]) == {}
+    shutil.copytree(tmp_path / "backup", tmp_path / "_ledger")
+    assert ledger.newest_edges(["t", "u"]) == {"t": edge(1)}

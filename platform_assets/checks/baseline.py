@@ -19,9 +19,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from platform_assets import deltalog
 from platform_assets.checks.older import Older
-from platform_assets.lake import logtail, tablelog
-from platform_assets.lake.logtail import Anchor, Commit
+from platform_assets.deltalog import Anchor, Commit
+from platform_assets.lake import tablelog
 from platform_assets.lake.tablelog import LoadCommit, LoadMetadata
 from platform_assets.windows import key_of
 
@@ -86,7 +87,7 @@ def taken(lake_root: Path, topic: str, recent: int) -> Baseline | None:
 
     `loads` are those of the newest `recent` commits. Costs a look at the whole log of the table.
     """
-    anchors = [_newest(path) for path in _logs(lake_root, topic)]
+    anchors = [deltalog.newest_anchor(path) for path in _logs(lake_root, topic)]
     if None in anchors:
         return None
     cuts, commits, table = (a for a in anchors if a is not None)
@@ -116,7 +117,7 @@ def recall(lake_root: Path, topic: str) -> Baseline | None:
 
 def followed(known: Baseline, table: Path) -> Baseline | None:
     """`known` with the table's commits since; None where one of them touched an older window."""
-    commits = logtail.commits_after(table, known.table)
+    commits = deltalog.commits_after(table, known.table)
     if not commits:
         return None if commits is None else known
     first = "" if known.older.until is None else key_of(known.older.until)
@@ -133,7 +134,7 @@ def followed(known: Baseline, table: Path) -> Baseline | None:
         load = tablelog.load_in(commit)
         if load is not None:
             loads[load.metadata.window.key] = replace(load, adds=None)
-    newest = logtail.anchor(table, commits[-1].version)
+    newest = deltalog.anchor(table, commits[-1].version)
     return None if newest is None else replace(known, table=newest, files=files, loads=loads)
 
 
@@ -158,10 +159,10 @@ def remember(lake_root: Path, topic: str, baseline: Baseline) -> None:
 
 def _undisturbed(log: Path, seen: Anchor, partition: tuple[str, str], column: str, until: datetime) -> Anchor | None:
     """The newest commit of a ledger, where all commits after `seen` left its entries before `until` as they were."""
-    commits = logtail.commits_after(log, seen)
+    commits = deltalog.commits_after(log, seen)
     if commits is None or any(_disturbs(c, partition, column, until) for c in commits):
         return None
-    return logtail.anchor(log, commits[-1].version) if commits else seen
+    return deltalog.anchor(log, commits[-1].version) if commits else seen
 
 
 def _disturbs(commit: Commit, partition: tuple[str, str], column: str, until: datetime) -> bool:
@@ -183,11 +184,6 @@ def _instant(text: str) -> datetime:
 
 def _logs(lake_root: Path, topic: str) -> tuple[Path, Path, Path]:
     return lake_root / "_ledger" / "cuts", lake_root / "_ledger" / "commits", lake_root / "raw" / topic
-
-
-def _newest(log: Path) -> Anchor | None:
-    version = logtail.newest_version(log)
-    return None if version is None else logtail.anchor(log, version)
 
 
 def _path(lake_root: Path, topic: str) -> Path:

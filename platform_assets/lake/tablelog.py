@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from platform_assets import deltalog
+from platform_assets.deltalog import Anchor, DataFile
 from platform_assets.errors import LedgerCorruptError
-from platform_assets.lake import logtail
-from platform_assets.lake.logtail import DataFile
 from platform_assets.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.windows import Window, edge_of, key_of
 
@@ -123,7 +124,7 @@ def exists(path: Path) -> bool:
 
 def version(path: Path) -> int:
     """The table's newest version. Raises FileNotFoundError where there is no table."""
-    newest = logtail.newest_version(path)
+    newest = deltalog.newest_version(path)
     if newest is None:
         raise FileNotFoundError(f"no Delta table at {path}")
     return newest
@@ -133,14 +134,14 @@ def load_commits(path: Path, limit: int | None = None) -> Iterator[LoadCommit]:
     """The platform's commits among the newest `limit` commits of the table, newest first, each read when it is asked for."""
     newest = version(path)
     for number in range(newest, -1 if limit is None else max(newest - limit, -1), -1):
-        commit = logtail.commit(path, number)
+        commit = deltalog.commit(path, number)
         if commit is None:
             return
         if (load := load_in(commit)) is not None:
             yield load
 
 
-def load_in(commit: logtail.Commit) -> LoadCommit | None:
+def load_in(commit: deltalog.Commit) -> LoadCommit | None:
     """The platform's load that a commit is; None for anybody else's. Raises LedgerCorruptError as `from_json` does."""
     metadata = LoadMetadata.from_json(commit.user_metadata)
     return None if metadata is None else LoadCommit(commit.version, metadata, commit.adds)
@@ -162,9 +163,40 @@ def load_beyond(path: Path, edge: datetime | None) -> LoadCommit | None:
     newest = newest_load(path)
     if newest is None or edge is None or newest.metadata.window.end > edge:
         return newest
-    if max(file_actions(path)["partition.window"].to_pylist(), default="") < key_of(edge):
+    if _horizon(path).newest_window() < key_of(edge):
         return None
     return next((c for c in load_commits(path) if c.metadata.window.end > edge), None)
+
+
+class Horizon:
+    """The newest window that a table ever had a file of, followed from commit to commit.
+
+    Only the first look costs one at the whole log, or that at a table which was put in the place of another.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[Anchor, str] | None = None
+
+    def newest_window(self) -> str:
+        """The key; empty where the table has no files."""
+        commits = deltalog.commits_after(self._path, self._seen[0]) if self._seen is not None else None
+        if self._seen is None or commits is None:
+            at = deltalog.newest_anchor(self._path)
+            newest = max(file_actions(self._path)["partition.window"].to_pylist(), default="")
+        else:
+            at, newest = self._seen
+            if commits:
+                at = deltalog.anchor(self._path, commits[-1].version)
+                newest = max([newest, *(add.partition.get("window") or "" for c in commits for add in c.adds)])
+        self._seen = None if at is None else (at, newest)
+        return newest
+
+
+@lru_cache(maxsize=1024)
+def _horizon(path: Path) -> Horizon:
+    """One a table and process: a sensor looks at each tick."""
+    return Horizon(path)
 
 
 def find_load(path: Path, load_id: str) -> LoadCommit | None:

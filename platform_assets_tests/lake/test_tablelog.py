@@ -143,6 +143,17 @@ def test_a_load_beyond_an_edge_is_found_though_an_old_window_was_loaded_last(tmp
     assert tablelog.load_beyond(table, edge(3)) is None
 
 
+def test_a_load_beyond_an_edge_is_found_whenever_it_came(tmp_path: Path, table: Path) -> None:
+    first, second = windows(0, 1)
+    overwrite(tmp_path, first)
+    assert tablelog.load_beyond(table, edge(1)) is None
+    for window in (second, first):
+        overwrite(tmp_path, window)
+    beyond = tablelog.load_beyond(table, edge(1))
+    assert beyond is not None
+    assert beyond.metadata.window.end == edge(2)
+
+
 def test_rows_of_a_later_window_that_no_load_wrote_are_no_load_beyond(tmp_path: Path, table: Path) -> None:
     overwrite(tmp_path, windows(0)[0])
     append(tmp_path, "t", rows("2027-01-01-00:00", {0: [3]}))

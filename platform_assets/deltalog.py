@@ -41,7 +41,8 @@ class DataFile:
 class Commit:
     """One version of a table: files added and paths removed.
 
-    `rearranges` is true where every file action says that it changes no data, as those of OPTIMIZE do.
+    `rearranges` is true where every file action says that it changes no data, as those of OPTIMIZE do. `transactions`
+    are the versions of application transactions by their ids.
     """
 
     version: int
@@ -49,6 +50,7 @@ class Commit:
     removes: tuple[str, ...]
     rearranges: bool
     user_metadata: str | None
+    transactions: Mapping[str, int]
 
 
 def anchor(table: Path, version: int) -> Anchor | None:
@@ -87,11 +89,18 @@ def commits_after(table: Path, seen: Anchor) -> list[Commit] | None:
     return found
 
 
+def newest_anchor(table: Path) -> Anchor | None:
+    """The newest commit; None where there is no table."""
+    version = newest_version(table)
+    return None if version is None else anchor(table, version)
+
+
 def _parsed(version: int, content: bytes) -> Commit:
     adds: list[DataFile] = []
     removes: list[str] = []
     user_metadata: str | None = None
     changes: list[bool] = []
+    transactions: dict[str, int] = {}
     for line in content.splitlines():
         action: dict[str, Any] = json.loads(line) if line.strip() else {}
         if (add := action.get("add")) is not None:
@@ -104,7 +113,9 @@ def _parsed(version: int, content: bytes) -> Commit:
         elif (info := action.get("commitInfo")) is not None:
             # Spark writes it as a text of its own; delta-rs puts what a caller adds beside the other fields.
             user_metadata = info.get("userMetadata")
-    return Commit(version, tuple(adds), tuple(removes), bool(changes) and not any(changes), user_metadata)
+        elif (txn := action.get("txn")) is not None:
+            transactions[txn["appId"]] = txn["version"]
+    return Commit(version, tuple(adds), tuple(removes), bool(changes) and not any(changes), user_metadata, transactions)
 
 
 def _checkpoint(table: Path) -> int | None:
