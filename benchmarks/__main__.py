@@ -1,4 +1,7 @@
-"""`python -m benchmarks`: run all scenarios, print a table, and write every round to benchmarks/results/<date>.json."""
+"""`make bench`: every scenario beside its peers, in one run on one machine; prints, and writes what was measured.
+
+Services are those of `KAFKA_BOOTSTRAP_SERVERS` and `SPARK_REMOTE`, or ones of its own that end with it.
+"""
 
 from __future__ import annotations
 
@@ -7,80 +10,74 @@ import importlib.metadata
 import json
 import os
 import platform as machine
+import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import psutil
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import bulk, many_windows
-from benchmarks.bulk import BARE, CONSUMER, EVIDENCE, LOAD, READ, STREAMING, VALUE_BYTES, Bulk
-from benchmarks.rounds import Timed, alternate
-from platform_assets.lake.session import connect
+from benchmarks import plots
+from benchmarks.scenario import Bench, Measured
+from benchmarks.scenarios import SCENARIOS
 from platform_assets_tests.engines import engines
 
 RESULTS = Path(__file__).with_name("results")
 PACKAGES = ("dagster", "pyspark", "delta-spark", "deltalake", "confluent-kafka", "kafka-python", "pyarrow")
 
-_RATIOS = ((LOAD, BARE), (LOAD, STREAMING), (LOAD, READ), (EVIDENCE, LOAD), (EVIDENCE, READ), (EVIDENCE, CONSUMER))
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print and write. 0 where every contender went through all that it had to."""
+    """Run, print and write. 0 where every scenario came to its end, whether or not it reached its goals."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer records and rounds: minutes")
-    quick = parser.parse_args(arguments).quick
-    records, rounds, windows = (300_000, 3, (10, 1_000)) if quick else (3_000_000, 7, (10, 1_000, 10_000))
-    told = Console(stderr=True)
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        root = Path(folder)
-        told.print("making tables of many windows")
-        lakes = {n: many_windows.table_of(root / f"lake-{n}", n) for n in windows}
-        checks = alternate(many_windows.contenders(lakes), 2 * rounds, told.print)
-        with engines(root) as (bootstrap, remote):
-            told.print(f"producing {records:,} records")
-            scenario = Bulk.produced(bootstrap, connect(remote), root / "bulk", records)
-            loads = alternate(scenario.contenders(), rounds, told.print)
-    _print(loads, checks, records)
+    parser.add_argument("--only", nargs="+", choices=SCENARIOS, metavar="NAME", help=f"of {', '.join(SCENARIOS)}")
+    chosen = parser.parse_args(arguments)
+    told, printed = Console(stderr=True), Console()
+    found: dict[str, Measured] = {}
+    path = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}{'-quick' if chosen.quick else ''}.json"
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}{'-quick' if quick else ''}.json"
-    path.write_text(json.dumps(_document(loads, checks, records), indent=1) + "\n")
-    print(f"every round: {path}")
+    for name in chosen.only or SCENARIOS:
+        began = time.monotonic()
+        # Services of its own for each scenario: what one leaves in a heap is not to slow down the next.
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder, engines(Path(folder)) as (bootstrap, remote):
+            bench = Bench(Path(folder), bootstrap, remote, chosen.quick, partial(_tell, told, name))
+            found[name] = SCENARIOS[name](bench)
+        told.print(f"{name}: done in {time.monotonic() - began:.0f} s")
+        show(found[name], printed)
+        _write(path, found)
+    plots.draw(json.loads(path.read_text()), path.with_suffix(".svg"))
+    print(f"every round: {path}\nplot: {path.with_suffix('.svg')}")
     return 0
 
 
-def _print(loads: Mapping[str, Timed], checks: Mapping[str, Timed], records: int) -> None:
-    console = Console()
-    table = Table(
-        title=f"{records:,} records of {VALUE_BYTES} bytes, {bulk.PARTITIONS} partitions, {os.cpu_count()} cores"
-    )
-    for heading in ("", "records/s", "MB/s per core", "median s", "± spread"):
+def _tell(console: Console, name: str, text: str) -> None:
+    console.print(f"{name}: {text}")
+
+
+def show(measured: Measured, console: Console) -> None:
+    """The scenario as a table, and its goals."""
+    setting = ", ".join(f"{name} {value}" for name, value in measured.setting.items())
+    table = Table(title=f"{measured.name} ({setting})" if setting else measured.name)
+    for heading in ("", f"median {measured.unit}", "lowest", "highest", "rounds"):
         table.add_column(heading, justify="left" if not heading else "right")
-    for name, timed in loads.items():
-        rate = records / timed.median
-        per_core = rate * VALUE_BYTES / 1e6 / (os.cpu_count() or 1)
-        table.add_row(name, f"{rate:,.0f}", f"{per_core:.1f}", f"{timed.median:.2f}", f"{timed.spread:.0%}")
+    for name, values in measured.rounds.items():
+        figures = (f"{v:,.3f}" for v in (statistics.median(values), min(values), max(values)))
+        table.add_row(name, *figures, str(len(values)))
     console.print(table)
-    for ours, other in _RATIOS:
-        console.print(f"{ours} is {_ratio(loads[other], loads[ours]):.2f} × as fast as: {other}")
-    base = next(iter(checks.values()))
-    for name, timed in checks.items():
-        times = timed.median / base.median
-        console.print(
-            f"four checks, {name}: {timed.median * 1000:.0f} ms ± {timed.spread:.0%} ({times:.2f} × {base.name})"
-        )
+    for goal in measured.goals:
+        console.print(f"{'[green]✓[/]' if goal.reached else '[red]✗[/]'} {goal.sentence}")
 
 
-def _ratio(slower: Timed, faster: Timed) -> float:
-    return slower.median / faster.median
-
-
-def _document(loads: Mapping[str, Timed], checks: Mapping[str, Timed], records: int) -> dict[str, object]:
-    return {
+def _write(path: Path, found: dict[str, Measured]) -> None:
+    """Keep what was measured so far; scenarios of an earlier run of the day stay where they were not run again."""
+    known = json.loads(path.read_text())["scenarios"] if path.exists() else {}
+    document = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
             "cores": os.cpu_count(),
@@ -89,10 +86,13 @@ def _document(loads: Mapping[str, Timed], checks: Mapping[str, Timed], records: 
             "kernel": machine.release(),
         },
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-        "records": records,
-        "value_bytes": VALUE_BYTES,
-        "seconds_by_round": {name: list(t.seconds) for name, t in {**loads, **checks}.items()},
+        "scenarios": {**known, **{name: {"at": _now(), **m.to_json()} for name, m in found.items()}},
     }
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import statistics
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -15,10 +16,13 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks.rounds import alternate, ratio
+from benchmarks.scenario import Bench, Goal, Measured
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.evidence import account
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import raw
+from platform_assets.lake.session import connect
 from platform_assets.lake.tablelog import LoadMetadata
 from platform_assets.offsets import OffsetRange, TopicRanges
 from platform_assets.windows import Window
@@ -29,8 +33,11 @@ if TYPE_CHECKING:
 
 PARTITIONS = 2
 VALUE_BYTES = 172
+PUBLISHED_MIB_PER_CORE = 5.0
+"""Throughput per core to plan with for Redpanda's Iceberg topics, from its documentation."""
 WINDOW = Window(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=1))
 
+TUNED = "Structured Streaming availableNow, its client tuned as ours"
 LOAD = "load with digests"
 BARE = "the same load without digests"
 STREAMING = "Structured Streaming availableNow to Delta, as shipped"
@@ -85,6 +92,7 @@ class Bulk:
             LOAD: self.load,
             BARE: self.load_bare,
             STREAMING: self.stream,
+            TUNED: lambda: self.stream(tuned=True),
             READ: lambda: self._frame().write.format("noop").mode("overwrite").save(),
             EVIDENCE: self.evidence,
             CONSUMER: self.consume,
@@ -108,12 +116,13 @@ class Bulk:
             .save(str(table))
         )
 
-    def stream(self) -> None:
-        """Kafka's columns into a Delta table, with the options that the source has by default."""
+    def stream(self, *, tuned: bool = False) -> None:
+        """Kafka's columns into a Delta table, with the options that the source has by default, or with ours."""
         folder = self.root / f"stream-{uuid.uuid4().hex[:8]}"
         frame = (
             self.spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self.bootstrap)
+            .options(**(raw.client_options(self.ranges) if tuned else {}))
             .option("subscribe", self.topic)
             .option("startingOffsets", "earliest")
             .load()
@@ -162,6 +171,33 @@ class Bulk:
         return LoadMetadata(
             self.topic, self.topic_id, 1, WINDOW, self.ranges, load_id=str(uuid.uuid4()), run_id="bench"
         )
+
+
+def run(bench: Bench) -> Measured:
+    """Throughput of one large window, beside its peers and beside the reads alone."""
+    records, rounds = bench.pick(3_000_000, 300_000), bench.pick(7, 3)
+    bench.report(f"producing {records:,} records")
+    scenario = Bulk.produced(bench.bootstrap, connect(bench.remote), bench.root / "bulk", records)
+    seconds = alternate(scenario.contenders(), rounds, bench.report)
+    cores = os.cpu_count() or 1
+    mebibytes = [records * VALUE_BYTES / s / cores / (1 << 20) for s in seconds[LOAD]]
+    per_core = statistics.median(mebibytes) / PUBLISHED_MIB_PER_CORE
+    spread = (max(mebibytes) - min(mebibytes)) / 2 / statistics.median(mebibytes)
+    goals = [
+        Goal(f"{LOAD}, as fast as: {other}", *_with(bound, ratio(seconds[other], seconds[LOAD])))
+        for other, bound in ((STREAMING, 1.5), (TUNED, 1.0), (READ, 0.8))
+    ]
+    goals.append(
+        Goal(f"{LOAD}, MiB/s per core over {PUBLISHED_MIB_PER_CORE:g} MiB/s", per_core, 12, False, "×", spread)
+    )
+    goals.append(Goal("evidence audit, as fast as the load", *_with(2.0, ratio(seconds[LOAD], seconds[EVIDENCE]))))
+    setting = {"records": records, "bytes a record": VALUE_BYTES, "partitions": PARTITIONS, "cores": cores}
+    rates = {name: round(records / statistics.median(s)) for name, s in seconds.items()}
+    return Measured("bulk", seconds, goals, setting=setting, more={"records per second": rates})
+
+
+def _with(bound: float, found: tuple[float, float]) -> tuple[float, float, bool, str, float]:
+    return found[0], bound, False, "×", found[1]
 
 
 def _all(found: int, expected: int) -> None:

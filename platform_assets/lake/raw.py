@@ -58,7 +58,6 @@ _READER_OPTIONS = {
     "kafka.isolation.level": "read_committed",
     "kafkaConsumer.pollTimeoutMs": "60000",
     "fetchOffset.numRetries": "3",
-    "kafka.receive.buffer.bytes": str(1 << 20),
 }
 """Not open to configuration: `assign` and explicit offsets come with each read, a consumer group never does."""
 
@@ -124,7 +123,7 @@ def kafka_frame(
         reader = spark.read.format("kafka").options(**{f"kafka.{k}": v for k, v in client.items()})
         part = (
             reader.options(**_READER_OPTIONS)
-            .options(**_fetch_options(ranges))
+            .options(**client_options(ranges))
             .options(**dict(options))
             .option("assign", json.dumps({topic: list(ranges.by_partition)}))
             .option("startingOffsets", json.dumps({topic: {str(p): r.start for p, r in ranges.items()}}))
@@ -137,8 +136,8 @@ def kafka_frame(
     return _raw_columns(frame, topic_id, window_key)
 
 
-def _fetch_options(ranges: TopicRanges) -> dict[str, str]:
-    """Fetch sizes of the Kafka client, large for large ranges.
+def client_options(ranges: TopicRanges) -> dict[str, str]:
+    """Buffer and fetch sizes of the Kafka client, large for large ranges.
 
     What is fetched beyond the end of a range stays in Spark's memory for a while, and nobody will ask for it. A batch
     that is larger comes whole all the same (KIP-74).
@@ -149,6 +148,7 @@ def _fetch_options(ranges: TopicRanges) -> dict[str, str]:
         "kafka.max.poll.records": str(min(longest, _POLL_RECORDS)),
         "kafka.max.partition.fetch.bytes": str(size),
         "kafka.fetch.max.bytes": str(4 * size),
+        "kafka.receive.buffer.bytes": str(1 << 20),
     }
 
 

@@ -255,6 +255,6 @@ def test_a_load_observes_the_digests_of_what_it_wrote(lake: LakeMaker) -> None:
 )
 def test_a_small_range_fetches_little_beyond_its_end(offsets: int, records: str, fetched: int) -> None:
     """Spark keeps what was fetched beyond it: many small windows in a row would fill its heap."""
-    options = raw._fetch_options(TopicRanges({0: OffsetRange(5, 5 + offsets), 1: OffsetRange(7, 8)}))
+    options = raw.client_options(TopicRanges({0: OffsetRange(5, 5 + offsets), 1: OffsetRange(7, 8)}))
     assert options["kafka.max.poll.records"] == records
     assert options["kafka.max.partition.fetch.bytes"] == str(fetched)

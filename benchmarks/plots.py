@@ -1,0 +1,35 @@
+"""The picture of one run: what each contender took, and how far each goal was reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+_REACHED, _MISSED, _PLAIN = "#2a7f62", "#c8553d", "#5b7db1"
+
+
+def draw(document: dict[str, Any], path: Path) -> None:
+    """Write an SVG: a bar a goal, as a share of its bound, so that 1 is the bound wherever it lies."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    goals = [(name, goal) for name, s in document["scenarios"].items() for goal in s["goals"]]
+    if not goals:
+        return
+    labels = [f"{goal['what']}\n{goal['value']:,.2f} {goal['unit']}" for _, goal in goals]
+    shares = [goal["bound"] / goal["value"] if goal["at_most"] else goal["value"] / goal["bound"] for _, goal in goals]
+    colours = [_REACHED if goal["reached"] else _MISSED for _, goal in goals]
+    figure, axes = plt.subplots(figsize=(10, 0.62 * len(goals) + 1.2))
+    positions = range(len(goals))
+    axes.barh(positions, shares, color=colours, height=0.6)
+    axes.axvline(1, color="#444444", linewidth=1)
+    axes.set_yticks(positions, labels, fontsize=7)
+    axes.set_xscale("log")
+    axes.invert_yaxis()
+    axes.set_xlabel("reached, as a share of the goal (1 is the goal; right of it is better)")
+    axes.set_title(f"{document['machine']['cores']} cores, {document['at'][:10]}", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)

@@ -1,0 +1,75 @@
+"""What every scenario is given, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One run of the benchmarks: a broker and a Spark Connect server of its own, and a folder that goes when it ends.
+
+    `quick` asks for fewer records and rounds: a scenario then takes a minute at most. `report` shows progress.
+    """
+
+    root: Path
+    bootstrap: str
+    remote: str
+    quick: bool
+    report: Callable[[str], None]
+
+    def pick(self, whole: int, quick: int) -> int:
+        """A number for the whole run or for the quick one."""
+        return quick if self.quick else whole
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One figure beside its bound. `spread` is half the range of the rounds as a share of their median, if any."""
+
+    what: str
+    value: float
+    bound: float
+    at_most: bool
+    unit: str = "×"
+    spread: float | None = None
+
+    @property
+    def reached(self) -> bool:
+        """Whether the figure keeps to the bound."""
+        return self.value <= self.bound if self.at_most else self.value >= self.bound
+
+    @property
+    def sentence(self) -> str:
+        """For the terminal."""
+        sign = "≤" if self.at_most else "≥"
+        around = "" if self.spread is None else f" ± {self.spread:.0%}"
+        return f"{self.what}: {self.value:,.2f} {self.unit}{around} (goal {sign} {self.bound:g} {self.unit})"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one scenario measured: `rounds` by contender, in `unit`, warm-up left out, and what follows from them.
+
+    `setting` says how large the scenario was; `more` holds whatever else is worth keeping.
+    """
+
+    name: str
+    rounds: Mapping[str, Sequence[float]]
+    goals: Sequence[Goal] = ()
+    unit: str = "s"
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the file of results."""
+        return {
+            "unit": self.unit,
+            "setting": dict(self.setting),
+            "rounds": {name: list(values) for name, values in self.rounds.items()},
+            "goals": [{**asdict(goal), "reached": goal.reached} for goal in self.goals],
+            **({"more": dict(self.more)} if self.more else {}),
+        }

@@ -1,0 +1,12 @@
+"""All scenarios by name, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from benchmarks import bulk
+from benchmarks.scenario import Bench, Measured
+
+SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
+    "bulk": bulk.run,
+}
