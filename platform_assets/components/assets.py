@@ -146,7 +146,7 @@ def _checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
 def _deep_audit_check(declaration: TopicDeclaration, budget: float) -> dg.AssetChecksDefinition:
     topic = declaration.topic
 
-    @dg.multi_asset_check(specs=[_spec(topic, DEEP_AUDIT)], name=f"{identifier(topic)}_{DEEP_AUDIT.name}")
+    @dg.multi_asset_check(specs=[_spec(topic, DEEP_AUDIT)], name=f"{identifier(topic)}_{DEEP_AUDIT.name}_check")
     def _evaluate(
         context: dg.AssetCheckExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
     ) -> Iterator[dg.AssetCheckResult]:

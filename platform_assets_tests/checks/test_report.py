@@ -13,6 +13,7 @@ from platform_assets.checks.description import describe, plain
 from platform_assets.checks.findings import Finding, Verdict
 from platform_assets.checks.strip import strip_of
 from platform_assets.checks.worst import remedies, worst_windows
+from platform_assets_tests.checks import report_defs, tables
 from platform_assets_tests.checks.tables import SOUND, facts, finding, key
 
 
@@ -200,3 +201,13 @@ def test_what_dagster_shows_wrongly_comes_after_what_is_wrong() -> None:
     found = [finding(kind, n, None) for n, kind in enumerate(kinds)]  # type: ignore[arg-type]
 
     assert [w.window for w in worst_windows(found)] == [key(n) for n in (3, 1, 2, 0)]
+
+
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+def test_code_location_loads_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of steps and jobs that clash are told only then, and then nothing of it is shown."""
+    monkeypatch.setenv("LAKE_ROOT", "lake")
+    repository = report_defs.defs().get_repository_def()
+    repository.load_all_definitions()
+
+    assert {f"{tables.SOUND}_deep_audit", report_defs.JOB} <= {job.name for job in repository.get_all_jobs()}
