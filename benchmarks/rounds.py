@@ -25,6 +25,10 @@ def alternate(
 
 def ratio(over: Sequence[float], under: Sequence[float]) -> tuple[float, float]:
     """The median of the ratios `over / under` round by round, and half of their range as a share of it."""
-    ratios = [a / b for a, b in zip(over, under, strict=True)]
-    median = statistics.median(ratios)
-    return median, (max(ratios) - min(ratios)) / 2 / median
+    return middle([a / b for a, b in zip(over, under, strict=True)])
+
+
+def middle(values: Sequence[float]) -> tuple[float, float]:
+    """The median, and half of the range as a share of it."""
+    median = statistics.median(values)
+    return median, (max(values) - min(values)) / 2 / median

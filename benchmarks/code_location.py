@@ -1,0 +1,44 @@
+"""A fresh process that loads the code location, beside one that only imports Dagster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+
+from benchmarks.rounds import alternate, middle
+from benchmarks.scenario import Bench, Goal, Measured
+from infra.home import CHECKOUT
+
+LOCATION = "platform_assets.definitions, all definitions loaded"
+DAGSTER = "import dagster alone"
+
+# What a code server does before it answers.
+_LOAD = """
+import sys
+from platform_assets.definitions import defs
+defs().get_repository_def().load_all_definitions()
+if "pyspark" in sys.modules:
+    sys.exit("pyspark was imported: the code location is to load without it")
+"""
+
+
+def run(bench: Bench) -> Measured:
+    """Seconds from the start of a process to its end; each of them compiles nothing, after the first round."""
+    environment = {**os.environ, "PLATFORM_HOME": str(bench.root / "home"), "DAGSTER_DISABLE_TELEMETRY": "yes"}
+    contenders = {
+        LOCATION: partial(_python, _LOAD, environment),
+        DAGSTER: partial(_python, "import dagster", environment),
+    }
+    seconds = alternate(contenders, bench.pick(5, 3), bench.report)
+    median, spread = middle(seconds[LOCATION])
+    return Measured("code-location", seconds, [Goal("code location loaded", median, 3, True, "s", spread)])
+
+
+def _python(code: str, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
