@@ -59,8 +59,14 @@ class Bulk:
     ranges: TopicRanges
 
     @classmethod
-    def produced(cls, bootstrap: str, spark: SparkSession, root: Path, records: int) -> Bulk:
-        """Make a topic and fill it: values of 172 random bytes, keys of 8, no compression, evenly over partitions."""
+    def produced(
+        cls, bootstrap: str, spark: SparkSession, root: Path, records: int, *, at: datetime | None = None
+    ) -> Bulk:
+        """Make a topic and fill it: values of 172 random bytes, keys of 8, no compression, evenly over partitions.
+
+        Timestamps are `at`, or the producer's own.
+        """
+        timestamp = 0 if at is None else round(at.timestamp() * 1000)
         topic = f"bulk-{uuid.uuid4().hex[:8]}"
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
@@ -72,7 +78,7 @@ class Bulk:
         for number, value in zip(range(records), itertools.cycle(values), strict=False):
             while True:
                 try:
-                    producer.produce(topic, value, number.to_bytes(8, "big"), partition=number % PARTITIONS)
+                    producer.produce(topic, value, number.to_bytes(8, "big"), number % PARTITIONS, timestamp=timestamp)
                     break
                 except BufferError:
                     producer.poll(0.1)

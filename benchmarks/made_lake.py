@@ -1,7 +1,7 @@
 """Lakes of very many windows, made by script: their ledgers and logs are real, old data files are only named.
 
-Whatever is measured on them reads ledgers and logs. The log of the raw table is as a year of loads leaves it: an old part
-in a checkpoint, and a commit of its own for each of the newest windows.
+What is measured on them reads ledgers and logs. Both are as a year of loads leaves them: an old part folded into few
+files or a checkpoint, and commits of their own for each of the newest windows.
 """
 
 from __future__ import annotations
@@ -9,71 +9,156 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
-from deltalake import DeltaTable
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from platform_assets.lake import raw, tablelog
 from platform_assets.lake.tablelog import LoadMetadata
 from platform_assets.ledger import Ledger
-from platform_assets.ledger_entries import Receipt, SealedWindow
-from platform_assets.offsets import TopicRanges
-from platform_assets_tests.samples import edge, hourly, receipt
+from platform_assets.ledger_entries import COMMIT_COLUMNS, CUT_COLUMNS, SealedWindow, arrow_type
+from platform_assets.offsets import Digest, offset_hashes
+from platform_assets_tests.samples import START, TOPIC_ID, edge, hourly, receipt
 
-OFFSETS: Final = 10
-"""Of each window and partition: one row, and markers."""
-
-_ONE_BY_ONE: Final = 60
+_ONE_BY_ONE: Final = 30
 _ADDS_A_COMMIT: Final = 5_000
+_FILE_BYTES: Final = 2_000
+
+_INT = npt.NDArray[np.int64]
 
 
-def make(root: Path, topic: str, windows: int, partitions: int) -> Path:
-    """Make `raw/<topic>` under the lake root `root`, with `windows` hourly windows of `partitions`; gives `root`.
+def make(root: Path, topic: str, windows: int, partitions: int, topic_id: str = TOPIC_ID) -> None:
+    """Make `raw/<topic>` under the lake root `root`: hourly windows from START on, one record a window and partition.
 
-    Of each window one file is in the table's log, and no such file exists.
+    Window `n` holds offset `n` of each partition, in one file, which does not exist.
     """
     ledger = Ledger(root)
     ledger.create()
     table = root / "raw" / topic
     raw.create_table(table, topic)
-    cuts = hourly(topic, [dict.fromkeys(range(partitions), n * OFFSETS) for n in range(windows + 1)])
     old = max(windows - _ONE_BY_ONE, 0)
-    if not ledger.record_cuts(cuts[: old + 1], None):
-        raise RuntimeError(f"{root} has cuts of topic {topic} already")
-    for cut in cuts[old + 1 :]:
-        ledger.record_cuts([cut], ledger.newest_edges([topic])[topic])
-    sealed = ledger.windows(topic)
+    numbers = np.arange(old, dtype=np.int64)
+    keys = _keys(numbers)
+    _record_cuts(root, topic, topic_id, old, partitions)
     for at in range(0, old, _ADDS_A_COMMIT):
-        some = sealed[at : min(at + _ADDS_A_COMMIT, old)]
-        _commit(table, [_add(w) for w in some], None)
+        some = range(at, min(at + _ADDS_A_COMMIT, old))
+        _commit(table, [_add(keys[n], n, partitions) for n in some], None)
     if old:
         DeltaTable(table).create_checkpoint()
-    for window in sealed[old:]:
-        _commit(table, [_add(window)], window)
-    files = tablelog.window_files(tablelog.file_actions(table))
-    newest = DeltaTable(table).version()
-    versions = {w.key: newest - len(sealed) + 1 + n for n, w in enumerate(sealed[old:], old)}
-    receipts = [_receipt(w, files[w.key], versions.get(w.key, 1)) for w in sealed]
-    ledger.record_receipts(receipts[:old])
-    for one in receipts[old:]:
-        ledger.record_receipts([one])
-    return root
+        _record_receipts(root, topic, topic_id, keys, partitions)
+    for cut in hourly(topic, [dict.fromkeys(range(partitions), n) for n in range(windows + 1)])[old + 1 :]:
+        ledger.record_cuts([replace(cut, topic_id=topic_id)], ledger.newest_edges([topic])[topic])
+    for number, window in enumerate(ledger.windows(topic, start=edge(old)), old):
+        _commit(table, [_add(window.key, number, partitions)], window)
+        found = next(iter(tablelog.load_commits(table, 1)))
+        files = (tablelog.added_files(found) or (tablelog.NO_FILES, []))[0]
+        ledger.record_receipts(
+            [
+                receipt(
+                    window, version=found.version, load_id=found.metadata.load_id, files_digest=files.digest,
+                    bytes=files.bytes, holes={}, proved_by="load digest", proved_at=edge(0),
+                )
+            ]
+        )  # fmt: skip
 
 
-def _receipt(window: SealedWindow, files: tablelog.WindowFiles, version: int) -> Receipt:
-    held = {p: [r.start] for p, r in window.ranges.items()}
-    return receipt(
-        window, held, version=version, load_id=window.key, files_digest=files.digest, bytes=files.bytes,
-        holes={"commit markers": (OFFSETS - 1) * len(held)}, proved_by="broker evidence", proved_at=edge(0),
-    )  # fmt: skip
+def _record_cuts(root: Path, topic: str, topic_id: str, windows: int, partitions: int) -> None:
+    """The cuts of edges 0 to `windows`, in one commit that carries the transaction of the last one."""
+    count = (windows + 1) * partitions
+    edges = np.repeat(np.arange(windows + 1, dtype=np.int64), partitions)
+    values = {
+        "topic": pa.repeat(topic, count),
+        "topic_id": pa.repeat(topic_id, count),
+        "generation": pa.repeat(pa.scalar(1, pa.int32()), count),
+        "edge": _times(edges),
+        "partition": pa.array(np.tile(np.arange(partitions, dtype=np.int32), windows + 1)),
+        "offset": pa.array(edges),
+        "leader_epoch": pa.nulls(count, pa.int32()),
+        "taken": pa.repeat("timestamp", count),
+        "recorded_at": _times(edges),
+    }
+    at = Transaction(f"cuts/{topic}", round(edge(windows).timestamp()))
+    _append(root / "_ledger" / "cuts", values, CUT_COLUMNS, CommitProperties(app_transactions=[at]))
+
+
+def _record_receipts(root: Path, topic: str, topic_id: str, keys: Sequence[str], partitions: int) -> None:
+    windows = len(keys)
+    count = windows * partitions
+    numbers = np.repeat(np.arange(windows, dtype=np.int64), partitions)
+    files = tablelog.window_files(tablelog.file_actions(root / "raw" / topic))
+    digests = [str(d) for d in _digests(windows, partitions)]
+    values = {
+        "table": pa.repeat(f"raw/{topic}", count),
+        "window": _repeated(keys, partitions),
+        "window_start": _times(numbers),
+        "window_end": _times(numbers + 1),
+        "topic": pa.repeat(topic, count),
+        "topic_id": pa.repeat(topic_id, count),
+        "generation": pa.repeat(pa.scalar(1, pa.int32()), count),
+        # Not "load": no commit of the log is of one of them alone.
+        "kind": pa.repeat("rebuilt", count),
+        "partition": pa.array(np.tile(np.arange(partitions, dtype=np.int32), windows)),
+        "start": pa.array(numbers),
+        "end": pa.array(numbers + 1),
+        "rows": pa.repeat(pa.scalar(1, pa.int64()), count),
+        "first_offset": pa.array(numbers),
+        "last_offset": pa.array(numbers),
+        "holes": pa.repeat("{}", count),
+        "proved_by": pa.repeat("load digest", count),
+        "proved_at": _times(numbers),
+        "offsets_digest": _repeated(digests, partitions),
+        "content_digest": _repeated(digests, partitions),
+        "duplicates": pa.repeat(pa.scalar(0, pa.int64()), count),
+        "bytes": pa.repeat(pa.scalar(_FILE_BYTES, pa.int64()), count),
+        "table_version": pa.repeat(pa.scalar(1, pa.int64()), count),
+        "files_digest": _repeated([files[k].digest for k in keys], partitions),
+        "load_id": _repeated(keys, partitions),
+        "run_id": pa.repeat("run", count),
+        "seconds": pa.repeat(1.0, count),
+        "recorded_at": _times(numbers),
+    }
+    _append(root / "_ledger" / "commits", values, COMMIT_COLUMNS, None)
+
+
+def _digests(windows: int, partitions: int) -> list[int]:
+    offsets = np.arange(windows, dtype=np.int64)
+    hashes = [offset_hashes(p, offsets) for p in range(partitions)]
+    high = sum((h >> np.uint64(32)).astype(np.int64) for h in hashes)
+    low = sum((h & np.uint64(0xFFFFFFFF)).astype(np.int64) for h in hashes)
+    pairs = zip(np.asarray(high).tolist(), np.asarray(low).tolist(), strict=True)
+    return [Digest.from_halves(partitions, a, b).total for a, b in pairs]
+
+
+def _append(path: Path, values: dict[str, Any], columns: dict[str, tuple[str, str]], properties: Any) -> None:
+    table = pa.table({name: pa.array(values[name]).cast(arrow_type(kind)) for name, (kind, _) in columns.items()})
+    write_deltalake(DeltaTable(path), table, mode="append", commit_properties=properties)
+
+
+def _times(numbers: _INT) -> pa.Array:
+    micros = numbers * 3_600_000_000 + round(START.timestamp() * 1_000_000)
+    return pa.array(micros).cast(pa.timestamp("us", "UTC"))
+
+
+def _keys(numbers: _INT) -> list[str]:
+    instants = np.datetime64(START.astimezone(UTC).replace(tzinfo=None), "m") + numbers * np.timedelta64(60, "m")
+    return [text.replace("T", "-") for text in np.datetime_as_string(instants, unit="m").tolist()]
+
+
+def _repeated(values: Sequence[str], times: int) -> pa.Array:
+    return pa.array(np.repeat(np.array(values, dtype=object), times), pa.string())
 
 
 def _commit(table: Path, adds: Sequence[dict[str, object]], window: SealedWindow | None) -> None:
     """Write the next commit of the table's log, as a load of `window` does."""
-    version = DeltaTable(table).version() + 1
-    info = {"timestamp": _now(), "operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}
+    version = tablelog.version(table) + 1
+    info: dict[str, object] = {"timestamp": _now(), "operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}
     if window is not None:
         info["userMetadata"] = LoadMetadata(
             window.topic, window.topic_id, window.generation, window.window, window.ranges, load_id=window.key, run_id="run"
@@ -82,20 +167,18 @@ def _commit(table: Path, adds: Sequence[dict[str, object]], window: SealedWindow
     (table / "_delta_log" / f"{version:020}.json").write_text("\n".join(lines) + "\n")
 
 
-def _add(window: SealedWindow) -> dict[str, object]:
-    ranges: TopicRanges = window.ranges
-    starts = [r.start for r in ranges.by_partition.values()]
-    at = window.window.start.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+def _add(key: str, number: int, partitions: int) -> dict[str, object]:
+    at = datetime.strptime(key, "%Y-%m-%d-%H:%M").strftime("%Y-%m-%dT%H:%M:%S.000Z")
     statistics = {
-        "numRecords": len(starts),
-        "minValues": {"kafka_partition": 0, "kafka_offset": min(starts), "kafka_timestamp": at},
-        "maxValues": {"kafka_partition": len(starts) - 1, "kafka_offset": max(starts), "kafka_timestamp": at},
+        "numRecords": partitions,
+        "minValues": {"kafka_partition": 0, "kafka_offset": number, "kafka_timestamp": at},
+        "maxValues": {"kafka_partition": partitions - 1, "kafka_offset": number, "kafka_timestamp": at},
         "nullCount": {"kafka_partition": 0, "kafka_offset": 0, "kafka_timestamp": 0},
     }
     return {
-        "path": f"window={quote(quote(window.key))}/part-{window.key.replace(':', '')}.parquet",
-        "partitionValues": {"window": window.key},
-        "size": 2_000,
+        "path": f"window={quote(quote(key))}/part-{key.replace(':', '')}.parquet",
+        "partitionValues": {"window": key},
+        "size": _FILE_BYTES,
         "modificationTime": _now(),
         "dataChange": True,
         "stats": json.dumps(statistics),

@@ -1,68 +1,184 @@
-"""Checks of a new window in tables of few and of many windows; ledger and log are made by script."""
+"""The next window of tables that have few windows and very many: its tick, its load, its checks, and `status`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NoReturn
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
 
-import pyarrow as pa
-from deltalake import DeltaTable
+import dagster as dg
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks import made_lake
+from benchmarks.rounds import ratio
+from benchmarks.scenario import Bench, Goal, Measured
+from platform_assets import metadata, runs, status
 from platform_assets.checks import report
 from platform_assets.checks.evaluation import Evaluation
-from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.registry import CHECKS
 from platform_assets.declaration import TopicDeclaration
-from platform_assets.lake import raw, tablelog
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake.session import connect
 from platform_assets.ledger import Ledger
-from platform_assets_tests.samples import START, append, receipt, recorded, rows
+from platform_assets.loading import Loader
+from platform_assets.names import raw_key
+from platform_assets.sensors import Tick, cursor_at, sealed_event
+from platform_assets_tests.samples import START, edge
 
-PARTITIONS = 4
-_TOPIC = "many"
-_AT_ONCE = 2000
-_COMMITS = 220  # more than the newest ones, which the check of the log compares one by one
-
-
-def table_of(root: Path, windows: int) -> Path:
-    """A lake with one raw table of `windows` windows, each of one file, with a row and nine markers a partition."""
-    sealed = recorded(root, _TOPIC, [dict.fromkeys(range(PARTITIONS), n * 10) for n in range(windows + 1)])
-    table = root / "raw" / _TOPIC
-    raw.create_table(table, _TOPIC)
-    held = {w.key: {p: [r.start] for p, r in w.ranges.items()} for w in sealed}
-    for at in range(0, windows, _AT_ONCE):
-        append(root, _TOPIC, pa.concat_tables([rows(w.key, held[w.key]) for w in sealed[at : at + _AT_ONCE]]))
-    for number in range(_COMMITS):
-        DeltaTable(table).alter.set_table_properties({"delta.logRetentionDuration": f"interval {30 + number % 2} days"})
-    DeltaTable(table).create_checkpoint()
-    files = tablelog.window_files(tablelog.file_actions(table))
-    Ledger(root).record_receipts(
-        [
-            receipt(
-                w, held[w.key], load_id=w.key, kind="rebuilt", files_digest=files[w.key].digest,
-                bytes=files[w.key].bytes, holes={"commit markers": 9 * PARTITIONS}, proved_by="broker evidence",
-            )
-            for w in sealed
-        ]
-    )  # fmt: skip
-    return root
+PARTITIONS: Final = 4
+RECORDS: Final = 1_000
+STEPS: Final = ("tick", "load", "checks", "status")
+_REPORTED: Final = 10_000
 
 
-def contenders(lakes: Mapping[int, Path]) -> Mapping[str, Callable[[], object]]:
-    """All checks of one window, with their reports as Dagster gets them, by number of windows."""
-    return {f"{windows:,} windows": lambda root=root: evaluate(root) for windows, root in lakes.items()}  # type: ignore[misc]
+@dataclass
+class Grown:
+    """A topic with a table of `windows` windows, made by script, and the next window still to come."""
 
+    bench: Bench
+    windows: int
+    instance: dg.DagsterInstance
+    topic: str = field(default_factory=lambda: f"many-{uuid.uuid4().hex[:8]}")
 
-def evaluate(root: Path) -> None:
-    """What the four checks of a run cost. Neither Spark nor a broker may be asked."""
-    for check in CHECKS.values():
+    def __post_init__(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bench.bootstrap})
+        admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result(30)
+        self._produce(self.windows * PARTITIONS)
+        self.root = self.bench.root / f"lake-{self.windows}"
+        self.declaration = TopicDeclaration(self.topic, "0 * * * *", START)
+        self.settings = ClientSettings(self.bench.bootstrap)
+        self.cluster = Cluster.connect(self.settings)
+        self.ledger = Ledger(self.root)
+        self.next = self.windows
+        self.cursor: str | None = cursor_at(edge(self.windows))
+        made_lake.make(self.root, self.topic, self.windows, PARTITIONS, self.cluster.topic(self.topic).topic_id)
+        self._report_windows()
+
+    @property
+    def now(self) -> datetime:
+        """A second after the next window has closed."""
+        return edge(self.next + 1) + timedelta(seconds=1)
+
+    def prepare(self) -> None:
+        """Fill the next window."""
+        self._produce(RECORDS)
+
+    def tick(self) -> None:
+        """What the sensor does once the window has closed."""
+        tick = Tick(self.declaration, self.cluster, self.ledger, self.root, self.instance, self.now)
+        result = tick.evaluate(self.cursor)
+        if len(result.run_requests or []) != 1:
+            raise RuntimeError(f"the tick asked for {len(result.run_requests or [])} runs instead of one")
+        self.cursor = result.cursor
+
+    def load(self) -> None:
+        """What the run does in its first step."""
+        session = connect(self.bench.remote)
+        loader = Loader(
+            self.declaration, self.root, self.settings, self.cluster, self.ledger, lambda: session, now=lambda: self.now
+        )
+        loaded = loader.load(self._key)
+        if loaded.receipt.rows != RECORDS:
+            raise RuntimeError(f"{loaded.receipt.rows} rows instead of {RECORDS}: the figure would mean nothing")
+        self.loaded = loaded
+
+    def told(self) -> None:
+        """What Dagster does between load and checks; not measured."""
+        values = metadata.of_receipt(self.loaded.receipt, self.loaded.outcome, str(self.root))
+        event = dg.AssetMaterialization(raw_key(self.topic), partition=self._key, metadata=values)
+        self.instance.report_runless_asset_event(event)
+        self.next += 1
+
+    def checks(self) -> None:
+        """What the run does in its second step: all four, with their reports as Dagster gets them."""
         evaluation = Evaluation(
-            TopicDeclaration(_TOPIC, "0 * * * *", START), root, Ledger(root), Orchestration(),
-            _asked, _asked, _asked, whole=False,
+            self.declaration, self.root, self.ledger, runs.orchestration(self.instance, self.topic),
+            lambda: self.settings, lambda: self.cluster, lambda: connect(self.bench.remote), whole=False,
         )  # fmt: skip
-        if not report.result(check.evaluate(evaluation), evaluation.facts()).passed:
-            raise RuntimeError(f"{check.name} failed: the figure would mean nothing")
+        for check in CHECKS.values():
+            verdict = check.evaluate(evaluation)
+            if not report.result(verdict, evaluation.facts()).passed:
+                raise RuntimeError(f"{verdict.headline} {[f.sentence() for f in verdict.findings[:3]]}")
+
+    def status(self) -> None:
+        """What `platform-assets status` collects."""
+        found = status.collect([self.declaration], self.ledger, self.cluster, self.instance, CHECKS, self.now)
+        if found.tables[0].windows_loaded != self.next:
+            raise RuntimeError(f"{found.tables[0]} instead of {self.next} loaded windows")
+
+    @property
+    def _key(self) -> str:
+        return self.ledger.windows(self.topic, start=edge(self.next))[0].key
+
+    def _produce(self, records: int) -> None:
+        producer = Producer({"bootstrap.servers": self.bench.bootstrap, "linger.ms": 20, "enable.idempotence": True})
+        for number in range(records):
+            producer.produce(self.topic, b"%08d" % number, partition=number % PARTITIONS)
+            if number % 10_000 == 0:
+                producer.flush(60)
+        if producer.flush(60):
+            raise RuntimeError("the broker did not take all records")
+
+    def _report_windows(self) -> None:
+        """What Dagster has on record of the windows so far, of the newest ones at least."""
+        table = str(self.root / "raw" / self.topic)
+        start = edge(max(self.windows - _REPORTED, 0))
+        receipts = self.ledger.receipts(
+            f"raw/{self.topic}",
+            [w.key for w in self.ledger.windows(self.topic, start=edge(max(self.windows - 200, 0)))],
+        )
+        some = next(iter(receipts.values()))
+        values = metadata.of_receipt(some, "loaded", table)
+        for window in self.ledger.windows(self.topic, start=start):
+            own = metadata.of_receipt(receipts[window.key], "loaded", table) if window.key in receipts else values
+            self.instance.report_runless_asset_event(sealed_event(window))
+            self.instance.report_runless_asset_event(
+                dg.AssetMaterialization(raw_key(self.topic), partition=window.key, metadata=own)
+            )
 
 
-def _asked(*_: Any) -> NoReturn:
-    raise RuntimeError("a broker or Spark was asked although nothing is open")
+def run(bench: Bench) -> Measured:
+    """Seconds of each step for the next window of each table, in turn."""
+    sizes = (10, 1_000) if bench.quick else (10, 1_000, 10_000, 100_000)
+    rounds = bench.pick(9, 3)
+    seconds: dict[str, list[float]] = {f"{step}, window {n + 1:,}": [] for step in STEPS for n in sizes}
+    with tempfile.TemporaryDirectory(dir=bench.root) as folder, dg.DagsterInstance.local_temp(folder) as instance:
+        grown = []
+        for windows in sizes:
+            bench.report(f"making a table of {windows:,} windows")
+            grown.append(Grown(bench, windows, instance))
+        for number in range(rounds + 1):
+            for one in grown:
+                one.prepare()
+                for step in STEPS:
+                    took = _timed(getattr(one, step))
+                    if step == "load":
+                        one.told()
+                    if number:
+                        seconds[f"{step}, window {one.windows + 1:,}"].append(took)
+                    bench.report(f"round {number} of {rounds}: {step}, {one.windows:,} windows: {took * 1000:.0f} ms")
+    goals = []
+    for step in STEPS:
+        base = seconds[f"{step}, window {sizes[0] + 1:,}"]
+        for n in sizes[1:]:
+            found, spread = ratio(seconds[f"{step}, window {n + 1:,}"], base)
+            bound = 1.1 if n <= 10_000 else 1.3
+            goals.append(
+                Goal(f"{step} of window {n + 1:,} over window {sizes[0] + 1:,}", found, bound, True, "×", spread)
+            )
+    medians = {name: round(statistics.median(s), 4) for name, s in seconds.items()}
+    setting = {"partitions": PARTITIONS, "records a window": RECORDS}
+    return Measured("many-windows", seconds, goals, setting=setting, more={"medians": medians})
+
+
+def _timed(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began

@@ -76,7 +76,7 @@ class Tick:
         return dg.SensorResult(
             run_requests=[_run_request(d, r) for r in asked],
             asset_events=[*self._sealed_events(windows), *self._empty_events(receipts)],
-            cursor=_cursor_at(windows[-1].window.end),
+            cursor=cursor_at(windows[-1].window.end),
         )
 
     def _sealed_events(self, windows: Sequence[SealedWindow]) -> Iterator[dg.AssetMaterialization]:
@@ -160,5 +160,6 @@ def _edge_in(cursor: str | None) -> datetime | None:
     return datetime.fromtimestamp(fields["reported"], UTC) if fields.get("version") == _CURSOR_VERSION else None
 
 
-def _cursor_at(edge: datetime) -> str:
+def cursor_at(edge: datetime) -> str:
+    """The cursor of a tick that has reported all windows before `edge`."""
     return json.dumps({"version": _CURSOR_VERSION, "reported": round(edge.timestamp())})
