@@ -1,0 +1,152 @@
+"""One window as users have it, a run of Dagster's with its ledger and checks, beside a bare Spark write of its records."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import dagster as dg
+
+from benchmarks.bulk import PARTITIONS, VALUE_BYTES, Bulk
+from benchmarks.rounds import alternate, ratio
+from benchmarks.scenario import Bench, Goal, Measured
+from platform_assets import loading, resources, sealing
+from platform_assets.checks.registry import CHECKS
+from platform_assets.declaration import TopicDeclaration
+from platform_assets.lake import raw, tablelog
+from platform_assets.lake.session import connect
+from platform_assets.ledger import Ledger
+from platform_assets.names import raw_key
+from platform_assets.windows import key_of
+from platform_assets_tests.runs_of import definitions
+
+RUN = "Dagster run: sealed, loaded, in the ledger, four checks"
+BARE = "bare Spark write"
+
+_JOB = "window"
+_QUIET = {"loggers": {"console": {"config": {"log_level": "WARNING"}}}}
+_PARTS: Mapping[str, Sequence[tuple[Any, str]]] = {
+    "new ledger and table": ((Ledger, "create"), (raw, "create_table")),
+    "sealing": ((sealing, "sealed_window"),),
+    "Spark session": ((resources, "connect"),),
+    "Spark's read and write": ((raw, "overwrite_window"),),
+    "receipt and ledger": ((tablelog, "find_load"), (loading, "receipt_of"), (Ledger, "record_receipts")),
+}
+"""Functions whose time is taken, by the part of a load that they are; none of them calls another."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """First loads of the one window of `bulk`, each into a lake of its own and with an instance of its own."""
+
+    bulk: Bulk
+    remote: str
+    start: datetime
+    instances: Iterator[tuple[Path, dg.DagsterInstance]]
+    divided: list[dict[str, float]]
+
+    def load(self) -> None:
+        """The next one. Fails where it did not load all records, or a check did not pass."""
+        root, instance = next(self.instances)
+        declaration = TopicDeclaration(self.bulk.topic, "0 * * * *", self.start)
+        began = time.perf_counter()
+        with _timed() as parts:
+            result = _job(declaration, self.bulk.bootstrap, root, self.remote).execute_in_process(
+                _QUIET, instance, partition_key=key_of(self.start)
+            )
+        took = time.perf_counter() - began
+        verdicts = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
+        receipts = Ledger(root).receipts(declaration.raw_table)
+        if not result.success or verdicts != dict.fromkeys(CHECKS, True):
+            raise RuntimeError(f"the run did not come to its end with all checks passed: {verdicts}")
+        if sum(r.rows for r in receipts.values()) != self.bulk.records:
+            raise RuntimeError("not all records were loaded: the figure would mean nothing")
+        self.divided.append(_divided(took, parts, instance, result.run_id))
+
+
+def run(bench: Bench) -> Measured:
+    """What all the platform does around a write costs, at the size at which windows of a busy topic are."""
+    records, rounds = bench.pick(1_000_000, 100_000), bench.pick(5, 2)
+    end = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    start = end - timedelta(hours=1)
+    bench.report(f"producing {records:,} records")
+    bulk = Bulk.produced(
+        bench.bootstrap, connect(bench.remote), bench.root / "bare", records, at=start + timedelta(minutes=30)
+    )
+    with ExitStack() as stack:
+        made = [_instance(stack, bench.root / f"whole-{number}") for number in range(rounds + 1)]
+        runs = Runs(bulk, bench.remote, start, iter(made), [])
+        seconds = alternate({RUN: runs.load, BARE: bulk.load_bare}, rounds, bench.report)
+    value, spread = ratio(seconds[RUN], seconds[BARE])
+    counted = runs.divided[1:]
+    return Measured(
+        "whole-window",
+        seconds,
+        [Goal("whole run of one window, as long as the bare write", value, 1.15, True, "×", spread)],
+        setting={"records": records, "bytes a record": VALUE_BYTES, "partitions": PARTITIONS},
+        more={"median seconds": {part: round(statistics.median(d[part] for d in counted), 3) for part in counted[0]}},
+    )
+
+
+def _instance(stack: ExitStack, folder: Path) -> tuple[Path, dg.DagsterInstance]:
+    """A lake root, and an instance on SQLite whose stores are made: neither is a window's cost."""
+    storage = folder / "dagster"
+    storage.mkdir(parents=True)
+    instance = stack.enter_context(dg.DagsterInstance.local_temp(str(storage), {"telemetry": {"enabled": False}}))
+    instance.get_runs_count()
+    instance.all_asset_keys()
+    instance.all_instigator_state()
+    return folder / "lake", instance
+
+
+def _job(declaration: TopicDeclaration, bootstrap: str, root: Path, remote: str) -> dg.JobDefinition:
+    """What the sensor asks for: the table and the checks of a load."""
+    key = raw_key(declaration.topic)
+    checks = dg.AssetSelection.checks(*(dg.AssetCheckKey(key, name) for name in CHECKS))
+    job = dg.define_asset_job(_JOB, dg.AssetSelection.assets(key).without_checks() | checks)
+    found = dg.Definitions.merge(
+        definitions(declaration, bootstrap, root, remote),
+        dg.Definitions(jobs=[job], executor=dg.in_process_executor),
+    )
+    return found.resolve_job_def(_JOB)
+
+
+@contextmanager
+def _timed() -> Iterator[dict[str, float]]:
+    """Seconds spent in each of `_PARTS` within the block."""
+    seconds = dict.fromkeys(_PARTS, 0.0)
+    with ExitStack() as stack:
+        for part, places in _PARTS.items():
+            for owner, name in places:
+                stack.enter_context(patch.object(owner, name, _timing(getattr(owner, name), part, seconds)))
+        yield seconds
+
+
+def _timing(call: Callable[..., Any], part: str, seconds: dict[str, float]) -> Callable[..., Any]:
+    def timed(*arguments: Any, **named: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return call(*arguments, **named)
+        finally:
+            seconds[part] += time.perf_counter() - began
+
+    return timed
+
+
+def _divided(took: float, parts: Mapping[str, float], instance: dg.DagsterInstance, run_id: str) -> dict[str, float]:
+    steps = {s.step_key: (s.end_time or 0) - (s.start_time or 0) for s in instance.get_run_step_stats(run_id)}
+    checks = sum(s for key, s in steps.items() if key.endswith("_checks"))
+    return {
+        **parts,
+        "rest of the load's step": sum(steps.values()) - checks - sum(parts.values()),
+        "step of the checks": checks,
+        "Dagster around the steps": took - sum(steps.values()),
+        "whole run": took,
+    }
