@@ -12,5 +12,4 @@ SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "code-location": code_location.run,
     "many-windows": many_windows.run,
     "whole-window": whole_window.run,
-    "whole-window": whole_window.run,
 }
