@@ -27,23 +27,23 @@ from platform_assets.ledger_entries import COMMIT_COLUMNS, CUT_COLUMNS, SealedWi
 from platform_assets.offsets import Digest, offset_hashes
 from platform_assets_tests.samples import START, TOPIC_ID, edge, hourly, receipt
 
-_ONE_BY_ONE: Final = 30
 _ADDS_A_COMMIT: Final = 5_000
 _FILE_BYTES: Final = 2_000
 
 _INT = npt.NDArray[np.int64]
 
 
-def make(root: Path, topic: str, windows: int, partitions: int, topic_id: str = TOPIC_ID) -> None:
+def make(root: Path, topic: str, windows: int, partitions: int, topic_id: str = TOPIC_ID, one_by_one: int = 30) -> None:
     """Make `raw/<topic>` under the lake root `root`: hourly windows from START on, one record a window and partition.
 
-    Window `n` holds offset `n` of each partition, in one file, which does not exist.
+    Window `n` holds offset `n` of each partition, in one file, which does not exist. The newest `one_by_one` windows
+    have commits of their own.
     """
     ledger = Ledger(root)
     ledger.create()
     table = root / "raw" / topic
     raw.create_table(table, topic)
-    old = max(windows - _ONE_BY_ONE, 0)
+    old = max(windows - one_by_one, 0)
     numbers = np.arange(old, dtype=np.int64)
     keys = _keys(numbers)
     _record_cuts(root, topic, topic_id, old, partitions)

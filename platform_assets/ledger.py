@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,8 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, 
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import PrimitiveType
 
-from platform_assets import deltalog
-from platform_assets.deltalog import Anchor
+from platform_assets import newest_cuts
 from platform_assets.errors import LakeNotWritableError, LedgerConflictError, LedgerCorruptError
 from platform_assets.ledger_entries import (
     COMMIT_COLUMNS,
@@ -94,13 +92,19 @@ class Ledger:
         is: what is recorded is decided by `record_cuts`.
         """
         asked = list(topics)
-        versions = _followed(self._cuts).transactions(_app_id(t) for t in asked)
+        versions = newest_cuts.of(self._cuts).versions(_app_id(t) for t in asked)
         return {t: datetime.fromtimestamp(v, UTC) for t in asked if (v := versions.get(_app_id(t))) is not None}
 
     def newest_cut(self, topic: str) -> RecordedCut | None:
         """The cut at the newest edge of `topic`, or None where none was ever recorded."""
-        handle = self._open(self._cuts)
-        return None if handle is None else self._newest_cut(handle, topic)
+        edge = self.newest_edges([topic]).get(topic)
+        known = newest_cuts.of(self._cuts)
+        cut = known.cut(topic)
+        if edge is not None and (cut is None or cut.edge != edge):
+            cut = self._newest_cut(DeltaTable(self._cuts), topic)
+            if cut is not None:
+                known.keep(cut)
+        return None if edge is None else cut
 
     def cuts(self, topic: str, start: datetime | None = None, end: datetime | None = None) -> list[RecordedCut]:
         """The recorded cuts of edges in `[start, end]`, both ends inclusive, ascending."""
@@ -122,7 +126,7 @@ class Ledger:
         condition = pc.field("topic") == topic
         if start is not None:
             condition &= pc.field("edge") >= pa.scalar(start, UTC_MICROS)
-        edges = _rows(handle, condition, ["edge"])["edge"]
+        edges = _rows(handle, condition, ["edge"], partition=("topic", topic))["edge"]
         return [key_of(e) for e in pc.unique(edges).sort().to_pylist()]
 
     def windows(self, topic: str, start: datetime | None = None, end: datetime | None = None) -> list[SealedWindow]:
@@ -152,7 +156,10 @@ class Ledger:
         recorded = handle.transaction_version(_app_id(topic))
         if recorded != (None if after is None else _epoch(after)):
             return False
-        previous = self._newest_cut(handle, topic)
+        known = newest_cuts.of(self._cuts)
+        previous = known.cut(topic)
+        if previous is None or previous.edge != after:
+            previous = self._newest_cut(handle, topic)
         for cut in cuts:
             _check_successor(previous, cut)
             previous = cut
@@ -172,7 +179,8 @@ class Ledger:
                     f"cuts of topic {topic!r} could not be recorded among other writers; run it again"
                 ) from None
             return False
-        self._compact(self._cuts, "topic", topic)
+        known.keep(cuts[-1])
+        self._compact(handle, "topic", topic)
         return True
 
     def _newest_cut(self, handle: DeltaTable, topic: str) -> RecordedCut | None:
@@ -194,7 +202,7 @@ class Ledger:
             condition &= pc.field("edge") >= pa.scalar(start, UTC_MICROS)
         if end is not None:
             condition &= pc.field("edge") <= pa.scalar(end, UTC_MICROS)
-        return _rows(handle, condition)
+        return _rows(handle, condition, partition=("topic", topic))
 
     # --- commits ----------------------------------------------------------------------------------------------
 
@@ -202,14 +210,15 @@ class Ledger:
         """Append what loads committed. Of several entries for a window, the one with the highest version counts."""
         if not receipts:
             return
+        handle = DeltaTable(self._commits)
         write_deltalake(
-            DeltaTable(self._commits),
+            handle,
             receipt_table(receipts),
             mode="append",
             commit_properties=CommitProperties(max_commit_retries=50),
         )
         for table in sorted({r.table for r in receipts}):
-            self._compact(self._commits, "table", table)
+            self._compact(handle, "table", table)
 
     def commit_rows(self, table: str, keys: Sequence[str] | None = None, start: datetime | None = None) -> pa.Table:
         """The rows of `commits` that count, newest entry of each window only, one row a partition.
@@ -224,7 +233,7 @@ class Ledger:
             condition &= pc.field("window_start") >= pa.scalar(start, UTC_MICROS)
         if handle is None:
             return pa.table({n: pa.array([], arrow_type(t)) for n, (t, _) in COMMIT_COLUMNS.items()})
-        rows = _rows(handle, condition & (pc.field("kind") != "acceptance"))
+        rows = _rows(handle, condition & (pc.field("kind") != "acceptance"), partition=("table", table))
         return newest_entries(rows)
 
     def receipts(self, table: str, keys: Sequence[str] | None = None) -> dict[str, Receipt]:
@@ -247,7 +256,7 @@ class Ledger:
             return {}
         condition = (pc.field("table") == table) & (pc.field("window") == key) & (pc.field("kind") == "acceptance")
         accepted: dict[int, tuple[OffsetRange, ...]] = {}
-        for row in _rows(handle, condition).to_pylist():
+        for row in _rows(handle, condition, partition=("table", table)).to_pylist():
             lost = OffsetRange(row["start"], row["end"])
             accepted[row["partition"]] = (*accepted.get(row["partition"], ()), lost)
         return accepted
@@ -257,9 +266,9 @@ class Ledger:
     def _open(self, path: Path) -> DeltaTable | None:
         return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
 
-    def _compact(self, path: Path, column: str, value: str) -> None:
+    def _compact(self, handle: DeltaTable, column: str, value: str) -> None:
         """Fold the small files of one topic or table into one, so that reads stay flat as windows grow."""
-        handle = DeltaTable(path)
+        handle.update_incremental()
         adds = pa.table(handle.get_add_actions(flatten=True))
         if pc.sum(pc.equal(adds[f"partition.{column}"], value)).as_py() < _COMPACT_AT_FILES:
             return
@@ -270,46 +279,15 @@ class Ledger:
             handle.create_checkpoint()
         except DeltaError as e:
             # Another process folded the same files first, or will next time: the entries themselves are safe.
-            _log.info("did not fold the small files of %s this time: %s", path.name, e)
+            _log.info("did not fold the small files of %s %r this time: %s", column, value, e)
 
 
-class Transactions:
-    """Versions of a table's application transactions, followed from commit to commit."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: tuple[Anchor, dict[str, int]] | None = None
-
-    def transactions(self, app_ids: Iterable[str]) -> dict[str, int]:
-        """The newest version of each of `app_ids` that has any."""
-        wanted = list(app_ids)
-        commits = None if self._seen is None else deltalog.commits_after(self._path, self._seen[0])
-        if self._seen is None or commits is None:
-            at = deltalog.newest_anchor(self._path)
-            self._seen = None if at is None else (at, {})
-        elif commits:
-            at = deltalog.anchor(self._path, commits[-1].version)
-            known = self._seen[1] | {app: v for c in commits for app, v in c.transactions.items()}
-            self._seen = None if at is None else (at, known)
-        if self._seen is None:
-            return {}
-        known = self._seen[1]
-        if unknown := [app for app in wanted if app not in known]:
-            handle = DeltaTable(self._path)
-            for app in unknown:
-                if (version := handle.transaction_version(app)) is not None:
-                    known[app] = version
-        return {app: known[app] for app in wanted if app in known}
-
-
-@lru_cache(maxsize=64)
-def _followed(path: Path) -> Transactions:
-    """One a ledger and process: the sensors of all topics look at each tick."""
-    return Transactions(path)
-
-
-def _rows(handle: DeltaTable, condition: pc.Expression, columns: list[str] | None = None) -> pa.Table:
-    return handle.to_pyarrow_dataset().to_table(filter=condition, columns=columns)
+def _rows(
+    handle: DeltaTable, condition: pc.Expression, columns: list[str] | None = None, *, partition: tuple[str, str]
+) -> pa.Table:
+    """Rows of one partition of a ledger; files of the others are not even looked at."""
+    name, value = partition
+    return handle.to_pyarrow_dataset(file_pruning_predicate=[(name, "=", value)]).to_table(filter=condition, columns=columns)
 
 
 def _app_id(topic: str) -> str:

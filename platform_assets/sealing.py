@@ -27,7 +27,7 @@ from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 from platform_assets.kafka.lookup import TimestampLookup
 from platform_assets.lake import tablelog
 from platform_assets.ledger import Ledger
-from platform_assets.ledger_entries import RecordedCut, SealedWindow, Taken
+from platform_assets.ledger_entries import RecordedCut, SealedWindow, Taken, windows_between
 from platform_assets.offsets import Cut
 from platform_assets.windows import Window, closed_edges, edge_of, key_of, window_starting_at
 
@@ -36,10 +36,20 @@ _RACES = 5
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
-    """What one attempt found: edges recorded by this call, and whether closed edges are left for the next one."""
+    """What one attempt found: edges recorded by this call, and whether closed edges are left for the next one.
+
+    `before` is the newest cut that they follow on; None where they are the first ones.
+    """
 
     recorded: tuple[RecordedCut, ...]
     more: bool
+    before: RecordedCut | None = None
+
+    def windows_since(self, edge: datetime | None) -> list[SealedWindow] | None:
+        """The windows that this call sealed, where nothing else was sealed since `edge`; None where something was."""
+        if self.before is None or self.before.edge != edge or not self.recorded:
+            return None
+        return windows_between((self.before, *self.recorded))
 
 
 def pending_edges(declaration: TopicDeclaration, newest: datetime | None, now: datetime, limit: int) -> list[datetime]:
@@ -82,7 +92,7 @@ def seal(
         state = checked_state(bounded, topic, newest)
         cuts = _take_cuts(declaration, bounded, state, newest, edges, newest_closed, now, deadline)
         if cuts and ledger.record_cuts(cuts, newest.edge if newest else None):
-            return Sealing(tuple(cuts), more=len(closed) > len(cuts))
+            return Sealing(tuple(cuts), more=len(closed) > len(cuts), before=newest)
         if not cuts:
             raise BrokerUnreachableError(
                 f"cutting topic {topic!r}", declaration.tick_budget.total_seconds(), "the tick's budget is used up"

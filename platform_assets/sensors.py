@@ -47,21 +47,24 @@ class Tick:
         deadline = time.monotonic() + d.tick_budget.total_seconds()
         self.ledger.create()
         newest = self.ledger.newest_edges([d.topic]).get(d.topic)
-        if sealing.pending_edges(d, newest, self.now, 1):
-            sealing.seal(d, self.cluster, self.ledger, self.lake_root, self.now, deadline=deadline)
-            newest = self.ledger.newest_edges([d.topic]).get(d.topic)
         reported = _edge_in(cursor)
+        fresh: list[SealedWindow] | None = None
+        if sealing.pending_edges(d, newest, self.now, 1):
+            done = sealing.seal(d, self.cluster, self.ledger, self.lake_root, self.now, deadline=deadline)
+            fresh = done.windows_since(reported)
+            newest = self.ledger.newest_edges([d.topic]).get(d.topic)
         if newest is None or newest == reported:
             return dg.SensorResult(skip_reason=self._why_nothing(newest), cursor=cursor)
-        windows = self.ledger.windows(d.topic, start=reported)[: d.max_edges_per_tick]
+        windows = (fresh or self.ledger.windows(d.topic, start=reported))[: d.max_edges_per_tick]
         if not windows:
             return dg.SensorResult(skip_reason=self._why_nothing(newest), cursor=cursor)
-        return self._report(windows)
+        # What this very tick has sealed, nobody has loaded.
+        keys = () if fresh else [w.key for w in windows]
+        return self._report(windows, self.ledger.receipts(d.raw_table, keys) if keys else {})
 
-    def _report(self, windows: Sequence[SealedWindow]) -> dg.SensorResult:
+    def _report(self, windows: Sequence[SealedWindow], receipts: dict[str, Receipt]) -> dg.SensorResult:
         d = self.declaration
         keys = [w.key for w in windows]
-        receipts = self.ledger.receipts(d.raw_table, keys)
         empty = {w.key: empty_receipt(w, "") for w in windows if not w.ranges.size and w.key not in receipts}
         self.ledger.record_receipts(list(empty.values()))
         receipts |= empty

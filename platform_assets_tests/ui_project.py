@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +44,6 @@ attributes:
   topic: {topic}
   window: "{schedule}"
   start: "{start}"
-  sensor_running: false
 """
 
 _PROJECT = """\
@@ -57,14 +57,15 @@ registry_modules = ["platform_assets.components"]
 """
 
 
-def write_project(folder: Path, lake: TopicLake) -> Path:
-    """Write the project's files; gives its workspace file."""
+def write_project(folder: Path, lake: TopicLake, **attributes: float) -> Path:
+    """Write the project's files, with these attributes of the topic besides its window; gives its workspace file."""
     defs = folder / "shop" / "defs" / "sales"
     defs.mkdir(parents=True)
     (folder / "shop" / "__init__.py").touch()
     (folder / "shop" / "definitions.py").write_text(_DEFINITIONS)
     d = lake.declaration
-    (defs / "defs.yaml").write_text(_TOPIC.format(topic=d.topic, schedule=d.schedule, start=d.start.isoformat()))
+    declared = _TOPIC.format(topic=d.topic, schedule=d.schedule, start=d.start.isoformat())
+    (defs / "defs.yaml").write_text(declared + "".join(f"  {n}: {json.dumps(v)}\n" for n, v in attributes.items()))
     (folder / "pyproject.toml").write_text(_PROJECT)
     workspace = folder / "workspace.yaml"
     workspace.write_text(
@@ -78,7 +79,7 @@ def write_project(folder: Path, lake: TopicLake) -> Path:
 def user_interface(folder: Path, lake: TopicLake, remote: str) -> Iterator[str]:
     """The address of the UI on that project; runs that are asked for there are started by the daemon."""
     home: Home = home_at(folder / "home")
-    options = UpOptions(workspace=write_project(folder, lake))
+    options = UpOptions(workspace=write_project(folder, lake, sensor_running=False))
     environ: Mapping[str, str] = {
         **service_environment(),
         "KAFKA_BOOTSTRAP_SERVERS": lake.bootstrap,

@@ -1,0 +1,109 @@
+"""One sensor tick of each of many topics, with nothing to seal and with a window to seal in each."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import uuid
+from datetime import timedelta
+from typing import Final
+
+import dagster as dg
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks import made_lake
+from benchmarks.scenario import Bench, Goal, Measured
+from platform_assets.declaration import TopicDeclaration
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.ledger import Ledger
+from platform_assets.sensors import Tick, cursor_at
+from platform_assets_tests.samples import START, edge
+
+NOTHING: Final = "all topics, nothing to seal"
+SEALING: Final = "all topics, a window to seal in each"
+
+
+def run(bench: Bench) -> Measured:
+    """Seconds for one tick of every topic, one after the other in one thread, as in the code server's process."""
+    topics, partitions, windows = bench.pick(100, 10), 12, bench.pick(10_000, 1_000)
+    rounds = bench.pick(5, 2)
+    stem = uuid.uuid4().hex[:6]
+    names = [f"ticks-{stem}-{n:03}" for n in range(topics)]
+    _produce(bench, names, partitions, windows)
+    cluster = Cluster.connect(ClientSettings(bench.bootstrap))
+    root = bench.root / "ticks"
+    began = time.monotonic()
+    for number, name in enumerate(names, 1):
+        made_lake.make(root, name, windows, partitions, cluster.topic(name).topic_id, one_by_one=2)
+        if number % 10 == 0:
+            bench.report(f"{number} of {topics} tables made, {time.monotonic() - began:.0f} s")
+    declared = [TopicDeclaration(name, "0 * * * *", START) for name in names]
+    cursors = dict.fromkeys(names, cursor_at(edge(windows)))
+    seconds: dict[str, list[float]] = {NOTHING: [], SEALING: []}
+    with tempfile.TemporaryDirectory(dir=bench.root) as folder, dg.DagsterInstance.local_temp(folder) as instance:
+        for number in range(rounds + 1):
+            for what in (NOTHING, SEALING):
+                sealed = number + (what == SEALING)
+                now = edge(windows + sealed) + timedelta(seconds=1)
+                if what == SEALING:
+                    _fill(bench, names, partitions)
+                began = time.perf_counter()
+                asked = 0
+                for d in declared:
+                    tick = Tick(d, cluster, Ledger(root), root, instance, now)
+                    result = tick.evaluate(cursors[d.topic])
+                    asked += len(result.run_requests or [])
+                    cursors[d.topic] = result.cursor or cursors[d.topic]
+                took = time.perf_counter() - began
+                if asked != (topics if what == SEALING else 0):
+                    raise RuntimeError(f"{asked} runs asked for by {topics} topics: the figure would mean nothing")
+                if number:
+                    seconds[what].append(took)
+                bench.report(f"round {number} of {rounds}: {what}: {took:.2f} s")
+    shutil.rmtree(root)
+    goals = [
+        Goal(what, sorted(seconds[what])[len(seconds[what]) // 2], bound, True, "s")
+        for what, bound in ((NOTHING, 1.0), (SEALING, 5.0))
+    ]
+    setting = {"topics": topics, "partitions": partitions, "windows": windows}
+    return Measured("ticks", seconds, goals, setting=setting)
+
+
+def _produce(bench: Bench, names: list[str], partitions: int, windows: int) -> None:
+    """Topics whose partitions hold as many records as the lakes have windows."""
+    admin = AdminClient({"bootstrap.servers": bench.bootstrap})
+    for at in range(0, len(names), 10):
+        some = names[at : at + 10]
+        for created in admin.create_topics([NewTopic(n, partitions, 1) for n in some]).values():
+            created.result(120)
+    producer = Producer({"bootstrap.servers": bench.bootstrap, "linger.ms": 50, "compression.type": "lz4"})
+    began = time.monotonic()
+    for number, name in enumerate(names, 1):
+        for partition in range(partitions):
+            for _ in range(windows):
+                _send(producer, name, partition)
+        if number % 10 == 0:
+            bench.report(f"{number} of {len(names)} topics filled, {time.monotonic() - began:.0f} s")
+    if producer.flush(120):
+        raise RuntimeError("the broker did not take all records")
+
+
+def _fill(bench: Bench, names: list[str], partitions: int) -> None:
+    producer = Producer({"bootstrap.servers": bench.bootstrap, "linger.ms": 50})
+    for name in names:
+        for partition in range(partitions):
+            _send(producer, name, partition)
+    if producer.flush(120):
+        raise RuntimeError("the broker did not take all records")
+
+
+def _send(producer: Producer, topic: str, partition: int) -> None:
+    while True:
+        try:
+            producer.produce(topic, b"x", partition=partition)
+            return
+        except BufferError:
+            producer.poll(0.1)

@@ -1,0 +1,82 @@
+"""The newest cut of each topic, followed from commit to commit of the ledger, so that a look costs nothing while nothing
+is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from platform_assets import deltalog
+from platform_assets.deltalog import Anchor, Commit
+from platform_assets.ledger_entries import RecordedCut
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was known at a commit: versions of application transactions by id, and cuts by topic."""
+
+    at: Anchor
+    versions: dict[str, int] = field(default_factory=dict)
+    cuts: dict[str, RecordedCut] = field(default_factory=dict)
+
+
+class NewestCuts:
+    """What one process knows of one ledger of cuts. A ledger that is edited or put back is looked at anew."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: _Seen | None = None
+
+    def versions(self, app_ids: Iterable[str]) -> dict[str, int]:
+        """The newest version of each of the application transactions `app_ids` that has any."""
+        seen = self._follow()
+        if seen is None:
+            return {}
+        wanted = list(app_ids)
+        unknown = [app for app in wanted if app not in seen.versions]
+        if unknown:
+            handle = DeltaTable(self._path)
+            found = {app: handle.transaction_version(app) for app in unknown}
+            seen.versions.update({app: version for app, version in found.items() if version is not None})
+        return {app: seen.versions[app] for app in wanted if app in seen.versions}
+
+    def keep(self, cut: RecordedCut) -> None:
+        """Remember a cut that was read or recorded: it never changes."""
+        if self._seen is not None:
+            self._seen.cuts[cut.topic] = cut
+
+    def cut(self, topic: str) -> RecordedCut | None:
+        """The cut of `topic` that was kept last, if no commit since has touched what was recorded."""
+        seen = self._follow()
+        return None if seen is None else seen.cuts.get(topic)
+
+    def _follow(self) -> _Seen | None:
+        seen = self._seen
+        commits = None if seen is None else deltalog.commits_after(self._path, seen.at)
+        if seen is None or commits is None:
+            at = deltalog.newest_anchor(self._path)
+            self._seen = None if at is None else _Seen(at)
+        elif commits:
+            at = deltalog.anchor(self._path, commits[-1].version)
+            self._seen = None if at is None else _advanced(replace(seen, at=at), commits)
+        return self._seen
+
+
+def _advanced(seen: _Seen, commits: Iterable[Commit]) -> _Seen:
+    versions, cuts = dict(seen.versions), dict(seen.cuts)
+    for commit in commits:
+        versions |= commit.transactions
+        recorded = commit.transactions and not commit.removes
+        if (commit.adds or commit.removes) and not (recorded or commit.rearranges):
+            cuts.clear()
+    return replace(seen, versions=versions, cuts=cuts)
+
+
+@lru_cache(maxsize=64)
+def of(path: Path) -> NewestCuts:
+    """One a ledger and process: the sensors of all topics look at each tick."""
+    return NewestCuts(path)
