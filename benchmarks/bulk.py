@@ -60,25 +60,33 @@ class Bulk:
 
     @classmethod
     def produced(
-        cls, bootstrap: str, spark: SparkSession, root: Path, records: int, *, at: datetime | None = None
+        cls,
+        bootstrap: str,
+        spark: SparkSession,
+        root: Path,
+        records: int,
+        *,
+        at: datetime | None = None,
+        size: int = VALUE_BYTES,
+        partitions: int = PARTITIONS,
     ) -> Bulk:
-        """Make a topic and fill it: values of 172 random bytes, keys of 8, no compression, evenly over partitions.
+        """Make a topic and fill it: values of `size` random bytes, keys of 8, no compression, evenly over partitions.
 
         Timestamps are `at`, or the producer's own.
         """
         timestamp = 0 if at is None else round(at.timestamp() * 1000)
         topic = f"bulk-{uuid.uuid4().hex[:8]}"
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
         producer = Producer(
             {"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 1 << 20, "enable.idempotence": True,
              "queue.buffering.max.messages": 2_000_000}
         )  # fmt: skip
-        values = [os.urandom(VALUE_BYTES) for _ in range(1000)]
+        values = [os.urandom(size) for _ in range(1000)]
         for number, value in zip(range(records), itertools.cycle(values), strict=False):
             while True:
                 try:
-                    producer.produce(topic, value, number.to_bytes(8, "big"), number % PARTITIONS, timestamp=timestamp)
+                    producer.produce(topic, value, number.to_bytes(8, "big"), number % partitions, timestamp=timestamp)
                     break
                 except BufferError:
                     producer.poll(0.1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from benchmarks import bulk, code_location, many_windows, small_window, ticks, whole_window
+from benchmarks import bulk, code_location, curves, many_windows, memory, small_window, streams, ticks, whole_window
 from benchmarks.scenario import Bench, Measured
 
 SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
@@ -14,4 +14,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "ticks": ticks.run,
     "small-window": small_window.run,
     "whole-window": whole_window.run,
+    "curves": curves.run,
+    "memory": memory.run,
+    "streams": streams.run,
 }

@@ -15,6 +15,7 @@ from unittest.mock import patch
 import dagster as dg
 
 from benchmarks.bulk import PARTITIONS, VALUE_BYTES, Bulk
+from benchmarks.dagster_runs import QUIET, instance_in, job_of
 from benchmarks.rounds import alternate, ratio
 from benchmarks.scenario import Bench, Goal, Measured
 from platform_assets import loading, resources, sealing
@@ -23,15 +24,11 @@ from platform_assets.declaration import TopicDeclaration
 from platform_assets.lake import raw, tablelog
 from platform_assets.lake.session import connect
 from platform_assets.ledger import Ledger
-from platform_assets.names import raw_key
 from platform_assets.windows import key_of
-from platform_assets_tests.runs_of import definitions
 
 RUN = "Dagster run: sealed, loaded, in the ledger, four checks"
 BARE = "bare Spark write"
 
-_JOB = "window"
-_QUIET = {"loggers": {"console": {"config": {"log_level": "WARNING"}}}}
 _PARTS: Mapping[str, Sequence[tuple[Any, str]]] = {
     "new ledger and table": ((Ledger, "create"), (raw, "create_table")),
     "sealing": ((sealing, "sealed_window"),),
@@ -58,8 +55,8 @@ class Runs:
         declaration = TopicDeclaration(self.bulk.topic, "0 * * * *", self.start)
         began = time.perf_counter()
         with _timed() as parts:
-            result = _job(declaration, self.bulk.bootstrap, root, self.remote).execute_in_process(
-                _QUIET, instance, partition_key=key_of(self.start)
+            result = job_of(declaration, self.bulk.bootstrap, root, self.remote).execute_in_process(
+                QUIET, instance, partition_key=key_of(self.start)
             )
         took = time.perf_counter() - began
         verdicts = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
@@ -81,7 +78,7 @@ def run(bench: Bench) -> Measured:
         bench.bootstrap, connect(bench.remote), bench.root / "bare", records, at=start + timedelta(minutes=30)
     )
     with ExitStack() as stack:
-        made = [_instance(stack, bench.root / f"whole-{number}") for number in range(rounds + 1)]
+        made = [instance_in(stack, bench.root / f"whole-{number}") for number in range(rounds + 1)]
         runs = Runs(bulk, bench.remote, start, iter(made), [])
         seconds = alternate({RUN: runs.load, BARE: bulk.load_bare}, rounds, bench.report)
     value, spread = ratio(seconds[RUN], seconds[BARE])
@@ -93,31 +90,6 @@ def run(bench: Bench) -> Measured:
         setting={"records": records, "bytes a record": VALUE_BYTES, "partitions": PARTITIONS},
         more={"median seconds": {part: round(statistics.median(d[part] for d in counted), 3) for part in counted[0]}},
     )
-
-
-def _instance(stack: ExitStack, folder: Path) -> tuple[Path, dg.DagsterInstance]:
-    """A lake root, and an instance on SQLite whose stores are made: neither is a window's cost."""
-    storage = folder / "dagster"
-    storage.mkdir(parents=True)
-    instance = stack.enter_context(dg.DagsterInstance.local_temp(str(storage), {"telemetry": {"enabled": False}}))
-    instance.get_runs_count()
-    instance.all_asset_keys()
-    instance.all_instigator_state()
-    # The store of events without a run, which a sensor's first report makes.
-    instance.report_runless_asset_event(dg.AssetMaterialization("made"))
-    return folder / "lake", instance
-
-
-def _job(declaration: TopicDeclaration, bootstrap: str, root: Path, remote: str) -> dg.JobDefinition:
-    """What the sensor asks for: the table and the checks of a load."""
-    key = raw_key(declaration.topic)
-    checks = dg.AssetSelection.checks(*(dg.AssetCheckKey(key, name) for name in CHECKS))
-    job = dg.define_asset_job(_JOB, dg.AssetSelection.assets(key).without_checks() | checks)
-    found = dg.Definitions.merge(
-        definitions(declaration, bootstrap, root, remote),
-        dg.Definitions(jobs=[job], executor=dg.in_process_executor),
-    )
-    return found.resolve_job_def(_JOB)
 
 
 @contextmanager

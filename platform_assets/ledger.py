@@ -287,7 +287,9 @@ def _rows(
 ) -> pa.Table:
     """Rows of one partition of a ledger; files of the others are not even looked at."""
     name, value = partition
-    return handle.to_pyarrow_dataset(file_pruning_predicate=[(name, "=", value)]).to_table(filter=condition, columns=columns)
+    return handle.to_pyarrow_dataset(file_pruning_predicate=[(name, "=", value)]).to_table(
+        filter=condition, columns=columns
+    )
 
 
 def _app_id(topic: str) -> str:

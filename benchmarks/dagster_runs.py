@@ -1,0 +1,59 @@
+"""Runs of Dagster as the sensor asks for them, in this process: load, checks and events of one window."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import dagster as dg
+
+from platform_assets.checks.registry import CHECKS
+from platform_assets.declaration import TopicDeclaration
+from platform_assets.names import raw_key
+from platform_assets_tests.runs_of import definitions
+
+QUIET: Final = {"loggers": {"console": {"config": {"log_level": "WARNING"}}}}
+_JOB: Final = "window"
+
+
+class WindowRuns:
+    """Runs that load windows of one topic into a lake of their own below `folder`."""
+
+    def __init__(
+        self, stack: ExitStack, declaration: TopicDeclaration, bootstrap: str, remote: str, folder: Path
+    ) -> None:
+        self.root, self._instance = instance_in(stack, folder)
+        self._job = job_of(declaration, bootstrap, self.root, remote)
+
+    def load(self, key: str) -> None:
+        """Load a window; raises RuntimeError where the run failed or one of the four checks did not pass."""
+        result = self._job.execute_in_process(QUIET, self._instance, partition_key=key)
+        verdicts = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
+        if not result.success or verdicts != dict.fromkeys(CHECKS, True):
+            raise RuntimeError(f"the run of window {key} did not come to its end with all checks passed: {verdicts}")
+
+
+def instance_in(stack: ExitStack, folder: Path) -> tuple[Path, dg.DagsterInstance]:
+    """A lake root, and an instance on SQLite whose stores are made: neither is a window's cost."""
+    storage = folder / "dagster"
+    storage.mkdir(parents=True)
+    instance = stack.enter_context(dg.DagsterInstance.local_temp(str(storage), {"telemetry": {"enabled": False}}))
+    instance.get_runs_count()
+    instance.all_asset_keys()
+    instance.all_instigator_state()
+    # The store of events without a run, which a sensor's first report makes.
+    instance.report_runless_asset_event(dg.AssetMaterialization("made"))
+    return folder / "lake", instance
+
+
+def job_of(declaration: TopicDeclaration, bootstrap: str, root: Path, remote: str) -> dg.JobDefinition:
+    """What the sensor asks for: the table and the checks of a load."""
+    key = raw_key(declaration.topic)
+    checks = dg.AssetSelection.checks(*(dg.AssetCheckKey(key, name) for name in CHECKS))
+    job = dg.define_asset_job(_JOB, dg.AssetSelection.assets(key).without_checks() | checks)
+    found = dg.Definitions.merge(
+        definitions(declaration, bootstrap, root, remote),
+        dg.Definitions(jobs=[job], executor=dg.in_process_executor),
+    )
+    return found.resolve_job_def(_JOB)

@@ -1,0 +1,103 @@
+"""Memory of the Spark server and of the run's process while a window of many records is loaded, and of ten times as many.
+
+`python -m benchmarks.memory BOOTSTRAP TOPIC START FOLDER` is the run's process: it loads one window, with `SPARK_REMOTE`
+from the environment, and prints the most memory that it ever held, in bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from benchmarks.bulk import PARTITIONS, VALUE_BYTES, Bulk
+from benchmarks.dagster_runs import WindowRuns
+from benchmarks.scenario import Bench, Goal, Measured
+from infra.home import CHECKOUT
+from platform_assets.declaration import TopicDeclaration
+from platform_assets.lake.session import connect
+from platform_assets.windows import key_of
+
+SERVER: Final = "Spark server"
+RUN: Final = "run's process"
+
+
+def run(bench: Bench) -> Measured:
+    """Peaks of resident memory in bytes; both windows by one server, the smaller one first."""
+    sizes = (200_000, 2_000_000) if bench.quick else (2_000_000, 20_000_000)
+    end = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    start = end - timedelta(hours=1)
+    server = _listening(bench.remote)
+    rounds: dict[str, list[float]] = {}
+    for records in sizes:
+        bench.report(f"producing {records:,} records")
+        bulk = Bulk.produced(
+            bench.bootstrap, connect(bench.remote), bench.root / "none", records, at=start + timedelta(minutes=30)
+        )
+        with _peak(server) as peak:
+            held = subprocess.run(
+                [sys.executable, "-m", __name__, bench.bootstrap, bulk.topic, start.isoformat(),
+                 str(bench.root / f"memory-{records}")],
+                env={**os.environ, "SPARK_REMOTE": bench.remote}, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+        rounds[f"{SERVER}, {records:,} records"] = [peak[0]]
+        rounds[f"{RUN}, {records:,} records"] = [float(held.stdout.split()[-1])]
+        bench.report(", ".join(f"{name}: {values[0] / 1e6:,.0f} MB" for name, values in rounds.items()))
+    few, many = (rounds[f"{SERVER}, {n:,} records"][0] for n in sizes)
+    goals = [
+        Goal(f"Spark server with {sizes[1]:,} records in a window over {sizes[0]:,}", many / few, 1.2, True),
+        Goal("run's process", rounds[f"{RUN}, {sizes[1]:,} records"][0] / 1e6, 350, True, "MB"),
+    ]
+    setting = {"bytes a record": VALUE_BYTES, "partitions": PARTITIONS}
+    return Measured("memory", rounds, goals, unit="bytes", setting=setting)
+
+
+def _listening(remote: str) -> psutil.Process:
+    """The process that listens at the address of a Spark Connect server on this machine."""
+    port = int(remote.removeprefix("sc://").split("/")[0].rsplit(":", 1)[1])
+    for connection in psutil.net_connections("tcp"):
+        address = connection.laddr
+        if connection.status == psutil.CONN_LISTEN and address and address.port == port and connection.pid:
+            return psutil.Process(connection.pid)
+    raise RuntimeError(f"no process of this machine listens at port {port}: memory is measured beside the server")
+
+
+@contextmanager
+def _peak(process: psutil.Process) -> Iterator[list[float]]:
+    """The most resident memory of `process` within the block, in bytes, looked at ten times a second."""
+    peak, done = [0.0], threading.Event()
+
+    def look() -> None:
+        while not done.wait(0.1):
+            peak[0] = max(peak[0], float(process.memory_info().rss))
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        watcher.join()
+
+
+def main(bootstrap: str, topic: str, start: str, folder: str) -> None:
+    """Load the window as a run of Dagster's does, and print the peak."""
+    declaration = TopicDeclaration(topic, "0 * * * *", datetime.fromisoformat(start))
+    with ExitStack() as stack:
+        WindowRuns(stack, declaration, bootstrap, os.environ["SPARK_REMOTE"], Path(folder)).load(
+            key_of(declaration.first_edge)
+        )
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

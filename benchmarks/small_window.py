@@ -1,0 +1,223 @@
+"""Windows of a thousand records through a real daemon: from the closing edge to four passed checks in the instance."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import dagster as dg
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.storage.tags import PARTITION_NAME_TAG
+from deltalake import DeltaTable
+
+from benchmarks.bulk import PARTITIONS, VALUE_BYTES
+from benchmarks.rounds import middle
+from benchmarks.scenario import Bench, Goal, Measured
+from infra import platform
+from infra.platform import UpOptions
+from platform_assets.checks.registry import CHECKS
+from platform_assets.lake.session import connect
+from platform_assets.ledger_entries import Receipt
+from platform_assets.windows import key_of
+from platform_assets_tests.conftest import home_at, service_environment
+from platform_assets_tests.loads import TopicLake
+from platform_assets_tests.ui_project import write_project
+
+RECORDS_A_MINUTE = 1_000
+INTERVAL_SECONDS = 5
+
+WHOLE = "closing edge to four passed checks"
+BEYOND = "the same, beyond the sensor's interval"
+STEP = "step of the load"
+LOAD = "load, as its receipt has it"
+
+_TOPIC = "small"
+_MINUTE = timedelta(minutes=1)
+_PATIENCE = timedelta(minutes=4)
+_EVENTS = {
+    "run asked for": "PIPELINE_ENQUEUED",
+    "queue lets go": "PIPELINE_STARTING",
+    "run begins, code loaded": "PIPELINE_START",
+    "run ends": "PIPELINE_SUCCESS",
+}
+_STARTED = "Started process for run"
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What happened to one window: seconds after its closing edge, by what happened, in order; and its receipt."""
+
+    points: dict[str, float]
+    receipt: Receipt
+
+    @property
+    def whole(self) -> float:
+        """Until the last of the four checks was recorded."""
+        return self.points["checks end"]
+
+    @property
+    def beyond(self) -> float:
+        """`whole`, less the time until the tick that saw the edge, of which at most the sensor's interval counts."""
+        return self.whole - min(self.points["tick begins"], INTERVAL_SECONDS)
+
+    @property
+    def step(self) -> float:
+        """Of the load's step."""
+        return self.points["load's step ends"] - self.points["load's step begins"]
+
+
+def run(bench: Bench) -> Measured:
+    """Minute windows, the shortest there are, while records keep coming; the first window does not count."""
+    windows = bench.pick(5, 2)
+    start = (datetime.now(UTC) + timedelta(seconds=30)).replace(second=0, microsecond=0) + _MINUTE
+    lake = TopicLake(bench.bootstrap, _TOPIC, bench.root / "lake", partial(connect, bench.remote), start=start)
+    found: list[Timeline] = []
+    with _records(bench.bootstrap), _daemon(bench, lake) as instance:
+        for number in range(windows + 1):
+            timeline = _timeline(instance, lake, start + number * _MINUTE)
+            bench.report(f"window {number} of {windows}{'' if number else ' (warm-up)'}: {timeline.whole:.1f} s")
+            found += [timeline] if number else []
+    seconds = {
+        WHOLE: [t.whole for t in found],
+        BEYOND: [t.beyond for t in found],
+        STEP: [t.step for t in found],
+        LOAD: [t.receipt.seconds for t in found],
+    }
+    goals = [
+        Goal(f"{RECORDS_A_MINUTE:,} records, from the edge to four passed checks, beyond the sensor's interval",
+             *_with(5, seconds[BEYOND])),
+        Goal(f"{RECORDS_A_MINUTE:,} records, load with Spark", *_with(1.5, seconds[LOAD])),
+    ]  # fmt: skip
+    return Measured(
+        "small-window",
+        seconds,
+        goals,
+        setting={
+            "records a window": round(statistics.median(t.receipt.rows for t in found)),
+            "bytes a record": VALUE_BYTES,
+            "partitions": PARTITIONS,
+            "sensor interval in seconds": INTERVAL_SECONDS,
+        },
+        more={
+            "seconds after the edge": {
+                name: [round(t.points[name], 3) for t in found] for name in found[0].points
+            }
+        },
+    )  # fmt: skip
+
+
+def _with(bound: float, seconds: list[float]) -> tuple[float, float, bool, str, float]:
+    median, spread = middle(seconds)
+    return median, bound, True, "s", spread
+
+
+@contextmanager
+def _records(bootstrap: str) -> Iterator[None]:
+    """A steady stream into a topic of its own."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(_TOPIC, PARTITIONS, 1)])[_TOPIC].result(30)
+    over = threading.Event()
+
+    def produce() -> None:
+        producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
+        began, sent = time.monotonic(), 0
+        while not over.wait(0.05):
+            due = int((time.monotonic() - began) * RECORDS_A_MINUTE / 60)
+            for number in range(sent, due):
+                producer.produce(_TOPIC, os.urandom(VALUE_BYTES), number.to_bytes(8, "big"), number % PARTITIONS)
+            sent = max(sent, due)
+            producer.poll(0)
+        producer.flush(30)
+
+    thread = threading.Thread(target=produce, name="records")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def _daemon(bench: Bench, lake: TopicLake) -> Iterator[dg.DagsterInstance]:
+    """The daemon on a project of that topic, with the instance settings that the platform ships."""
+    home = home_at(bench.root / "daemon")
+    workspace = write_project(
+        bench.root / "project", lake, sensor_interval_seconds=INTERVAL_SECONDS, deep_audit_running=False
+    )
+    environ = {
+        **service_environment(),
+        "KAFKA_BOOTSTRAP_SERVERS": bench.bootstrap,
+        "SPARK_REMOTE": bench.remote,
+        "LAKE_ROOT": str(lake.root),
+    }
+    try:
+        options = UpOptions(workspace=workspace)
+        platform.start_service("dagster-daemon", home, options, report=bench.report, environ=environ)
+        with dg.DagsterInstance.from_config(str(home.dagster)) as instance:
+            yield instance
+    finally:
+        platform.down(home, report=bench.report)
+
+
+def _timeline(instance: dg.DagsterInstance, lake: TopicLake, start: datetime) -> Timeline:
+    """Wait for the run of the window from `start`, and read what it left. Fails where a check did not pass."""
+    key, edge = key_of(start), (start + _MINUTE).timestamp()
+    run_id = _finished_run(instance, key, start + _MINUTE + _PATIENCE)
+    events = instance.all_logs(run_id)
+    at = {e.dagster_event.event_type_value: e.timestamp for e in events if e.dagster_event is not None}
+    verdicts = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION).records
+    passed = {e.check_name: e.passed for e in map(_evaluation, verdicts)}
+    if passed != dict.fromkeys(CHECKS, True):
+        raise RuntimeError(f"window {key}: {passed or at}")
+    steps = {s.step_key: s for s in instance.get_run_step_stats(run_id)}
+    load, checks = sorted(steps.values(), key=lambda s: s.start_time or 0)
+    receipt = lake.ledger.receipts(lake.declaration.raw_table, [key])[key]
+    times = {
+        **dict(zip(("tick begins", "tick ends"), _tick(instance, run_id), strict=True)),
+        **{name: at[kind] for name, kind in _EVENTS.items()},
+        "process up": next(e.timestamp for e in events if _STARTED in e.message),
+        "load's step begins": load.start_time or 0,
+        "table's commit": _committed(lake, receipt),
+        "load's step ends": load.end_time or 0,
+        "checks' step begins": checks.start_time or 0,
+        "checks end": max(v.timestamp for v in verdicts),
+    }
+    return Timeline({n: t - edge for n, t in sorted(times.items(), key=lambda point: point[1])}, receipt)
+
+
+def _finished_run(instance: dg.DagsterInstance, key: str, until: datetime) -> str:
+    while datetime.now(UTC) < until:
+        for found in instance.get_runs(dg.RunsFilter(tags={PARTITION_NAME_TAG: key})):
+            if found.is_finished:
+                return found.run_id
+        time.sleep(1)
+    raise RuntimeError(f"no run of window {key} alone came to its end")
+
+
+def _evaluation(record: dg.EventLogRecord) -> dg.AssetCheckEvaluation:
+    event = record.event_log_entry.dagster_event
+    assert event is not None
+    return event.asset_check_evaluation_data
+
+
+def _tick(instance: dg.DagsterInstance, run_id: str) -> tuple[float, float]:
+    for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR):
+        for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id):
+            if run_id in tick.run_ids:
+                return tick.timestamp, tick.end_timestamp or tick.timestamp
+    raise RuntimeError(f"no tick asked for run {run_id}")
+
+
+def _committed(lake: TopicLake, receipt: Receipt) -> float:
+    history = DeltaTable(lake.table).history()
+    return next(float(h["timestamp"]) for h in history if h["version"] == receipt.table_version) / 1000
