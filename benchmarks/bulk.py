@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import statistics
 import time
@@ -70,11 +69,11 @@ class Bulk:
         size: int = VALUE_BYTES,
         partitions: int = PARTITIONS,
     ) -> Bulk:
-        """Make a topic and fill it: values of `size` random bytes, keys of 8, no compression, evenly over partitions.
+        """Make a topic and fill it: values of `size` random bytes, hardly two alike, keys of 8, evenly over partitions.
 
         Timestamps are `at`, or the producer's own.
         """
-        timestamp = 0 if at is None else round(at.timestamp() * 1000)
+        stamp = 0 if at is None else round(at.timestamp() * 1000)
         topic = f"bulk-{uuid.uuid4().hex[:8]}"
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
@@ -82,11 +81,13 @@ class Bulk:
             {"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 1 << 20, "enable.idempotence": True,
              "queue.buffering.max.messages": 2_000_000}
         )  # fmt: skip
-        values = [os.urandom(size) for _ in range(1000)]
-        for number, value in zip(range(records), itertools.cycle(values), strict=False):
+        noise = os.urandom((4 << 20) + size)
+        for number in range(records):
+            offset = number * 7_919 % (4 << 20)
+            value = noise[offset : offset + size]
             while True:
                 try:
-                    producer.produce(topic, value, number.to_bytes(8, "big"), number % partitions, timestamp=timestamp)
+                    producer.produce(topic, value, number.to_bytes(8, "big"), number % partitions, timestamp=stamp)
                     break
                 except BufferError:
                     producer.poll(0.1)

@@ -23,6 +23,10 @@ _SETTINGS = {
     "spark.databricks.delta.skipRecordingEmptyCommits": "false",
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.sql.session.timeZone": "UTC",
+    # Spark's first data source API, the default for Kafka, makes a row of objects of each record and takes it apart again.
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
+    # A load writes into one partition. By default its records are sorted by that first, which holds them all in memory.
+    "spark.sql.maxConcurrentOutputFileWriters": "4",
     # The default, INT96, is read as nanoseconds by others, which wrap around in the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
