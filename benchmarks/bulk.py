@@ -190,7 +190,7 @@ class Bulk:
 
 def run(bench: Bench) -> Measured:
     """Throughput of one large window, beside its peers and beside the reads alone."""
-    records, rounds = bench.pick(3_000_000, 300_000), bench.pick(7, 3)
+    records, rounds = bench.pick(3_000_000, 300_000), bench.pick(5, 3)
     bench.report(f"producing {records:,} records")
     scenario = Bulk.produced(bench.bootstrap, connect(bench.remote), bench.root / "bulk", records)
     seconds = alternate(scenario.contenders(), rounds, bench.report)
