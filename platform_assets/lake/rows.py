@@ -71,7 +71,7 @@ def partition_rows(table: Path, key: str, version: int | None = None) -> dict[in
 
 def topic_id_of(table: Path, key: str) -> str:
     """The topic id in the rows of one window. Raises LedgerCorruptError where they name none or several."""
-    dataset = DeltaTable(table).to_pyarrow_dataset()
+    dataset = _dataset(table, key)
     found = pc.unique(dataset.to_table(columns=["topic_id"], filter=pc.field("window") == key)["topic_id"]).to_pylist()
     if len(found) != 1:
         raise LedgerCorruptError(f"the rows of window {key} in {table.name} name topic ids {found}, and not just one")
@@ -130,8 +130,13 @@ def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, npt.NDArray
 
 
 def _offsets(table: Path, key: str, version: int | None) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    dataset = DeltaTable(table, version=version).to_pyarrow_dataset()
+    dataset = _dataset(table, key, version)
     yield from _split(dataset.to_batches(columns=["kafka_partition", "kafka_offset"], filter=pc.field("window") == key))
+
+
+def _dataset(table: Path, key: str, version: int | None = None) -> ds.Dataset:
+    """The files of one window alone: of a table of many windows, those of the others are not even looked at."""
+    return DeltaTable(table, version=version).to_pyarrow_dataset(file_pruning_predicate=[("window", "=", key)])
 
 
 def _split(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
