@@ -45,18 +45,23 @@ class Commit:
     are the versions of application transactions by their ids.
     """
 
-    version: int
+    anchor: Anchor
     adds: tuple[DataFile, ...]
     removes: tuple[str, ...]
     rearranges: bool
     user_metadata: str | None
     transactions: Mapping[str, int]
 
+    @property
+    def version(self) -> int:
+        """The table's version that it made."""
+        return self.anchor.version
+
 
 def anchor(table: Path, version: int) -> Anchor | None:
     """The commit of this version, to look for what comes after it; None where its file is gone."""
     content = _read(table, version)
-    return None if content is None else Anchor(version, _digest(content))
+    return None if content is None else _anchor(version, content)
 
 
 def newest_version(table: Path, at_least: int | None = None) -> int | None:
@@ -115,7 +120,14 @@ def _parsed(version: int, content: bytes) -> Commit:
             user_metadata = info.get("userMetadata")
         elif (txn := action.get("txn")) is not None:
             transactions[txn["appId"]] = txn["version"]
-    return Commit(version, tuple(adds), tuple(removes), bool(changes) and not any(changes), user_metadata, transactions)
+    return Commit(
+        _anchor(version, content),
+        tuple(adds),
+        tuple(removes),
+        bool(changes) and not any(changes),
+        user_metadata,
+        transactions,
+    )
 
 
 def _checkpoint(table: Path) -> int | None:
@@ -137,5 +149,5 @@ def _read(table: Path, version: int) -> bytes | None:
         return None
 
 
-def _digest(content: bytes) -> str:
-    return sha256(content).hexdigest()[:32]
+def _anchor(version: int, content: bytes) -> Anchor:
+    return Anchor(version, sha256(content).hexdigest()[:32])

@@ -3,8 +3,8 @@ is recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -61,19 +61,18 @@ class NewestCuts:
             at = deltalog.newest_anchor(self._path)
             self._seen = None if at is None else _Seen(at)
         elif commits:
-            at = deltalog.anchor(self._path, commits[-1].version)
-            self._seen = None if at is None else _advanced(replace(seen, at=at), commits)
+            self._seen = _advanced(seen, commits)
         return self._seen
 
 
-def _advanced(seen: _Seen, commits: Iterable[Commit]) -> _Seen:
+def _advanced(seen: _Seen, commits: Sequence[Commit]) -> _Seen:
     versions, cuts = dict(seen.versions), dict(seen.cuts)
     for commit in commits:
         versions |= commit.transactions
         recorded = commit.transactions and not commit.removes
         if (commit.adds or commit.removes) and not (recorded or commit.rearranges):
             cuts.clear()
-    return replace(seen, versions=versions, cuts=cuts)
+    return _Seen(commits[-1].anchor, versions, cuts)
 
 
 @lru_cache(maxsize=64)

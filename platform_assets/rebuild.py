@@ -71,9 +71,7 @@ def newest_loads(table: Path) -> list[LoadCommit]:
     """The newest load of each window that the table's log still has, in order of the windows."""
     if not tablelog.exists(table):
         return []
-    newest: dict[str, LoadCommit] = {}
-    for load in tablelog.load_commits(table):
-        newest.setdefault(load.metadata.window.key, load)
+    newest = tablelog.newest_loads(table)
     return [newest[key] for key in sorted(newest)]
 
 

@@ -13,8 +13,8 @@ from typing import Final
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Finding, Verdict, counted
+from platform_assets.checks.older import holes_total
 from platform_assets.checks.proving import (
-    holes_total,
     name_differences,
     open_windows,
     prove_by_evidence,

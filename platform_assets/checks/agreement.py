@@ -52,7 +52,7 @@ def evaluate(e: Evaluation) -> Verdict:
     receipts = {} if facts.entries is None else {r.window.key: r for r in receipts_in(facts.entries)}
     reported = e.orchestration.reported(None if older.until is None else sorted({*receipts, *facts.windows}))
     # A window that is being loaded may be ahead in one of the three for a moment.
-    busy = facts.in_flight | set(e.orchestration.in_flight([*facts.windows]))
+    busy = facts.in_flight | set(e.orchestration.in_flight(list(facts.windows)))
     return verdict(Accounts(facts, receipts, commits, since, version, reported, frozenset(busy)))
 
 
@@ -60,13 +60,10 @@ def _newest_loads(e: Evaluation, facts: Facts) -> tuple[dict[str, LoadCommit], i
     """The newest load of each window among the newest commits, the oldest version looked at, and the newest one."""
     if facts.baseline is not None:
         return dict(facts.baseline.loads), facts.baseline.since, facts.baseline.table.version
-    commits: dict[str, LoadCommit] = {}
     if not tablelog.exists(e.table):
-        return commits, -1, -1
+        return {}, -1, -1
     version = tablelog.version(e.table)
-    for commit in tablelog.load_commits(e.table, NEWEST_COMMITS):
-        commits.setdefault(commit.metadata.window.key, commit)
-    return commits, max(version - NEWEST_COMMITS + 1, 0), version
+    return tablelog.newest_loads(e.table, NEWEST_COMMITS), max(version - NEWEST_COMMITS + 1, 0), version
 
 
 def verdict(a: Accounts) -> Verdict:

@@ -95,9 +95,7 @@ def taken(lake_root: Path, topic: str, recent: int) -> Baseline | None:
     actions = tablelog.file_actions(path, table.version)
     columns = (actions[name].to_pylist() for name in ("partition.window", "path", "size_bytes", "num_records"))
     files = {file.path: file for file in map(File, *columns)}
-    loads: dict[str, LoadCommit] = {}
-    for load in tablelog.load_commits(path, recent):
-        loads.setdefault(load.metadata.window.key, replace(load, adds=None))
+    loads = {key: replace(load, adds=None) for key, load in tablelog.newest_loads(path, recent).items()}
     return Baseline(Older(), cuts, commits, table, files, loads, max(table.version - recent + 1, 0))
 
 
@@ -134,8 +132,7 @@ def followed(known: Baseline, table: Path) -> Baseline | None:
         load = tablelog.load_in(commit)
         if load is not None:
             loads[load.metadata.window.key] = replace(load, adds=None)
-    newest = deltalog.anchor(table, commits[-1].version)
-    return None if newest is None else replace(known, table=newest, files=files, loads=loads)
+    return replace(known, table=commits[-1].anchor, files=files, loads=loads)
 
 
 def remember(lake_root: Path, topic: str, baseline: Baseline) -> None:
@@ -162,7 +159,7 @@ def _undisturbed(log: Path, seen: Anchor, partition: tuple[str, str], column: st
     commits = deltalog.commits_after(log, seen)
     if commits is None or any(_disturbs(c, partition, column, until) for c in commits):
         return None
-    return deltalog.anchor(log, commits[-1].version) if commits else seen
+    return commits[-1].anchor if commits else seen
 
 
 def _disturbs(commit: Commit, partition: tuple[str, str], column: str, until: datetime) -> bool:

@@ -181,7 +181,8 @@ def _collected(lake_root: Path, topic: str, ledger: Ledger, known: Orchestration
     changed = [
         k
         for k in sorted(set(files) | set(recorded))
-        if k not in recorded or not _as_recorded(files.get(k, tablelog.NO_FILES), recorded[k])
+        if k not in recorded
+        or not files.get(k, tablelog.NO_FILES).are(recorded[k].files_digest, recorded[k].total_rows)
     ]
     changed = [k for k in changed if k not in in_flight]
     # Rows of a window that is being loaded just now are not yet the ledger's.
@@ -204,11 +205,6 @@ def _from(until: datetime | None, entries: pa.Table, column: str) -> pa.Table:
 
 def _within(by_window: Mapping[str, T], span: Span) -> dict[str, T]:
     return {key: value for key, value in by_window.items() if key in span}
-
-
-def _as_recorded(files: WindowFiles, recorded: Recorded) -> bool:
-    """Whether the files are those of the receipt, and hold as many rows as it claims, as far as statistics tell."""
-    return files.digest == recorded.files_digest and files.rows in (None, recorded.total_rows)
 
 
 def _recorded(entries: pa.Table) -> dict[str, Recorded]:

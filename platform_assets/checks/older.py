@@ -7,7 +7,7 @@ table of many. Where anything at all is out of the ordinary, nothing is taken fo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.lake import tablelog
-from platform_assets.windows import key_of
 
 RECENT: Final = 60
 """The newest windows, which are always looked at one by one."""
@@ -39,21 +38,14 @@ class Older:
     offsets: int = 0
     holes: Mapping[str, int] = field(default_factory=dict)
 
-    def holds(self, key: str) -> bool:
-        """Whether a window with this key would be one of them."""
-        return self.until is not None and key < key_of(self.until)
-
     def __add__(self, next_ones: Older) -> Older:
         """These and those that follow on them."""
-        holes = dict(self.holes)
-        for kind, number in next_ones.holes.items():
-            holes[kind] = holes.get(kind, 0) + number
         return Older(
             next_ones.until or self.until,
             self.windows + next_ones.windows,
             self.rows + next_ones.rows,
             self.offsets + next_ones.offsets,
-            holes,
+            holes_total([self.holes, next_ones.holes]),
         )
 
 
@@ -142,18 +134,23 @@ def _as_recorded(held: pa.Table, files: pa.Table, keys: list[str], partitions: i
         return False
     digests = held["files_digest"].to_pylist()[::partitions]
     rows = _numbers(held["rows"]).reshape(-1, partitions).sum(axis=1).tolist()
-    for key, digest, number in zip(keys, digests, rows, strict=True):
-        known = found.get(key, tablelog.NO_FILES)
-        if known.digest != digest or known.rows not in (None, number):
-            return False
-    return True
+    return all(
+        found.get(key, tablelog.NO_FILES).are(digest, number)
+        for key, digest, number in zip(keys, digests, rows, strict=True)
+    )
 
 
 def _holes(texts: pa.ChunkedArray) -> dict[str, int]:
+    entries = pc.value_counts(texts).to_pylist()
+    return holes_total({kind: n * e["counts"] for kind, n in json.loads(e["values"]).items()} for e in entries)
+
+
+def holes_total(by_window: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Offsets without a row by kind, of all windows together."""
     total: dict[str, int] = {}
-    for entry in pc.value_counts(texts).to_pylist():
-        for kind, number in json.loads(entry["values"]).items():
-            total[kind] = total.get(kind, 0) + number * entry["counts"]
+    for holes in by_window:
+        for kind, number in holes.items():
+            total[kind] = total.get(kind, 0) + number
     return total
 
 

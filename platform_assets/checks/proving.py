@@ -273,12 +273,3 @@ def _undecided(receipt: Receipt, reason: str, remedy: str) -> Finding:
 
 def _last_proof(receipt: Receipt) -> datetime:
     return receipt.proved_at or datetime.min.replace(tzinfo=UTC)
-
-
-def holes_total(by_window: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Offsets without a row by kind, of all windows together."""
-    total: dict[str, int] = {}
-    for holes in by_window:
-        for kind, number in holes.items():
-            total[kind] = total.get(kind, 0) + number
-    return total

@@ -11,6 +11,7 @@ from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Verdict
 from platform_assets.checks.strip import strip_of
 from platform_assets.checks.worst import WorstWindow, remedies, worst_windows
+from platform_assets.names import raw_key
 
 ANOMALIES: Final = "anomalies"
 """The worst windows. The UI sorts by key, and this is to come first."""
@@ -21,8 +22,8 @@ REMEDY: Final = "remedy"
 _MOST: Final = 20
 
 
-def result(verdict: Verdict, facts: Facts, asset: dg.AssetKey | None = None) -> dg.AssetCheckResult:
-    """The check's result on `asset`: an ERROR, which blocks, unless all that was found is work not asked for or not decided."""
+def result(verdict: Verdict, facts: Facts) -> dg.AssetCheckResult:
+    """The check's result: an ERROR, which blocks, unless all that was found is work not asked for or not decided."""
     worst = worst_windows(verdict.findings)
     values: dict[str, Any] = {**dict(verdict.figures), FINDINGS: len(verdict.findings)}
     if worst:
@@ -32,7 +33,7 @@ def result(verdict: Verdict, facts: Facts, asset: dg.AssetKey | None = None) -> 
             values[NOT_LISTED] = left
         values[REMEDY] = _numbered([str(r) for r in remedies(worst)])
     return dg.AssetCheckResult(
-        asset_key=asset,
+        asset_key=raw_key(facts.topic),
         check_name=verdict.check,
         passed=verdict.passed,
         severity=dg.AssetCheckSeverity.ERROR if verdict.alarming else dg.AssetCheckSeverity.WARN,

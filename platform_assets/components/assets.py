@@ -138,7 +138,7 @@ def _checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
         wanted = {key.name for key in context.selected_asset_check_keys}
         for check in CHECKS.values():
             if check.name in wanted:
-                yield report.result(check.evaluate(evaluation), evaluation.facts(), raw_key(topic))
+                yield report.result(check.evaluate(evaluation), evaluation.facts())
 
     return _evaluate_all
 
@@ -153,7 +153,7 @@ def _deep_audit_check(declaration: TopicDeclaration, budget: float) -> dg.AssetC
         keys = (w.key for w in Ledger(lake.path()).windows(topic))
         windows = runs.windows_of(context.run, raw_key(topic), keys)
         evaluation = _evaluation(context, declaration, kafka, lake, spark, budget=budget, windows=windows, whole=True)
-        yield report.result(DEEP_AUDIT.evaluate(evaluation), evaluation.facts(), raw_key(topic))
+        yield report.result(DEEP_AUDIT.evaluate(evaluation), evaluation.facts())
 
     return _evaluate
 

@@ -116,6 +116,10 @@ class WindowFiles:
     rows: int | None
     digest: str
 
+    def are(self, digest: str, rows: int) -> bool:
+        """Whether they are the files with this digest, and hold this many rows as far as statistics tell."""
+        return self.digest == digest and self.rows in (None, rows)
+
 
 def exists(path: Path) -> bool:
     """Whether there is a Delta table at `path`."""
@@ -139,6 +143,14 @@ def load_commits(path: Path, limit: int | None = None) -> Iterator[LoadCommit]:
             return
         if (load := load_in(commit)) is not None:
             yield load
+
+
+def newest_loads(path: Path, limit: int | None = None) -> dict[str, LoadCommit]:
+    """The newest load of each window, by key, among the newest `limit` commits of the table; the newest one first."""
+    found: dict[str, LoadCommit] = {}
+    for load in load_commits(path, limit):
+        found.setdefault(load.metadata.window.key, load)
+    return found
 
 
 def load_in(commit: deltalog.Commit) -> LoadCommit | None:
@@ -186,9 +198,9 @@ class Horizon:
             newest = max(file_actions(self._path)["partition.window"].to_pylist(), default="")
         else:
             at, newest = self._seen
-            if commits:
-                at = deltalog.anchor(self._path, commits[-1].version)
-                newest = max([newest, *(add.partition.get("window") or "" for c in commits for add in c.adds)])
+            for commit in commits:
+                at = commit.anchor
+                newest = max([newest, *(add.partition.get("window") or "" for add in commit.adds)])
         self._seen = None if at is None else (at, newest)
         return newest
 
@@ -250,12 +262,11 @@ def window_files(actions: pa.Table) -> dict[str, WindowFiles]:
 
 def files_of(path: Path, key: str, version: int | None = None) -> WindowFiles:
     """The data files of one window; none of them where it has no rows."""
-    actions = file_actions(path, version)
-    return window_files(actions.filter(pc.equal(actions["partition.window"], key))).get(key, NO_FILES)
+    return files_at(path, key, version)[0]
 
 
-def files_at(path: Path, key: str, version: int) -> tuple[WindowFiles, list[dict[str, Any]]]:
-    """The data files of one window at a version, and the statistics of each."""
+def files_at(path: Path, key: str, version: int | None = None) -> tuple[WindowFiles, list[dict[str, Any]]]:
+    """The data files of one window at a version, the newest by default, and the statistics of each."""
     actions = file_actions(path, version)
     of_window = actions.filter(pc.equal(actions["partition.window"], key))
     return window_files(of_window).get(key, NO_FILES), of_window.to_pylist()
