@@ -535,3 +535,23 @@ def test_newest_edges_follow_what_others_record_and_a_ledger_put_back(tmp_path: 
     assert ledger.newest_edges(["t", "u"]) == {}
     shutil.copytree(tmp_path / "backup", tmp_path / "_ledger")
     assert ledger.newest_edges(["t", "u"]) == {"t": edge(1)}
+
+
+def test_a_newest_cut_that_somebody_edits_is_not_told_from_memory(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.create()
+    assert ledger.record_cuts(hourly("t", [{0: 3}, {0: 5}]), None)
+    known = ledger.newest_cut("t")
+    assert known is not None
+    assert known.cut.offsets == {0: 5}
+    table = DeltaTable(tmp_path / "_ledger" / "cuts")
+    table.update(updates={"offset": "4"}, predicate='"offset" = 5')
+    edited = ledger.newest_cut("t")
+    assert edited is not None
+    assert edited.cut.offsets == {0: 4}
+    # The next one is held against what the ledger has now.
+    with pytest.raises(LedgerCorruptError):
+        ledger.record_cuts([cut("t", edge(2), {0: 3})], edge(1))
+    table.delete('"offset" = 4')
+    with pytest.raises(LedgerCorruptError):
+        ledger.newest_cut("t")

@@ -193,10 +193,23 @@ def _collected(lake_root: Path, topic: str, ledger: Ledger, known: Orchestration
             touched[key] = rows.offsets_of(path, key)
         except FileNotFoundError as e:
             unreadable[key] = f"{e.strerror}: {e.filename}" if e.filename else str(e)
+    if past.windows and _reach_before(touched, windows):
+        # An older window may hold these offsets too, and only a look at it says which.
+        return _collected(lake_root, topic, ledger, known, None)
     return Facts(
         topic, table, windows, recorded, files, waiting, unasked, touched, unreadable, frozenset(in_flight), past, base,
         entries,
     )  # fmt: skip
+
+
+def _reach_before(touched: Mapping[str, Mapping[int, _INT]], windows: Mapping[str, TopicRanges]) -> bool:
+    """Whether a window that was read has offsets from before all of `windows`, which are in order."""
+    first = next(iter(windows.values()), TopicRanges()).by_partition
+    return any(
+        len(offsets) and (partition not in first or offsets[0] < first[partition].start)
+        for by_partition in touched.values()
+        for partition, offsets in by_partition.items()
+    )
 
 
 def _from(until: datetime | None, entries: pa.Table, column: str) -> pa.Table:

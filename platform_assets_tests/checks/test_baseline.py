@@ -19,6 +19,7 @@ from platform_assets.checks.findings import Verdict
 from platform_assets.lake import tablelog
 from platform_assets.ledger import Ledger
 from platform_assets.ledger_entries import SealedWindow
+from platform_assets.offsets import OffsetRange
 from platform_assets_tests.samples import append, cut, edge, loaded, recorded, rows
 
 TOPIC = "clicks"
@@ -133,9 +134,13 @@ def edit_a_receipt(root: Path, windows: list[SealedWindow]) -> None:
     )
 
 
+def delete_a_receipt(root: Path, windows: list[SealedWindow]) -> None:
+    DeltaTable(root / "_ledger" / "commits").delete(f"\"window\" = '{windows[2].key}'")
+
+
 def record_a_receipt(root: Path, windows: list[SealedWindow]) -> None:
-    known = Ledger(root).receipts(f"raw/{TOPIC}", [windows[2].key])[windows[2].key]
-    Ledger(root).record_receipts([replace(known, holes=None)])
+    known = Ledger(root).receipts(f"raw/{TOPIC}", [windows[2].key]).values()
+    Ledger(root).record_receipts([replace(receipt, holes=None) for receipt in known])
 
 
 def edit_a_cut(root: Path, windows: list[SealedWindow]) -> None:
@@ -165,7 +170,7 @@ def lose_the_ledgers_newest_commits(root: Path, windows: list[SealedWindow]) -> 
 @pytest.mark.parametrize(
     "harm",
     [
-        delete_rows, delete_a_window, append_rows, append_before_all, rearrange, edit_a_receipt, record_a_receipt,
+        delete_rows, delete_a_window, append_rows, append_before_all, rearrange, edit_a_receipt, delete_a_receipt, record_a_receipt,
         edit_a_cut, append_a_cut, put_another_table_in_its_place, lose_the_ledgers_newest_commits,
     ],
 )  # fmt: skip
@@ -200,11 +205,19 @@ def test_another_topics_entries_change_nothing(tmp_path: Path) -> None:
     assert baseline.recall(tmp_path, TOPIC) is not None
 
 
+def test_a_recent_window_with_rows_of_an_older_one_names_both(tmp_path: Path, lake: list[SealedWindow]) -> None:
+    append(tmp_path, TOPIC, rows(lake[-1].key, {0: [7]}))
+    assert baseline.recall(tmp_path, TOPIC) is not None
+    (found,) = no_duplicates.check(facts(tmp_path)).findings
+    assert (found.window, found.ranges) == (lake[-1].key, (OffsetRange(7, 8),))
+    assert lake[2].key in found.detail
+
+
 def test_any_history_is_told_as_if_nothing_were_remembered(
     tmp_path: Path, lake: list[SealedWindow], rng: random.Random
 ) -> None:
     windows = list(lake)
-    actions = [delete_rows, append_rows, edit_a_receipt, record_a_receipt]
+    actions = [delete_rows, append_rows, edit_a_receipt, delete_a_receipt, record_a_receipt]
     for _ in range(12):
         if rng.random() < 0.7:
             windows.append(load_next(tmp_path, len(windows)))
