@@ -12,12 +12,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import dagster as dg
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import made_lake
+from benchmarks.producing import Sent, create, produce
 from benchmarks.rounds import ratio
-from benchmarks.scenario import Bench, Goal, Measured
+from benchmarks.scenario import Bench, Measured, at_most
 from platform_assets import metadata, runs, status
 from platform_assets.checks import report
 from platform_assets.checks.evaluation import Evaluation
@@ -48,8 +47,7 @@ class Grown:
     topic: str = field(default_factory=lambda: f"many-{uuid.uuid4().hex[:8]}")
 
     def __post_init__(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bench.bootstrap})
-        admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result(30)
+        create(self.bench.bootstrap, [self.topic], PARTITIONS)
         self._produce(self.windows * PARTITIONS)
         self.root = self.bench.root / f"lake-{self.windows}"
         self.declaration = TopicDeclaration(self.topic, "0 * * * *", START)
@@ -118,13 +116,8 @@ class Grown:
         return self.ledger.windows(self.topic, start=edge(self.next))[0].key
 
     def _produce(self, records: int) -> None:
-        producer = Producer({"bootstrap.servers": self.bench.bootstrap, "linger.ms": 20, "enable.idempotence": True})
-        for number in range(records):
-            producer.produce(self.topic, b"%08d" % number, partition=number % PARTITIONS)
-            if number % 10_000 == 0:
-                producer.flush(60)
-        if producer.flush(60):
-            raise RuntimeError("the broker did not take all records")
+        numbers = range(records)
+        produce(self.bench.bootstrap, (Sent(self.topic, n % PARTITIONS, b"%08d" % n) for n in numbers))
 
     def _report_windows(self) -> None:
         """What Dagster has on record of the windows so far, of the newest ones at least."""
@@ -168,11 +161,9 @@ def run(bench: Bench) -> Measured:
     for step in STEPS:
         base = seconds[f"{step}, window {sizes[0] + 1:,}"]
         for n in sizes[1:]:
-            found, spread = ratio(seconds[f"{step}, window {n + 1:,}"], base)
+            what = f"{step} of window {n + 1:,} over window {sizes[0] + 1:,}"
             bound = 1.1 if n <= 10_000 else 1.3
-            goals.append(
-                Goal(f"{step} of window {n + 1:,} over window {sizes[0] + 1:,}", found, bound, True, "×", spread)
-            )
+            goals.append(at_most(what, bound, ratio(seconds[f"{step}, window {n + 1:,}"], base)))
     medians = {name: round(statistics.median(s), 4) for name, s in seconds.items()}
     setting = {"partitions": PARTITIONS, "records a window": RECORDS, "windows that Dagster has on record": _REPORTED}
     return Measured("many-windows", seconds, goals, setting=setting, more={"medians": medians})

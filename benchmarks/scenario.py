@@ -50,6 +50,16 @@ class Goal:
         return f"{self.what}: {self.value:,.2f} {self.unit}{around} (goal {sign} {self.bound:g} {self.unit})"
 
 
+def at_least(what: str, bound: float, found: tuple[float, float | None], unit: str = "×") -> Goal:
+    """A goal for a figure and its spread, as `rounds.middle` and `rounds.ratio` give them."""
+    return Goal(what, found[0], bound, False, unit, found[1])
+
+
+def at_most(what: str, bound: float, found: tuple[float, float | None], unit: str = "×") -> Goal:
+    """The same, bounded from above."""
+    return Goal(what, found[0], bound, True, unit, found[1])
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What one scenario measured: `rounds` by contender, in `unit`, warm-up left out, and what follows from them.

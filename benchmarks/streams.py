@@ -11,9 +11,8 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from confluent_kafka.admin import AdminClient, NewTopic
-
 from benchmarks.dagster_runs import WindowRuns
+from benchmarks.producing import create
 from benchmarks.scenario import Bench, Goal, Measured
 from infra.home import CHECKOUT
 from platform_assets.declaration import TopicDeclaration
@@ -34,9 +33,7 @@ def run(bench: Bench) -> Measured:
     """Every minute a window closes; a run of Dagster's loads it while the next one is being produced."""
     minutes = bench.pick(10, 2)
     topic = f"streams-{uuid.uuid4().hex[:8]}"
-    AdminClient({"bootstrap.servers": bench.bootstrap}).create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(
-        30
-    )
+    create(bench.bootstrap, [topic], PARTITIONS)
     cluster = Cluster.connect(ClientSettings(bench.bootstrap))
     state = cluster.topic(topic)
     first = datetime.now(UTC).replace(second=0, microsecond=0) + MINUTE

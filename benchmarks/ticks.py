@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import Final
 
 import dagster as dg
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import made_lake
-from benchmarks.scenario import Bench, Goal, Measured
+from benchmarks.producing import Sent, create, produce
+from benchmarks.rounds import middle
+from benchmarks.scenario import Bench, Measured, at_most
 from platform_assets.declaration import TopicDeclaration
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
@@ -32,6 +32,8 @@ def run(bench: Bench) -> Measured:
     rounds = bench.pick(3, 2)
     stem = uuid.uuid4().hex[:6]
     names = [f"ticks-{stem}-{n:03}" for n in range(topics)]
+    create(bench.bootstrap, names, partitions)
+    # Partitions hold as many records as the lakes have windows.
     _produce(bench, names, partitions, windows)
     cluster = Cluster.connect(ClientSettings(bench.bootstrap))
     root = bench.root / "ticks"
@@ -49,7 +51,7 @@ def run(bench: Bench) -> Measured:
                 sealed = number + (what == SEALING)
                 now = edge(windows + sealed) + timedelta(seconds=1)
                 if what == SEALING:
-                    _fill(bench, names, partitions)
+                    _produce(bench, names, partitions, 1)
                 began = time.perf_counter()
                 asked = 0
                 for d in declared:
@@ -64,46 +66,14 @@ def run(bench: Bench) -> Measured:
                     seconds[what].append(took)
                 bench.report(f"round {number} of {rounds}: {what}: {took:.2f} s")
     shutil.rmtree(root)
-    goals = [
-        Goal(what, sorted(seconds[what])[len(seconds[what]) // 2], bound, True, "s")
-        for what, bound in ((NOTHING, 1.0), (SEALING, 5.0))
-    ]
+    goals = [at_most(what, bound, middle(seconds[what]), "s") for what, bound in ((NOTHING, 1.0), (SEALING, 5.0))]
     setting = {"topics": topics, "partitions": partitions, "windows": windows}
     return Measured("ticks", seconds, goals, setting=setting)
 
 
-def _produce(bench: Bench, names: list[str], partitions: int, windows: int) -> None:
-    """Topics whose partitions hold as many records as the lakes have windows."""
-    admin = AdminClient({"bootstrap.servers": bench.bootstrap})
-    for at in range(0, len(names), 10):
-        some = names[at : at + 10]
-        for created in admin.create_topics([NewTopic(n, partitions, 1) for n in some]).values():
-            created.result(120)
-    producer = Producer({"bootstrap.servers": bench.bootstrap, "linger.ms": 50, "compression.type": "lz4"})
-    began = time.monotonic()
+def _produce(bench: Bench, names: list[str], partitions: int, records: int) -> None:
+    """As many records into each partition of each topic."""
     for number, name in enumerate(names, 1):
-        for partition in range(partitions):
-            for _ in range(windows):
-                _send(producer, name, partition)
-        if number % 10 == 0:
-            bench.report(f"{number} of {len(names)} topics filled, {time.monotonic() - began:.0f} s")
-    if producer.flush(120):
-        raise RuntimeError("the broker did not take all records")
-
-
-def _fill(bench: Bench, names: list[str], partitions: int) -> None:
-    producer = Producer({"bootstrap.servers": bench.bootstrap, "linger.ms": 50})
-    for name in names:
-        for partition in range(partitions):
-            _send(producer, name, partition)
-    if producer.flush(120):
-        raise RuntimeError("the broker did not take all records")
-
-
-def _send(producer: Producer, topic: str, partition: int) -> None:
-    while True:
-        try:
-            producer.produce(topic, b"x", partition=partition)
-            return
-        except BufferError:
-            producer.poll(0.1)
+        produce(bench.bootstrap, (Sent(name, p, b"x") for p in range(partitions) for _ in range(records)))
+        if records > 1 and number % 10 == 0:
+            bench.report(f"{number} of {len(names)} topics filled")
