@@ -32,7 +32,12 @@ def run(bench: Bench) -> Measured:
         contenders[f"{count} partitions"] = Bulk.produced(
             bench.bootstrap, session, bench.root / f"partitions-{count}", records, partitions=count
         )
-    seconds = alternate({name: bulk.load for name, bulk in contenders.items()}, rounds, bench.report)
+
+    def clear() -> None:
+        for bulk in contenders.values():
+            bulk.clear()
+
+    seconds = alternate({name: bulk.load for name, bulk in contenders.items()}, rounds, bench.report, clear)
     medians = {name: statistics.median(s) for name, s in seconds.items()}
     curves = {
         "MB/s by bytes a record": {size: round(total / 1e6 / medians[f"{size:,} bytes a record"], 2) for size in sizes},

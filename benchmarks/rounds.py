@@ -8,15 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 def alternate(
-    contenders: Mapping[str, Callable[[], object]], rounds: int, report: Callable[[str], None]
+    contenders: Mapping[str, Callable[[], object]],
+    rounds: int,
+    report: Callable[[str], None],
+    clear: Callable[[], object] = lambda: None,
 ) -> dict[str, tuple[float, ...]]:
-    """Seconds of each contender's `rounds` runs, one after the other in each round, after a round that does not count."""
+    """Seconds of each contender's `rounds` runs, one after the other in each round, after a round that does not count.
+
+    `clear` is called after each run and not timed.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
         for name, run in contenders.items():
             began = time.perf_counter()
             run()
             took = time.perf_counter() - began
+            clear()
             if number:
                 seconds[name].append(took)
             report(f"round {number} of {rounds}{'' if number else ' (warm-up)'}: {name} {took:.2f} s")

@@ -80,7 +80,7 @@ def run(bench: Bench) -> Measured:
     with ExitStack() as stack:
         made = [instance_in(stack, bench.root / f"whole-{number}") for number in range(rounds + 1)]
         runs = Runs(bulk, bench.remote, start, iter(made), [])
-        seconds = alternate({RUN: runs.load, BARE: bulk.load_bare}, rounds, bench.report)
+        seconds = alternate({RUN: runs.load, BARE: bulk.load_bare}, rounds, bench.report, bulk.clear)
     counted = runs.divided[1:]
     return Measured(
         "whole-window",

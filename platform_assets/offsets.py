@@ -254,7 +254,7 @@ def offsets_digest(partition: int, offsets: npt.NDArray[np.int64]) -> Digest:
     return Digest.from_halves(len(offsets), high, low)
 
 
-def dense_digest(ranges: TopicRanges, chunk: int = 1 << 20) -> Digest:
+def dense_digest(ranges: TopicRanges, chunk: int = 1 << 16) -> Digest:
     """The digest that `ranges` have when every offset in them holds a record; memory is flat, `chunk` offsets a step.
 
     Comparing it with the digest of the loaded rows proves that the window is dense and free of duplicates, which
