@@ -51,8 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told.print(f"{name}: done in {time.monotonic() - began:.0f} s")
         show(found[name], printed)
         _write(path, found)
-    plots.draw(json.loads(path.read_text()), path.with_suffix(".svg"))
-    print(f"every round: {path}\nplot: {path.with_suffix('.svg')}")
+    document, curves = json.loads(path.read_text()), path.with_name(f"{path.stem}-curves.svg")
+    plots.draw(document, path.with_suffix(".svg"))
+    plots.draw_curves(document, curves)
+    print(f"every round: {path}\nplots: {path.with_suffix('.svg')}, {curves}")
     return 0
 
 

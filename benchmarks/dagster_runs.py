@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import dagster as dg
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
 from platform_assets.checks.registry import CHECKS
 from platform_assets.declaration import TopicDeclaration
@@ -28,10 +29,18 @@ class WindowRuns:
 
     def load(self, key: str) -> None:
         """Load a window; raises RuntimeError where the run failed or one of the four checks did not pass."""
-        result = self._job.execute_in_process(QUIET, self._instance, partition_key=key)
-        verdicts = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
-        if not result.success or verdicts != dict.fromkeys(CHECKS, True):
-            raise RuntimeError(f"the run of window {key} did not come to its end with all checks passed: {verdicts}")
+        _passed(self._job.execute_in_process(QUIET, self._instance, partition_key=key), key)
+
+    def load_range(self, first: str, last: str) -> None:
+        """The same of all windows from `first` to `last` in one run, as a backlog is loaded."""
+        tags = {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
+        _passed(self._job.execute_in_process(QUIET, self._instance, tags=tags), f"{first}..{last}")
+
+
+def _passed(result: dg.ExecuteInProcessResult, windows: str) -> None:
+    verdicts = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
+    if not result.success or verdicts != dict.fromkeys(CHECKS, True):
+        raise RuntimeError(f"the run of {windows} did not come to its end with all checks passed: {verdicts}")
 
 
 def instance_in(stack: ExitStack, folder: Path) -> tuple[Path, dg.DagsterInstance]:

@@ -33,3 +33,39 @@ def draw(document: dict[str, Any], path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path)
     plt.close(figure)
+
+
+def draw_curves(document: dict[str, Any], path: Path) -> None:
+    """Write an SVG: how costs bend with sizes, a panel for each curve that the scenarios measured."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    curves = {
+        title: {float(size): value for size, value in points.items()}
+        for s in document["scenarios"].values()
+        for title, points in s.get("more", {}).get("curves", {}).items()
+    }
+    if not curves:
+        return
+    columns = 2
+    rows = -(-len(curves) // columns)
+    figure, grid = plt.subplots(rows, columns, figsize=(10, 2.7 * rows), squeeze=False)
+    for axes, (title, points) in zip(grid.flat, curves.items(), strict=False):
+        axes.plot(list(points), list(points.values()), marker="o", color=_PLAIN, linewidth=1.5)
+        for size, value in points.items():
+            axes.annotate(
+                f"{value:,.4g}", (size, value), textcoords="offset points", xytext=(0, 6), fontsize=7, ha="center"
+            )
+        axes.set_xscale("log")
+        axes.set_xticks(list(points), [f"{size:,.0f}" for size in points], fontsize=7)
+        axes.minorticks_off()
+        axes.set_ylim(0, max(points.values()) * 1.25)
+        axes.tick_params(axis="y", labelsize=7)
+        axes.set_title(title, fontsize=8)
+    for axes in list(grid.flat)[len(curves) :]:
+        axes.set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from benchmarks import bulk, code_location, curves, many_windows, memory, small_window, streams, ticks, whole_window
+from benchmarks import (
+    bulk,
+    code_location,
+    curves,
+    growth,
+    many_windows,
+    memory,
+    small_window,
+    streams,
+    ticks,
+    whole_window,
+)
 from benchmarks.scenario import Bench, Measured
 
 SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
@@ -15,6 +26,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "small-window": small_window.run,
     "whole-window": whole_window.run,
     "curves": curves.run,
+    "growth": growth.run,
     "memory": memory.run,
     "streams": streams.run,
 }

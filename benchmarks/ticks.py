@@ -6,7 +6,9 @@ import shutil
 import tempfile
 import time
 import uuid
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 import dagster as dg
@@ -24,6 +26,7 @@ from platform_assets_tests.samples import START, edge
 
 NOTHING: Final = "all topics, nothing to seal"
 SEALING: Final = "all topics, a window to seal in each"
+_COUNTS: Final = (1, 10, 30, 100)
 
 
 def run(bench: Bench) -> Measured:
@@ -37,15 +40,18 @@ def run(bench: Bench) -> Measured:
     _produce(bench, names, partitions, windows)
     cluster = Cluster.connect(ClientSettings(bench.bootstrap))
     root = bench.root / "ticks"
-    began = time.monotonic()
-    for number, name in enumerate(names, 1):
-        made_lake.make(root, name, windows, partitions, cluster.topic(name).topic_id, one_by_one=2)
-        if number % 10 == 0:
-            bench.report(f"{number} of {topics} tables made, {time.monotonic() - began:.0f} s")
     declared = [TopicDeclaration(name, "0 * * * *", START) for name in names]
     cursors = dict.fromkeys(names, cursor_at(edge(windows)))
     seconds: dict[str, list[float]] = {NOTHING: [], SEALING: []}
+    idle: dict[int, float] = {}
     with tempfile.TemporaryDirectory(dir=bench.root) as folder, dg.DagsterInstance.local_temp(folder) as instance:
+        began = time.monotonic()
+        for number, name in enumerate(names, 1):
+            made_lake.make(root, name, windows, partitions, cluster.topic(name).topic_id, one_by_one=2)
+            if number in _COUNTS:
+                idle[number] = _idle(declared[:number], cluster, root, instance, cursors[name], edge(windows))
+            if number % 10 == 0:
+                bench.report(f"{number} of {topics} tables made, {time.monotonic() - began:.0f} s")
         for number in range(rounds + 1):
             for what in (NOTHING, SEALING):
                 sealed = number + (what == SEALING)
@@ -68,7 +74,25 @@ def run(bench: Bench) -> Measured:
     shutil.rmtree(root)
     goals = [at_most(what, bound, middle(seconds[what]), "s") for what, bound in ((NOTHING, 1.0), (SEALING, 5.0))]
     setting = {"topics": topics, "partitions": partitions, "windows": windows}
-    return Measured("ticks", seconds, goals, setting=setting)
+    curves = {"seconds of a tick with nothing to seal, by topics in the ledger": idle}
+    return Measured("ticks", seconds, goals, setting=setting, more={"curves": curves})
+
+
+def _idle(
+    declared: Sequence[TopicDeclaration],
+    cluster: Cluster,
+    root: Path,
+    instance: dg.DagsterInstance,
+    cursor: str,
+    at: datetime,
+) -> float:
+    """Seconds a topic of the second of two rounds of ticks, a second after the newest edge."""
+    for _ in range(2):
+        began = time.perf_counter()
+        for d in declared:
+            Tick(d, cluster, Ledger(root), root, instance, at + timedelta(seconds=1)).evaluate(cursor)
+        took = time.perf_counter() - began
+    return round(took / len(declared), 5)
 
 
 def _produce(bench: Bench, names: list[str], partitions: int, records: int) -> None:
