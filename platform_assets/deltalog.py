@@ -13,6 +13,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from deltalake import DeltaTable
+
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
@@ -76,6 +78,11 @@ def newest_version(table: Path, at_least: int | None = None) -> int | None:
     while _path(table, start + 1).exists():
         start += 1
     return start
+
+
+def exists(table: Path) -> bool:
+    """Whether there is a Delta table. Lists the log, which may be long, only where neither end of it is to be seen."""
+    return _path(table, 0).exists() or newest_version(table) is not None or DeltaTable.is_deltatable(table)
 
 
 def commit(table: Path, version: int) -> Commit | None:

@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, 
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import PrimitiveType
 
-from platform_assets import newest_cuts
+from platform_assets import deltalog, newest_cuts
 from platform_assets.errors import LakeNotWritableError, LedgerConflictError, LedgerCorruptError
 from platform_assets.ledger_entries import (
     COMMIT_COLUMNS,
@@ -61,7 +61,7 @@ class Ledger:
     def create(self) -> None:
         """Create the tables where they are missing. Raises LakeNotWritableError."""
         for path, columns, partition in ((self._cuts, CUT_COLUMNS, "topic"), (self._commits, COMMIT_COLUMNS, "table")):
-            if DeltaTable.is_deltatable(path):
+            if deltalog.exists(path):
                 continue
             schema = Schema([Field(n, PrimitiveType(t), metadata={"comment": c}) for n, (t, c) in columns.items()])
             try:
@@ -78,7 +78,7 @@ class Ledger:
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
             except CommitFailedError:
-                if not DeltaTable.is_deltatable(path):
+                if not deltalog.exists(path):
                     raise
             except OSError as e:
                 raise LakeNotWritableError(str(self._root), e.strerror or str(e)) from e
@@ -264,7 +264,7 @@ class Ledger:
     # --- both -------------------------------------------------------------------------------------------------
 
     def _open(self, path: Path) -> DeltaTable | None:
-        return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
+        return DeltaTable(path) if deltalog.exists(path) else None
 
     def _compact(self, handle: DeltaTable, column: str, value: str) -> None:
         """Fold the small files of one topic or table into one, so that reads stay flat as windows grow."""

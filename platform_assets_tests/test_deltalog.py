@@ -98,3 +98,23 @@ def test_transactions_of_a_commit_are_told(tmp_path: Path) -> None:
     assert first is not None
     assert second is not None
     assert (first.transactions, second.transactions) == ({"a": 3, "b": 4}, {"a": 8, "b": 9})
+
+
+def test_a_table_is_there_as_long_as_an_end_of_its_log_is(table: Path) -> None:
+    assert not deltalog.exists(table.parent / "another")
+    assert not deltalog.exists(table.parent)
+    log = table / "_delta_log"
+    first, *later = sorted(log.glob("*.json"))
+    first.unlink()
+    assert deltalog.exists(table)
+    for entry in later:
+        entry.unlink()
+    assert not deltalog.exists(table)
+
+
+def test_a_table_of_a_checkpoint_alone_is_one(table: Path) -> None:
+    DeltaTable(table).create_checkpoint()
+    log = table / "_delta_log"
+    for entry in log.glob("*.json"):
+        entry.unlink()
+    assert deltalog.exists(table)

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from platform_assets.lake import tablelog
 
-RECENT: Final = 60
-"""The newest windows, which are always looked at one by one."""
+RECENT: Final = 24
+"""The newest windows, which are always looked at one by one: a day of hours."""
 
 _INT = npt.NDArray[np.int64]
 

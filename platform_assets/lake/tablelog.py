@@ -123,7 +123,7 @@ class WindowFiles:
 
 def exists(path: Path) -> bool:
     """Whether there is a Delta table at `path`."""
-    return DeltaTable.is_deltatable(path)
+    return deltalog.exists(path)
 
 
 def version(path: Path) -> int:
