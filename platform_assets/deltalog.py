@@ -140,7 +140,7 @@ def _parsed(version: int, content: bytes) -> Commit:
 def _checkpoint(table: Path) -> int | None:
     try:
         version: int = json.loads((table / "_delta_log" / "_last_checkpoint").read_bytes())["version"]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return version
 
@@ -152,7 +152,7 @@ def _path(table: Path, version: int) -> Path:
 def _read(table: Path, version: int) -> bytes | None:
     try:
         return _path(table, version).read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

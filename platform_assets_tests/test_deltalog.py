@@ -103,6 +103,8 @@ def test_transactions_of_a_commit_are_told(tmp_path: Path) -> None:
 def test_a_table_is_there_as_long_as_an_end_of_its_log_is(table: Path) -> None:
     assert not deltalog.exists(table.parent / "another")
     assert not deltalog.exists(table.parent)
+    (table / "file").touch()
+    assert not deltalog.exists(table / "file" / "table")
     log = table / "_delta_log"
     first, *later = sorted(log.glob("*.json"))
     first.unlink()
