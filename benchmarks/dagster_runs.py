@@ -28,16 +28,17 @@ class WindowRuns:
         self._job = job_of(declaration, bootstrap, self.root, remote)
 
     def load(self, key: str) -> None:
-        """Load a window; raises RuntimeError where the run failed or one of the four checks did not pass."""
-        _passed(self._job.execute_in_process(QUIET, self._instance, partition_key=key), key)
+        """Load a window; raises the RuntimeError of `passed`."""
+        passed(self._job.execute_in_process(QUIET, self._instance, partition_key=key), key)
 
     def load_range(self, first: str, last: str) -> None:
         """The same of all windows from `first` to `last` in one run, as a backlog is loaded."""
         tags = {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
-        _passed(self._job.execute_in_process(QUIET, self._instance, tags=tags), f"{first}..{last}")
+        passed(self._job.execute_in_process(QUIET, self._instance, tags=tags), f"{first}..{last}")
 
 
-def _passed(result: dg.ExecuteInProcessResult, windows: str) -> None:
+def passed(result: dg.ExecuteInProcessResult, windows: str) -> None:
+    """Raise RuntimeError where the run of `windows` failed or one of the four checks did not pass."""
     verdicts = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
     if not result.success or verdicts != dict.fromkeys(CHECKS, True):
         raise RuntimeError(f"the run of {windows} did not come to its end with all checks passed: {verdicts}")

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from benchmarks.bulk import VALUE_BYTES
 from benchmarks.dagster_runs import WindowRuns
 from benchmarks.producing import Sent, create, produce
 from benchmarks.scenario import Bench, Measured
@@ -15,7 +16,6 @@ from platform_assets.declaration import TopicDeclaration
 from platform_assets.windows import key_of
 
 PARTITIONS: Final = 12
-VALUE_BYTES: Final = 172
 _MINUTE: Final = timedelta(minutes=1)
 
 

@@ -10,11 +10,7 @@ _REACHED, _MISSED, _PLAIN = "#2a7f62", "#c8553d", "#5b7db1"
 
 def draw(document: dict[str, Any], path: Path) -> None:
     """Write an SVG: a bar a goal, as a share of its bound, so that 1 is the bound wherever it lies."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
+    plt = _pyplot()
     goals = [(name, goal) for name, s in document["scenarios"].items() for goal in s["goals"]]
     if not goals:
         return
@@ -37,11 +33,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
 
 def draw_curves(document: dict[str, Any], path: Path) -> None:
     """Write an SVG: how costs bend with sizes, a panel for each curve that the scenarios measured."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
+    plt = _pyplot()
     curves = {
         title: {float(size): value for size, value in points.items()}
         for s in document["scenarios"].values()
@@ -69,3 +61,13 @@ def draw_curves(document: dict[str, Any], path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path)
     plt.close(figure)
+
+
+def _pyplot() -> Any:
+    """matplotlib without a screen, imported where a picture is drawn."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot

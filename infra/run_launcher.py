@@ -1,4 +1,4 @@
-"""Runs of Dagster in processes that are forked from one with the libraries loaded: they start in a second, not in ten."""
+"""Runs of Dagster in processes that are forked from one with the libraries loaded: they start in one second, not in three."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, Lau
 from dagster._grpc.types import ExecuteRunArgs
 from dagster._serdes import serialize_value
 
+from infra.process import start_of
+from infra.run_process import execute
+
 PROCESS_TAG: Final = "platform_assets/process"
-"""Of a run: id of its process, and when that began, as `pid@seconds`."""
+"""Of a run: id of its process, and when that began, as `infra.process.start_of` tells it: `pid@start`."""
 
 LIBRARIES: Final = (
     "alembic.command",
@@ -62,8 +65,8 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         )
         process.start()
         self._run_ids.add(run.run_id)
-        if (started := _process(process.pid)) is not None:
-            self._instance.add_run_tags(run.run_id, {PROCESS_TAG: f"{started.pid}@{started.create_time()}"})
+        if process.pid is not None and (began := start_of(process.pid)) is not None:
+            self._instance.add_run_tags(run.run_id, {PROCESS_TAG: f"{process.pid}@{began}"})
 
     def terminate(self, run_id: str) -> bool:
         """Interrupt the process of a run, from any process of this machine; whether there was one."""
@@ -92,28 +95,13 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         return CheckRunHealthResult(WorkerStatus.NOT_FOUND, f"process {named.split('@')[0]} ended without a word")
 
 
-def execute(arguments: str) -> None:
-    """What the process of a run does, as `dagster api execute_run` in a new one would."""
-    from dagster._cli.api import execute_run_command
-
-    execute_run_command.main([arguments], prog_name="dagster api execute_run", standalone_mode=False)
-
-
 def _of_run(run: DagsterRun) -> psutil.Process | None:
     """The live process that `run` was started in: not another one with its id, nor one that no launcher started."""
     pid, _, began = run.tags[PROCESS_TAG].partition("@")
-    process = _process(int(pid)) if pid.isdigit() else None
-    if process is None or str(process.create_time()) != began:
+    if not pid.isdecimal() or start_of(int(pid)) != began:
         return None
     try:
-        ours = any("multiprocessing.forkserver" in part for part in process.cmdline())
-    except psutil.NoSuchProcess:
-        return None
-    return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
-
-
-def _process(pid: int | None) -> psutil.Process | None:
-    try:
-        return None if pid is None else psutil.Process(pid)
+        process = psutil.Process(int(pid))
+        return process if any("multiprocessing.forkserver" in part for part in process.cmdline()) else None
     except psutil.NoSuchProcess:
         return None

@@ -14,6 +14,7 @@ from dagster._core.definitions.reconstruct import ReconstructableJob
 from dagster._core.launcher import LaunchRunContext, WorkerStatus
 from dagster._serdes import serialize_value
 
+from infra.process import start_of
 from infra.run_launcher import LIBRARIES, PROCESS_TAG
 from platform_assets_tests.loads import wait_until
 
@@ -141,7 +142,7 @@ def test_another_process_is_never_taken_for_a_run_and_interrupted(
     (folder / "wait").touch()
     run_id = launched(instance, folder)
     wait_until("the run begins", (folder / f"began-{run_id}").exists, 120)
-    process, began = process_of(instance, run_id), stranger.create_time()
+    process, began = process_of(instance, run_id), start_of(stranger.pid)
     for told in (f"{stranger.pid}@{began}", f"{process.pid}@{began}", "no process", "@"):
         instance.add_run_tags(run_id, {PROCESS_TAG: told})
         health = instance.run_launcher.check_run_worker_health(found(instance, run_id))
