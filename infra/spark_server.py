@@ -35,8 +35,6 @@ CONFIGURATION: Final[Mapping[str, str]] = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # A window without records is a commit too: its offsets are recorded like any other's.
     "spark.databricks.delta.skipRecordingEmptyCommits": "false",
-    # A load that would write outside of its window is refused.
-    "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
     "spark.redaction.regex": f"(?i){SECRET_NAMES}",
     "spark.sql.redaction.options.regex": f"(?i)url|{SECRET_NAMES}",
     "spark.sql.session.timeZone": "UTC",

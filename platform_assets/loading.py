@@ -35,6 +35,7 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.kafka.timestamps import unreadable_records
 from platform_assets.lake import failures, raw, rows, tablelog
+from platform_assets.lake.session import suit
 from platform_assets.lake.tablelog import LoadCommit, LoadMetadata
 from platform_assets.ledger import Ledger
 from platform_assets.ledger_entries import Receipt, SealedWindow
@@ -325,7 +326,9 @@ class Loader:
         from pyspark.errors import PySparkException
 
         try:
-            return call(self.spark())
+            spark = self.spark()
+            suit(spark, sealed.ranges.size)
+            return call(spark)
         except (PySparkException, RpcError) as e:
             error = failures.named(e, sealed.topic, sealed.key, str(self.lake_root))
             if not isinstance(error, TimestampOverflowError):

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from platform_assets.checks import facts, no_duplicates, no_gaps
-from platform_assets.lake import raw, tablelog
+from platform_assets.lake import raw, session, tablelog
 from platform_assets.offsets import OffsetRange, TopicRanges
 from platform_assets.windows import milliseconds
 from platform_assets_tests.loads import Record, records
@@ -162,9 +162,28 @@ def test_rows_outside_of_the_window_are_refused_by_the_table(lake: LakeMaker) ->
     metadata = tablelog.LoadMetadata(
         lk.topic, sealed[0].topic_id, 1, sealed[0].window, sealed[0].ranges, load_id="x", run_id=""
     )
-    with pytest.raises(Exception, match="DELTA_REPLACE_WHERE_MISMATCH"):
-        raw.overwrite_window(other, lk.table, metadata)
-    assert lk.snapshot() == before
+    own = raw.kafka_frame(lk.spark(), lk.settings.java(), lk.topic, sealed[0].topic_id, keys[0], [sealed[0].ranges])
+    for frame in (other, own.unionAll(other)):
+        with pytest.raises(Exception, match="DELTA_REPLACE_WHERE_MISMATCH"):
+            raw.overwrite_window(frame, lk.table, metadata)
+        assert lk.snapshot() == before
+
+
+@pytest.mark.parametrize("compiled_first", [True, False])
+def test_compiled_and_interpreted_queries_load_the_same(
+    lake: LakeMaker, monkeypatch: pytest.MonkeyPatch, compiled_first: bool
+) -> None:
+    """Small windows are interpreted by Spark and large ones compiled: rows and digests must not tell which."""
+    lk = lake(partitions=2)
+    key = lk.window_of(EVERY_KIND)
+    for compiled in (compiled_first, not compiled_first):
+        monkeypatch.setattr(session, "COMPILED_FROM", 0 if compiled else len(EVERY_KIND) + 1)
+        lk.spark().conf.unset("spark.sql.codegen.factoryMode")
+        outcome = lk.load(key).outcome
+        mode = lk.spark().conf.get("spark.sql.codegen.factoryMode")
+        assert mode == ("FALLBACK" if compiled else "NO_CODEGEN")
+        assert outcome == ("loaded" if compiled == compiled_first else "unchanged")
+        assert records(lk.rows()) == records(lk.committed())
 
 
 # --- digests ---------------------------------------------------------------------------------------------------
