@@ -71,7 +71,7 @@ def newest_version(table: Path, at_least: int | None = None) -> int | None:
 
     Goes on from `at_least`, a version known to exist, or from the newest checkpoint; without both, lists the log.
     """
-    start = at_least if at_least is not None else _checkpoint(table)
+    start = at_least if at_least is not None else newest_checkpoint(table)
     if start is None or (at_least is None and not _path(table, start).exists()):
         listed = (table / "_delta_log").glob("*.json") if (table / "_delta_log").is_dir() else ()
         return max((int(p.stem) for p in listed if p.stem.isdigit()), default=None)
@@ -107,6 +107,15 @@ def newest_anchor(table: Path) -> Anchor | None:
     return None if version is None else anchor(table, version)
 
 
+def newest_checkpoint(table: Path) -> int | None:
+    """The version of the newest checkpoint, as the log names it; None where there is none."""
+    try:
+        version: int = json.loads((table / "_delta_log" / "_last_checkpoint").read_bytes())["version"]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return version
+
+
 def _parsed(version: int, content: bytes) -> Commit:
     adds: list[DataFile] = []
     removes: list[str] = []
@@ -135,14 +144,6 @@ def _parsed(version: int, content: bytes) -> Commit:
         user_metadata,
         transactions,
     )
-
-
-def _checkpoint(table: Path) -> int | None:
-    try:
-        version: int = json.loads((table / "_delta_log" / "_last_checkpoint").read_bytes())["version"]
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return version
 
 
 def _path(table: Path, version: int) -> Path:

@@ -42,7 +42,10 @@ from platform_assets.windows import edge_of, key_of
 
 _log = logging.getLogger(__name__)
 
-_COMPACT_AT_FILES = 48
+_FOLD_AT_FILES = 16
+_CHECKPOINT_AT_COMMITS = 32
+_FOLDED_BYTES = 4 << 20
+"""Files of this size are left alone, so that a long ledger is not written again each time."""
 
 
 class Ledger:
@@ -152,35 +155,35 @@ class Ledger:
         from them. Raises LedgerCorruptError where the cuts do not ascend or shrink.
         """
         topic = cuts[0].topic
-        handle = DeltaTable(self._cuts)
-        recorded = handle.transaction_version(_app_id(topic))
-        if recorded != (None if after is None else _epoch(after)):
-            return False
         known = newest_cuts.of(self._cuts)
-        previous = known.cut(topic)
-        if previous is None or previous.edge != after:
-            previous = self._newest_cut(handle, topic)
-        for cut in cuts:
-            _check_successor(previous, cut)
-            previous = cut
-        try:
-            write_deltalake(
-                handle,
-                cut_table(cuts),
-                mode="append",
-                commit_properties=CommitProperties(
-                    app_transactions=[Transaction(_app_id(topic), _epoch(cuts[-1].edge))], max_commit_retries=50
-                ),
-            )
-        except CommitFailedError:
-            # Refused: another writer recorded edges of this topic since the handle was opened.
-            if DeltaTable(self._cuts).transaction_version(_app_id(topic)) == recorded:
-                raise LedgerConflictError(
-                    f"cuts of topic {topic!r} could not be recorded among other writers; run it again"
-                ) from None
-            return False
-        known.keep(cuts[-1])
-        self._compact(handle, "topic", topic)
+        with known.handle() as handle:
+            recorded = handle.transaction_version(_app_id(topic))
+            if recorded != (None if after is None else _epoch(after)):
+                return False
+            previous = known.cut(topic)
+            if previous is None or previous.edge != after:
+                previous = self._newest_cut(handle, topic)
+            for cut in cuts:
+                _check_successor(previous, cut)
+                previous = cut
+            try:
+                write_deltalake(
+                    handle,
+                    cut_table(cuts),
+                    mode="append",
+                    commit_properties=CommitProperties(
+                        app_transactions=[Transaction(_app_id(topic), _epoch(cuts[-1].edge))], max_commit_retries=50
+                    ),
+                )
+            except CommitFailedError:
+                # Refused: another writer recorded edges of this topic since the handle saw the newest commit.
+                if DeltaTable(self._cuts).transaction_version(_app_id(topic)) == recorded:
+                    raise LedgerConflictError(
+                        f"cuts of topic {topic!r} could not be recorded among other writers; run it again"
+                    ) from None
+                return False
+            known.keep(cuts[-1])
+            self._compact(self._cuts, handle, "topic", topic)
         return True
 
     def _newest_cut(self, handle: DeltaTable, topic: str) -> RecordedCut | None:
@@ -218,7 +221,7 @@ class Ledger:
             commit_properties=CommitProperties(max_commit_retries=50),
         )
         for table in sorted({r.table for r in receipts}):
-            self._compact(handle, "table", table)
+            self._compact(self._commits, handle, "table", table)
 
     def commit_rows(self, table: str, keys: Sequence[str] | None = None, start: datetime | None = None) -> pa.Table:
         """The rows of `commits` that count, newest entry of each window only, one row a partition.
@@ -266,17 +269,20 @@ class Ledger:
     def _open(self, path: Path) -> DeltaTable | None:
         return DeltaTable(path) if deltalog.exists(path) else None
 
-    def _compact(self, handle: DeltaTable, column: str, value: str) -> None:
+    def _compact(self, path: Path, handle: DeltaTable, column: str, value: str) -> None:
         """Fold the small files of one topic or table into one, so that reads stay flat as windows grow."""
         handle.update_incremental()
         adds = pa.table(handle.get_add_actions(flatten=True))
-        if pc.sum(pc.equal(adds[f"partition.{column}"], value)).as_py() < _COMPACT_AT_FILES:
+        small = pc.and_(pc.equal(adds[f"partition.{column}"], value), pc.less(adds["size_bytes"], _FOLDED_BYTES // 2))
+        if pc.sum(small).as_py() < _FOLD_AT_FILES:
             return
         try:
-            handle.optimize.compact(partition_filters=[(column, "=", value)])
+            handle.optimize.compact(partition_filters=[(column, "=", value)], target_size=_FOLDED_BYTES)
             handle.vacuum(dry_run=False)
             # A reader starts from here, and not from the newest hundredth version, which is where delta-rs makes one.
-            handle.create_checkpoint()
+            # Each holds the files of all topics, so that not every fold is worth one.
+            if handle.version() - (deltalog.newest_checkpoint(path) or 0) >= _CHECKPOINT_AT_COMMITS:
+                handle.create_checkpoint()
         except DeltaError as e:
             # Another process folded the same files first, or will next time: the entries themselves are safe.
             _log.info("did not fold the small files of %s %r this time: %s", column, value, e)

@@ -3,7 +3,9 @@ is recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +15,9 @@ from deltalake import DeltaTable
 from platform_assets import deltalog
 from platform_assets.deltalog import Anchor, Commit
 from platform_assets.ledger_entries import RecordedCut
+
+_KEPT_FOR = 16
+"""Versions after which a handle is opened anew: it gets slower with each commit that it has taken in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,31 @@ class NewestCuts:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen: _Seen | None = None
+        self._lock = threading.Lock()
+        self._handle: DeltaTable | None = None
+        self._handle_at: Anchor | None = None
+        self._opened_at = 0
+
+    @contextmanager
+    def handle(self) -> Iterator[DeltaTable]:
+        """The ledger at its newest commit, for one caller at a time, to look up and to commit through.
+
+        It stays open in between: reading the whole log anew takes longer than a commit. It is opened anew where the
+        commit that it stands at is not in the log, as after a backup was put back, and after an error.
+        """
+        with self._lock:
+            kept, at = self._handle, self._handle_at
+            # Set again only when all went well.
+            self._handle = self._handle_at = None
+            fresh = at is not None and at.version < self._opened_at + _KEPT_FOR
+            if kept is not None and at is not None and fresh and deltalog.anchor(self._path, at.version) == at:
+                kept.update_incremental()
+                handle = kept
+            else:
+                handle = DeltaTable(self._path)
+                self._opened_at = handle.version()
+            yield handle
+            self._handle, self._handle_at = handle, deltalog.anchor(self._path, handle.version())
 
     def versions(self, app_ids: Iterable[str]) -> dict[str, int]:
         """The newest version of each of the application transactions `app_ids` that has any."""

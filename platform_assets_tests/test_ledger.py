@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 from deltalake import DeltaTable
 
 from platform_assets import ledger as ledger_module
+from platform_assets import newest_cuts
 from platform_assets.errors import LakeNotWritableError, LedgerConflictError, LedgerCorruptError
 from platform_assets.ledger import Ledger
 from platform_assets.ledger_entries import RecordedCut, SealedWindow
@@ -58,6 +60,11 @@ for number in range(rounds):
     raw.create_table(root / str(number) / "raw" / topic, topic)
     print("created", flush=True)
 """
+
+
+def _as_another_process() -> None:
+    """Forget what this process knows of ledgers, as one that has just begun."""
+    newest_cuts.of.cache_clear()
 
 
 @pytest.fixture
@@ -151,6 +158,7 @@ def test_a_handle_that_went_stale_between_look_up_and_commit_is_refused(
 
     def late(*arguments: Any, **options: Any) -> None:
         monkeypatch.setattr(ledger_module, "write_deltalake", write)
+        _as_another_process()
         assert rival.record_cuts([cut("t", edge(0), {0: 1})], None)
         write(*arguments, **options)
 
@@ -166,6 +174,7 @@ def test_a_stale_handle_is_refused_although_the_rival_went_further(
 
     def late(*arguments: Any, **options: Any) -> None:
         monkeypatch.setattr(ledger_module, "write_deltalake", write)
+        _as_another_process()
         assert rival.record_cuts(hourly("t", [{0: 1}]), None)
         write(*arguments, **options)
 
@@ -181,6 +190,7 @@ def test_another_topic_in_between_does_not_refuse_a_cut(
 
     def late(*arguments: Any, **options: Any) -> None:
         monkeypatch.setattr(ledger_module, "write_deltalake", write)
+        _as_another_process()
         assert other.record_cuts([cut("u", edge(0), {0: 1})], None)
         write(*arguments, **options)
 
@@ -198,6 +208,62 @@ def test_a_refusal_without_a_rival_is_an_error_that_may_be_tried_again(
     monkeypatch.setattr(ledger_module, "write_deltalake", refuse)
     with pytest.raises(LedgerConflictError, match="'t'"):
         ledger.record_cuts([cut("t", edge(0), {0: 1})], None)
+
+
+def test_threads_that_record_the_same_edge_at_once_leave_one_cut(ledger: Ledger, tmp_path: Path) -> None:
+    """The sensors of a code location tick in threads, and share one handle."""
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(20):
+            after = edge(number - 1) if number else None
+            cuts = [cut("t", edge(number), {0: 10 * number + name}) for name in range(4)]
+            won = list(pool.map(lambda c, a=after: Ledger(tmp_path).record_cuts([c], a), cuts))
+            assert won.count(True) == 1
+    assert [c.edge for c in ledger.cuts("t")] == [edge(n) for n in range(20)]
+
+
+def test_the_log_is_read_whole_only_now_and_then(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Path] = []
+
+    def opening(path: Path) -> DeltaTable:
+        opened.append(path)
+        return DeltaTable(path)
+
+    ledger.newest_edges("tu")
+    monkeypatch.setattr(newest_cuts, "DeltaTable", opening)
+    for number in range(20):
+        for topic in "tu":
+            assert ledger.record_cuts([cut(topic, edge(number), {0: number})], edge(number - 1) if number else None)
+    assert 1 < len(opened) <= 4
+
+
+def test_a_handle_that_was_kept_sees_what_others_recorded_since(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.record_cuts([cut("t", edge(0), {0: 1})], None)
+    kept = newest_cuts.of(tmp_path / "_ledger" / "cuts")
+    _as_another_process()
+    for number in range(1, 60):  # past a folding of small files
+        assert Ledger(tmp_path).record_cuts([cut("t", edge(number), {0: number})], edge(number - 1))
+    with kept.handle() as handle:
+        assert handle.transaction_version("cuts/t") == edge(59).timestamp()
+        assert handle.version() == DeltaTable(tmp_path / "_ledger" / "cuts").version()
+
+
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_a_ledger_that_is_put_back_under_a_kept_handle_is_opened_anew(
+    ledger: Ledger, tmp_path: Path, made_anew: bool
+) -> None:
+    """Else the next cut would be committed behind a hole in the log, or be refused for ever."""
+    ledger.record_cuts([cut("t", edge(0), {0: 1})], None)
+    shutil.copytree(tmp_path / "_ledger", tmp_path / "backup")
+    ledger.record_cuts([cut("t", edge(1), {0: 2})], edge(0))
+    shutil.rmtree(tmp_path / "_ledger")
+    if made_anew:
+        ledger.create()
+    else:
+        shutil.copytree(tmp_path / "backup", tmp_path / "_ledger")
+    assert ledger.record_cuts([cut("t", edge(1), {0: 3})], None if made_anew else edge(0))
+    log = tmp_path / "_ledger" / "cuts" / "_delta_log"
+    assert sorted(int(p.stem) for p in log.glob("*.json")) == list(range(2 if made_anew else 3))
+    assert ledger.cuts("t")[-1].cut.at(0) == 3
 
 
 @pytest.mark.parametrize("after", [None, edge(0), edge(2)])
@@ -458,7 +524,7 @@ def test_accepted_losses_add_up_and_are_no_receipts(ledger: Ledger) -> None:
 @pytest.fixture
 def soon_folded(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """A ledger that folds at 6 files; the races above go past the number that stands in the code."""
-    monkeypatch.setattr(ledger_module, "_COMPACT_AT_FILES", 6)
+    monkeypatch.setattr(ledger_module, "_FOLD_AT_FILES", 6)
     return ledger
 
 
@@ -499,6 +565,19 @@ def test_folding_keeps_every_receipt_and_acceptance(soon_folded: Ledger, tmp_pat
     assert {r.load_id for r in ledger.receipts("raw/t").values()} == {str(n) for n in range(number - 10, number)}
     assert DeltaTable(tmp_path / "_ledger" / "commits").to_pyarrow_table().num_rows == number + 1
     assert ledger.accepted_losses("raw/t", KEY) == {0: (OffsetRange(0, 2),)}
+
+
+def test_a_long_ledger_is_not_written_again_by_each_fold(
+    soon_folded: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soon_folded.record_cuts(hourly("t", [{0: n} for n in range(3_000)]), None)
+    (long,) = DeltaTable(tmp_path / "_ledger" / "cuts").file_uris()
+    monkeypatch.setattr(ledger_module, "_FOLDED_BYTES", Path(long).stat().st_size)
+    for n in range(3_000, 3_020):
+        soon_folded.record_cuts([cut("t", edge(n), {0: n})], edge(n - 1))
+    assert long in DeltaTable(tmp_path / "_ledger" / "cuts").file_uris()
+    assert data_files(tmp_path, "cuts") < 8
+    assert len(soon_folded.cuts("t")) == 3_020
 
 
 def test_a_fold_that_fails_loses_nothing(soon_folded: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
