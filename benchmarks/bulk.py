@@ -8,7 +8,7 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,7 +126,7 @@ class Bulk:
         )
 
     def stream(self, *, tuned: bool = False) -> None:
-        """Kafka's columns into a Delta table, with the options that the source has by default, or with ours."""
+        """Kafka's columns into a Delta table, with the options that the source has by default, or with the client tuned as ours."""
         folder = self.root / f"stream-{uuid.uuid4().hex[:8]}"
         frame = (
             self.spark.readStream.format("kafka")
@@ -182,12 +182,22 @@ class Bulk:
         )
 
 
+def as_shipped(remote: str) -> SparkSession:
+    """A session without the settings that the platform makes for its own."""
+    from pyspark.sql import SparkSession as Builder
+
+    session: SparkSession = Builder.builder.remote(remote).create()
+    return session
+
+
 def run(bench: Bench) -> Measured:
     """Throughput of one large window, beside its peers and beside the reads alone."""
     records, rounds = bench.pick(3_000_000, 300_000), bench.pick(5, 3)
     bench.report(f"producing {records:,} records")
     scenario = Bulk.produced(bench.bootstrap, connect(bench.remote), bench.root / "bulk", records)
-    seconds = alternate(scenario.contenders(), rounds, bench.report, scenario.clear)
+    shipped = replace(scenario, spark=as_shipped(bench.remote))
+    contenders = {**scenario.contenders(), STREAMING: shipped.stream}
+    seconds = alternate(contenders, rounds, bench.report, scenario.clear)
     cores = os.cpu_count() or 1
     per_core = [records * VALUE_BYTES / s / cores / (1 << 20) / PUBLISHED_MIB_PER_CORE for s in seconds[LOAD]]
     goals = [

@@ -15,7 +15,7 @@ import dagster as dg
 
 from benchmarks import made_lake
 from benchmarks.producing import Sent, create, produce
-from benchmarks.rounds import ratio
+from benchmarks.rounds import counted, ratio
 from benchmarks.scenario import Bench, Measured, at_most
 from platform_assets import metadata, runs, status
 from platform_assets.checks import report
@@ -147,14 +147,14 @@ def run(bench: Bench) -> Measured:
         for windows in sizes:
             bench.report(f"making a table of {windows:,} windows")
             grown.append(Grown(bench, windows, instance))
-        for number in range(rounds + 1):
+        for number in counted(rounds):
             for one in grown:
                 one.prepare()
                 for step in STEPS:
                     took = _timed(getattr(one, step))
                     if step == "load":
                         one.told()
-                    if number:
+                    if number > 0:
                         seconds[f"{step}, window {one.windows + 1:,}"].append(took)
                     bench.report(f"round {number} of {rounds}: {step}, {one.windows:,} windows: {took * 1000:.0f} ms")
     goals = []

@@ -5,6 +5,15 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+WARM_UP: Final = 3
+"""Rounds before those that count: a Java server compiles what it runs often, and gets faster for minutes."""
+
+
+def counted(rounds: int) -> range:
+    """Numbers of all rounds; those of the warm-up are below 1."""
+    return range(1 - WARM_UP, rounds + 1)
 
 
 def alternate(
@@ -13,20 +22,20 @@ def alternate(
     report: Callable[[str], None],
     clear: Callable[[], object] = lambda: None,
 ) -> dict[str, tuple[float, ...]]:
-    """Seconds of each contender's `rounds` runs, one after the other in each round, after a round that does not count.
+    """Seconds of each contender's `rounds` runs, one after the other in each round, after `WARM_UP` that do not count.
 
     `clear` is called after each run and not timed.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(rounds + 1):
+    for number in counted(rounds):
         for name, run in contenders.items():
             began = time.perf_counter()
             run()
             took = time.perf_counter() - began
             clear()
-            if number:
+            if number > 0:
                 seconds[name].append(took)
-            report(f"round {number} of {rounds}{'' if number else ' (warm-up)'}: {name} {took:.2f} s")
+            report(f"round {number} of {rounds}{'' if number > 0 else ' (warm-up)'}: {name} {took:.2f} s")
     return {name: tuple(s) for name, s in seconds.items()}
 
 

@@ -18,14 +18,14 @@ from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.storage.tags import PARTITION_NAME_TAG
 from deltalake import DeltaTable
 
-from benchmarks.bulk import PARTITIONS, VALUE_BYTES
+from benchmarks.bulk import PARTITIONS, VALUE_BYTES, Bulk
 from benchmarks.producing import create
 from benchmarks.rounds import middle
 from benchmarks.scenario import Bench, Measured, at_most
 from infra import platform
 from infra.platform import UpOptions
 from platform_assets.checks.registry import CHECKS
-from platform_assets.lake.session import connect
+from platform_assets.lake.session import connect, suit
 from platform_assets.ledger_entries import Receipt
 from platform_assets.windows import key_of
 from platform_assets_tests.conftest import home_at, service_environment
@@ -76,8 +76,17 @@ class Timeline:
 
 
 def run(bench: Bench) -> Measured:
-    """Minute windows, the shortest there are, while records keep coming; the first window does not count."""
-    windows = bench.pick(5, 2)
+    """Minute windows, the shortest there are, while records keep coming; the first window does not count.
+
+    Before it, Spark loads as many windows as a server that stays up has soon behind it.
+    """
+    windows, before = bench.pick(5, 2), bench.pick(40, 5)
+    bench.report(f"{before} loads, for a server that has been at work")
+    other = Bulk.produced(bench.bootstrap, connect(bench.remote), bench.root / "before", RECORDS_A_MINUTE)
+    suit(other.spark, other.records)
+    for _ in range(before):
+        other.load()
+    other.clear()
     start = (datetime.now(UTC) + timedelta(seconds=30)).replace(second=0, microsecond=0) + _MINUTE
     lake = TopicLake(bench.bootstrap, _TOPIC, bench.root / "lake", partial(connect, bench.remote), start=start)
     found: list[Timeline] = []
@@ -106,6 +115,7 @@ def run(bench: Bench) -> Measured:
         seconds,
         goals,
         setting={
+            "loads before": before,
             "records a window": round(statistics.median(t.receipt.rows for t in found)),
             "bytes a record": VALUE_BYTES,
             "partitions": PARTITIONS,

@@ -16,7 +16,7 @@ import dagster as dg
 
 from benchmarks.bulk import PARTITIONS, VALUE_BYTES, Bulk
 from benchmarks.dagster_runs import QUIET, instance_in, job_of, passed
-from benchmarks.rounds import alternate, ratio
+from benchmarks.rounds import WARM_UP, alternate, ratio
 from benchmarks.scenario import Bench, Measured, at_most
 from platform_assets import loading, resources, sealing
 from platform_assets.declaration import TopicDeclaration
@@ -75,10 +75,10 @@ def run(bench: Bench) -> Measured:
         bench.bootstrap, connect(bench.remote), bench.root / "bare", records, at=start + timedelta(minutes=30)
     )
     with ExitStack() as stack:
-        made = [instance_in(stack, bench.root / f"whole-{number}") for number in range(rounds + 1)]
+        made = [instance_in(stack, bench.root / f"whole-{number}") for number in range(WARM_UP + rounds)]
         runs = Runs(bulk, bench.remote, start, iter(made), [])
         seconds = alternate({RUN: runs.load, BARE: bulk.load_bare}, rounds, bench.report, bulk.clear)
-    counted = runs.divided[1:]
+    counted = runs.divided[WARM_UP:]
     return Measured(
         "whole-window",
         seconds,
