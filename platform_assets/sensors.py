@@ -117,7 +117,9 @@ def build_sensor(declaration: TopicDeclaration, running: bool) -> dg.SensorDefin
     @dg.sensor(
         name=f"{identifier(declaration.topic)}_windows",
         target=dg.AssetSelection.assets(raw_key(declaration.topic)),
-        minimum_interval_seconds=round(declaration.sensor_interval.total_seconds()),
+        # Dagster's daemon looks every five seconds which sensors are due. A look that came a moment early would put a
+        # tick off to the next one, and its edges would then be cut by look-up, since they were not seen in time.
+        minimum_interval_seconds=max(round(declaration.sensor_interval.total_seconds()) - 1, 1),
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
         description=f"Seals the windows of topic {declaration.topic}, reports their offsets and asks for their loads.",
     )

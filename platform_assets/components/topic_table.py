@@ -42,7 +42,9 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             "in the first window. Must not change once windows were sealed."
         ),
     ]
-    sensor_interval_seconds: Annotated[int, Field(description="Least time between two ticks; 1 or more.")] = 30
+    sensor_interval_seconds: Annotated[
+        int, Field(description="Time between two ticks, to the five seconds of Dagster's daemon; 1 or more.")
+    ] = 30
     sensor_running: Annotated[bool, Field(description="Whether the sensor runs unless somebody stops it.")] = True
     tick_budget_seconds: Annotated[int, Field(description="Longest time that one tick may take; 1 to 50.")] = 20
     max_records_per_run: Annotated[int, Field(description="Most records that a run of many windows loads.")] = 5_000_000
