@@ -54,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     document, curves = json.loads(path.read_text()), path.with_name(f"{path.stem}-curves.svg")
     plots.draw(document, path.with_suffix(".svg"))
     plots.draw_curves(document, curves)
-    print(f"every round: {path}\nplots: {path.with_suffix('.svg')}, {curves}")
+    drawn = [str(plot) for plot in (path.with_suffix(".svg"), curves) if plot.exists()]
+    print(f"every round: {path}\nplots: {', '.join(drawn)}")
     return 0
 
 

@@ -7,13 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from infra import broker as broker_service
@@ -53,6 +54,9 @@ class Seen:
     records: int
 
 
+_NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+
+
 def look(bootstrap: str, topic: str) -> Seen:
     """Ask as a client does."""
     from confluent_kafka import Consumer, TopicPartition
@@ -61,7 +65,16 @@ def look(bootstrap: str, topic: str) -> Seen:
     try:
         metadata = consumer.list_topics(topic, 30)
         (node,) = metadata.brokers.values()
-        _, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), 30)
+        partition, deadline = TopicPartition(topic, 0), time.monotonic() + 30
+        while True:
+            try:
+                _, high = consumer.get_watermark_offsets(partition, 30)
+                break
+            except KafkaException as e:
+                # A broker that has just begun may not lead its partitions yet.
+                if e.args[0].code() not in _NO_LEADER_YET or time.monotonic() > deadline:
+                    raise
+                consumer.poll(0.1)
         return Seen(metadata.cluster_id, f"{node.host}:{node.port}", high)
     finally:
         consumer.close()
@@ -119,6 +132,7 @@ def test_broker_that_cannot_start_names_its_log_and_leaves_nothing(own_home: Hom
 
 INTERRUPTED = """
 import sys
+import time
 from infra import platform
 from infra.platform import UpOptions
 from platform_assets_tests.conftest import home_at, service_environment
