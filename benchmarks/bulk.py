@@ -37,7 +37,7 @@ PUBLISHED_MIB_PER_CORE = 5.0
 """Throughput per core to plan with for Redpanda's Iceberg topics, from its documentation."""
 WINDOW = Window(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=1))
 
-TUNED = "Structured Streaming availableNow, its client tuned as ours"
+TUNED = "Structured Streaming availableNow, its client and session tuned as ours"
 LOAD = "load with digests"
 BARE = "the same load without digests"
 STREAMING = "Structured Streaming availableNow to Delta, as shipped"
