@@ -29,6 +29,15 @@ class _Seen:
     cuts: dict[str, RecordedCut] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A handle that stays open, the commit that it stands at, and the version that it was opened at."""
+
+    handle: DeltaTable
+    at: Anchor
+    opened_at: int
+
+
 class NewestCuts:
     """What one process knows of one ledger of cuts. A ledger that is edited or put back is looked at anew."""
 
@@ -36,9 +45,7 @@ class NewestCuts:
         self._path = path
         self._seen: _Seen | None = None
         self._lock = threading.Lock()
-        self._handle: DeltaTable | None = None
-        self._handle_at: Anchor | None = None
-        self._opened_at = 0
+        self._kept: _Kept | None = None
 
     @contextmanager
     def handle(self) -> Iterator[DeltaTable]:
@@ -48,18 +55,21 @@ class NewestCuts:
         commit that it stands at is not in the log, as after a backup was put back, and after an error.
         """
         with self._lock:
-            kept, at = self._handle, self._handle_at
-            # Set again only when all went well.
-            self._handle = self._handle_at = None
-            fresh = at is not None and at.version < self._opened_at + _KEPT_FOR
-            if kept is not None and at is not None and fresh and deltalog.anchor(self._path, at.version) == at:
-                kept.update_incremental()
-                handle = kept
+            # Kept again only when all went well.
+            kept, self._kept = self._kept, None
+            if kept is not None and self._goes_on(kept):
+                handle, opened_at = kept.handle, kept.opened_at
+                handle.update_incremental()
             else:
                 handle = DeltaTable(self._path)
-                self._opened_at = handle.version()
+                opened_at = handle.version()
             yield handle
-            self._handle, self._handle_at = handle, deltalog.anchor(self._path, handle.version())
+            at = deltalog.anchor(self._path, handle.version())
+            self._kept = None if at is None else _Kept(handle, at, opened_at)
+
+    def _goes_on(self, kept: _Kept) -> bool:
+        young = kept.at.version < kept.opened_at + _KEPT_FOR
+        return young and deltalog.anchor(self._path, kept.at.version) == kept.at
 
     def versions(self, app_ids: Iterable[str]) -> dict[str, int]:
         """The newest version of each of the application transactions `app_ids` that has any."""

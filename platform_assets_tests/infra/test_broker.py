@@ -132,7 +132,6 @@ def test_broker_that_cannot_start_names_its_log_and_leaves_nothing(own_home: Hom
 
 INTERRUPTED = """
 import sys
-import time
 from infra import platform
 from infra.platform import UpOptions
 from platform_assets_tests.conftest import home_at, service_environment
