@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -219,6 +220,24 @@ def test_threads_that_record_the_same_edge_at_once_leave_one_cut(ledger: Ledger,
             won = list(pool.map(lambda c, a=after: Ledger(tmp_path).record_cuts([c], a), cuts))
             assert won.count(True) == 1
     assert [c.edge for c in ledger.cuts("t")] == [edge(n) for n in range(20)]
+
+
+def test_a_handle_is_for_one_caller_at_a_time(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.record_cuts([cut("t", edge(0), {0: 1})], None)
+    kept = newest_cuts.of(tmp_path / "_ledger" / "cuts")
+    order: list[str] = []
+
+    def second() -> None:
+        with kept.handle():
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with kept.handle():
+        thread.start()
+        thread.join(1)  # it would be through by then
+        order.append("first")
+    thread.join(30)
+    assert order == ["first", "second"]
 
 
 def test_the_log_is_read_whole_only_now_and_then(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
