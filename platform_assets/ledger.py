@@ -270,8 +270,10 @@ class Ledger:
         return DeltaTable(path) if deltalog.exists(path) else None
 
     def _compact(self, path: Path, handle: DeltaTable, column: str, value: str) -> None:
-        """Fold the small files of one topic or table into one, so that reads stay flat as windows grow."""
-        handle.update_incremental()
+        """Fold the small files of one topic or table into one, so that reads stay flat as windows grow.
+
+        `handle` stands at the commit that it was just used for.
+        """
         adds = pa.table(handle.get_add_actions(flatten=True))
         small = pc.and_(pc.equal(adds[f"partition.{column}"], value), pc.less(adds["size_bytes"], _FOLDED_BYTES // 2))
         if pc.sum(small).as_py() < _FOLD_AT_FILES:

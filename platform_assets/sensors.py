@@ -58,11 +58,16 @@ class Tick:
         windows = (fresh or self.ledger.windows(d.topic, start=reported))[: d.max_edges_per_tick]
         if not windows:
             return dg.SensorResult(skip_reason=self._why_nothing(newest), cursor=cursor)
-        # What this very tick has sealed, nobody has loaded.
-        keys = () if fresh else [w.key for w in windows]
-        return self._report(windows, self.ledger.receipts(d.raw_table, keys) if keys else {})
+        keys = [w.key for w in windows]
+        if fresh:
+            # What this very tick has sealed, nobody has loaded or reported: an older entry is not of these offsets.
+            return self._report(windows, {}, frozenset())
+        receipts = self.ledger.receipts(d.raw_table, keys)
+        return self._report(windows, receipts, runs.reported_partitions(self.instance, topic_key(d.topic), keys))
 
-    def _report(self, windows: Sequence[SealedWindow], receipts: dict[str, Receipt]) -> dg.SensorResult:
+    def _report(
+        self, windows: Sequence[SealedWindow], receipts: dict[str, Receipt], reported: frozenset[str]
+    ) -> dg.SensorResult:
         d = self.declaration
         keys = [w.key for w in windows]
         empty = {w.key: empty_receipt(w, "") for w in windows if not w.ranges.size and w.key not in receipts}
@@ -78,16 +83,12 @@ class Tick:
         )
         return dg.SensorResult(
             run_requests=[_run_request(d, r) for r in asked],
-            asset_events=[*self._sealed_events(windows), *self._empty_events(receipts)],
+            asset_events=[
+                *(sealed_event(w) for w in windows if w.key not in reported),
+                *self._empty_events(receipts),
+            ],
             cursor=cursor_at(windows[-1].window.end),
         )
-
-    def _sealed_events(self, windows: Sequence[SealedWindow]) -> Iterator[dg.AssetMaterialization]:
-        key = topic_key(self.declaration.topic)
-        known = runs.reported_partitions(self.instance, key, [w.key for w in windows])
-        for window in windows:
-            if window.key not in known:
-                yield sealed_event(window)
 
     def _empty_events(self, receipts: dict[str, Receipt]) -> Iterator[dg.AssetMaterialization]:
         empty = {k: r for k, r in receipts.items() if r.kind == "empty"}
