@@ -22,7 +22,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from platform_assets.lake import raw, tablelog
 from platform_assets.lake.tablelog import LoadMetadata
-from platform_assets.ledger import Ledger
+from platform_assets.ledger import FOLDED, Ledger
 from platform_assets.ledger_entries import COMMIT_COLUMNS, CUT_COLUMNS, SealedWindow, arrow_type
 from platform_assets.offsets import Digest, offset_hashes
 from platform_assets_tests.samples import START, TOPIC_ID, edge, hourly, receipt
@@ -138,7 +138,7 @@ def _digests(windows: int, partitions: int) -> list[int]:
 
 def _append(path: Path, values: dict[str, Any], columns: dict[str, tuple[str, str]], properties: Any) -> None:
     table = pa.table({name: pa.array(values[name]).cast(arrow_type(kind)) for name, (kind, _) in columns.items()})
-    write_deltalake(DeltaTable(path), table, mode="append", commit_properties=properties)
+    write_deltalake(DeltaTable(path), table, mode="append", commit_properties=properties, writer_properties=FOLDED)
 
 
 def _times(numbers: _INT) -> pa.Array:

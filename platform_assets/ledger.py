@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import PrimitiveType
 
@@ -46,6 +46,9 @@ _FOLD_AT_FILES = 16
 _CHECKPOINT_AT_COMMITS = 32
 _FOLDED_BYTES = 4 << 20
 """Files of this size are left alone, so that a long ledger is not written again each time."""
+
+FOLDED = WriterProperties(max_row_group_size=1 << 14)
+"""A look at some windows of a long ledger reads the row groups that hold them, and not the file's hundreds of thousands of rows."""
 
 
 class Ledger:
@@ -279,7 +282,9 @@ class Ledger:
         if pc.sum(small).as_py() < _FOLD_AT_FILES:
             return
         try:
-            handle.optimize.compact(partition_filters=[(column, "=", value)], target_size=_FOLDED_BYTES)
+            handle.optimize.compact(
+                partition_filters=[(column, "=", value)], target_size=_FOLDED_BYTES, writer_properties=FOLDED
+            )
             handle.vacuum(dry_run=False)
             # A reader starts from here, and not from the newest hundredth version, which is where delta-rs makes one.
             # Each holds the files of all topics, so that not every fold is worth one.

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, WriterProperties
 
 from platform_assets import ledger as ledger_module
 from platform_assets import newest_cuts
@@ -597,6 +598,16 @@ def test_a_long_ledger_is_not_written_again_by_each_fold(
     assert long in DeltaTable(tmp_path / "_ledger" / "cuts").file_uris()
     assert data_files(tmp_path, "cuts") < 8
     assert len(soon_folded.cuts("t")) == 3_020
+
+
+def test_folded_files_are_read_in_parts(soon_folded: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "FOLDED", WriterProperties(max_row_group_size=8))
+    soon_folded.record_cuts(hourly("t", [{0: n} for n in range(40)]), None)
+    for n in range(40, 45):
+        soon_folded.record_cuts([cut("t", edge(n), {0: n})], edge(n - 1))
+    (folded,) = DeltaTable(tmp_path / "_ledger" / "cuts").file_uris()
+    parts = pq.ParquetFile(folded).metadata
+    assert [parts.row_group(n).num_rows for n in range(parts.num_row_groups)] == [8, 8, 8, 8, 8, 5]
 
 
 def test_a_fold_that_fails_loses_nothing(soon_folded: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
