@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -11,16 +12,17 @@ from platform_assets.status import CheckStatus, Status, TableStatus
 def print_status(status: Status, console: Console | None = None) -> None:
     """Print one row a table, then what needs attention."""
     console = console or Console()
-    table = Table(title=f"lake tables at {status.at}", title_justify="left")
-    for name, justify in (
-        ("table", "left"), ("loaded", "right"), ("waiting", "right"), ("failed", "right"), ("records", "right"),
-        ("lag", "right"), ("newest window", "left"), ("age", "right"), ("checks", "left"),
-    ):  # fmt: skip
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    table = Table(title=f"lake tables at {status.at}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("table", "loaded", "waiting", "failed", "records", "lag", "newest window", "age", "checks"):
+        # In a narrow terminal names go on in the next line. A figure that was cut off would be another figure.
+        figure = name in ("waiting", "failed", "records", "lag", "age")
+        table.add_column(
+            name, justify="right" if figure or name == "loaded" else "left", no_wrap=figure, overflow="fold"
+        )
     for row in status.tables:
         table.add_row(
             row.table,
-            f"{row.windows_loaded:,} of {row.windows_sealed:,}",
+            f"{row.windows_loaded:,}/{row.windows_sealed:,}",
             f"{row.windows_waiting:,}",
             f"[bold red]{row.windows_failed:,}[/]" if row.windows_failed else "0",
             f"{row.rows:,}",

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from platform_assets import status
 from platform_assets.checks import older
 from platform_assets.checks.facts import collect
 from platform_assets.declaration import TopicDeclaration
 from platform_assets.ledger import Ledger
-from platform_assets.status import PartitionStatus, TableStatus
+from platform_assets.status import CheckStatus, PartitionStatus, Status, TableStatus
+from platform_assets.status_table import print_status
 from platform_assets_tests.samples import START, edge, loaded, recorded
 
 TOPIC = "clicks"
@@ -58,3 +61,24 @@ def test_a_table_of_which_nothing_is_known_is_told_as_empty(tmp_path: Path) -> N
     t = told(tmp_path)
     assert (t.windows_sealed, t.rows, t.newest_window, t.partitions, t.error) == (0, 0, None, (), None)
     assert status.collect([], Ledger(tmp_path), None, None, (), datetime.now(UTC)).healthy
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_no_figure_is_cut_off_in_a_narrow_terminal(width: int) -> None:
+    checks = tuple(CheckStatus(name, True, "2026-01-01T00:00:00Z", "") for name in ("no_gaps", "no_duplicates"))
+    table = TableStatus(
+        "raw/flights", "flights", 8_784, 8_700, 1_284, 1_100, 1_336_776_412, 17, "2013-12-31-23:00", 7_100.0,
+        1_280_312, (), checks, None, None,
+    )  # fmt: skip
+    console = Console(file=io.StringIO(), width=width)
+    print_status(Status("2026-01-01T00:00:00Z", (table,)), console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    for figure in ("1,284", "1,100", "1,336,776,412", "1,280,312", "118 min"):
+        assert figure in text
+    assert "…" not in text
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    if width == 200:
+        assert "8,700/8,784" in text
+        assert "2013-12-31-23:00" in text
