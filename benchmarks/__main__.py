@@ -39,7 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, metavar="NAME", help=f"of {', '.join(SCENARIOS)}")
     chosen = parser.parse_args(arguments)
     told, printed = Console(stderr=True), Console()
-    found: dict[str, Measured] = {}
     path = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}{'-quick' if chosen.quick else ''}.json"
     RESULTS.mkdir(exist_ok=True)
     for name in chosen.only or SCENARIOS:
@@ -47,11 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Services of its own for each scenario: what one leaves in a heap is not to slow down the next.
         with tempfile.TemporaryDirectory(prefix="bench-") as folder, engines(Path(folder)) as (bootstrap, remote):
             bench = Bench(Path(folder), bootstrap, remote, chosen.quick, partial(_tell, told, name))
-            found[name] = SCENARIOS[name](bench)
+            measured = SCENARIOS[name](bench)
             _release_session()
         told.print(f"{name}: done in {time.monotonic() - began:.0f} s")
-        show(found[name], printed)
-        _write(path, found)
+        show(measured, printed)
+        _write(path, measured)
     document, curves = json.loads(path.read_text()), path.with_name(f"{path.stem}-curves.svg")
     plots.draw(document, path.with_suffix(".svg"))
     plots.draw_curves(document, curves)
@@ -87,8 +86,8 @@ def show(measured: Measured, console: Console) -> None:
         console.print(f"{'[green]✓[/]' if goal.reached else '[red]✗[/]'} {goal.sentence}")
 
 
-def _write(path: Path, found: dict[str, Measured]) -> None:
-    """Keep what was measured so far; scenarios of an earlier run of the day stay where they were not run again."""
+def _write(path: Path, measured: Measured) -> None:
+    """Add what was measured just now; scenarios of an earlier run of the day stay where they were not run again."""
     known = json.loads(path.read_text())["scenarios"] if path.exists() else {}
     document = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -99,7 +98,7 @@ def _write(path: Path, found: dict[str, Measured]) -> None:
             "kernel": machine.release(),
         },
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-        "scenarios": {**known, **{name: {"at": _now(), **m.to_json()} for name, m in found.items()}},
+        "scenarios": {**known, measured.name: {"at": _now(), **measured.to_json()}},
     }
     path.write_text(json.dumps(document, indent=1) + "\n")
 
