@@ -58,10 +58,10 @@ class Tick:
         windows = (fresh or self.ledger.windows(d.topic, start=reported))[: d.max_edges_per_tick]
         if not windows:
             return dg.SensorResult(skip_reason=self._why_nothing(newest), cursor=cursor)
-        keys = [w.key for w in windows]
         if fresh:
             # What this very tick has sealed, nobody has loaded or reported: an older entry is not of these offsets.
             return self._report(windows, {}, frozenset())
+        keys = [w.key for w in windows]
         receipts = self.ledger.receipts(d.raw_table, keys)
         return self._report(windows, receipts, runs.reported_partitions(self.instance, topic_key(d.topic), keys))
 

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from infra.platform import UpOptions
 from platform_assets.errors import PortTakenError, ServiceStartError
 from platform_assets_tests.conftest import Broker, TopicMaker, home_at, service_environment
 from platform_assets_tests.infra import services
+from platform_assets_tests.loads import wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -65,17 +65,19 @@ def look(bootstrap: str, topic: str) -> Seen:
     try:
         metadata = consumer.list_topics(topic, 30)
         (node,) = metadata.brokers.values()
-        partition, deadline = TopicPartition(topic, 0), time.monotonic() + 30
-        while True:
+        ends: list[int] = []
+
+        def led() -> bool:
             try:
-                _, high = consumer.get_watermark_offsets(partition, 30)
-                break
+                ends.append(consumer.get_watermark_offsets(TopicPartition(topic, 0), 30)[1])
             except KafkaException as e:
-                # A broker that has just begun may not lead its partitions yet.
-                if e.args[0].code() not in _NO_LEADER_YET or time.monotonic() > deadline:
+                if e.args[0].code() not in _NO_LEADER_YET:
                     raise
-                consumer.poll(0.1)
-        return Seen(metadata.cluster_id, f"{node.host}:{node.port}", high)
+            return bool(ends)
+
+        # A broker that has just begun may not lead its partitions yet.
+        wait_until(f"partition 0 of {topic} is led", led, 30)
+        return Seen(metadata.cluster_id, f"{node.host}:{node.port}", ends[0])
     finally:
         consumer.close()
 
