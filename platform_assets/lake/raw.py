@@ -181,10 +181,25 @@ def measure(frame: DataFrame) -> Measured:
     return _measured(frame.agg(*_metrics()).first().asDict())
 
 
+def measure_windows(frame: DataFrame) -> dict[str, Measured]:
+    """The same of each window of `frame`, by key, in one pass. A window without rows is not in it."""
+    from pyspark.sql import functions as F
+
+    found = frame.groupBy(F.col("window")).agg(*_metrics()).collect()
+    return {row["window"]: _measured(row.asDict()) for row in found}
+
+
 def window_frame(spark: SparkSession, table: Path, key: str, version: int) -> DataFrame:
     """The rows of one window at one version of the table."""
+    return windows_frame(spark, table, [key], version)
+
+
+def windows_frame(spark: SparkSession, table: Path, keys: Sequence[str], version: int) -> DataFrame:
+    """The rows of some windows at one version of the table."""
+    from pyspark.sql import functions as F
+
     frame = spark.read.format("delta").option("versionAsOf", version).load(str(table))
-    return frame.where(f"window = '{key}'")
+    return frame.where(F.col("window").isin(*keys))
 
 
 def excluded(ranges: TopicRanges, without: Mapping[int, Iterable[OffsetRange]]) -> tuple[TopicRanges, ...]:

@@ -2,31 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 
 from platform_assets.checks import proving
 from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Orchestration
+from platform_assets.errors import SparkUnreachableError
 from platform_assets.kafka import evidence
 from platform_assets.kafka.accounts import OffsetAccount, OffsetListing
 from platform_assets.kafka.evidence import Evidence
 from platform_assets.lake import rows
 from platform_assets.lake.raw import Measured
+from platform_assets.ledger import Ledger
 from platform_assets.offsets import Digest, OffsetRange, TopicRanges, offsets_digest
+from platform_assets_tests.checks import tables
 
 
 def given(patch: pytest.MonkeyPatch) -> None:
     """Have the checks of this process answered."""
-    patch.setattr(proving, "_measure", _measured)
+    patch.setattr(proving, "_read", _read)
     patch.setattr(evidence, "account", _dense)
 
 
-def _measured(e: Evaluation, key: str, version: int) -> Measured:
+def unanswered(root: Path, topic: str, **changes: Any) -> Evaluation:
+    """What a check of `topic` is given where neither Spark nor a broker is to be had."""
+    return Evaluation(
+        tables.declaration(topic),
+        root,
+        Ledger(root),
+        Orchestration(),
+        settings=nothing_answers,
+        cluster=nothing_answers,
+        spark=nothing_answers,
+        **changes,
+    )
+
+
+def nothing_answers() -> NoReturn:
+    """Nobody is there."""
+    raise SparkUnreachableError("sc://nowhere", "connection refused")
+
+
+def _read(e: Evaluation, keys: list[str], version: int) -> dict[str, Measured]:
     """The files as they are; `samples` has content digests follow from those of the offsets."""
-    found = rows.read_window(e.table, key, version).offsets
-    return Measured(found, Digest(found.rows, found.total + 1))
+    found = {key: rows.read_window(e.table, key, version).offsets for key in keys}
+    return {key: Measured(digest, Digest(digest.rows, digest.total + 1)) for key, digest in found.items()}
 
 
 def _dense(settings: object, topic: str, topic_id: str, ranges: TopicRanges, **more: Any) -> Evidence:

@@ -17,14 +17,13 @@ from rich.console import Console
 from platform_assets.audit import EXIT_CODES, Audit, audit
 from platform_assets.audit_table import print_audit, progress
 from platform_assets.checks.evaluation import Evaluation
-from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.cli import main
-from platform_assets.errors import ConfigurationError, SparkUnreachableError
+from platform_assets.errors import ConfigurationError
 from platform_assets.ledger import Ledger
 from platform_assets.windows import Span
 from platform_assets_tests import samples
-from platform_assets_tests.checks import tables
+from platform_assets_tests.checks import answers, tables
 from platform_assets_tests.checks.tables import DOUBLED, LOST_ROWS, LOST_WINDOW, key
 
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
@@ -52,21 +51,8 @@ def lake(seeded: Path, tmp_path: Path) -> Callable[[str], Path]:
     return lambda name: Path(shutil.copytree(seeded / name, tmp_path / "lake"))
 
 
-def nothing_answers() -> NoReturn:
-    raise SparkUnreachableError("sc://nowhere", "connection refused")
-
-
 def evaluation(root: Path, **changes: Any) -> Evaluation:
-    return Evaluation(
-        tables.declaration(TOPIC),
-        root,
-        Ledger(root),
-        Orchestration(),
-        settings=nothing_answers,
-        cluster=nothing_answers,
-        spark=nothing_answers,
-        **changes,
-    )
+    return answers.unanswered(root, TOPIC, **changes)
 
 
 def outcomes(found: Audit) -> dict[str, str]:

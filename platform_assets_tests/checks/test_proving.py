@@ -1,0 +1,96 @@
+"""How files are read again: as few queries as the windows allow, and lost files put to the windows that they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from platform_assets.checks import proving
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.proving import read_together
+from platform_assets.checks.registry import DEEP_AUDIT
+from platform_assets.errors import FilesLostError, PlatformError, SparkUnreachableError
+from platform_assets.lake.raw import Measured
+from platform_assets.ledger_entries import Receipt
+from platform_assets_tests import samples
+from platform_assets_tests.checks import answers, tables
+from platform_assets_tests.checks.tables import SOUND, WAITING, WINDOWS, key
+
+LOADED = WINDOWS - WAITING
+Read = Callable[[Evaluation, list[str], int], dict[str, Measured] | PlatformError]
+
+
+def receipts(*rows: int) -> list[Receipt]:
+    return [samples.receipt(samples.sealed("t", key(n), p0=(0, rows_in))) for n, rows_in in enumerate(rows)]
+
+
+def batches(*rows: int) -> list[list[int]]:
+    return [[r.rows for r in batch] for batch in read_together(receipts(*rows))]
+
+
+def test_windows_are_read_together_as_far_as_their_rows_and_number_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proving, "_BATCH_ROWS", 100)
+    monkeypatch.setattr(proving, "_BATCH_WINDOWS", 3)
+    assert batches(60, 40, 1) == [[60, 40], [1]]
+    assert batches(250, 1, 2, 3, 4) == [[250], [1, 2, 3], [4]]
+    assert batches() == []
+
+
+@pytest.fixture
+def queries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
+    """A table in order, and the windows of each query that `answered` answers."""
+    tables.sound(tmp_path)
+    answers.given(monkeypatch)
+    return []
+
+
+def answered(
+    patch: pytest.MonkeyPatch, asked: list[list[str]], error: Callable[[list[str]], PlatformError | None]
+) -> None:
+    """Have queries answered by the table's files, where they are not answered by `error`."""
+    files: Read = proving._read
+
+    def read(e: Evaluation, keys: list[str], version: int) -> dict[str, Measured] | PlatformError:
+        asked.append(keys)
+        return error(keys) or files(e, keys, version)
+
+    patch.setattr(proving, "_read", read)
+
+
+def test_a_deep_audit_reads_small_windows_in_one_query(
+    queries: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered(monkeypatch, queries, lambda keys: None)
+    found = DEEP_AUDIT.evaluate(answers.unanswered(tmp_path, SOUND))
+
+    assert found.headline.startswith(f"{LOADED} windows with"), found
+    assert not found.findings
+    assert [len(keys) for keys in queries] == [LOADED]
+
+
+def test_lost_files_of_one_window_are_its_own_and_the_others_are_proved(
+    queries: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(keys: list[str]) -> PlatformError | None:
+        return FilesLostError(f"raw/{SOUND}", " ".join(keys), "gone") if key(9) in keys else None
+
+    answered(monkeypatch, queries, lost)
+    found = DEEP_AUDIT.evaluate(answers.unanswered(tmp_path, SOUND))
+
+    assert [(f.kind, f.window) for f in found.findings] == [("files lost", key(9))]
+    assert dict(found.figures)["windows_audited"] == LOADED
+    # All of them, then two halves of whichever was not read: 28, 14, 7, 4 or 3, 2 or 1.
+    assert len(queries) <= 1 + 2 * 5
+
+
+def test_where_spark_is_gone_it_is_asked_once(
+    queries: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered(monkeypatch, queries, lambda keys: SparkUnreachableError("sc://nowhere", "connection refused"))
+    found = DEEP_AUDIT.evaluate(answers.unanswered(tmp_path, SOUND))
+
+    assert {f.kind for f in found.findings} == {"could not tell"}
+    assert len(found.findings) == LOADED
+    assert len(queries) == 1
