@@ -87,7 +87,11 @@ class Outlet:
         self._call("committing a transaction", lambda: self._producer.commit_transaction(CALL_SECONDS))
 
     def abort(self, *, after_sending: bool) -> None:
-        """Abort the transaction; with `after_sending` once its records are in the log, where they stay unseen."""
+        """Abort the transaction; with `after_sending` once its records are in the log, where they stay unseen.
+
+        Without it is for one that the broker wants aborted. The coordinator refuses to abort one that it does not know
+        of yet, as when the one before has just been committed and nothing of this one has been sent (INVALID_TXN_STATE).
+        """
         if after_sending:
             self._flush()
         self._call("aborting a transaction", lambda: self._producer.abort_transaction(CALL_SECONDS))

@@ -161,7 +161,7 @@ class Streams:
                     _hand_over(stream, piece, backlog=backlog)
                     sent += len(piece)
                 if sent < len(transaction.rows):
-                    stream.outlet.abort(after_sending=False)
+                    stream.outlet.abort(after_sending=True)
                     return False
                 stream.outlet.commit()
             except TransactionAbortedError:

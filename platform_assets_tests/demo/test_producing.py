@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from platform_assets.demo import outlet, producing, topic_log
 from platform_assets.demo.dataset import SOURCES, TopicName, row_number
 from platform_assets.demo.producing import Pace, open_streams
-from platform_assets.demo.schedule import Schedule
+from platform_assets.demo.schedule import Rows, Schedule
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, ConfigurationError, TopicMissingError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
@@ -170,6 +170,26 @@ def test_a_stop_leaves_no_open_transaction(client: ClientSettings) -> None:
 
 
 @pytest.mark.broker
+def test_a_stop_aborts_what_the_coordinator_knows_of(client: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is aborted before its first record is in the log may be refused, and then a stop ended in an error."""
+    stop, handed, send = threading.Event(), list[int](), outlet.Outlet.send
+
+    def send_and_stop(self: outlet.Outlet, rows: Rows, timestamps: Rows | None) -> None:
+        send(self, rows, timestamps)
+        if self._dataset.topic == "flights":
+            handed.extend(rows.tolist())
+            stop.set()
+
+    with open_streams(client, START, stop=stop, datasets=small(ROWS)) as streams:
+        streams.send_backlog()
+        monkeypatch.setattr(outlet.Outlet, "send", send_and_stop)
+        streams.send_live(60.0)
+    assert handed
+    assert set(handed) <= set(produced(client, "flights").rows.tolist())
+    assert not set(handed) & set(committed(client, "flights").rows.tolist())
+
+
+@pytest.mark.broker
 def test_a_killed_stream_goes_on_without_doubling(client: ClientSettings, rng: random.Random) -> None:
     """SIGKILL, three times, in the backlog and in the live part, with a transaction open."""
     rows = 20_000
@@ -208,6 +228,7 @@ def test_a_transaction_that_the_broker_aborts_is_sent_again(
 
     def refuse_some(self: outlet.Outlet) -> None:
         if next(refusals, False):
+            self.settle()
             raise outlet.TransactionAbortedError("aborted for a test")
         commit(self)
 
@@ -219,6 +240,7 @@ def test_a_transaction_that_the_broker_aborts_is_sent_again(
 @pytest.mark.broker
 def test_a_transaction_that_always_aborts_is_an_error(client: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: outlet.Outlet) -> None:
+        self.settle()
         raise outlet.TransactionAbortedError("aborted for a test")
 
     monkeypatch.setattr(outlet.Outlet, "commit", refuse)
