@@ -69,21 +69,27 @@ def _release_session() -> None:
 
 
 def _tell(console: Console, name: str, text: str) -> None:
-    console.print(f"{name}: {text}")
+    console.print(f"{name}: {text}", soft_wrap=True)
 
 
 def show(measured: Measured, console: Console) -> None:
     """The scenario as a table, and its goals."""
     setting = ", ".join(f"{name} {value}" for name, value in measured.setting.items())
     table = Table(title=f"{measured.name} ({setting})" if setting else measured.name)
-    for heading in ("", f"median {measured.unit}", "lowest", "highest", "rounds"):
-        table.add_column(heading, justify="left" if not heading else "right")
+    # Names fold where it is narrow; a figure is never cut.
+    table.add_column("", overflow="fold")
+    for heading in (f"median {measured.unit}", "lowest", "highest", "rounds"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, values in measured.rounds.items():
-        figures = (f"{v:,.3f}" for v in (statistics.median(values), min(values), max(values)))
+        figures = (_figure(v) for v in (statistics.median(values), min(values), max(values)))
         table.add_row(name, *figures, str(len(values)))
     console.print(table)
     for goal in measured.goals:
-        console.print(f"{'[green]✓[/]' if goal.reached else '[red]✗[/]'} {goal.sentence}")
+        console.print(f"{'[green]✓[/]' if goal.reached else '[red]✗[/]'} {goal.sentence}", soft_wrap=True)
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.3f}" if abs(value) < 1_000 else f"{value:,.0f}"
 
 
 def _write(path: Path, measured: Measured) -> None:
