@@ -56,6 +56,8 @@ def check_reachable(remote: str, timeout: float = 5.0) -> None:
 def connect(remote: str) -> SparkSession:
     """A session on the Spark Connect server, made through dagster-pyspark's resource, with Delta's guards set.
 
+    A session of the process that is of another server, or of another token, is left alone.
+
     Raises SparkUnreachableError and ConfigurationError.
     """
     check_reachable(remote)
@@ -66,6 +68,9 @@ def connect(remote: str) -> SparkSession:
     host, port = address_of(remote)
     try:
         spark: SparkSession = LazyPySparkResource(spark_config={"spark.remote": remote}).spark_session
+        if not _is_at(spark, remote):
+            spark = _made_before(remote) or type(spark).builder.remote(remote).create()
+            _others[remote] = spark
         # The default policy goes on for ten minutes, long after a person would have looked for the cause.
         spark.client.set_retry_policies([DefaultPolicy(max_retries=6, initial_backoff=100, max_backoff=2_000)])
         for name, value in _SETTINGS.items():
@@ -73,6 +78,23 @@ def connect(remote: str) -> SparkSession:
     except PySparkException as e:
         raise SparkUnreachableError(f"{host}:{port}", without_token(str(e))) from e
     return spark
+
+
+_others: dict[str, SparkSession] = {}
+"""Sessions by remote that are not the process's default one, which pyspark gives for any address."""
+
+
+def _made_before(remote: str) -> SparkSession | None:
+    known = _others.get(remote)
+    return None if known is None or known.is_stopped else known
+
+
+def _is_at(spark: SparkSession, remote: str) -> bool:
+    """Whether it was made for this server and with this token: else it is of somebody else in this process."""
+    from pyspark.sql.connect.client.core import DefaultChannelBuilder
+
+    wanted, found = DefaultChannelBuilder(remote), spark.client._builder
+    return isinstance(found, DefaultChannelBuilder) and (found.endpoint, found.token) == (wanted.endpoint, wanted.token)
 
 
 def suit(spark: SparkSession, records: int) -> None:

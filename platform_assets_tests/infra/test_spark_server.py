@@ -17,6 +17,7 @@ from infra import connect_probe, platform, spark_server, state
 from infra.home import Home
 from infra.process import ProcessRecord, family
 from infra.spark_server import CONFIGURATION
+from platform_assets.lake import session
 from platform_assets_tests.conftest import service_environment
 
 if TYPE_CHECKING:
@@ -60,6 +61,21 @@ def test_wrong_token_is_refused_without_a_word_of_the_right_one(server: ProcessR
     assert token not in str(caught.value)
 
 
+def test_connecting_gives_no_session_of_another_address_or_token(spark_remote: str, token: str) -> None:
+    """pyspark gives a process its first session, whatever address is asked for."""
+    from pyspark.sql import SparkSession
+
+    stranger = SparkSession.builder.remote(spark_remote.replace(token, "wrong")).create()
+    ours = session.connect(spark_remote)
+    assert ours.client.token == token
+    assert ours.range(3).count() == 3
+    assert session.connect(spark_remote) is ours
+    assert stranger is not ours
+    ours.stop()
+    again = session.connect(spark_remote)
+    assert again.range(3).count() == 3
+
+
 def test_token_is_in_no_argument_list(server: ProcessRecord, token: str) -> None:
     members = family(server)
     assert server.pid in {process.pid for process in members}
@@ -67,6 +83,7 @@ def test_token_is_in_no_argument_list(server: ProcessRecord, token: str) -> None
         assert token not in "\n".join(process.cmdline())
 
 
+@pytest.mark.alone
 def test_token_is_in_no_log_and_no_file_but_its_own(
     platform_home: Home, spark: SparkSession, server: ProcessRecord, token: str
 ) -> None:
