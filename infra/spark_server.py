@@ -110,7 +110,8 @@ def spark_spec(
         "spark.connect.grpc.binding.address": LOOPBACK,
         "spark.connect.grpc.binding.port": str(port),
         "spark.local.dir": str(scratch),
-        "spark.sql.warehouse.dir": (home.spark / "warehouse").as_uri(),
+        # As a path: of a URI Spark takes "%20" for the folder's own name, and makes one of that name beside it.
+        "spark.sql.warehouse.dir": str(home.spark / "warehouse"),
         **chosen.configuration,
     }
     options = [

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import psutil
 import pytest
@@ -158,7 +157,9 @@ def test_nothing_is_written_beside_the_home(spark: SparkSession, platform_home: 
     assert spark.table("seen").collect()[0]["one"] == 1
     warehouse = spark.conf.get("spark.sql.warehouse.dir")
     assert warehouse is not None
-    assert url2pathname(urlsplit(warehouse).path) == str(platform_home.spark / "warehouse")
+    assert urlsplit(warehouse).path == str(platform_home.spark / "warehouse")
+    assert " " in platform_home.root.name
+    assert list(platform_home.root.parent.glob("*%20*")) == []
 
 
 def test_second_start_finds_the_first(platform_home: Home, server: ProcessRecord) -> None:
