@@ -55,9 +55,18 @@ def test_wrong_token_is_refused_without_a_word_of_the_right_one(server: ProcessR
 
     # A session is made without a word to the server; the first request is the one that is refused.
     session = SparkSession.builder.remote(f"{server.address}/;token=wrong").create()
-    with pytest.raises(SparkConnectException, match=r"(?i)unauthenticated|token") as caught:
-        session.range(1).collect()
+    try:
+        with pytest.raises(SparkConnectException, match=r"(?i)unauthenticated|token") as caught:
+            session.range(1).collect()
+    finally:
+        end(session)
     assert token not in str(caught.value)
+
+
+def end(session: SparkSession) -> None:
+    """Let go of a session that its server would not hear of: else pyspark gives it to whoever asks for one next."""
+    session.release_session_on_close = False
+    session.stop()
 
 
 def test_connecting_gives_no_session_of_another_address_or_token(spark_remote: str, token: str) -> None:
@@ -65,14 +74,15 @@ def test_connecting_gives_no_session_of_another_address_or_token(spark_remote: s
     from pyspark.sql import SparkSession
 
     stranger = SparkSession.builder.remote(spark_remote.replace(token, "wrong")).create()
-    ours = session.connect(spark_remote)
-    assert ours.client.token == token
-    assert ours.range(3).count() == 3
-    assert session.connect(spark_remote) is ours
-    assert stranger is not ours
-    ours.stop()
-    again = session.connect(spark_remote)
-    assert again.range(3).count() == 3
+    try:
+        ours = session.connect(spark_remote)
+        assert ours is not stranger
+        assert ours.client.token == token
+        assert ours.range(3).count() == 3
+        assert session.connect(spark_remote) is ours
+    finally:
+        end(stranger)
+    assert session.connect(spark_remote).range(3).count() == 3
 
 
 def test_token_is_in_no_argument_list(server: ProcessRecord, token: str) -> None:
@@ -82,7 +92,6 @@ def test_token_is_in_no_argument_list(server: ProcessRecord, token: str) -> None
         assert token not in "\n".join(process.cmdline())
 
 
-@pytest.mark.alone
 def test_token_is_in_no_log_and_no_file_but_its_own(
     platform_home: Home, spark: SparkSession, server: ProcessRecord, token: str
 ) -> None:
