@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -536,6 +537,27 @@ def test_accepted_losses_add_up_and_are_no_receipts(ledger: Ledger) -> None:
     ledger.record_receipts([receipt(window, {0: [2]})])
     assert ledger.receipts("raw/t")[KEY].rows == 1
     assert ledger.accepted_losses("raw/t", KEY) == accepted
+
+
+def test_rows_that_another_writer_wrote_anew_are_read_by_key_and_start(ledger: Ledger, tmp_path: Path) -> None:
+    """Whoever mends a ledger by an update with delta-rs leaves files whose texts are of another Arrow type."""
+    windows = [window_of(number) for number in range(4)]
+    ledger.record_receipts([receipt(window) for window in windows])
+    for window in windows[:3]:
+        ledger.record_acceptance(window, {0: [OffsetRange(0, 2)]}, "retention")
+    commits = tmp_path / "_ledger" / "commits"
+    DeltaTable(commits).update(updates={"reason": "'gone'"}, predicate="kind = 'acceptance'")
+    for window in windows:
+        DeltaTable(commits).update(updates={"bytes": "7"}, predicate=f"\"window\" = '{window.key}'")
+    declared = {pq.read_schema(file).field("window").type for file in commits.rglob("*.parquet")}
+    assert pa.string_view() in declared
+    keys = [windows[3].key, windows[1].key]
+    assert {k: r.bytes for k, r in ledger.receipts("raw/t", keys).items()} == dict.fromkeys(keys, 7)
+    assert ledger.commit_rows("raw/t", start=windows[2].window.start)["window"].to_pylist() == [
+        w.key for w in windows[2:]
+    ]
+    assert ledger.accepted_losses("raw/t", windows[0].key) == {0: (OffsetRange(0, 2),)}
+    assert ledger.accepted_losses("raw/t", windows[3].key) == {}
 
 
 # --- folding --------------------------------------------------------------------------------------------------------
