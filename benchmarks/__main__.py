@@ -47,7 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder, engines(Path(folder)) as (bootstrap, remote):
             bench = Bench(Path(folder), bootstrap, remote, chosen.quick, partial(_tell, told, name))
             measured = SCENARIOS[name](bench)
-            _release_session()
         told.print(f"{name}: done in {time.monotonic() - began:.0f} s")
         show(measured, printed)
         _write(path, measured)
@@ -57,15 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     drawn = [str(plot) for plot in (path.with_suffix(".svg"), curves) if plot.exists()]
     print(f"every round: {path}\nplots: {', '.join(drawn)}")
     return 0
-
-
-def _release_session() -> None:
-    """Else the next scenario would be given this one's, whose server is gone: pyspark keeps one a process."""
-    from pyspark.sql.connect.session import SparkSession
-
-    session = SparkSession.getActiveSession()
-    if session is not None:
-        session.stop()
 
 
 def _tell(console: Console, name: str, text: str) -> None:

@@ -56,7 +56,7 @@ def check_reachable(remote: str, timeout: float = 5.0) -> None:
 def connect(remote: str) -> SparkSession:
     """A session on the Spark Connect server, made through dagster-pyspark's resource, with Delta's guards set.
 
-    A session of the process that is of another server, or of another token, is left alone.
+    It is the thread's active session from then on. One that is of another server, or of another token, is left as it is.
 
     Raises SparkUnreachableError and ConfigurationError.
     """
@@ -69,8 +69,9 @@ def connect(remote: str) -> SparkSession:
     try:
         spark: SparkSession = LazyPySparkResource(spark_config={"spark.remote": remote}).spark_session
         if not _is_at(spark, remote):
-            spark = _made_before(remote) or type(spark).builder.remote(remote).create()
-            _others[remote] = spark
+            spark = type(spark).builder.remote(remote).create()
+            # Functions of pyspark ask the thread's active session, which for those of another server is the wrong one.
+            type(spark)._active_session.session = spark
         # The default policy goes on for ten minutes, long after a person would have looked for the cause.
         spark.client.set_retry_policies([DefaultPolicy(max_retries=6, initial_backoff=100, max_backoff=2_000)])
         for name, value in _SETTINGS.items():
@@ -78,15 +79,6 @@ def connect(remote: str) -> SparkSession:
     except PySparkException as e:
         raise SparkUnreachableError(f"{host}:{port}", without_token(str(e))) from e
     return spark
-
-
-_others: dict[str, SparkSession] = {}
-"""Sessions by remote that are not the process's default one, which pyspark gives for any address."""
-
-
-def _made_before(remote: str) -> SparkSession | None:
-    known = _others.get(remote)
-    return None if known is None or known.is_stopped else known
 
 
 def _is_at(spark: SparkSession, remote: str) -> bool:

@@ -79,6 +79,7 @@ def test_connecting_gives_no_session_of_another_address_or_token(spark_remote: s
         assert ours is not stranger
         assert ours.client.token == token
         assert ours.range(3).count() == 3
+        assert SparkSession.getActiveSession() is ours
         assert session.connect(spark_remote) is ours
     finally:
         end(stranger)
