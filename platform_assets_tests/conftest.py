@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from infra.broker import BrokerSettings
 from infra.home import CHECKOUT, Home
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
+from platform_assets_tests import turns
 from platform_assets_tests.loads import START, TopicLake, wait_until
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 SEED_VARIABLE = "PLATFORM_TEST_SEED"
 SEED = int(os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32))))
 """In the environment, so that processes which share the tests among them have the same."""
+
+_TABLES = ("checks", "lake")
+"""Folders whose tests are the second group with services; they take a quarter of the time of both."""
 
 TopicMaker = Callable[..., str]
 LakeMaker = Callable[..., TopicLake]
@@ -39,10 +43,31 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep what uses the session's services in one process, so that each of them starts once; files stay whole."""
+    """Have files stay whole, and what uses the session's services be in two groups, for two processes.
+
+    Tests of topics with fixed names and those that are alone have to be in one of them, "services".
+    """
     for item in items:
-        shares = "platform_home" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("services" if shares else str(item.path)))
+        group = ("tables" if item.path.parent.name in _TABLES else "services") if _shares(item) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Wait until no other process disturbs the services that `item` needs, or uses those that it disturbs."""
+    if not _shares(item):
+        return (yield)
+    with turns.turn(_common_folder(item.config), alone=item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
+def _shares(item: pytest.Item) -> bool:
+    return "platform_home" in getattr(item, "fixturenames", ())
+
+
+def _common_folder(config: pytest.Config) -> Path | None:
+    """The folder in which each of the processes that share the tests has its own; None where one process does all."""
+    return Path(config.option.basetemp).parent if hasattr(config, "workerinput") else None
 
 
 def service_environment() -> dict[str, str]:
@@ -76,7 +101,8 @@ class Broker:
         self.bootstrap, self.pid = record.address, record.pid
 
     def stop(self) -> None:
-        """End it in good order; its data stays."""
+        """End it in good order; its data stays. Raises RuntimeError where the test is not marked `alone`."""
+        turns.require_alone("stopping the broker")
         platform.down(self._home, services=("kafka",))
 
     @property
@@ -90,14 +116,13 @@ class Broker:
 
 
 @pytest.fixture(scope="session")
-def platform_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    """The session's data folder; every service of it is ended when the session is."""
-    home = home_at(tmp_path_factory.mktemp("platform home"))
-    home.prepare()
-    try:
+def platform_home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """The session's data folder; every service of it is ended when the last process that uses it is done."""
+    folder = _common_folder(request.config) or tmp_path_factory.getbasetemp()
+    home = home_at(folder / "platform home")
+    with turns.until_the_last_leaves(folder, lambda: platform.down(home)):
+        home.prepare()
         yield home
-    finally:
-        platform.down(home)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from platform_assets.errors import BrokerUnreachableError, TopicMissingError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets_tests.loads import Record, send, wait_until
+from platform_assets_tests.turns import require_alone
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker
@@ -125,7 +126,11 @@ def create_again(broker: Broker, name: str) -> None:
 
 
 def freeze(broker: Broker) -> None:
-    """Stop the broker's process in the middle of whatever it does, and return when each of its threads has stopped."""
+    """Stop the broker's process in the middle of whatever it does, and return when each of its threads has stopped.
+
+    Raises RuntimeError where the test is not marked `alone`.
+    """
+    require_alone("freezing the broker")
     os.kill(broker.pid, signal.SIGSTOP)
     tasks = Path(f"/proc/{broker.pid}/task")
     wait_until("every thread has stopped", lambda: all(_state(t) == "T" for t in tasks.iterdir()))

@@ -349,6 +349,7 @@ def test_markers_near_their_records_cost_no_search(
     assert window.ranges.triples() == ((0, 0, 3),)
 
 
+@pytest.mark.alone
 def test_a_search_behind_markers_ends_with_the_budget_and_keeps_what_it_found(
     sealer: Callable[..., Sealer], broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -525,6 +526,7 @@ class Freezing(Cluster):
         return super().offsets_at(topic, timestamps)
 
 
+@pytest.mark.alone
 def test_a_broker_that_freezes_half_way_leaves_the_edges_before_and_the_next_tick_goes_on(
     sealer: Callable[..., Sealer], broker: Broker
 ) -> None:

@@ -179,6 +179,7 @@ def test_undeclared_topic_is_not_created_by_asking(broker: Broker) -> None:
     assert "nobody-declared-this" not in broker.admin.list_topics(timeout=30).topics
 
 
+@pytest.mark.alone
 def test_restart_of_the_sessions_broker_keeps_address_and_topics(broker: Broker, topic: TopicMaker) -> None:
     name = topic(partitions=3, config={"cleanup.policy": "compact"})
     address = broker.bootstrap

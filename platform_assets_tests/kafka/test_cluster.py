@@ -190,6 +190,7 @@ def test_a_broker_that_never_answers_is_unreachable_within_the_time_allowed(sile
             call("t")
 
 
+@pytest.mark.alone
 @pytest.mark.broker
 def test_a_look_up_that_times_out_is_no_answer(broker: Broker, cluster: Cluster, topic: TopicMaker) -> None:
     """The client library then gives an invalid offset and no error, which must not pass for "no record that new"."""

@@ -549,6 +549,7 @@ def test_evidence_of_another_range_cannot_be_resumed(long: History) -> None:
         long.account((0, 10), resume=other, compacted=True)
 
 
+@pytest.mark.alone
 def test_broker_gone_and_back_while_it_is_read(broker: Broker, long: History) -> None:
     end = long.end(0)
     brokers = fetching.Brokers(long.settings, long.topic, long.topic_id, patience=60, stopped=lambda: False)
