@@ -95,8 +95,9 @@ def end(home: Home, record: ProcessRecord, report: Reporter, grace: float = GRAC
 def signals_end_in_order() -> Iterator[None]:
     """Turn a request to end this program into an exception, so that what it started is ended too.
 
-    Without this, SIGTERM and SIGHUP end Python on the spot. Only the main thread may set handlers; elsewhere nothing
-    is changed.
+    Without this, SIGTERM and SIGHUP end Python on the spot. What the shell has this program ignore (SIGINT in the
+    background of a script, SIGHUP under nohup) is ignored still, but not by what it starts: programs inherit that, and
+    Dagster's then ignore SIGTERM as well. Only the main thread may set handlers; elsewhere nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -105,12 +106,21 @@ def signals_end_in_order() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    former = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    now = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    wanted = {
+        number: _ignored if handler in (signal.SIG_IGN, _ignored) else handler if number == signal.SIGINT else stop
+        for number, handler in now.items()
+    }
+    former = {number: signal.signal(number, handler) for number, handler in wanted.items()}
     try:
         yield
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+
+
+def _ignored(number: int, frame: FrameType | None) -> None:
+    """Do nothing: unlike SIG_IGN, a handler is not inherited by programs."""
 
 
 def _was_cancelled(error: BaseException) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import datetime
@@ -34,6 +35,14 @@ _TABLES = ("checks", "lake")
 
 TopicMaker = Callable[..., str]
 LakeMaker = Callable[..., TopicLake]
+
+
+def pytest_configure() -> None:
+    """Have the programs that tests start and signal not ignore what the shell has pytest ignore, as in the background."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            # Unlike SIG_IGN, a handler is not inherited.
+            signal.signal(number, lambda number, frame: None)
 
 
 def pytest_report_header() -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-LARGE = 300_000
+LARGE = 100_000
 """Records enough that a load takes long after its first file has appeared."""
 
 

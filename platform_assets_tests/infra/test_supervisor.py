@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -134,6 +136,17 @@ with signals_end_in_order():
     bring_up(home, launches, lambda line: print(line, flush=True))
 """
 
+STARTED = """
+import sys
+from infra.home import Home
+from infra.supervisor import bring_up, signals_end_in_order
+from platform_assets_tests.infra import services
+home = Home.from_environment({"PLATFORM_HOME": sys.argv[1]})
+with signals_end_in_order(), signals_end_in_order():
+    bring_up(home, [services.launch_of(home, "serves", services.SERVES)], lambda line: print(line, flush=True))
+    sys.stdin.readline()
+"""
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_interrupted_start_leaves_no_process(home: Home, number: signal.Signals) -> None:
@@ -152,6 +165,30 @@ def test_interrupted_start_leaves_no_process(home: Home, number: signal.Signals)
     assert command.returncode != 0
     assert [pid for record in records.values() for pid in services.marked(record)] == []
     assert state.read_records(home) == {}
+
+
+def test_what_a_shell_has_the_command_ignore_is_not_ignored_by_services(home: Home) -> None:
+    """As in the background of a script, and under nohup: the command goes on, and its services end when asked to."""
+    command = shlex.join([sys.executable, "-c", STARTED, str(home.root)])
+    with subprocess.Popen(
+        ["sh", "-c", f"trap '' INT HUP; exec {command}"], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as shell:  # fmt: skip
+        try:
+            assert shell.stdout is not None
+            for line in shell.stdout:
+                if line.startswith("serves: ready"):
+                    break
+            for number in (signal.SIGINT, signal.SIGHUP):
+                shell.send_signal(number)
+            shell.communicate("go on\n", timeout=60)
+            assert shell.returncode == 0
+            (record,) = state.read_records(home).values()
+            ignored = re.search(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{record.pid}/status").read_text(), re.MULTILINE)
+            assert ignored is not None
+            numbers = {n for n in signal.Signals if int(ignored[1], 16) >> (n - 1) & 1}
+            assert numbers.isdisjoint({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        finally:
+            end_all(home)
 
 
 def test_killed_command_is_cleaned_up_after_by_the_next(home: Home) -> None:
