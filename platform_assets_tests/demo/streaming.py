@@ -1,4 +1,7 @@
-"""Small streams for the tests, and the program that a test kills: `python streaming.py BOOTSTRAP ROWS SECONDS`."""
+"""Small streams for the tests, and the program that a test kills: `python streaming.py BOOTSTRAP ROWS SECONDS HELD`.
+
+It sends no more flights once it has told of HELD, so that some are left however late the kill comes.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +61,14 @@ def holds_each_row_once(log: TopicLog, rows: int) -> bool:
 
 
 if __name__ == "__main__":
+    flights = 0
 
     def tell(topic: TopicName, rows: int) -> None:
+        global flights
         # In one piece: the streams' threads tell at the same time.
         os.write(1, f"{topic} {rows}\n".encode())
+        flights += rows if topic == "flights" else 0
+        if topic == "flights" and flights >= int(sys.argv[4]):
+            threading.Event().wait()
 
     stream(ClientSettings(sys.argv[1]), small(int(sys.argv[2])), seconds=float(sys.argv[3]), on_sent=tell)
