@@ -143,7 +143,12 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
     """Restore a lost or older ledger from the commits of TABLE (all declared tables by default).
 
     Stop the sensors first. Only what the ledger lacks is written, so running it again is safe.
+
+    Exits 1 where files of a window are lost, so that its entry is still lacking.
     """
+    from rich.console import Console
+
+    from platform_assets.audit_table import progress
     from platform_assets.declared import declaration_of, declarations
     from platform_assets.lake.session import connect
     from platform_assets.rebuild import rebuild
@@ -151,14 +156,20 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
     environment = _environment()
     ledger, lake_root = _ledger(environment), _lake_root(environment)
     chosen = [declaration_of(t) for t in tables] or list(declarations().values())
+    complete = True
     for declaration in chosen:
-        done = rebuild(declaration, ledger, lake_root, lambda: connect(_spark_remote(environment)))
+        with progress(Console(stderr=True)) as tell:
+            done = rebuild(declaration, ledger, lake_root, lambda: connect(_spark_remote(environment)), progress=tell)
+        complete &= not done.unread
+        for error in done.unread:
+            click.echo(f"platform-assets: {error}", err=True)
         click.echo(f"{declaration.raw_table}: {done.cuts} cuts and {done.receipts} receipts restored")
         for key in done.merged:
             click.echo(
                 f"{declaration.raw_table}: window {key} now also covers the windows after it that were sealed and "
                 "never loaded; load it to bring their records"
             )
+    sys.exit(0 if complete else EXIT_FAILED)
 
 
 @main.command("accept-loss")

@@ -262,7 +262,10 @@ class Loader:
     # --- shared -----------------------------------------------------------------------------------------------
 
     def _mended(self, sealed: SealedWindow) -> Receipt | None:
-        """The receipt of a commit that the ledger lacks, because a run ended between the two; None without one."""
+        """The receipt of a commit that the ledger lacks, because a run ended between the two; None without one.
+
+        None also where its files are lost: what it held can then be had from Kafka alone, by the window's cuts.
+        """
         files = tablelog.files_of(self.table, sealed.key)
         if not files.paths:
             return None
@@ -270,7 +273,13 @@ class Loader:
         if commit is None or commit.metadata.ranges != sealed.ranges or commit.metadata.topic_id != sealed.topic_id:
             return None
         began = time.monotonic()
-        measured = self._measured_at(sealed, commit.version)
+        try:
+            measured = self._measured_at(sealed, commit.version)
+        except FilesLostError as e:
+            _log.warning(
+                "the ledger has no entry of this window to compare with, it is loaded as if for the first time: %s", e
+            )
+            return None
         _log.info("window %s was committed as version %d and not in the ledger", sealed.key, commit.version)
         return self._record(self._receipt(commit, measured, began))
 

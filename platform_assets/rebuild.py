@@ -10,16 +10,16 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from platform_assets.declaration import TopicDeclaration
-from platform_assets.errors import LedgerConflictError, LedgerCorruptError
-from platform_assets.lake import raw, rows, tablelog
-from platform_assets.lake.tablelog import LoadCommit, LoadMetadata
+from platform_assets.errors import FilesLostError, LedgerConflictError, LedgerCorruptError, PlatformError
+from platform_assets.lake import raw, reading, rows, tablelog
+from platform_assets.lake.tablelog import LoadCommit, LoadMetadata, WindowFiles
 from platform_assets.ledger import Ledger
 from platform_assets.ledger_entries import Receipt, RecordedCut
 from platform_assets.offsets import Cut, TopicRanges
@@ -39,14 +39,23 @@ class Rebuilt:
     receipts: int
     merged: tuple[str, ...]
     """Windows that now reach over several former ones: those were sealed, and none of them loaded."""
+    unread: tuple[FilesLostError, ...]
+    """Why the receipts of other windows are still lacking."""
 
 
 def rebuild(
-    declaration: TopicDeclaration, ledger: Ledger, lake_root: Path, spark: Callable[[], SparkSession]
+    declaration: TopicDeclaration,
+    ledger: Ledger,
+    lake_root: Path,
+    spark: Callable[[], SparkSession],
+    *,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> Rebuilt:
     """Restore the entries of one topic that its raw table proves and the ledger lacks. Running it again is safe.
 
-    Raises LedgerCorruptError where the table's commits contradict each other or what the ledger still has.
+    Receipts are recorded as they are restored, so one that is cut short goes on where it was. `progress` is told what is
+    read. Raises LedgerCorruptError where the table's commits contradict each other or what the ledger still has, and
+    what reading the table raises, but for lost files.
     """
     ledger.create()
     table = lake_root / declaration.raw_table
@@ -62,9 +71,13 @@ def rebuild(
     empty = [w for w in ledger.windows(declaration.topic) if not w.ranges.size and w.key not in known]
     ledger.record_receipts([empty_receipt(w, "") for w in empty])
     lacking = [load for load in loads if load.metadata.window.key not in known]
-    receipts = [_receipt(declaration, lake_root, load, spark) for load in lacking]
-    ledger.record_receipts(receipts)
-    return Rebuilt(declaration.topic, len(cuts), len(receipts), merged)
+    restored, unread = 0, list[FilesLostError]()
+    for found in _receipts(declaration, lake_root, lacking, spark, progress):
+        receipts = [outcome for outcome in found if isinstance(outcome, Receipt)]
+        unread += [outcome for outcome in found if isinstance(outcome, FilesLostError)]
+        ledger.record_receipts(receipts)
+        restored += len(receipts)
+    return Rebuilt(declaration.topic, len(cuts), restored, merged, tuple(unread))
 
 
 def newest_loads(table: Path) -> list[LoadCommit]:
@@ -179,11 +192,50 @@ def _check_agree(topic: str, ledger: Ledger, loads: Sequence[LoadCommit]) -> Non
             )
 
 
-def _receipt(
-    declaration: TopicDeclaration, lake_root: Path, load: LoadCommit, spark: Callable[[], SparkSession]
-) -> Receipt:
+def _receipts(
+    declaration: TopicDeclaration,
+    lake_root: Path,
+    loads: Sequence[LoadCommit],
+    spark: Callable[[], SparkSession],
+    progress: Callable[[str], None],
+) -> Iterator[list[Receipt | FilesLostError]]:
+    """The receipt of each load, as many together as were read in one query."""
+    if not loads:
+        return
     table = lake_root / declaration.raw_table
-    began = time.monotonic()
-    measured = raw.measure(raw.window_frame(spark(), table, load.metadata.window.key, load.version))
-    seconds = time.monotonic() - began
+    newest = tablelog.version(table)
+    files = tablelog.window_files(tablelog.file_actions(table, newest))
+    # What is as its load left it can be read at the newest version, and with others.
+    unchanged, changed = list[LoadCommit](), list[LoadCommit]()
+    for load in loads:
+        (unchanged if _is_unchanged(load, newest, files) else changed).append(load)
+    done = 0
+    for batch in [*reading.read_together(unchanged, lambda load: load.metadata.ranges.size), *([c] for c in changed)]:
+        done += len(batch)
+        progress(f"reading windows up to {batch[-1].metadata.window} ({done:,} of {len(loads):,})")
+        by_key = {load.metadata.window.key: load for load in batch}
+        version = newest if len(batch) > 1 else batch[0].version
+        began = time.monotonic()
+        measured = dict(reading.measure_each(spark, lake_root, declaration.topic, list(by_key), version))
+        seconds = (time.monotonic() - began) / len(batch)
+        yield [_receipt(declaration, lake_root, by_key[key], m, seconds) for key, m in measured.items()]
+
+
+def _is_unchanged(load: LoadCommit, newest: int, files: Mapping[str, WindowFiles]) -> bool:
+    added = tablelog.added_files(load)
+    now = files.get(load.metadata.window.key, tablelog.NO_FILES)
+    return load.version == newest or (added is not None and added[0].digest == now.digest)
+
+
+def _receipt(
+    declaration: TopicDeclaration,
+    lake_root: Path,
+    load: LoadCommit,
+    measured: raw.Measured | PlatformError,
+    seconds: float,
+) -> Receipt | FilesLostError:
+    if isinstance(measured, FilesLostError):
+        return measured
+    if isinstance(measured, PlatformError):
+        raise measured
     return receipt_of(lake_root, declaration.raw_table, load, measured, kind="rebuilt", seconds=seconds)

@@ -30,8 +30,8 @@ SEED_VARIABLE = "PLATFORM_TEST_SEED"
 SEED = int(os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32))))
 """In the environment, so that processes which share the tests among them have the same."""
 
-_TABLES = ("checks", "lake")
-"""Folders whose tests are the second group with services; they take a quarter of the time of both."""
+_TABLES = ("checks", "lake", "test_load_faults.py", "test_rebuild.py")
+"""Folders and files whose tests are the second group with services, so that both take about as long."""
 
 TopicMaker = Callable[..., str]
 LakeMaker = Callable[..., TopicLake]
@@ -57,7 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Tests of topics with fixed names and those that are alone have to be in one of them, "services".
     """
     for item in items:
-        group = ("tables" if item.path.parent.name in _TABLES else "services") if _shares(item) else str(item.path)
+        second = {item.path.name, item.path.parent.name} & set(_TABLES)
+        group = ("tables" if second else "services") if _shares(item) else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))
 
 

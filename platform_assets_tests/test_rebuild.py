@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
 from platform_assets.declaration import TopicDeclaration
 from platform_assets.errors import LedgerCorruptError
 from platform_assets.lake.tablelog import LoadCommit, LoadMetadata
-from platform_assets.ledger_entries import RecordedCut, windows_between
+from platform_assets.ledger_entries import Receipt, RecordedCut, windows_between
 from platform_assets.offsets import Cut, OffsetRange, TopicRanges
-from platform_assets.rebuild import cuts_of
+from platform_assets.rebuild import Rebuilt, cuts_of, rebuild
 from platform_assets.windows import Window
+from platform_assets_tests.loads import Record, TopicLake, records
+from platform_assets_tests.test_load_faults import data_files
+from platform_assets_tests.test_loading import numbered
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import LakeMaker
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DECLARATION = TopicDeclaration("orders", "* * * * *", START)
@@ -98,3 +108,76 @@ def test_metadata_survives_its_way_through_a_commit() -> None:
     newer = json.dumps({**json.loads(metadata.to_json()), "platform_assets": 99})
     with pytest.raises(LedgerCorruptError, match="version 99"):
         LoadMetadata.from_json(newer)
+
+
+# --- with services ------------------------------------------------------------------------------------------------
+
+
+def rebuilt(lk: TopicLake, told: list[str]) -> Rebuilt:
+    return rebuild(lk.declaration, lk.ledger, lk.root, lk.spark, progress=told.append)
+
+
+def lose_the_ledger(lk: TopicLake) -> None:
+    shutil.rmtree(lk.root / "_ledger")
+
+
+def receipts(lk: TopicLake) -> dict[str, Receipt]:
+    """All but who wrote them, when, and how long it took."""
+    return {
+        k: replace(r, kind="load", load_id="", run_id="", seconds=0.0, proved_at=None)
+        for k, r in lk.ledger.receipts(lk.declaration.raw_table).items()
+    }
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_a_lost_ledger_comes_back_as_it_was_and_every_window_is_proved_unchanged(lake: LakeMaker) -> None:
+    lk = lake(partitions=2)
+    keys = [lk.window_of(numbered(20, 2))]
+    lk.abort([Record(b"aborted", partition=0)])
+    keys.append(lk.window_of(numbered(10, 2, "holes")))
+    keys += [lk.close_window() for _ in range(2)]
+    keys += [lk.window_of(numbered(10, 2, stem)) for stem in ("healed", "touched", "last")]
+    for key in keys:
+        lk.load(key)
+    healed, touched, _ = keys[4:]
+    DeltaTable(lk.table).delete(f"window = '{healed}' AND kafka_partition = 1")
+    lk.load(healed)
+    DeltaTable(lk.table).delete(f"window = '{touched}' AND kafka_partition = 0")
+    before, windows_before = receipts(lk), [(w.key, w.ranges) for w in lk.ledger.windows(lk.topic)]
+    lose_the_ledger(lk)
+    told: list[str] = []
+
+    done = rebuilt(lk, told)
+
+    assert (done.receipts, done.merged, done.unread) == (5, (), ())
+    assert [(w.key, w.ranges) for w in lk.ledger.windows(lk.topic)] == windows_before
+    assert receipts(lk) == before
+    # One query for the windows that are as they were loaded, and one for that which was touched since.
+    assert [text.partition(" (")[2] for text in told] == ["4 of 5)", "5 of 5)"]
+    expected = dict.fromkeys(keys, "unchanged") | dict.fromkeys(keys[2:4], "empty") | {touched: "healed"}
+    assert {key: lk.load(key).outcome for key in keys} == expected
+    assert records(lk.rows()) == records(lk.committed())
+    assert rebuilt(lk, []).receipts == 0
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_lost_files_of_one_window_hold_up_no_other(lake: LakeMaker) -> None:
+    lk = lake(partitions=2)
+    keys = [lk.window_of(numbered(10, 2, stem)) for stem in "abc"]
+    for key in keys:
+        lk.load(key)
+    before = receipts(lk)
+    for path in data_files(lk, keys[1]):
+        path.unlink()
+    lose_the_ledger(lk)
+
+    done = rebuilt(lk, [])
+
+    assert [error.window for error in done.unread] == [keys[1]]
+    assert receipts(lk) == {k: r for k, r in before.items() if k != keys[1]}
+    # It is sealed as it was, so that Kafka gives the same rows again.
+    lk.load(keys[1])
+    assert records(lk.rows()) == records(lk.committed())
+    assert rebuilt(lk, []).receipts == 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts, Recorded
 from platform_assets.checks.findings import Finding, counted, runs_of
 from platform_assets.errors import MEND_LEDGER, FilesLostError, PlatformError, Retryable
-from platform_assets.lake import failures, raw, rows, tablelog
+from platform_assets.lake import raw, reading, rows, tablelog
 from platform_assets.ledger_entries import Receipt
 from platform_assets.offsets import Digest, OffsetRange, offsets_digest
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 _ALL = 1_000_000
 """Ranges that evidence lists where offsets have to be named."""
-_BATCH_WINDOWS: Final = 200
-_BATCH_ROWS: Final = 10_000_000
-"""What is read in one query: some seconds' worth, so that the time allowed is looked at between two."""
 _Offsets = Mapping[int, npt.NDArray[np.int64]]
 
 
@@ -130,34 +127,21 @@ def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved
     version = tablelog.version(e.table)
     done = 0
     with_rows = sorted((r for r in receipts.values() if r.kind != "empty"), key=_last_proof)
-    for batch in read_together(with_rows):
+    for batch in reading.read_together(with_rows, lambda receipt: receipt.rows):
         if time.monotonic() > e.deadline:
             break
         done += len(batch)
         last = batch[-1].window.key
         e.progress(f"reading {counted(len(batch), 'window')}, the last {last} ({done:,} of {len(with_rows):,})")
-        for receipt, measured in _measure(e, batch, version):
-            outcome = _compared(facts, receipt, measured, version)
+        together = [receipt.window.key for receipt in batch]
+        for key, measured in reading.measure_each(e.spark, e.lake_root, e.declaration.topic, together, version):
+            outcome = _compared(facts, receipts[key], measured, version)
             if isinstance(outcome, Receipt):
                 proved.append(outcome)
             else:
                 findings.append(outcome)
     e.ledger.record_receipts(proved)
     return Proved(tuple(proved), tuple(findings))
-
-
-def read_together(receipts: Iterable[Receipt]) -> Iterator[list[Receipt]]:
-    """Batches in the order given: a query costs some tenths of a second, whatever it reads. Pure."""
-    batch: list[Receipt] = []
-    rows_in_batch = 0
-    for receipt in receipts:
-        if batch and (len(batch) == _BATCH_WINDOWS or rows_in_batch + receipt.rows > _BATCH_ROWS):
-            yield batch
-            batch, rows_in_batch = [], 0
-        batch.append(receipt)
-        rows_in_batch += receipt.rows
-    if batch:
-        yield batch
 
 
 def _compared(
@@ -222,35 +206,6 @@ def _doubled(receipt: Receipt, offsets: _Offsets) -> Iterator[Finding]:
         if len(twice):
             text = f"{counted(len(twice), 'offset')} in {len(found):,} rows"
             yield _finding("duplicate in a window", receipt, partition, runs_of(twice), text)
-
-
-def _measure(
-    e: Evaluation, batch: list[Receipt], version: int
-) -> Iterator[tuple[Receipt, raw.Measured | PlatformError]]:
-    """What each window of `batch` holds, or why that cannot be told. Lost files are put to the windows they are of."""
-    found = _read(e, [receipt.window.key for receipt in batch], version)
-    if isinstance(found, FilesLostError) and len(batch) > 1:
-        half = len(batch) // 2
-        yield from _measure(e, batch[:half], version)
-        yield from _measure(e, batch[half:], version)
-    elif isinstance(found, PlatformError):
-        yield from ((receipt, found) for receipt in batch)
-    else:
-        nothing = raw.Measured(Digest(0, 0), Digest(0, 0))
-        yield from ((receipt, found.get(receipt.window.key, nothing)) for receipt in batch)
-
-
-def _read(e: Evaluation, keys: list[str], version: int) -> dict[str, raw.Measured] | PlatformError:
-    from grpc import RpcError
-    from pyspark.errors import PySparkException
-
-    try:
-        return raw.measure_windows(raw.windows_frame(e.spark(), e.table, keys, version))
-    except (PySparkException, RpcError) as error:
-        told = keys[0] if len(keys) == 1 else f"{min(keys)}..{max(keys)}"
-        return failures.named(error, e.declaration.topic, told, str(e.lake_root))
-    except PlatformError as error:
-        return error
 
 
 def _above(offsets: _Offsets, log_starts: Mapping[int, int]) -> Digest:

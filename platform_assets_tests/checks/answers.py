@@ -8,14 +8,13 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from platform_assets.checks import proving
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
 from platform_assets.errors import SparkUnreachableError
 from platform_assets.kafka import evidence
 from platform_assets.kafka.accounts import OffsetAccount, OffsetListing
 from platform_assets.kafka.evidence import Evidence
-from platform_assets.lake import rows
+from platform_assets.lake import reading, rows
 from platform_assets.lake.raw import Measured
 from platform_assets.ledger import Ledger
 from platform_assets.offsets import Digest, OffsetRange, TopicRanges, offsets_digest
@@ -24,7 +23,7 @@ from platform_assets_tests.checks import tables
 
 def given(patch: pytest.MonkeyPatch) -> None:
     """Have the checks of this process answered."""
-    patch.setattr(proving, "_read", _read)
+    patch.setattr(reading, "_read", _read)
     patch.setattr(evidence, "account", _dense)
 
 
@@ -47,9 +46,9 @@ def nothing_answers() -> NoReturn:
     raise SparkUnreachableError("sc://nowhere", "connection refused")
 
 
-def _read(e: Evaluation, keys: list[str], version: int) -> dict[str, Measured]:
+def _read(spark: object, lake_root: Path, topic: str, keys: list[str], version: int) -> dict[str, Measured]:
     """The files as they are; `samples` has content digests follow from those of the offsets."""
-    found = {key: rows.read_window(e.table, key, version).offsets for key in keys}
+    found = {key: rows.read_window(lake_root / "raw" / topic, key, version).offsets for key in keys}
     return {key: Measured(digest, Digest(digest.rows, digest.total + 1)) for key, digest in found.items()}
 
 

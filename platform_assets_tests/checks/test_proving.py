@@ -1,41 +1,22 @@
-"""How files are read again: as few queries as the windows allow, and lost files put to the windows that they are of."""
+"""A deep audit asks for as few queries as it can, and tells of each window what the query that it was in came to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from platform_assets.checks import proving
-from platform_assets.checks.evaluation import Evaluation
-from platform_assets.checks.proving import read_together
 from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.errors import FilesLostError, PlatformError, SparkUnreachableError
+from platform_assets.lake import reading
 from platform_assets.lake.raw import Measured
-from platform_assets.ledger_entries import Receipt
-from platform_assets_tests import samples
 from platform_assets_tests.checks import answers, tables
 from platform_assets_tests.checks.tables import SOUND, WAITING, WINDOWS, key
 
 LOADED = WINDOWS - WAITING
-Read = Callable[[Evaluation, list[str], int], dict[str, Measured] | PlatformError]
-
-
-def receipts(*rows: int) -> list[Receipt]:
-    return [samples.receipt(samples.sealed("t", key(n), p0=(0, rows_in))) for n, rows_in in enumerate(rows)]
-
-
-def batches(*rows: int) -> list[list[int]]:
-    return [[r.rows for r in batch] for batch in read_together(receipts(*rows))]
-
-
-def test_windows_are_read_together_as_far_as_their_rows_and_number_allow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proving, "_BATCH_ROWS", 100)
-    monkeypatch.setattr(proving, "_BATCH_WINDOWS", 3)
-    assert batches(60, 40, 1) == [[60, 40], [1]]
-    assert batches(250, 1, 2, 3, 4) == [[250], [1, 2, 3], [4]]
-    assert batches() == []
+Read = Callable[[Callable[[], Any], Path, str, list[str], int], dict[str, Measured] | PlatformError]
 
 
 @pytest.fixture
@@ -50,13 +31,15 @@ def answered(
     patch: pytest.MonkeyPatch, asked: list[list[str]], error: Callable[[list[str]], PlatformError | None]
 ) -> None:
     """Have queries answered by the table's files, where they are not answered by `error`."""
-    files: Read = proving._read
+    files: Read = reading._read
 
-    def read(e: Evaluation, keys: list[str], version: int) -> dict[str, Measured] | PlatformError:
+    def read(
+        spark: Callable[[], Any], lake_root: Path, topic: str, keys: list[str], version: int
+    ) -> dict[str, Measured] | PlatformError:
         asked.append(keys)
-        return error(keys) or files(e, keys, version)
+        return error(keys) or files(spark, lake_root, topic, keys, version)
 
-    patch.setattr(proving, "_read", read)
+    patch.setattr(reading, "_read", read)
 
 
 def test_a_deep_audit_reads_small_windows_in_one_query(
