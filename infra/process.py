@@ -284,7 +284,22 @@ def _signal(processes: Sequence[psutil.Process], *, kill: bool) -> None:
 
 
 def _wait_gone(processes: Sequence[psutil.Process], timeout: float) -> None:
-    psutil.wait_procs(list(processes), timeout=timeout)
+    """Return once none of them runs, or after `timeout` seconds.
+
+    One that has ended is gone also while its parent, another program, lives on and has not asked what became of it.
+    """
+    deadline = time.monotonic() + timeout
+    left = list(processes)
+    while left and (allowed := deadline - time.monotonic()) > 0:
+        _, alive = psutil.wait_procs(left, timeout=min(allowed, PROBE_INTERVAL_SECONDS))
+        left = [process for process in alive if _runs(process)]
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _await_end(pid: int, timeout: float) -> None:

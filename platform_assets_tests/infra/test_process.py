@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from infra import process
-from infra.home import Home
+from infra.home import CHECKOUT, Home
 from infra.process import ProcessRecord
 from platform_assets.errors import ServiceStartError
 from platform_assets_tests.infra import services
@@ -108,6 +111,33 @@ def test_killed_child_of_this_program_counts_as_dead_though_unreaped(home: Home)
         os.sched_yield()
     assert not process.is_alive(record)
     process.terminate(record, grace=1)
+
+
+STARTS = """
+import json, sys
+from infra.home import Home
+from infra.process import planned, spawn, wait_ready
+from platform_assets_tests.infra import services
+spec = services.spec_of(Home.from_environment({"PLATFORM_HOME": sys.argv[1]}), "thing", services.SERVES)
+print(json.dumps(wait_ready(spec, spawn(spec, planned(spec))).to_json()), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_service_ends_at_once_though_the_program_that_started_it_lives_on(home: Home) -> None:
+    """It stays a zombie then, until that program looks."""
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTS, str(home.root)], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as starter:  # fmt: skip
+        assert starter.stdout is not None
+        record = ProcessRecord.from_json(json.loads(starter.stdout.readline()))
+        with ThreadPoolExecutor(1) as pool:
+            ending = pool.submit(process.terminate, record, grace=40.0)
+            try:
+                assert ending.result(timeout=20)
+                assert psutil.Process(record.pid).status() == psutil.STATUS_ZOMBIE
+            finally:
+                starter.communicate("end\n", timeout=60)
 
 
 def test_logs_of_earlier_starts_are_kept(home: Home) -> None:
