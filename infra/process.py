@@ -292,14 +292,7 @@ def _wait_gone(processes: Sequence[psutil.Process], timeout: float) -> None:
     left = list(processes)
     while left and (allowed := deadline - time.monotonic()) > 0:
         _, alive = psutil.wait_procs(left, timeout=min(allowed, PROBE_INTERVAL_SECONDS))
-        left = [process for process in alive if _runs(process)]
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+        left = [process for process in alive if start_of(process.pid) is not None]
 
 
 def _await_end(pid: int, timeout: float) -> None:

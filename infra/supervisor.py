@@ -106,11 +106,10 @@ def signals_end_in_order() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    now = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    wanted = {
-        number: _ignored if handler in (signal.SIG_IGN, _ignored) else handler if number == signal.SIGINT else stop
-        for number, handler in now.items()
-    }
+    ignored = [
+        n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) in (signal.SIG_IGN, _ignored)
+    ]
+    wanted = {signal.SIGTERM: stop, signal.SIGHUP: stop} | dict.fromkeys(ignored, _ignored)
     former = {number: signal.signal(number, handler) for number, handler in wanted.items()}
     try:
         yield

@@ -209,12 +209,13 @@ def _receipts(
     unchanged, changed = list[LoadCommit](), list[LoadCommit]()
     for load in loads:
         (unchanged if _is_unchanged(load, newest, files) else changed).append(load)
+    batches = [(batch, newest) for batch in reading.read_together(unchanged, lambda load: load.metadata.ranges.size)]
+    batches += [([load], load.version) for load in changed]
     done = 0
-    for batch in [*reading.read_together(unchanged, lambda load: load.metadata.ranges.size), *([c] for c in changed)]:
+    for batch, version in batches:
         done += len(batch)
         progress(f"reading windows up to {batch[-1].metadata.window} ({done:,} of {len(loads):,})")
         by_key = {load.metadata.window.key: load for load in batch}
-        version = newest if len(batch) > 1 else batch[0].version
         began = time.monotonic()
         measured = dict(reading.measure_each(spark, lake_root, declaration.topic, list(by_key), version))
         seconds = (time.monotonic() - began) / len(batch)

@@ -122,9 +122,9 @@ def lose_the_ledger(lk: TopicLake) -> None:
 
 
 def receipts(lk: TopicLake) -> dict[str, Receipt]:
-    """All but who wrote them, when, and how long it took."""
+    """All but how they came about, when, and how long it took; what has no rows has no load to be told by."""
     return {
-        k: replace(r, kind="load", load_id="", run_id="", seconds=0.0, proved_at=None)
+        k: replace(r, kind="load", load_id=r.load_id if r.rows else "", run_id="", seconds=0.0, proved_at=None)
         for k, r in lk.ledger.receipts(lk.declaration.raw_table).items()
     }
 
