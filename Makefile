@@ -35,7 +35,7 @@ lint: install ## Check format, style, types, and that the lock follows pyproject
 
 .PHONY: semantics
 semantics: install ## Run three loaders through the same crashes, and write what each lost and doubled
-	@$(BIN)/python -m platform_assets_tests.semantics $(ARGS)
+	@$(BIN)/python -m platform_assets_tests.support.semantics $(ARGS)
 
 .PHONY: bench
 bench: install ## Measure beside peers, in one run (QUICK=1: minutes), and write benchmarks/results

@@ -18,14 +18,14 @@ from confluent_kafka import Consumer, TopicPartition
 from benchmarks.producing import Sent, create, produce
 from benchmarks.rounds import alternate, middle, ratio
 from benchmarks.scenario import Bench, Measured, at_least
+from platform_assets.engines.spark import raw
+from platform_assets.engines.spark.session import connect
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.kafka.evidence import account
+from platform_assets.kafka.evidence.account import account
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.lake import raw
-from platform_assets.lake.session import connect
-from platform_assets.lake.tablelog import LoadMetadata
-from platform_assets.offsets import OffsetRange, TopicRanges
-from platform_assets.windows import Window
+from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.model.windows import Window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,9 +10,9 @@ import dagster as dg
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
 from platform_assets.checks.registry import CHECKS
-from platform_assets.declaration import TopicDeclaration
-from platform_assets.names import raw_key
-from platform_assets_tests.runs_of import definitions
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.orchestration.names import raw_key
+from platform_assets_tests.support.runs_of import definitions
 
 QUIET: Final = {"loggers": {"console": {"config": {"log_level": "WARNING"}}}}
 _JOB: Final = "window"

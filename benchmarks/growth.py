@@ -12,8 +12,8 @@ from benchmarks.bulk import VALUE_BYTES
 from benchmarks.dagster_runs import WindowRuns
 from benchmarks.producing import Sent, create, produce
 from benchmarks.scenario import Bench, Measured
-from platform_assets.declaration import TopicDeclaration
-from platform_assets.windows import key_of
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.windows import key_of
 
 PARTITIONS: Final = 12
 _MINUTE: Final = timedelta(minutes=1)

@@ -20,12 +20,13 @@ import numpy.typing as npt
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from platform_assets.lake import raw, tablelog
-from platform_assets.lake.tablelog import LoadMetadata
-from platform_assets.ledger import FOLDED, Ledger
-from platform_assets.ledger_entries import COMMIT_COLUMNS, CUT_COLUMNS, SealedWindow, arrow_type
-from platform_assets.offsets import Digest, offset_hashes
-from platform_assets_tests.samples import START, TOPIC_ID, edge, hourly, receipt
+from platform_assets.engines.spark import raw
+from platform_assets.lake import load_log
+from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS, SealedWindow, arrow_type
+from platform_assets.ledger.store import FOLDED, Ledger
+from platform_assets.model.offsets import Digest, offset_hashes
+from platform_assets_tests.support.samples import START, TOPIC_ID, edge, hourly, receipt
 
 _ADDS_A_COMMIT: Final = 5_000
 _FILE_BYTES: Final = 2_000
@@ -57,8 +58,8 @@ def make(root: Path, topic: str, windows: int, partitions: int, topic_id: str = 
         ledger.record_cuts([replace(cut, topic_id=topic_id)], ledger.newest_edges([topic])[topic])
     for number, window in enumerate(ledger.windows(topic, start=edge(old)), old):
         _commit(table, [_add(window.key, number, partitions)], window)
-        found = next(iter(tablelog.load_commits(table, 1)))
-        files = (tablelog.added_files(found) or (tablelog.NO_FILES, []))[0]
+        found = next(iter(load_log.load_commits(table, 1)))
+        files = (load_log.added_files(found) or (load_log.NO_FILES, []))[0]
         ledger.record_receipts(
             [
                 receipt(
@@ -92,7 +93,7 @@ def _record_receipts(root: Path, topic: str, topic_id: str, keys: Sequence[str],
     windows = len(keys)
     count = windows * partitions
     numbers = np.repeat(np.arange(windows, dtype=np.int64), partitions)
-    files = tablelog.window_files(tablelog.file_actions(root / "raw" / topic))
+    files = load_log.window_files(load_log.file_actions(root / "raw" / topic))
     digests = [str(d) for d in _digests(windows, partitions)]
     values = {
         "table": pa.repeat(f"raw/{topic}", count),
@@ -157,7 +158,7 @@ def _repeated(values: Sequence[str], times: int) -> pa.Array:
 
 def _commit(table: Path, adds: Sequence[dict[str, object]], window: SealedWindow | None) -> None:
     """Write the next commit of the table's log, as a load of `window` does."""
-    version = tablelog.version(table) + 1
+    version = load_log.version(table) + 1
     info: dict[str, object] = {"timestamp": _now(), "operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}
     if window is not None:
         info["userMetadata"] = LoadMetadata(

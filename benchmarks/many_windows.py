@@ -17,19 +17,19 @@ from benchmarks import made_lake
 from benchmarks.producing import Sent, create, produce
 from benchmarks.rounds import counted, ratio
 from benchmarks.scenario import Bench, Measured, at_most
-from platform_assets import metadata, runs, status
-from platform_assets.checks import report
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.registry import CHECKS
-from platform_assets.declaration import TopicDeclaration
+from platform_assets.checks.report import rendering
+from platform_assets.engines.spark.session import connect
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.lake.session import connect
-from platform_assets.ledger import Ledger
-from platform_assets.loading import Loader
-from platform_assets.names import raw_key
-from platform_assets.sensors import Tick, cursor_at, sealed_event
-from platform_assets_tests.samples import START, edge
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.orchestration import metadata, runs, status
+from platform_assets.orchestration.names import raw_key
+from platform_assets.orchestration.sensors import Tick, cursor_at, sealed_event
+from platform_assets.windows.loading import Loader
+from platform_assets_tests.support.samples import START, edge
 
 PARTITIONS: Final = 4
 RECORDS: Final = 1_000
@@ -102,7 +102,7 @@ class Grown:
         )  # fmt: skip
         for check in CHECKS.values():
             verdict = check.evaluate(evaluation)
-            if not report.result(verdict, evaluation.facts()).passed:
+            if not rendering.result(verdict, evaluation.facts()).passed:
                 raise RuntimeError(f"{verdict.headline} {[f.sentence() for f in verdict.findings[:3]]}")
 
     def status(self) -> None:

@@ -22,9 +22,9 @@ from benchmarks.bulk import PARTITIONS, VALUE_BYTES, Bulk
 from benchmarks.dagster_runs import WindowRuns
 from benchmarks.scenario import Bench, Goal, Measured
 from infra.home import CHECKOUT
-from platform_assets.declaration import TopicDeclaration
-from platform_assets.lake.session import connect
-from platform_assets.windows import key_of
+from platform_assets.engines.spark.session import connect
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.windows import key_of
 
 SERVER: Final = "Spark server"
 RUN: Final = "run's process"

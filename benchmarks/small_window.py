@@ -25,12 +25,12 @@ from benchmarks.scenario import Bench, Measured, at_most
 from infra import platform
 from infra.platform import UpOptions
 from platform_assets.checks.registry import CHECKS
-from platform_assets.lake.session import connect, suit
-from platform_assets.ledger_entries import Receipt
-from platform_assets.windows import key_of
+from platform_assets.engines.spark.session import connect, suit
+from platform_assets.ledger.entries import Receipt
+from platform_assets.model.windows import key_of
 from platform_assets_tests.conftest import home_at, service_environment
-from platform_assets_tests.loads import TopicLake
-from platform_assets_tests.ui_project import write_project
+from platform_assets_tests.support.loads import TopicLake
+from platform_assets_tests.support.ui_project import write_project
 
 RECORDS_A_MINUTE = 1_000
 INTERVAL_SECONDS = 5

@@ -15,11 +15,11 @@ from benchmarks.dagster_runs import WindowRuns
 from benchmarks.producing import create
 from benchmarks.scenario import Bench, Goal, Measured
 from infra.home import CHECKOUT
-from platform_assets.declaration import TopicDeclaration
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.ledger import Ledger
-from platform_assets.windows import key_of
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.windows import key_of
 
 STREAMS: Final = 1_000
 PER_SECOND: Final = 100

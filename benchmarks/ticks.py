@@ -17,12 +17,12 @@ from benchmarks import made_lake
 from benchmarks.producing import Sent, create, produce
 from benchmarks.rounds import middle
 from benchmarks.scenario import Bench, Measured, at_most
-from platform_assets.declaration import TopicDeclaration
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.ledger import Ledger
-from platform_assets.sensors import Tick, cursor_at
-from platform_assets_tests.samples import START, edge
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.orchestration.sensors import Tick, cursor_at
+from platform_assets_tests.support.samples import START, edge
 
 NOTHING: Final = "all topics, nothing to seal"
 SEALING: Final = "all topics, a window to seal in each"

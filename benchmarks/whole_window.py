@@ -18,12 +18,14 @@ from benchmarks.bulk import PARTITIONS, VALUE_BYTES, Bulk
 from benchmarks.dagster_runs import QUIET, instance_in, job_of, passed
 from benchmarks.rounds import WARM_UP, alternate, ratio
 from benchmarks.scenario import Bench, Measured, at_most
-from platform_assets import loading, resources, sealing
-from platform_assets.declaration import TopicDeclaration
-from platform_assets.lake import raw, tablelog
-from platform_assets.lake.session import connect
-from platform_assets.ledger import Ledger
-from platform_assets.windows import key_of
+from platform_assets.engines.spark import raw
+from platform_assets.engines.spark.session import connect
+from platform_assets.lake import load_log
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.windows import key_of
+from platform_assets.orchestration import resources
+from platform_assets.windows import loading, sealing
 
 RUN = "Dagster run: sealed, loaded, in the ledger, four checks"
 BARE = "bare Spark write"
@@ -33,7 +35,7 @@ _PARTS: Mapping[str, Sequence[tuple[Any, str]]] = {
     "sealing": ((sealing, "sealed_window"),),
     "Spark session": ((resources, "connect"),),
     "Spark's read and write": ((raw, "overwrite_window"),),
-    "receipt and ledger": ((tablelog, "find_load"), (loading, "receipt_of"), (Ledger, "record_receipts")),
+    "receipt and ledger": ((load_log, "find_load"), (loading, "receipt_of"), (Ledger, "record_receipts")),
 }
 """Functions whose time is taken, by the part of a load that they are; none of them calls another."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import dagster as dg
 
 from infra import platform
-from platform_assets.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 
 
 @dg.definitions

@@ -18,8 +18,8 @@ from infra.broker import BrokerSettings
 from infra.home import CHECKOUT, Home
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
-from platform_assets_tests import turns
-from platform_assets_tests.loads import START, TopicLake, wait_until
+from platform_assets_tests.support import turns
+from platform_assets_tests.support.loads import START, TopicLake, wait_until
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -30,7 +30,7 @@ SEED_VARIABLE = "PLATFORM_TEST_SEED"
 SEED = int(os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32))))
 """In the environment, so that processes which share the tests among them have the same."""
 
-_TABLES = ("checks", "lake", "test_load_faults.py", "test_rebuild.py")
+_TABLES = frozenset({"checks", "engines", "lake", "test_load_faults.py", "test_rebuild.py"})
 """Folders and files whose tests are the second group with services, so that both take about as long."""
 
 TopicMaker = Callable[..., str]
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Tests of topics with fixed names and those that are alone have to be in one of them, "services".
     """
     for item in items:
-        second = {item.path.name, item.path.parent.name} & set(_TABLES)
+        second = _TABLES & {*item.path.relative_to(item.config.rootpath).parts}
         group = ("tables" if second else "services") if _shares(item) else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))
 
@@ -203,7 +203,7 @@ def spark(spark_remote: str) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def connection(spark_remote: str) -> Callable[[], ConnectSession]:
     """Gives the session that a run of the platform makes for itself, and a new one where a test has stopped it."""
-    from platform_assets.lake.session import connect
+    from platform_assets.engines.spark.session import connect
 
     sessions: list[ConnectSession] = []
 

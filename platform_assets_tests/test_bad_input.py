@@ -18,7 +18,8 @@ import dagster as dg
 import pytest
 
 from infra.home import CHECKOUT, Home
-from platform_assets.components import assets
+from platform_assets.engines.spark import raw
+from platform_assets.engines.spark.session import connect
 from platform_assets.errors import (
     BrokerUnreachableError,
     LakeNotWritableError,
@@ -31,14 +32,13 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.lake import raw
-from platform_assets.lake.session import connect
-from platform_assets.ledger import Ledger
-from platform_assets.loading import Loader
-from platform_assets.offsets import TopicRanges
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.offsets import TopicRanges
+from platform_assets.orchestration import assets
+from platform_assets.windows.loading import Loader
 from platform_assets_tests.conftest import service_environment
-from platform_assets_tests.loads import Record, TopicLake
-from platform_assets_tests.runs_of import failure_of, materialize, minutes_ago
+from platform_assets_tests.support.loads import Record, TopicLake
+from platform_assets_tests.support.runs_of import failure_of, materialize, minutes_ago
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

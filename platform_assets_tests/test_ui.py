@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from platform_assets.checks.registry import CHECKS
-from platform_assets_tests.loads import TopicLake, records, whole
-from platform_assets_tests.runs_of import minutes_ago
-from platform_assets_tests.test_loading import numbered
-from platform_assets_tests.ui_project import user_interface
+from platform_assets_tests.support.loads import TopicLake, records, whole
+from platform_assets_tests.support.runs_of import minutes_ago
+from platform_assets_tests.support.ui_project import user_interface
+from platform_assets_tests.windows.test_loading import numbered
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

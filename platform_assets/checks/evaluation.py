@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from platform_assets.checks import facts as facts_of
 from platform_assets.checks.facts import Facts, Orchestration
-from platform_assets.declaration import TopicDeclaration
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.ledger import Ledger
-from platform_assets.windows import Span
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.windows import Span
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

@@ -18,15 +18,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.checks import baseline, older
-from platform_assets.checks.baseline import Baseline
-from platform_assets.checks.older import Older
-from platform_assets.lake import rows, tablelog
-from platform_assets.lake.tablelog import WindowFiles
-from platform_assets.ledger import Ledger
-from platform_assets.ledger_entries import UTC_MICROS, recorded_cuts, windows_between
-from platform_assets.offsets import Digest, OffsetRange, TopicRanges
-from platform_assets.windows import Span, key_of
+from platform_assets.checks.baseline import older, snapshot
+from platform_assets.checks.baseline.older import Older
+from platform_assets.checks.baseline.snapshot import Baseline
+from platform_assets.lake import load_log, rows
+from platform_assets.lake.load_log import WindowFiles
+from platform_assets.ledger.entries import UTC_MICROS, recorded_cuts, windows_between
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.offsets import Digest, OffsetRange, TopicRanges
+from platform_assets.model.windows import Span, key_of
 
 T = TypeVar("T")
 _INT = npt.NDArray[np.int64]
@@ -139,9 +139,9 @@ def collect(
     Which these are is remembered beside the ledger, so that only what is new is looked at next time.
     """
     known = orchestration or Orchestration()
-    if whole or not tablelog.exists(lake_root / "raw" / topic):
+    if whole or not load_log.exists(lake_root / "raw" / topic):
         return _collected(lake_root, topic, ledger, known, None)
-    base = baseline.recall(lake_root, topic) or baseline.taken(lake_root, topic, NEWEST_COMMITS)
+    base = snapshot.recall(lake_root, topic) or snapshot.taken(lake_root, topic, NEWEST_COMMITS)
     return _collected(lake_root, topic, ledger, known, base)
 
 
@@ -154,20 +154,20 @@ def _collected(lake_root: Path, topic: str, ledger: Ledger, known: Orchestration
     in_flight = set(known.in_flight([key_of(edge) for edge in pc.unique(cuts["edge"]).sort().to_pylist()[:-1]]))
     entries = ledger.commit_rows(table, start=since)
     if base is not None:
-        current = baseline.followed(base, path)
+        current = snapshot.followed(base, path)
         if current is None:
-            return _collected(lake_root, topic, ledger, known, baseline.taken(lake_root, topic, NEWEST_COMMITS))
+            return _collected(lake_root, topic, ledger, known, snapshot.taken(lake_root, topic, NEWEST_COMMITS))
         base = current.later_than(current.older + older.find(cuts, entries, current.actions))
         cuts, entries = _from(base.older.until, cuts, "edge"), _from(base.older.until, entries, "window_start")
         if base.older.until is not None:
-            baseline.remember(lake_root, topic, base)
+            snapshot.remember(lake_root, topic, base)
         actions: pa.Table | None = base.actions
     else:
-        actions = tablelog.file_actions(path) if tablelog.exists(path) else None
+        actions = load_log.file_actions(path) if load_log.exists(path) else None
     past = older.NONE if base is None else base.older
     windows = {w.key: w.ranges for w in windows_between(recorded_cuts(cuts))}
     recorded = _recorded(entries)
-    files = {} if actions is None else tablelog.window_files(actions)
+    files = {} if actions is None else load_log.window_files(actions)
     if (set(recorded) | set(files)) - set(windows):
         # Sealed and loaded since the look at the cuts. Cuts come first, so what is missing now has none.
         windows = {w.key: w.ranges for w in ledger.windows(topic, start=past.until)}
@@ -182,7 +182,7 @@ def _collected(lake_root: Path, topic: str, ledger: Ledger, known: Orchestration
         k
         for k in sorted(set(files) | set(recorded))
         if k not in recorded
-        or not files.get(k, tablelog.NO_FILES).are(recorded[k].files_digest, recorded[k].total_rows)
+        or not files.get(k, load_log.NO_FILES).are(recorded[k].files_digest, recorded[k].total_rows)
     ]
     changed = [k for k in changed if k not in in_flight]
     # Rows of a window that is being loaded just now are not yet the ledger's.

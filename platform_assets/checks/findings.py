@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from platform_assets.offsets import OffsetRange
+from platform_assets.model.offsets import OffsetRange
 
 Kind = Literal[
     "cuts do not tile",

@@ -18,13 +18,14 @@ import numpy.typing as npt
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts, Recorded
 from platform_assets.checks.findings import Finding, counted, runs_of
+from platform_assets.engines.spark import measure, raw
 from platform_assets.errors import MEND_LEDGER, FilesLostError, PlatformError, Retryable
-from platform_assets.lake import raw, reading, rows, tablelog
-from platform_assets.ledger_entries import Receipt
-from platform_assets.offsets import Digest, OffsetRange, offsets_digest
+from platform_assets.lake import load_log, rows
+from platform_assets.ledger.entries import Receipt
+from platform_assets.model.offsets import Digest, OffsetRange, offsets_digest
 
 if TYPE_CHECKING:
-    from platform_assets.kafka.evidence import Evidence
+    from platform_assets.kafka.evidence.account import Evidence
 
 _ALL = 1_000_000
 """Ranges that evidence lists where offsets have to be named."""
@@ -49,7 +50,7 @@ def open_windows(facts: Facts) -> tuple[Recorded, ...]:
 def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
     """Ask the brokers what became of every offset of `windows`, and compare it with the rows loaded."""
     # Imported where it is used: the protocol's schemas take a while to load, and a code location needs none of them.
-    from platform_assets.kafka.evidence import account
+    from platform_assets.kafka.evidence.account import account
 
     receipts = e.ledger.receipts(e.declaration.raw_table, [w.key for w in windows])
     proved: list[Receipt] = []
@@ -124,17 +125,17 @@ def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved
     receipts = e.ledger.receipts(e.declaration.raw_table, list(keys))
     proved: list[Receipt] = []
     findings: list[Finding] = []
-    version = tablelog.version(e.table)
+    version = load_log.version(e.table)
     done = 0
     with_rows = sorted((r for r in receipts.values() if r.kind != "empty"), key=_last_proof)
-    for batch in reading.read_together(with_rows, lambda receipt: receipt.rows):
+    for batch in measure.read_together(with_rows, lambda receipt: receipt.rows):
         if time.monotonic() > e.deadline:
             break
         done += len(batch)
         last = batch[-1].window.key
         e.progress(f"reading {counted(len(batch), 'window')}, the last {last} ({done:,} of {len(with_rows):,})")
         together = [receipt.window.key for receipt in batch]
-        for key, measured in reading.measure_each(e.spark, e.lake_root, e.declaration.topic, together, version):
+        for key, measured in measure.measure_each(e.spark, e.lake_root, e.declaration.topic, together, version):
             outcome = _compared(facts, receipts[key], measured, version)
             if isinstance(outcome, Receipt):
                 proved.append(outcome)
@@ -152,7 +153,7 @@ def _compared(
     if isinstance(measured, PlatformError):
         return _unanswered(receipt, measured)
     if measured.offsets == receipt.offsets and measured.content == receipt.content:
-        files = facts.files.get(receipt.window.key, tablelog.NO_FILES)
+        files = facts.files.get(receipt.window.key, load_log.NO_FILES)
         return replace(
             receipt,
             kind="proof",
@@ -174,7 +175,7 @@ def name_differences(e: Evaluation, findings: Iterable[Finding], *, doubled: boo
 
     Doubled rows have a check of their own, so they are named here only where `doubled` asks for them.
     """
-    from platform_assets.kafka.evidence import account
+    from platform_assets.kafka.evidence.account import account
 
     named: list[Finding] = []
     for finding in findings:

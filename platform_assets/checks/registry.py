@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from platform_assets.checks import accounted, agreement, deep_audit, no_duplicates, no_gaps
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.findings import Verdict
+from platform_assets.checks.rules import accounted, agreement, deep_audit, no_duplicates, no_gaps
 
 
 @dataclass(frozen=True, slots=True)

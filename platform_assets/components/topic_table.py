@@ -11,11 +11,11 @@ from dagster._core.definitions.utils import is_valid_owner
 from dagster._utils.pydantic_yaml import enrich_validation_errors_with_source_position
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from platform_assets.components.assets import DeepAudit, build_definitions
-from platform_assets.declaration import TopicDeclaration
 from platform_assets.errors import ConfigurationError
-from platform_assets.topics import checked_topic
-from platform_assets.windows import is_cron
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.topics import checked_topic
+from platform_assets.model.windows import is_cron
+from platform_assets.orchestration.assets import DeepAudit, build_definitions
 
 _AT_LEAST_ONE = (
     "sensor_interval_seconds",

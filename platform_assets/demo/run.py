@@ -25,7 +25,7 @@ from platform_assets.demo.producing import Streams, open_streams
 from platform_assets.errors import ConfigurationError, PlatformError, ServiceEndedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.ledger import Ledger
+from platform_assets.ledger.store import Ledger
 
 if TYPE_CHECKING:
     from platform_assets.demo.watching import TopicView
@@ -114,8 +114,8 @@ class _Demo:
         # Dagster takes a while to import, and nothing before needs it.
         import dagster as dg
 
-        from platform_assets.declared import declarations
         from platform_assets.demo.watching import Observer
+        from platform_assets.orchestration.declared import declarations
 
         with (
             dg.DagsterInstance.from_config(str(self.home.dagster)) as instance,
@@ -187,7 +187,7 @@ class _Demo:
         return addresses.get("dagster-webserver") or "your own, since DAGSTER_HOME is given"
 
     def _lake(self) -> Path:
-        from platform_assets.resources import lake_path
+        from platform_assets.orchestration.resources import lake_path
 
         return lake_path(self._environment()[LAKE_ROOT])
 

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from platform_assets.windows import milliseconds
+from platform_assets.model.windows import milliseconds
 
 Rows = npt.NDArray[np.int64]
 """Row numbers, ascending."""

@@ -16,8 +16,8 @@ from platform_assets.demo.proof import Exactness, compare
 from platform_assets.demo.topic_log import scan, whole_log
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.ledger import Ledger
-from platform_assets.offsets import OffsetRange, TopicRanges
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.offsets import OffsetRange, TopicRanges
 
 if TYPE_CHECKING:
     from platform_assets.demo.watching import TopicView

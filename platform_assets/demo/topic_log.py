@@ -28,7 +28,7 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.offsets import OffsetRange, TopicRanges
+from platform_assets.model.offsets import OffsetRange, TopicRanges
 
 _log = logging.getLogger(__name__)
 

@@ -14,15 +14,15 @@ from dagster._core.storage.tags import (
     PARTITION_NAME_TAG,
 )
 
-from platform_assets import status
 from platform_assets.checks.registry import CHECKS
-from platform_assets.declaration import TopicDeclaration
 from platform_assets.demo.dataset import SOURCES, TopicName
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.ledger import Ledger
-from platform_assets.names import raw_key
-from platform_assets.runs import windows_of
-from platform_assets.status import TableStatus
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.orchestration import status
+from platform_assets.orchestration.names import raw_key
+from platform_assets.orchestration.runs import windows_of
+from platform_assets.orchestration.status import TableStatus
 
 _FAILED: Final = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 _UNDER_WAY: Final = (

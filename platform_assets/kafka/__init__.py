@@ -1,0 +1,1 @@
+"""Brokers: topics, offsets, client settings, and raw record batches."""

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, PlatformError, TopicMissingError
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.topics import checked_topic
+from platform_assets.model.topics import checked_topic
 
 _log = logging.getLogger(__name__)
 

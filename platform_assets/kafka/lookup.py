@@ -3,7 +3,7 @@
 The brokers' own look-up finds the first record at or after a timestamp, and takes a transaction marker for one. Markers
 carry the broker's clock. In a backlog whose records are older than their transactions the first marker is newer than
 every edge, and each edge would be cut there. So an answer that lies beyond the window is looked at, and behind a marker
-the log is searched by batch headers (`batch_search.py`).
+the log is searched by batch headers (`evidence/search.py`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
-from platform_assets.windows import Window, milliseconds
+from platform_assets.model.windows import Window, milliseconds
 
 if TYPE_CHECKING:
-    from platform_assets.kafka.batch_search import BatchSearch
+    from platform_assets.kafka.evidence.search import BatchSearch
 
 
 class TimestampLookup:
@@ -88,7 +88,7 @@ class TimestampLookup:
 
     def _batches(self) -> BatchSearch:
         if self._search is None:
-            from platform_assets.kafka.batch_search import BatchSearch  # loads a second Kafka client, seldom needed
+            from platform_assets.kafka.evidence.search import BatchSearch  # loads a second Kafka client, seldom needed
 
             self._search = BatchSearch(self._cluster, self._state)
         return self._search

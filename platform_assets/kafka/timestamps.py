@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.offsets import TopicRanges
+from platform_assets.model.offsets import TopicRanges
 
 LAST_READABLE_MS = (2**63 - 1) // 1000
 """The highest timestamp in ms that fits Spark's 64-bit microseconds."""

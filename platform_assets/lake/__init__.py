@@ -1,1 +1,1 @@
-"""The lake: raw tables written by Spark, and what their Delta logs tell without it."""
+"""What the tables' Delta logs and files say, read without Spark."""

@@ -19,14 +19,14 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from platform_assets import runs
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.findings import Finding
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
-from platform_assets.ledger import Ledger
-from platform_assets.metadata import of_receipt
-from platform_assets.names import raw_key, topic_key
-from platform_assets_tests.loads import Record, TopicLake
+from platform_assets.ledger.store import Ledger
+from platform_assets.orchestration import runs
+from platform_assets.orchestration.metadata import of_receipt
+from platform_assets.orchestration.names import raw_key, topic_key
+from platform_assets_tests.support.loads import Record, TopicLake
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

@@ -14,17 +14,16 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from platform_assets.audit import EXIT_CODES, Audit, audit
-from platform_assets.audit_table import print_audit, progress
+from platform_assets.checks.audit import EXIT_CODES, Audit, audit
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
-from platform_assets.cli import main
+from platform_assets.cli.audit_table import print_audit, progress
+from platform_assets.cli.main import main
 from platform_assets.errors import ConfigurationError
-from platform_assets.ledger import Ledger
-from platform_assets.windows import Span
-from platform_assets_tests import samples
-from platform_assets_tests.checks import answers, tables
-from platform_assets_tests.checks.tables import DOUBLED, LOST_ROWS, LOST_WINDOW, key
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.windows import Span
+from platform_assets_tests.support import answers, samples, tables
+from platform_assets_tests.support.tables import DOUBLED, LOST_ROWS, LOST_WINDOW, key
 
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
 # The command looks the table up among the project's own.
@@ -204,7 +203,7 @@ def test_terminal_is_short_where_all_is_well(lake: Callable[[str], Path]) -> Non
 
 def test_progress_off_a_terminal_is_a_line_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 1.0, 6.0, 6.0, 7.0])
-    monkeypatch.setattr("platform_assets.audit_table.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("platform_assets.cli.audit_table.time.monotonic", lambda: next(clock))
     console = Console(force_terminal=False)
     with console.capture() as capture, progress(console) as tell:
         tell("too soon")
@@ -288,7 +287,7 @@ def test_check_that_cannot_read_its_table_is_undecided(
         raise ConfigurationError("no such thing")
 
     broken = {name: replace(c, evaluate=refuses) if name == "no_gaps" else c for name, c in CHECKS.items()}
-    monkeypatch.setattr("platform_assets.audit.CHECKS", broken)
+    monkeypatch.setattr("platform_assets.checks.audit.CHECKS", broken)
 
     found = audit(evaluation(lake("sound")), NOW)
     assert outcomes(found)["no_gaps"] == "undecided"

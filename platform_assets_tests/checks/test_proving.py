@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from platform_assets.checks.registry import DEEP_AUDIT
+from platform_assets.engines.spark import measure
+from platform_assets.engines.spark.raw import Measured
 from platform_assets.errors import FilesLostError, PlatformError, SparkUnreachableError
-from platform_assets.lake import reading
-from platform_assets.lake.raw import Measured
-from platform_assets_tests.checks import answers, tables
-from platform_assets_tests.checks.tables import SOUND, WAITING, WINDOWS, key
+from platform_assets_tests.support import answers, tables
+from platform_assets_tests.support.tables import SOUND, WAITING, WINDOWS, key
 
 LOADED = WINDOWS - WAITING
 Read = Callable[[Callable[[], Any], Path, str, list[str], int], dict[str, Measured] | PlatformError]
@@ -31,7 +31,7 @@ def answered(
     patch: pytest.MonkeyPatch, asked: list[list[str]], error: Callable[[list[str]], PlatformError | None]
 ) -> None:
     """Have queries answered by the table's files, where they are not answered by `error`."""
-    files: Read = reading._read
+    files: Read = measure._read
 
     def read(
         spark: Callable[[], Any], lake_root: Path, topic: str, keys: list[str], version: int
@@ -39,7 +39,7 @@ def answered(
         asked.append(keys)
         return error(keys) or files(spark, lake_root, topic, keys, version)
 
-    patch.setattr(reading, "_read", read)
+    patch.setattr(measure, "_read", read)
 
 
 def test_a_deep_audit_reads_small_windows_in_one_query(

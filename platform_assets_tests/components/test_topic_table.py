@@ -16,9 +16,9 @@ import dagster as dg
 import pytest
 
 from platform_assets.components.topic_table import TopicTable
-from platform_assets.declared import declarations
 from platform_assets.errors import ConfigurationError
-from platform_assets.names import identifier, raw_key, topic_key
+from platform_assets.orchestration.declared import declarations
+from platform_assets.orchestration.names import identifier, raw_key, topic_key
 
 CHECKOUT = Path(__file__).parents[2]
 PROJECT = """[tool.dg]

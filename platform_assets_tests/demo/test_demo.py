@@ -22,7 +22,7 @@ def demo(root: Path, interrupt_at: str | None = None, with_signal: signal.Signal
     """Run the demo to its end, or until a line matches `interrupt_at`."""
     home = home_at(root)
     environment = {**service_environment(), "PLATFORM_HOME": str(home.root), "PLATFORM_JARS": str(home.jars)}
-    code = "from platform_assets.cli import main; main(['demo', '--once'])"
+    code = "from platform_assets.cli.main import main; main(['demo', '--once'])"
     command = [sys.executable, "-u", "-c", code]
     with subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

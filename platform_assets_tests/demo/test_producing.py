@@ -25,8 +25,8 @@ from platform_assets.demo.schedule import Rows, Schedule
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, ConfigurationError, TopicMissingError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.windows import milliseconds
-from platform_assets_tests.demo.streaming import START, committed, holds_each_row_once, produced, small, stream
+from platform_assets.model.windows import milliseconds
+from platform_assets_tests.support.streaming import START, committed, holds_each_row_once, produced, small, stream
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker
@@ -197,7 +197,7 @@ def test_a_killed_stream_goes_on_without_doubling(client: ClientSettings, rng: r
     program = [
         sys.executable,
         "-m",
-        "platform_assets_tests.demo.streaming",
+        "platform_assets_tests.support.streaming",
         client.bootstrap_servers,
         str(rows),
         "4",

@@ -14,7 +14,7 @@ from platform_assets.demo.schedule import (
     missing_rows,
     transactions,
 )
-from platform_assets.windows import milliseconds
+from platform_assets.model.windows import milliseconds
 
 START = datetime(2026, 3, 1, 12, 34, 56, tzinfo=UTC)
 

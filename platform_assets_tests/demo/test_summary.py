@@ -11,7 +11,7 @@ from rich.console import Console
 
 from platform_assets.demo.proof import Exactness
 from platform_assets.demo.summary import TopicResult, print_results
-from platform_assets.offsets import OffsetRange, TopicRanges
+from platform_assets.model.offsets import OffsetRange, TopicRanges
 
 NONE = np.array([], dtype=np.int64)
 LOG = TopicRanges({0: OffsetRange(0, 700), 1: OffsetRange(5, 800)})

@@ -14,7 +14,7 @@ from platform_assets.demo.dataset import TopicName
 from platform_assets.demo.waiting import StalledError
 from platform_assets.demo.watching import FailedRun, TopicView
 from platform_assets.errors import ServiceEndedError
-from platform_assets.status import CheckStatus, TableStatus
+from platform_assets.orchestration.status import CheckStatus, TableStatus
 
 CHECKED = (CheckStatus("no_gaps", True, "2026-03-01T12:00:00+00:00", ""),)
 SETTLED = TopicView(

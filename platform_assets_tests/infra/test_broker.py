@@ -23,8 +23,8 @@ from infra.home import Home
 from infra.platform import UpOptions
 from platform_assets.errors import PortTakenError, ServiceStartError
 from platform_assets_tests.conftest import Broker, TopicMaker, home_at, service_environment
-from platform_assets_tests.infra import services
-from platform_assets_tests.loads import wait_until
+from platform_assets_tests.support import services
+from platform_assets_tests.support.loads import wait_until
 
 pytestmark = pytest.mark.broker
 

@@ -13,7 +13,7 @@ from infra.java import find_java
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
 from platform_assets_tests.conftest import home_at, service_environment
-from platform_assets_tests.infra import services
+from platform_assets_tests.support import services
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

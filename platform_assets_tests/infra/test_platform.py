@@ -14,7 +14,7 @@ from infra.home import CHECKOUT, Home
 from infra.platform import UpOptions
 from platform_assets.errors import ConfigurationError, PortTakenError
 from platform_assets_tests.conftest import home_at, service_environment
-from platform_assets_tests.infra import services
+from platform_assets_tests.support import services
 
 DAGSTER = ("dagster-webserver", "dagster-daemon")
 

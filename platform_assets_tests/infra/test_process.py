@@ -20,7 +20,7 @@ from infra import process
 from infra.home import CHECKOUT, Home
 from infra.process import ProcessRecord
 from platform_assets.errors import ServiceStartError
-from platform_assets_tests.infra import services
+from platform_assets_tests.support import services
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ STARTS = """
 import json, sys
 from infra.home import Home
 from infra.process import planned, spawn, wait_ready
-from platform_assets_tests.infra import services
+from platform_assets_tests.support import services
 spec = services.spec_of(Home.from_environment({"PLATFORM_HOME": sys.argv[1]}), "thing", services.SERVES)
 print(json.dumps(wait_ready(spec, spawn(spec, planned(spec))).to_json()), flush=True)
 sys.stdin.readline()

@@ -16,7 +16,7 @@ from dagster._serdes import serialize_value
 
 from infra.process import start_of
 from infra.run_launcher import LIBRARIES, PROCESS_TAG
-from platform_assets_tests.loads import wait_until
+from platform_assets_tests.support.loads import wait_until
 
 CODE = """\
 import sys, time

@@ -16,7 +16,7 @@ from infra import connect_probe, platform, spark_server, state
 from infra.home import Home
 from infra.process import ProcessRecord, family
 from infra.spark_server import CONFIGURATION
-from platform_assets.lake import session
+from platform_assets.engines.spark import session
 from platform_assets_tests.conftest import service_environment
 
 if TYPE_CHECKING:

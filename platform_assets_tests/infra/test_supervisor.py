@@ -17,7 +17,7 @@ from infra.home import CHECKOUT, Home
 from infra.process import ProcessRecord, is_alive, planned, spawn
 from infra.supervisor import bring_up, end
 from platform_assets.errors import ServiceStartError
-from platform_assets_tests.infra import services
+from platform_assets_tests.support import services
 
 
 def quiet(message: str) -> None:
@@ -129,7 +129,7 @@ INTERRUPTED = """
 import sys
 from infra.home import Home
 from infra.supervisor import bring_up, signals_end_in_order
-from platform_assets_tests.infra import services
+from platform_assets_tests.support import services
 home = Home.from_environment({"PLATFORM_HOME": sys.argv[1]})
 launches = [services.launch_of(home, "serves", services.SERVES), services.launch_of(home, "hangs", services.HANGS)]
 with signals_end_in_order():
@@ -140,7 +140,7 @@ STARTED = """
 import sys
 from infra.home import Home
 from infra.supervisor import bring_up, signals_end_in_order
-from platform_assets_tests.infra import services
+from platform_assets_tests.support import services
 home = Home.from_environment({"PLATFORM_HOME": sys.argv[1]})
 with signals_end_in_order(), signals_end_in_order():
     bring_up(home, [services.launch_of(home, "serves", services.SERVES)], lambda line: print(line, flush=True))

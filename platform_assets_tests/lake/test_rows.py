@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from platform_assets.lake import rows, tablelog
+from platform_assets.lake import load_log, rows
 from platform_assets.lake.rows import PartitionRows
-from platform_assets.offsets import Digest, OffsetRange, offsets_digest, ranges_of
-from platform_assets_tests import samples
+from platform_assets.model.offsets import Digest, OffsetRange, offsets_digest, ranges_of
+from platform_assets_tests.support import samples
 
 KEY, OTHER = "2026-01-01-00:00", "2026-01-01-01:00"
 
@@ -45,7 +45,7 @@ def bounds(*files: Offsets) -> dict[int, PartitionRows]:
 
 
 def statistics(table: Path, key: str = KEY) -> list[dict[str, Any]]:
-    return tablelog.files_at(table, key, tablelog.version(table))[1]
+    return load_log.files_at(table, key, load_log.version(table))[1]
 
 
 def plain(found: dict[int, np.ndarray[Any, np.dtype[np.int64]]]) -> Offsets:
@@ -121,7 +121,7 @@ def test_offsets_in_plain_files(tmp_path: Path) -> None:
 
 def test_a_data_file_that_is_gone_is_an_error_and_no_gap(tmp_path: Path) -> None:
     table = put(tmp_path, {0: [1, 2]})
-    (file,) = tablelog.files_of(table, KEY).paths
+    (file,) = load_log.files_of(table, KEY).paths
     (table / unquote(file)).unlink()
     for read in (rows.offsets_of, rows.partition_rows, rows.read_window):
         with pytest.raises(FileNotFoundError, match=r"parquet"):

@@ -1,0 +1,173 @@
+"""`platform-assets audit`: every check of one table from a shell, with a verdict that an exit code can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final, Literal, TypeVar
+
+from deltalake.exceptions import DeltaError
+
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.findings import Finding, Verdict, counted
+from platform_assets.checks.registry import CHECKS, DEEP_AUDIT, Check
+from platform_assets.checks.report.strip import Strip, strip_of
+from platform_assets.checks.report.worst import Remedy, WorstWindow, remedies, worst_windows
+from platform_assets.errors import PlatformError
+from platform_assets.model.windows import Span
+
+JSON_VERSION: Final = 1
+
+T = TypeVar("T")
+Outcome = Literal["proved", "anomalies", "undecided"]
+EXIT_CODES: Final[Mapping[Outcome, int]] = {"proved": 0, "anomalies": 1, "undecided": 2}
+"""Also what a shell gets: one anomaly outweighs all that could not be found out."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOutcome:
+    """What one check said, or why it could not: exactly one of `verdict` and `error` is given."""
+
+    check: str
+    verdict: Verdict | None
+    error: str | None
+
+    @property
+    def outcome(self) -> Outcome:
+        """Work that nobody has asked for counts as an anomaly: the table does not hold it."""
+        if self.verdict is None or self.verdict.undecided:
+            return "undecided"
+        return "proved" if self.verdict.passed else "anomalies"
+
+    @property
+    def headline(self) -> str:
+        """One sentence."""
+        return self.verdict.headline if self.verdict is not None else f"Could not tell: {self.error}"
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All that was found."""
+        return self.verdict.findings if self.verdict is not None else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The outcome of all checks of one table at `at` (ISO 8601, UTC)."""
+
+    table: str
+    at: str
+    span: Span
+    deep: bool
+    checks: tuple[CheckOutcome, ...]
+    strip: Strip | None
+
+    @property
+    def outcome(self) -> Outcome:
+        """The gravest of the checks' outcomes; without a single sealed window there is nothing to prove."""
+        outcomes = {c.outcome for c in self.checks}
+        if "anomalies" in outcomes:
+            return "anomalies"
+        return "undecided" if self.reasons else "proved"
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it could not be told, each reason once."""
+        found = [c.error for c in self.checks if c.error is not None]
+        found += [f.detail for c in self.checks for f in c.findings if f.kind == "could not tell"]
+        if self.strip is not None and not self.strip.windows:
+            found.append("the ledger has no sealed window there")
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def worst(self) -> list[WorstWindow]:
+        """What was found by all checks together, the gravest first; what several found is told once."""
+        found = {(f.kind, f.window, f.partition, f.ranges): f for c in reversed(self.checks) for f in c.findings}
+        return worst_windows(found.values())
+
+    @property
+    def remedies(self) -> list[Remedy]:
+        """What to do, the gravest first."""
+        return remedies(self.worst)
+
+    @property
+    def exit_code(self) -> int:
+        """For a shell."""
+        return EXIT_CODES[self.outcome]
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented JSON, with a version number; nothing is cut. Ranges are `[start, end]`, end exclusive."""
+        return {
+            "version": JSON_VERSION,
+            "table": self.table,
+            "at": self.at,
+            "outcome": self.outcome,
+            "reasons": list(self.reasons),
+            "deep": self.deep,
+            "windows": {
+                "from": self.span.first,
+                "to": self.span.last,
+                "count": 0 if self.strip is None else self.strip.windows,
+                "by_state": {} if self.strip is None else {s.label: n for s, n in self.strip.counts.items()},
+            },
+            "checks": [_check_json(c) for c in self.checks],
+        }
+
+
+def audit(evaluation: Evaluation, now: datetime, *, deep: bool = False) -> Audit:
+    """Evaluate every check, the deep audit too where `deep`; what cannot be found out is told and never raised."""
+    span = evaluation.span or Span()
+    done = []
+    for check in (*CHECKS.values(), *((DEEP_AUDIT,) if deep else ())):
+        evaluation.progress(check.name)
+        done.append(_evaluated(check, evaluation, span))
+    strip = _told(lambda: strip_of(evaluation.facts(), [f for c in done for f in c.findings]))
+    return Audit(
+        evaluation.declaration.raw_table,
+        now.isoformat(timespec="seconds"),
+        span,
+        deep,
+        tuple(done),
+        strip if isinstance(strip, Strip) else None,
+    )
+
+
+def _evaluated(check: Check, evaluation: Evaluation, span: Span) -> CheckOutcome:
+    found = _told(lambda: check.evaluate(evaluation))
+    if isinstance(found, str):
+        return CheckOutcome(check.name, None, found)
+    # A check that looks further than the facts may name windows outside.
+    inside = tuple(f for f in found.findings if f.window in span)
+    if inside != found.findings:
+        headline = f"{counted(len({f.window for f in inside}), 'window')} of these with findings."
+        found = replace(found, findings=inside, headline=headline)
+    return CheckOutcome(check.name, found, None)
+
+
+def _told(call: Callable[[], T]) -> T | str:
+    """What `call` gives, or why the table, the ledger or a service could not be read."""
+    try:
+        return call()
+    except (PlatformError, DeltaError, OSError) as e:
+        return str(e) or type(e).__name__
+
+
+def _check_json(done: CheckOutcome) -> dict[str, Any]:
+    return {
+        "check": done.check,
+        "outcome": done.outcome,
+        "headline": done.headline,
+        "figures": {} if done.verdict is None else dict(done.verdict.figures),
+        "findings": [
+            {
+                "kind": f.kind,
+                "window": f.window,
+                "partition": f.partition,
+                "ranges": [[r.start, r.end] for r in f.ranges],
+                "offsets": f.offsets,
+                "detail": f.detail,
+                "remedy": f.remedy,
+            }
+            for f in done.findings
+        ],
+    }

@@ -1,0 +1,1 @@
+"""What the checks of a table remember of its older windows."""

@@ -1,0 +1,217 @@
+"""What the checks of a table remember from one run to the next, so that a new window costs the same in any table.
+
+It holds only while the logs say that nothing of it was touched: a commit that adds, removes or rearranges files of an older
+window, or one that changes ledger entries of it, makes it void, and every window is looked at again. It is kept as one
+JSON file a table beside the ledger. Lost, void or of another release, it costs time and nothing else; `audit` and the deep
+audit never use it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from platform_assets.checks.baseline.older import Older
+from platform_assets.lake import delta_log, load_log
+from platform_assets.lake.delta_log import Anchor, Commit
+from platform_assets.lake.load_log import LoadCommit, LoadMetadata
+from platform_assets.model.windows import key_of
+
+_log = logging.getLogger(__name__)
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One data file of the table; `rows` is None where the log does not tell."""
+
+    window: str
+    path: str
+    bytes: int
+    rows: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """`older` windows were in order when the logs of the table and of both ledgers ended with these commits.
+
+    `files` are those of all later windows, by path, and `loads` the newest load of each of them among the commits from
+    version `since` on.
+    """
+
+    older: Older
+    cuts: Anchor
+    commits: Anchor
+    table: Anchor
+    files: Mapping[str, File]
+    loads: Mapping[str, LoadCommit]
+    since: int
+
+    @property
+    def actions(self) -> pa.Table:
+        """The files, with the columns of `load_log.file_actions` that checks read."""
+        files = sorted(self.files.values(), key=lambda f: f.path)
+        return pa.table(
+            {
+                "path": pa.array([f.path for f in files], pa.string()),
+                "size_bytes": pa.array([f.bytes for f in files], pa.int64()),
+                "num_records": pa.array([f.rows for f in files], pa.int64()),
+                "partition.window": pa.array([f.window for f in files], pa.string()),
+            }
+        )
+
+    def later_than(self, older: Older) -> Baseline:
+        """The same with more windows counted as older, and their files and loads let go."""
+        if older.until is None:
+            return self
+        first = key_of(older.until)
+        return replace(
+            self,
+            older=older,
+            files={p: f for p, f in self.files.items() if f.window >= first},
+            loads={k: load for k, load in self.loads.items() if k >= first},
+        )
+
+
+def taken(lake_root: Path, topic: str, recent: int) -> Baseline | None:
+    """A baseline of every window, none of them older yet; None where the logs cannot be gone on from.
+
+    `loads` are those of the newest `recent` commits. Costs a look at the whole log of the table.
+    """
+    anchors = [delta_log.newest_anchor(path) for path in _logs(lake_root, topic)]
+    if None in anchors:
+        return None
+    cuts, commits, table = (a for a in anchors if a is not None)
+    path = lake_root / "raw" / topic
+    actions = load_log.file_actions(path, table.version)
+    columns = (actions[name].to_pylist() for name in ("partition.window", "path", "size_bytes", "num_records"))
+    files = {file.path: file for file in map(File, *columns)}
+    loads = {key: replace(load, adds=None) for key, load in load_log.newest_loads(path, recent).items()}
+    return Baseline(Older(), cuts, commits, table, files, loads, max(table.version - recent + 1, 0))
+
+
+def recall(lake_root: Path, topic: str) -> Baseline | None:
+    """What was remembered, brought up to the newest commits; None where nothing is, or where it no longer holds."""
+    known = _read(_path(lake_root, topic))
+    if known is None or known.older.until is None:
+        return None
+    cuts_log, commits_log, table = _logs(lake_root, topic)
+    until = known.older.until
+    cuts = _undisturbed(cuts_log, known.cuts, ("topic", topic), "edge", until)
+    commits = _undisturbed(commits_log, known.commits, ("table", f"raw/{topic}"), "window_start", until)
+    if cuts is None or commits is None:
+        return None
+    return followed(replace(known, cuts=cuts, commits=commits), table)
+
+
+def followed(known: Baseline, table: Path) -> Baseline | None:
+    """`known` with the table's commits since; None where one of them touched an older window."""
+    commits = delta_log.commits_after(table, known.table)
+    if not commits:
+        return None if commits is None else known
+    first = "" if known.older.until is None else key_of(known.older.until)
+    files, loads = dict(known.files), dict(known.loads)
+    for commit in commits:
+        for path in commit.removes:
+            if files.pop(path, None) is None:
+                return None
+        for add in commit.adds:
+            window = add.partition.get("window") or ""
+            if window < first:
+                return None
+            files[add.path] = File(window, add.path, add.bytes, add.rows)
+        load = load_log.load_in(commit)
+        if load is not None:
+            loads[load.metadata.window.key] = replace(load, adds=None)
+    return replace(known, table=commits[-1].anchor, files=files, loads=loads)
+
+
+def remember(lake_root: Path, topic: str, baseline: Baseline) -> None:
+    """Keep `baseline` for the next run. Of two that are kept at once, one stays: either of them holds."""
+    path = _path(lake_root, topic)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "version": _VERSION,
+        "older": {**asdict(baseline.older), "until": baseline.older.until and baseline.older.until.isoformat()},
+        "cuts": asdict(baseline.cuts),
+        "commits": asdict(baseline.commits),
+        "table": asdict(baseline.table),
+        "files": [asdict(f) for f in baseline.files.values()],
+        "loads": [[load.version, load.metadata.to_json()] for load in baseline.loads.values()],
+        "since": baseline.since,
+    }
+    written = path.with_suffix(f".{os.getpid()}")
+    written.write_text(json.dumps(document, separators=(",", ":")))
+    os.replace(written, path)
+
+
+def _undisturbed(log: Path, seen: Anchor, partition: tuple[str, str], column: str, until: datetime) -> Anchor | None:
+    """The newest commit of a ledger, where all commits after `seen` left its entries before `until` as they were."""
+    commits = delta_log.commits_after(log, seen)
+    if commits is None or any(_disturbs(c, partition, column, until) for c in commits):
+        return None
+    return commits[-1].anchor if commits else seen
+
+
+def _disturbs(commit: Commit, partition: tuple[str, str], column: str, until: datetime) -> bool:
+    if commit.rearranges:
+        return False
+    name, value = partition
+    lowest = [
+        ((add.statistics or {}).get("minValues") or {}).get(column)
+        for add in commit.adds
+        if add.partition.get(name) == value
+    ]
+    return bool(commit.removes) or any(text is None or _instant(text) < until for text in lowest)
+
+
+def _instant(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _logs(lake_root: Path, topic: str) -> tuple[Path, Path, Path]:
+    return lake_root / "_ledger" / "cuts", lake_root / "_ledger" / "commits", lake_root / "raw" / topic
+
+
+def _path(lake_root: Path, topic: str) -> Path:
+    return lake_root / "_ledger" / "baselines" / f"{topic}.json"
+
+
+def _read(path: Path) -> Baseline | None:
+    try:
+        document: Any = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except json.JSONDecodeError as e:
+        _log.warning("%s cannot be read (%s): every window is looked at, and it is written anew", path, e)
+        return None
+    if document["version"] != _VERSION:
+        return None
+    older = document["older"]
+    return Baseline(
+        older=Older(**{**older, "until": datetime.fromisoformat(older["until"])}),
+        cuts=Anchor(**document["cuts"]),
+        commits=Anchor(**document["commits"]),
+        table=Anchor(**document["table"]),
+        files={f["path"]: File(**f) for f in document["files"]},
+        loads=_loads(document["loads"]),
+        since=document["since"],
+    )
+
+
+def _loads(entries: Iterable[tuple[int, str]]) -> dict[str, LoadCommit]:
+    found: dict[str, LoadCommit] = {}
+    for version, text in entries:
+        metadata = LoadMetadata.from_json(text)
+        if metadata is not None:
+            found[metadata.window.key] = LoadCommit(version, metadata)
+    return found

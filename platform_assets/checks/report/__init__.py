@@ -1,0 +1,1 @@
+"""How a check's verdict looks in Dagster: text, picture, table."""

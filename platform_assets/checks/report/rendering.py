@@ -1,0 +1,67 @@
+"""How a verdict looks in Dagster: a headline, a picture, figures that plot over time, the worst windows, a remedy."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import dagster as dg
+
+from platform_assets.checks.facts import Facts
+from platform_assets.checks.findings import Verdict
+from platform_assets.checks.report.description import describe
+from platform_assets.checks.report.strip import strip_of
+from platform_assets.checks.report.worst import WorstWindow, remedies, worst_windows
+from platform_assets.orchestration.names import raw_key
+
+ANOMALIES: Final = "anomalies"
+"""The worst windows. The UI sorts by key, and this is to come first."""
+FINDINGS: Final = "findings"
+NOT_LISTED: Final = "findings_not_listed"
+REMEDY: Final = "remedy"
+
+_MOST: Final = 20
+
+
+def result(verdict: Verdict, facts: Facts) -> dg.AssetCheckResult:
+    """The check's result: an ERROR, which blocks, unless all that was found is work not asked for or not decided."""
+    worst = worst_windows(verdict.findings)
+    values: dict[str, Any] = {**dict(verdict.figures), FINDINGS: len(verdict.findings)}
+    if worst:
+        values[ANOMALIES] = _table(worst[:_MOST])
+        left = sum(len(w.findings) for w in worst[_MOST:])
+        if left:
+            values[NOT_LISTED] = left
+        values[REMEDY] = _numbered([str(r) for r in remedies(worst)])
+    return dg.AssetCheckResult(
+        asset_key=raw_key(facts.topic),
+        check_name=verdict.check,
+        passed=verdict.passed,
+        severity=dg.AssetCheckSeverity.ERROR if verdict.alarming else dg.AssetCheckSeverity.WARN,
+        description=describe(verdict, strip_of(facts, verdict.findings), worst),
+        metadata=values,
+    )
+
+
+_COLUMNS: Final = (
+    dg.TableColumn("window", "string", description="key of the window, which is the partition of the asset"),
+    dg.TableColumn("found", "string", description="what is wrong, and what was seen"),
+    dg.TableColumn("where", "string", description="Kafka partitions, and ranges of offsets, end exclusive"),
+    dg.TableColumn("offsets", "int", description="number of offsets concerned; 0 where none is named"),
+)
+
+
+def _table(worst: list[WorstWindow]) -> dg.TableMetadataValue:
+    """A line a window; where none of them names a place, the width is left to what was found."""
+    placed = any(w.where for w in worst)
+    columns = [c for c in _COLUMNS if placed or c.name not in ("where", "offsets")]
+    records = [dg.TableRecord({c.name: getattr(w, c.name) for c in columns}) for w in worst]
+    return dg.MetadataValue.table(records, dg.TableSchema(columns))
+
+
+def _numbered(texts: list[str]) -> str:
+    """The UI shows a text in one line, so several are told apart by numbers."""
+    if len(texts) == 1:
+        return texts[0]
+    shown = texts[:_MOST]
+    left = len(texts) - len(shown)
+    return " ".join(f"{n}. {t}" for n, t in enumerate(shown, 1)) + (f" And {left} more." if left else "")

@@ -1,0 +1,104 @@
+"""Findings put into the order in which a reader wants them: by window, the gravest first, and what to do about each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from platform_assets.checks.findings import Finding, Kind, counted, ranges_short
+from platform_assets.checks.report.strip import State, state_of
+from platform_assets.model.offsets import OffsetRange
+
+_RANGES: Final = 3
+_PLACES: Final = 3
+_PARTITIONS: Final = 8
+_LONGEST: Final = 200
+_VIEWS: Final[frozenset[Kind]] = frozenset({"orchestrator behind", "orchestrator ahead"})
+"""What Dagster shows is a view: what table and ledger hold is graver."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorstWindow:
+    """All findings of one kind in one window, in order of partition."""
+
+    window: str
+    kind: Kind
+    findings: tuple[Finding, ...]
+
+    @property
+    def state(self) -> State:
+        """How grave it is."""
+        return state_of(self.kind)
+
+    @property
+    def offsets(self) -> int:
+        """Number of offsets concerned, as far as they are named."""
+        return sum(f.offsets for f in self.findings)
+
+    @property
+    def where(self) -> str:
+        """Partitions and offsets, the ends exclusive, in short."""
+        partitions: dict[tuple[OffsetRange, ...], list[int]] = {}
+        for f in self.findings:
+            partitions.setdefault(f.ranges, []).extend(() if f.partition is None else (f.partition,))
+        named = [_place(members, ranges) for ranges, members in partitions.items()]
+        left = len(named) - _PLACES
+        return "; ".join(named[:_PLACES]) + (f"; {left} more" if left > 0 else "")
+
+    @property
+    def found(self) -> str:
+        """What was seen, in the words of the first finding."""
+        left = len(self.findings) - 1
+        return shortened(f"{self.kind}: {self.findings[0].detail}", _LONGEST) + (
+            f" (and {left} more like it)" if left else ""
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to do, and for how many more windows the same."""
+
+    text: str
+    windows: tuple[str, ...]
+
+    def __str__(self) -> str:
+        left = len(self.windows) - 1
+        return self.text + (f" The same goes for {counted(left, 'more window')}, listed below." if left else "")
+
+
+def worst_windows(findings: Iterable[Finding]) -> list[WorstWindow]:
+    """By gravity, then by the number of offsets concerned, then the newest first; what is but shown wrongly comes last."""
+    grouped: dict[tuple[str, Kind], list[Finding]] = {}
+    for finding in findings:
+        grouped.setdefault((finding.window, finding.kind), []).append(finding)
+    windows = [
+        WorstWindow(key, kind, tuple(sorted(members, key=lambda f: -1 if f.partition is None else f.partition)))
+        for (key, kind), members in grouped.items()
+    ]
+    newest_first = sorted(windows, key=lambda w: w.window, reverse=True)
+    return sorted(newest_first, key=lambda w: (-w.state, w.kind in _VIEWS, -w.offsets))
+
+
+def remedies(worst: Sequence[WorstWindow]) -> list[Remedy]:
+    """Each remedy once, worded for its worst window, the gravest first."""
+    # Windows of one kind differ in nothing but their names.
+    alike: dict[str, list[WorstWindow]] = {}
+    for window in worst:
+        text = window.findings[0].remedy
+        alike.setdefault(text.replace(window.window, "…") if window.window else text, []).append(window)
+    return [
+        Remedy(members[0].findings[0].remedy, tuple(dict.fromkeys(m.window for m in members)))
+        for members in alike.values()
+    ]
+
+
+def shortened(text: str, longest: int) -> str:
+    """`text`, cut where it is longer than `longest`."""
+    return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
+
+
+def _place(partitions: Sequence[int], ranges: Sequence[OffsetRange]) -> str:
+    left = len(partitions) - _PARTITIONS
+    named = ", ".join(f"p{p}" for p in partitions[:_PARTITIONS]) + (f" and {left} more" if left > 0 else "")
+    return f"{named} {ranges_short(ranges, _RANGES)}".strip()

@@ -1,0 +1,93 @@
+"""`every_offset_accounted_for`: rows + explained holes = end - start, for every loaded window.
+
+A window whose load was dense is proved by its load digest, as long as its files are those of the load. Any other is
+held against the broker's evidence once, and stays proved until its files change; then its rows are read again.
+What a dense window's digest has to be follows from its range, so that an edited receipt is found without reading any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from platform_assets.checks.baseline.older import holes_total
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Facts
+from platform_assets.checks.findings import Finding, Verdict, counted
+from platform_assets.checks.proving import name_differences, open_windows, prove_by_evidence, prove_by_reading
+from platform_assets.errors import MEND_LEDGER
+from platform_assets.model.offsets import dense_digest
+
+NAME = "every_offset_accounted_for"
+_HASHED: Final = 20_000_000
+"""Offsets whose digests are computed anew in one evaluation, the newest windows first: half a second."""
+_LARGEST: Final = 5_000_000
+"""Offsets of the largest window that this is done for."""
+
+
+def evaluate(e: Evaluation) -> Verdict:
+    """Close what is open, then judge. Asks brokers and Spark only for windows that are open."""
+    facts = e.facts()
+    findings: list[Finding] = []
+    touched = [k for k in (*facts.touched, *facts.unreadable) if k in facts.recorded and k in facts.windows]
+    if touched:
+        read = prove_by_reading(e, facts, touched)
+        findings += name_differences(e, read.findings, doubled=False)
+    waiting = open_windows(facts)
+    if waiting:
+        findings += prove_by_evidence(e, waiting).findings
+    return verdict(e.facts(fresh=bool(touched or waiting)), findings)
+
+
+def verdict(facts: Facts, findings: Iterable[Finding]) -> Verdict:
+    """Judge `facts`, given what closing the open windows found. Pure."""
+    found = [*findings, *_unbalanced(facts), *_edited(facts)]
+    holes = holes_total([facts.older.holes, *(r.holes or {} for r in facts.recorded.values())])
+    rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
+    offsets = facts.older.offsets + sum(r.ranges.size for r in facts.recorded.values())
+    explained = ", ".join(_told(kind, n) for kind, n in sorted(holes.items(), key=lambda kv: -kv[1]))
+    figures = (
+        ("offsets", offsets),
+        ("rows", rows),
+        *((f"holes_{kind.replace(' ', '_')}", n) for kind, n in sorted(holes.items())),
+        ("windows_proved", facts.older.windows + sum(r.holes is not None for r in facts.recorded.values())),
+        ("windows_open", sum(r.holes is None for r in facts.recorded.values())),
+    )
+    alarming = [f for f in found if f.alarming]
+    if alarming:
+        headline = f"{counted(len({f.window for f in alarming}), 'window')} not accounted for."
+    elif found:
+        headline = f"Could not tell for {counted(len({f.window for f in found}), 'window')}."
+    else:
+        headline = f"Every offset accounted for: {rows:,} rows" + (f" + {explained}" if explained else "")
+        headline += f" = {offsets:,} offsets in {counted(facts.older.windows + len(facts.recorded), 'window')}."
+    return Verdict(NAME, facts.table, tuple(found), headline, figures)
+
+
+def _told(kind: str, number: int) -> str:
+    return f"{number:,} {kind.removesuffix('s') if number == 1 else kind}"
+
+
+def _edited(facts: Facts) -> Iterator[Finding]:
+    left = _HASHED
+    for key, r in sorted(facts.recorded.items(), reverse=True):
+        dense = r.holes is not None and r.total_rows == r.ranges.size
+        if not dense or key not in facts.windows or r.ranges.size > min(_LARGEST, left):
+            continue
+        left -= r.ranges.size
+        if dense_digest(r.ranges) != r.offsets:
+            yield Finding(
+                "ledger edited", facts.topic, key, None, (),
+                f"the receipt tells of a row for each of {r.ranges.size:,} offsets, and its digest is not theirs",
+                MEND_LEDGER,
+            )  # fmt: skip
+
+
+def _unbalanced(facts: Facts) -> Iterator[Finding]:
+    for key, r in facts.recorded.items():
+        if r.holes is not None and r.total_rows + sum(r.holes.values()) != r.ranges.size and key in facts.windows:
+            yield Finding(
+                "offsets not accounted for", facts.topic, key, None, (),
+                f"{r.total_rows:,} rows and {sum(r.holes.values()):,} explained holes are not {r.ranges.size:,} offsets",
+                MEND_LEDGER,
+            )  # fmt: skip

@@ -1,0 +1,156 @@
+"""`agrees_with_ledger`: the table's log, the ledger and the orchestrator say the same of every window.
+
+What counts is the Delta commit. Each of the three being behind or ahead has its own wording and its own way to mend.
+Only the newest commits and events are compared in detail: older windows are held against their data files by
+`no_gaps`, and after a load those that are unchanged since they agreed are not compared again, so that the cost of this
+check does not grow with the table. `platform-assets audit` compares all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import NEWEST_COMMITS, Facts
+from platform_assets.checks.findings import Finding, Kind, Verdict, counted
+from platform_assets.errors import MEND_LEDGER
+from platform_assets.lake import load_log
+from platform_assets.lake.load_log import LoadCommit
+from platform_assets.ledger.entries import Receipt, receipts_in
+
+NAME = "agrees_with_ledger"
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """What each of the three says.
+
+    `receipts` has those of all windows that are not `older`. `commits` has the newest load of each window among the
+    newest commits, which reach down to version `since`; `reported` has the load id of each reported window that is not
+    `older`, None where an event names none.
+    """
+
+    facts: Facts
+    receipts: Mapping[str, Receipt]
+    commits: Mapping[str, LoadCommit]
+    since: int
+    version: int
+    reported: Mapping[str, str | None] | None
+    busy: frozenset[str] = frozenset()
+
+    def quiet(self, key: str) -> bool:
+        """Whether the window is sealed, and neither waiting for its load nor being loaded just now."""
+        return key in self.facts.windows and key not in self.facts.waiting and key not in self.busy
+
+
+def evaluate(e: Evaluation) -> Verdict:
+    """Gather the three accounts, and judge."""
+    facts = e.facts()
+    older = facts.older
+    commits, since, version = _newest_loads(e, facts)
+    receipts = {} if facts.entries is None else {r.window.key: r for r in receipts_in(facts.entries)}
+    reported = e.orchestration.reported(None if older.until is None else sorted({*receipts, *facts.windows}))
+    # A window that is being loaded may be ahead in one of the three for a moment.
+    busy = facts.in_flight | set(e.orchestration.in_flight(list(facts.windows)))
+    return verdict(Accounts(facts, receipts, commits, since, version, reported, frozenset(busy)))
+
+
+def _newest_loads(e: Evaluation, facts: Facts) -> tuple[dict[str, LoadCommit], int, int]:
+    """The newest load of each window among the newest commits, the oldest version looked at, and the newest one."""
+    if facts.baseline is not None:
+        return dict(facts.baseline.loads), facts.baseline.since, facts.baseline.table.version
+    if not load_log.exists(e.table):
+        return {}, -1, -1
+    version = load_log.version(e.table)
+    return load_log.newest_loads(e.table, NEWEST_COMMITS), max(version - NEWEST_COMMITS + 1, 0), version
+
+
+def verdict(a: Accounts) -> Verdict:
+    """Judge. Pure."""
+    findings = (*_ledger_and_table(a), *_orchestrator(a))
+    figures = (
+        ("windows_in_ledger", a.facts.older.windows + len(a.receipts)),
+        ("windows_compared", len(a.receipts)),
+        ("table_version", a.version),
+    )
+    if findings:
+        windows = len({f.window for f in findings})
+        headline = f"{counted(windows, 'window')} told differently by table log, ledger and orchestrator."
+    else:
+        by = "table log, ledger and orchestrator" if a.reported is not None else "table log and ledger"
+        headline = f"Agreed: {by} say the same of {counted(len(a.receipts), 'window')}"
+        older = a.facts.older.windows
+        headline += f"; {older:,} older ones are unchanged since they did." if older else "."
+    return Verdict(NAME, a.facts.table, findings, headline, figures)
+
+
+def _ledger_and_table(a: Accounts) -> Iterator[Finding]:
+    for key, commit in sorted(a.commits.items()):
+        receipt = a.receipts.get(key)
+        if key in a.facts.waiting:
+            continue
+        if (
+            receipt is None
+            or receipt.table_version is None
+            or (receipt.table_version < commit.version and receipt.load_id != commit.metadata.load_id)
+        ):
+            yield _finding(
+                a, "ledger behind", key,
+                f"the table's version {commit.version} holds load {commit.metadata.load_id[:8]}, the ledger has "
+                + ("no receipt of the window" if receipt is None else f"version {receipt.table_version}"),
+                "A run ended between the two: materialise partition {key} of {table}, which records it from the commit.",
+            )  # fmt: skip
+        elif receipt.load_id == commit.metadata.load_id and receipt.ranges != commit.metadata.ranges:
+            yield _finding(
+                a, "ledger ahead", key,
+                f"the receipt names {receipt.ranges.triples()}, the commit {commit.metadata.ranges.triples()}",
+                MEND_LEDGER,
+            )  # fmt: skip
+    for key, receipt in sorted(a.receipts.items()):
+        if receipt.table_version is None or not a.quiet(key):
+            continue
+        commit_found = a.commits.get(key)
+        missing = (
+            receipt.kind == "load"
+            and receipt.table_version >= a.since
+            and (commit_found is None or commit_found.version < receipt.table_version)
+        )
+        if receipt.table_version > a.version or missing:
+            yield _finding(
+                a, "ledger ahead", key,
+                f"the receipt is of load {receipt.load_id[:8]} in version {receipt.table_version}, the table's log ends "
+                f"at version {a.version} and has no such load",
+                "The table was rolled back or replaced: materialise partition {key} of {table}. If that finds nothing to do, "
+                "it is the ledger that was edited: move _ledger away and run `platform-assets rebuild-ledger`.",
+            )  # fmt: skip
+
+
+def _orchestrator(a: Accounts) -> Iterator[Finding]:
+    if a.reported is None:
+        return
+    for key in sorted(set(a.receipts) - set(a.reported)):
+        if a.quiet(key):
+            yield _finding(
+                a, "orchestrator behind", key,
+                f"the ledger has {a.receipts[key].rows:,} rows, Dagster has no materialisation of the partition",
+                "A run ended before it could say so: materialise partition {key} of {table}; nothing is written twice.",
+            )  # fmt: skip
+    for key, load_id in sorted(a.reported.items()):
+        if load_id is None and key in a.receipts:
+            continue
+        receipt, commit = a.receipts.get(key), a.commits.get(key)
+        if not a.quiet(key) or (commit is not None and commit.metadata.load_id == load_id):
+            # Dagster shows what the table has: if the ledger does not, it is the ledger that is behind.
+            continue
+        if receipt is None or (load_id is not None and load_id != receipt.load_id and receipt.kind == "load"):
+            yield _finding(
+                a, "orchestrator ahead", key,
+                f"Dagster shows load {(load_id or 'unnamed')[:8]}, the ledger has "
+                + ("none of the window" if receipt is None else f"load {receipt.load_id[:8]}"),
+                "What counts is the table: materialise partition {key} of {table} to have all three agree.",
+            )  # fmt: skip
+
+
+def _finding(a: Accounts, kind: Kind, key: str, detail: str, remedy: str) -> Finding:
+    return Finding(kind, a.facts.topic, key, None, (), detail, remedy.format(key=key, table=a.facts.table))

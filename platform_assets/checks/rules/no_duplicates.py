@@ -1,0 +1,102 @@
+"""`no_duplicates`: no (topic id, partition, offset) is in the table twice, within a window or across windows.
+
+A window whose files are those of its load was proved free of duplicates by the load, from the digest of its offsets;
+windows share no offset, since their ranges tile and their rows lie inside. So only windows whose files changed are
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from platform_assets.checks.facts import Facts
+from platform_assets.checks.findings import Finding, Verdict, counted, runs_of
+from platform_assets.model.offsets import OffsetRange, TopicRanges
+
+NAME = "no_duplicates"
+_INT = npt.NDArray[np.int64]
+_NONE: _INT = np.array([], dtype=np.int64)
+
+
+def check(facts: Facts) -> Verdict:
+    """Judge `facts`. Pure."""
+    findings = (*_by_receipt(facts), *_within(facts), *_across(facts))
+    doubled = sum(f.offsets for f in findings)
+    rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
+    figures = (("rows", rows), ("duplicated_offsets", doubled))
+    if findings:
+        headline = f"{counted(doubled, 'offset')} in the table more than once."
+    else:
+        read = f", {counted(len(facts.touched), 'window')} of them by reading" if facts.touched else ""
+        headline = f"No duplicates: {counted(facts.older.windows + len(facts.recorded), 'window')} looked at{read}."
+    return Verdict(NAME, facts.table, findings, headline, figures)
+
+
+def _by_receipt(facts: Facts) -> Iterator[Finding]:
+    for recorded in facts.recorded.values():
+        if recorded.duplicates and recorded.key not in facts.touched:
+            yield Finding(
+                "duplicate in a window", facts.topic, recorded.key, None, (),
+                f"the load itself read {counted(recorded.duplicates, 'offset')} twice",
+                f"Materialise partition {recorded.key} of {facts.table} again, and report this as a defect.",
+            )  # fmt: skip
+
+
+def _within(facts: Facts) -> Iterator[Finding]:
+    for key, by_partition in facts.touched.items():
+        for partition, offsets in by_partition.items():
+            doubled = np.unique(offsets[1:][offsets[1:] == offsets[:-1]])
+            if len(doubled):
+                yield Finding(
+                    "duplicate in a window", facts.topic, key, partition, runs_of(doubled),
+                    f"{counted(len(doubled), 'offset')} in {len(offsets):,} rows", _remedy(facts, key),
+                )  # fmt: skip
+
+
+def _across(facts: Facts) -> Iterator[Finding]:
+    for key, by_partition in facts.touched.items():
+        for partition in by_partition:
+            foreign = _foreign(facts, key, partition)
+            if not len(foreign):
+                continue
+            for other in (*facts.windows, *(k for k in facts.touched if k not in facts.windows)):
+                shared = foreign[:0] if other == key else _held(facts, other, partition, foreign)
+                if other in facts.touched and other < key:
+                    # Said of the other window already, where it does not belong either.
+                    shared = np.setdiff1d(shared, _foreign(facts, other, partition))
+                if len(shared):
+                    yield Finding(
+                        "duplicate across windows", facts.topic, key, partition, runs_of(shared),
+                        f"{counted(len(shared), 'offset')} are in window {other} too",
+                        _remedy(facts, key),
+                    )  # fmt: skip
+
+
+def _range(facts: Facts, key: str, partition: int) -> OffsetRange:
+    return facts.windows.get(key, TopicRanges()).by_partition.get(partition, OffsetRange(0, 0))
+
+
+def _foreign(facts: Facts, key: str, partition: int) -> _INT:
+    """The offsets in a window that was read which do not belong to it."""
+    offsets = np.unique(facts.touched[key].get(partition, _NONE))
+    own = _range(facts, key, partition)
+    return offsets[(offsets < own.start) | (offsets >= own.end)]
+
+
+def _held(facts: Facts, key: str, partition: int, offsets: _INT) -> _INT:
+    """Those of `offsets` that a window holds: as read, or by its range where it is as it was loaded."""
+    if key in facts.touched:
+        return np.intersect1d(offsets, facts.touched[key].get(partition, _NONE))
+    if key not in facts.recorded or not facts.recorded[key].rows.get(partition, 0):
+        return _NONE
+    own = _range(facts, key, partition)
+    return offsets[(offsets >= own.start) & (offsets < own.end)]
+
+
+def _remedy(facts: Facts, key: str) -> str:
+    if key in facts.windows:
+        return f"Materialise partition {key} of {facts.table}: it writes the range again, once."
+    return f"Another writer put them there: delete the rows with window = '{key}'."

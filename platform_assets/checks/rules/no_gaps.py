@@ -1,0 +1,145 @@
+"""`no_gaps`: cuts tile, every sealed window is loaded, and each window's rows are all there and within its ranges.
+
+Offsets of a range that have no row are counted, not judged: markers, aborted and compacted records leave them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from platform_assets.checks.facts import Facts, Recorded
+from platform_assets.checks.findings import Finding, Verdict, counted, runs_of
+from platform_assets.errors import MEND_LEDGER
+from platform_assets.model.offsets import OffsetRange, TopicRanges, tiling_faults
+
+NAME = "no_gaps"
+
+
+def check(facts: Facts) -> Verdict:
+    """Judge `facts`. Pure."""
+    findings = tuple(_findings(facts))
+    rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
+    held = facts.older.offsets + sum(r.ranges.size for r in facts.recorded.values())
+    loaded = facts.older.windows + len(facts.recorded)
+    figures = (
+        ("windows_sealed", facts.older.windows + len(facts.windows)),
+        ("windows_loaded", loaded),
+        ("windows_waiting", len(facts.waiting)),
+        ("lag_offsets", sum(r.size for k, r in facts.windows.items() if k not in facts.recorded)),
+        ("rows", rows),
+        ("offsets", held),
+        ("offsets_without_row", held - rows),
+    )
+    if findings:
+        windows = len({f.window for f in findings})
+        headline = f"{counted(len(findings), 'gap')} in {counted(windows, 'window')}."
+    else:
+        headline = (
+            f"No gaps: {counted(loaded, 'window')} loaded, {rows:,} rows for {held:,} offsets"
+            + (f", {held - rows:,} offsets without a row" if held > rows else "")
+            + (f"; {counted(len(facts.waiting), 'window')} waiting to be loaded" if facts.waiting else "")
+            + "."
+        )
+    return Verdict(NAME, facts.table, findings, headline, figures)
+
+
+def _findings(facts: Facts) -> Iterator[Finding]:
+    topic = facts.topic
+    for fault in tiling_faults(list(facts.windows.items())):
+        yield Finding(
+            "cuts do not tile", topic, fault.right, fault.partition, (OffsetRange(fault.start, fault.end),),
+            f"{fault.kind} between windows {fault.left} and {fault.right}",
+            MEND_LEDGER,
+        )  # fmt: skip
+    for key, ranges in facts.windows.items():
+        recorded = facts.recorded.get(key)
+        if recorded is None:
+            # Rows without a receipt are loaded; that the ledger lacks them is for `agrees_with_ledger` to say.
+            if key not in facts.waiting and key not in facts.files:
+                yield from _not_loaded(facts, key, ranges)
+        elif recorded.ranges != ranges:
+            yield Finding(
+                "receipt contradicts cuts", topic, key, None, (),
+                f"the receipt names {recorded.ranges.triples()}, the cuts {ranges.triples()}",
+                MEND_LEDGER,
+            )  # fmt: skip
+        else:
+            yield from _outside_by_receipt(topic, recorded)
+    for key in sorted(set(facts.recorded) - set(facts.windows)):
+        yield Finding(
+            "receipt contradicts cuts", topic, key, None, (), "the window is loaded, and the ledger has no cuts of it",
+            "Cuts were lost: restore _ledger/cuts or run `platform-assets rebuild-ledger`.",
+        )  # fmt: skip
+    for key, found in facts.touched.items():
+        if key in facts.recorded and key in facts.windows:
+            yield from _changed_since_load(facts, facts.recorded[key], found)
+    for key, why in facts.unreadable.items():
+        yield Finding(
+            "files lost", topic, key, None, (), f"a data file that the table's log names cannot be read: {why}",
+            f"Materialise partition {key} of {facts.table}: it writes the window again and proves it equal.",
+        )  # fmt: skip
+    for key in facts.unknown:
+        for partition, offsets in facts.touched.get(key, {}).items():
+            yield Finding(
+                "unknown window", topic, key, partition, runs_of(np.unique(offsets)),
+                "the table has rows in a window that the ledger never sealed",
+                f"Another writer put them there: delete the rows with window = '{key}'.",
+            )  # fmt: skip
+
+
+def _not_loaded(facts: Facts, key: str, ranges: TopicRanges) -> Iterator[Finding]:
+    unasked = key in facts.unasked
+    for partition, r in ranges.items():
+        if r.size:
+            yield Finding(
+                "window not asked for" if unasked else "window not loaded", facts.topic, key, partition, (r,),
+                "the window is sealed, newer ones are loaded, and no run for it is queued or under way"
+                + ("; nobody has asked for it yet" if unasked else ""),
+                f"Materialise partition {key} of {facts.table}, or let the topic's sensor do it."
+                if unasked else
+                f"Materialise partition {key} of {facts.table}; its last run says why it failed.",
+            )  # fmt: skip
+
+
+def _outside_by_receipt(topic: str, recorded: Recorded) -> Iterator[Finding]:
+    for partition, bounds in recorded.bounds.items():
+        outside = bounds.minus([recorded.ranges.by_partition[partition]])
+        if outside or recorded.rows[partition] > recorded.ranges.by_partition[partition].size:
+            yield Finding(
+                "rows outside the window", topic, recorded.key, partition, outside,
+                f"the load put {recorded.rows[partition]} rows between offsets {bounds} into range "
+                f"{recorded.ranges.by_partition[partition]}",
+                f"Materialise partition {recorded.key} of raw/{topic} again, and report this as a defect.",
+            )  # fmt: skip
+
+
+def _changed_since_load(
+    facts: Facts, recorded: Recorded, found: Mapping[int, npt.NDArray[np.int64]]
+) -> Iterator[Finding]:
+    """The files are others than the load's: OPTIMIZE does that, and so does damage. The rows tell which."""
+    heal = f"Materialise partition {recorded.key} of {facts.table}: it reads the range again and proves it equal."
+    for partition, r in recorded.ranges.items():
+        offsets = np.unique(found.get(partition, np.array([], dtype=np.int64)))
+        inside = offsets[(offsets >= r.start) & (offsets < r.end)]
+        if len(inside) < recorded.rows[partition]:
+            # Where the load itself left holes, the offsets without a row are not all missing.
+            dense = recorded.rows[partition] == r.size
+            yield Finding(
+                "rows missing", facts.topic, recorded.key, partition, r.minus(runs_of(inside)) if dense else (),
+                f"{len(inside):,} of {recorded.rows[partition]:,} loaded rows are left"
+                + ("" if dense else "; every_offset_accounted_for names them"), heal,
+            )  # fmt: skip
+        outside = offsets[(offsets < r.start) | (offsets >= r.end)]
+        if len(outside):
+            yield Finding(
+                "rows outside the window", facts.topic, recorded.key, partition, runs_of(outside),
+                f"{counted(len(outside), 'offset')} do not belong to range {r}", heal,
+            )  # fmt: skip
+    for partition in sorted(set(found) - set(recorded.ranges.by_partition)):
+        yield Finding(
+            "rows outside the window", facts.topic, recorded.key, partition, runs_of(np.unique(found[partition])),
+            "the window has no range in this partition", heal,
+        )  # fmt: skip

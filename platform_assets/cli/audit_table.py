@@ -1,0 +1,110 @@
+"""How `platform-assets audit` looks on a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from platform_assets.checks.audit import Audit, CheckOutcome, Outcome
+from platform_assets.checks.report.strip import Row, State, Strip
+
+_WORST: Final = 20
+_PLAIN_LINE_SECONDS: Final = 5.0
+_VERDICTS: Final[Mapping[Outcome, tuple[str, str, str]]] = {
+    "proved": ("PROVED", "✓", "bold green"),
+    "anomalies": ("ANOMALIES FOUND", "✕", "bold red"),
+    "undecided": ("COULD NOT TELL", "?", "bold yellow"),
+}
+_STYLES: Final[Mapping[State, str]] = {
+    State.EMPTY: "green",
+    State.COMPLETE: "green",
+    State.MARKERS: "black on cyan",
+    State.ABORTED: "white on blue",
+    State.COMPACTED: "white on magenta",
+    State.EXPIRED: "bold magenta",
+    State.OPEN: "black on white",
+    State.WAITING: "dim",
+    State.UNASKED: "bold yellow",
+    State.UNRECORDED: "black on yellow",
+    State.UNDECIDED: "black on yellow",
+    State.FAILING: "bold white on red",
+}
+
+
+def print_audit(audit: Audit, console: Console | None = None) -> None:
+    """Print the verdict, the strip, a line a check, the worst windows, and what to do."""
+    console = console or Console()
+    verdict, _, style = _VERDICTS[audit.outcome]
+    console.print(Text.assemble((f"{audit.table}: ", "bold"), (verdict, style)), soft_wrap=True)
+    if audit.strip is not None:
+        for line in _strip(audit.strip):
+            console.print(line, soft_wrap=True)
+    for check in audit.checks:
+        console.print(_line(check), soft_wrap=True)
+    if audit.worst:
+        console.print(_table(audit))
+    for reason in audit.reasons:
+        console.print(Text(f"Could not tell: {reason}", "yellow"), soft_wrap=True)
+    for remedy in audit.remedies:
+        console.print(Text.assemble(("What to do: ", "bold"), str(remedy)), soft_wrap=True)
+
+
+@contextmanager
+def progress(console: Console) -> Iterator[Callable[[str], None]]:
+    """Gives what tells of a long audit: a line that changes on a terminal, and one every few seconds elsewhere."""
+    if console.is_terminal:
+        with console.status("looking") as status:
+            yield status.update
+        return
+    told_at = time.monotonic()
+
+    def tell(text: str) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at >= _PLAIN_LINE_SECONDS:
+            told_at = time.monotonic()
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    yield tell
+
+
+def _strip(strip: Strip) -> Iterator[Text]:
+    width = max((len(row.label) for row in strip.rows), default=0)
+    for row in strip.rows:
+        yield Text.assemble((f"{row.label:>{width}} ", "dim"), *_cells(row))
+    if strip.windows:
+        each = f", {strip.windows_per_column:,} a column" if strip.windows_per_column > 1 else ""
+        span = strip.first if strip.windows == 1 else f"{strip.first} to {strip.last}"
+        yield Text(f"{'':{width}} {strip.windows:,} windows{each}: {span}", "dim")
+    legend = Text(" " * (width + 1))
+    for state, count in strip.counts.items():
+        legend.append(f"{state.letter}", _STYLES[state]).append(f" {count:,} {state.label}   ")
+    yield legend
+
+
+def _cells(row: Row) -> Iterator[tuple[str, str]]:
+    for cell in row.cells:
+        yield (" ", "") if cell is None else (cell.letter, _STYLES[cell])
+
+
+def _line(check: CheckOutcome) -> Text:
+    _, mark, style = _VERDICTS[check.outcome]
+    return Text.assemble((f"{mark} ", style), (check.check, "bold"), f": {check.headline}")
+
+
+def _table(audit: Audit) -> Table:
+    worst = audit.worst
+    left = len(worst) - _WORST
+    table = Table(caption=f"and {left:,} more windows" if left > 0 else None, caption_justify="left")
+    table.add_column("window", no_wrap=True)
+    table.add_column("found")
+    table.add_column("where")
+    table.add_column("offsets", justify="right")
+    for window in worst[:_WORST]:
+        table.add_row(Text(window.window), Text(window.found), Text(window.where), f"{window.offsets:,}")
+    return table

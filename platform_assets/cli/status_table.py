@@ -1,0 +1,86 @@
+"""How `platform-assets status` looks on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from platform_assets.orchestration.status import CheckStatus, Status, TableStatus
+
+_COLUMNS = ("table", "loaded", "waiting", "failed", "records", "lag", "newest window", "age", "checks")
+_UNBOUNDED = 10_000
+_LEFT = ("table", "newest window", "checks")
+
+
+def print_status(status: Status, console: Console | None = None) -> None:
+    """Print one row a table, or a few lines each where rows are wider than the terminal; then what needs attention."""
+    console = console or Console()
+    title = f"lake tables at {status.at}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in _COLUMNS:
+        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
+    rows = [_cells(row) for row in status.tables]
+    for cells in rows:
+        table.add_row(*cells)
+    # A figure that was cut off would be another figure.
+    if console.measure(table, options=console.options.update(max_width=_UNBOUNDED)).maximum <= console.width:
+        console.print(table)
+    else:
+        _print_lines(title, rows, console)
+    for line in (line for row in status.tables for line in _attention(row)):
+        console.print(line, style="yellow", highlight=False, soft_wrap=True)
+
+
+def _cells(row: TableStatus) -> tuple[str, ...]:
+    return (
+        row.table,
+        f"{row.windows_loaded:,}/{row.windows_sealed:,}",
+        f"{row.windows_waiting:,}",
+        f"[bold red]{row.windows_failed:,}[/]" if row.windows_failed else "0",
+        f"{row.rows:,}",
+        "unknown" if row.lag is None else f"{row.lag:,}",
+        row.newest_window or "none",
+        _age(row.newest_window_age_seconds),
+        _checks(row.checks),
+    )
+
+
+def _print_lines(title: str, rows: Iterable[tuple[str, ...]], console: Console) -> None:
+    console.print(title, style="italic", highlight=False, soft_wrap=True)
+    for name, loaded, waiting, failed, records, lag, window, age, checks in rows:
+        console.print(f"\n[bold]{name}[/]", highlight=False, soft_wrap=True)
+        facts = (
+            f"{loaded} windows loaded, {waiting} waiting, {failed} failed",
+            f"{records} records, lag {lag}",
+            f"newest window {window}" + (f", {age} old" if age else ""),
+            f"checks: {checks}",
+        )
+        for fact in facts:
+            console.print(f"  {fact}", highlight=False, soft_wrap=True)
+
+
+def _checks(checks: tuple[CheckStatus, ...]) -> str:
+    failed = [c.name for c in checks if c.passed is False]
+    if failed:
+        return f"[bold red]{', '.join(failed)} FAILED[/]"
+    passed = sum(c.passed is True for c in checks)
+    return f"[green]{passed} passed[/]" if passed == len(checks) else f"{passed} of {len(checks)} ran"
+
+
+def _age(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def _attention(row: TableStatus) -> list[str]:
+    lines = [f"{row.table}: {text}" for text in (row.error, row.broker_error) if text]
+    if row.windows_failed:
+        lines.append(f"{row.table}: {row.windows_failed:,} sealed windows are not loaded; materialise them in the UI")
+    lines += [f"{row.table}: {c.name}: {c.headline}" for c in row.checks if c.passed is False]
+    return lines

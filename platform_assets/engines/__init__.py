@@ -1,0 +1,1 @@
+"""Load engines: what reads Kafka and writes data files."""

@@ -1,0 +1,1 @@
+"""The engine that reads Kafka by Spark's connector, over Spark Connect."""

@@ -1,0 +1,59 @@
+"""Names for what Spark reports: which of the platform's errors a failed load really is.
+
+Over Spark Connect a server-side exception arrives as text, so it is told by the class names and error conditions that
+Spark, Delta and the Kafka client put there.
+"""
+
+from __future__ import annotations
+
+from platform_assets.engines.spark.session import without_token
+from platform_assets.errors import (
+    BrokerUnreachableError,
+    CommitOutcomeUnknownError,
+    ConcurrentLoadError,
+    FilesLostError,
+    LakeNotWritableError,
+    LoadError,
+    OffsetsVanishedError,
+    PlatformError,
+    TimestampOverflowError,
+    TopicMissingError,
+)
+
+_CONFLICT = ("ConcurrentAppendException", "ConcurrentDeleteReadException", "ConcurrentDeleteDeleteException",
+             "ConcurrentWriteException", "ConcurrentTransactionException", "DELTA_CONCURRENT_")  # fmt: skip
+_VANISHED = ("OffsetOutOfRangeException", "failOnDataLoss", "Some data may have been lost", "KAFKA_DATA_LOSS")
+_BROKER = ("org.apache.kafka.common.errors.TimeoutException", "DisconnectException",
+           "java.util.concurrent.TimeoutException", "BrokerNotAvailableException",
+           "No resolvable bootstrap urls", "FETCH_OFFSETS")  # fmt: skip
+_LOST = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "OPERATION_ABANDONED",
+         "RETRIES_EXCEEDED", "OPERATION_NOT_FOUND", "RESPONSE_ALREADY_RECEIVED", "Socket closed", "Connection reset",
+         "failed to connect", "DEADLINE_EXCEEDED", "CANCELLED")  # fmt: skip
+_FILES = ("FileNotFoundException", "FAILED_READ_FILE", "DELTA_FILE_NOT_FOUND", "is not a Parquet file")
+_UNWRITABLE = ("Permission denied", "Read-only file system", "Mkdirs failed", "No space left on device",
+               "AccessDeniedException")  # fmt: skip
+
+
+def named(error: Exception, topic: str, window: str, root: str) -> PlatformError:
+    """The platform's error for what Spark raised while loading `window` of `topic` into the lake at `root`."""
+    text = without_token(str(error))
+    first_line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)[:500]
+    if any(sign in text for sign in _CONFLICT):
+        return ConcurrentLoadError(topic, window)
+    if "long overflow" in text or "ARITHMETIC_OVERFLOW" in text:
+        return TimestampOverflowError(topic, window)
+    if any(sign in text for sign in _VANISHED):
+        return OffsetsVanishedError(topic, window, first_line)
+    if "UnknownTopicOrPartitionException" in text:
+        return TopicMissingError(topic)
+    if any(sign in text for sign in _FILES):
+        return FilesLostError(f"raw/{topic}", window, first_line)
+    if any(sign in text for sign in _UNWRITABLE):
+        return LakeNotWritableError(root, first_line)
+    if any(sign in text for sign in _BROKER):
+        return BrokerUnreachableError(f"Spark read window {window} of topic {topic!r}", 60, first_line)
+    if any(sign in text for sign in _LOST):
+        return CommitOutcomeUnknownError(f"raw/{topic}", window, first_line)
+    return LoadError(
+        f"Spark could not load window {window} of topic {topic!r}; the table was not changed: {first_line}"
+    )

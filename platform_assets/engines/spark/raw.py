@@ -1,0 +1,280 @@
+"""The raw table: its columns, the one batch read that fills a window, and the one overwrite that commits it.
+
+There is no append path. Everything that takes part in a commit is in the values handed in; nothing is looked up late.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deltalake import CommitProperties, DeltaTable, Field, Schema
+from deltalake.exceptions import CommitFailedError
+from deltalake.schema import ArrayType, PrimitiveType, StructType
+
+from platform_assets.errors import LakeNotWritableError
+from platform_assets.lake import load_log
+from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.model.offsets import Digest, OffsetRange, TopicRanges
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+_COLUMNS: tuple[tuple[str, Any, str], ...] = (
+    ("topic_id", PrimitiveType("string"), "Kafka topic id that the offsets belong to"),
+    ("kafka_partition", PrimitiveType("integer"), "Kafka partition"),
+    ("kafka_offset", PrimitiveType("long"), "Kafka offset, unique within topic id and partition"),
+    ("kafka_timestamp", PrimitiveType("timestamp"), "timestamp of the record, to the millisecond"),
+    ("kafka_timestamp_type", PrimitiveType("integer"), "0: set by the producer; 1: set by the broker on append"),
+    ("key", PrimitiveType("binary"), "key as sent; null where there was none, which is not the same as empty"),
+    ("value", PrimitiveType("binary"), "value as sent; null for a tombstone, which is not the same as empty"),
+    (
+        "headers",
+        ArrayType(
+            StructType([Field("key", PrimitiveType("string")), Field("value", PrimitiveType("binary"))]),
+            contains_null=True,
+        ),
+        "headers in the order sent, duplicates kept; null where there were none",
+    ),
+    ("window", PrimitiveType("string"), "window key and Dagster partition key; the table's partition column"),
+)
+COLUMN_NAMES = tuple(name for name, _, _ in _COLUMNS)
+
+_PROPERTIES = {
+    "delta.dataSkippingStatsColumns": "kafka_partition,kafka_offset,kafka_timestamp",
+    "delta.isolationLevel": "Serializable",
+    # A row deleted by hand then rewrites its file, which a look at the log shows.
+    "delta.enableDeletionVectors": "false",
+}
+
+_READER_OPTIONS = {
+    "includeHeaders": "true",
+    "failOnDataLoss": "true",
+    "kafka.isolation.level": "read_committed",
+    "kafkaConsumer.pollTimeoutMs": "60000",
+    "fetchOffset.numRetries": "3",
+}
+"""Not open to configuration: `assign` and explicit offsets come with each read, a consumer group never does."""
+
+_POLL_RECORDS = 20_000
+_FETCH_BYTES = 16 << 20
+_SMALLEST_FETCH = 1 << 18
+_RECORD_BYTES = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one pass over a window's rows observed: two digests that depend on no order."""
+
+    offsets: Digest
+    content: Digest
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.offsets.rows
+
+
+def create_table(path: Path, topic: str) -> None:
+    """Create the raw table of `topic` where it is missing, before its first load. Raises LakeNotWritableError."""
+    if load_log.exists(path):
+        return
+    schema = Schema([Field(n, t, nullable=True, metadata={"comment": c}) for n, t, c in _COLUMNS])
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        DeltaTable.create(
+            path,
+            schema,
+            mode="ignore",
+            partition_by=["window"],
+            name=f"raw_{topic}",
+            description=f"Every committed record of Kafka topic {topic}, exactly once, as bytes",
+            configuration=_PROPERTIES,
+            # Tried again, a creation that lost to another one would be committed on top of it.
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
+    except CommitFailedError:
+        if not load_log.exists(path):
+            raise
+    except OSError as e:
+        raise LakeNotWritableError(str(path), e.strerror or str(e)) from e
+
+
+def kafka_frame(
+    spark: SparkSession,
+    client: Mapping[str, str],
+    topic: str,
+    topic_id: str,
+    window_key: str,
+    reads: Sequence[TopicRanges],
+    options: Iterable[tuple[str, str]] = (),
+) -> DataFrame:
+    """The committed records of `reads` (ranges with exclusive ends, none empty) with the columns of the raw table.
+
+    Several reads are put together by union, which is how single offsets are left out of a range.
+    """
+    frame: DataFrame | None = None
+    for ranges in reads:
+        reader = spark.read.format("kafka").options(**{f"kafka.{k}": v for k, v in client.items()})
+        part = (
+            reader.options(**_READER_OPTIONS)
+            .options(**client_options(ranges))
+            .options(**dict(options))
+            .option("assign", json.dumps({topic: list(ranges.by_partition)}))
+            .option("startingOffsets", json.dumps({topic: {str(p): r.start for p, r in ranges.items()}}))
+            .option("endingOffsets", json.dumps({topic: {str(p): r.end for p, r in ranges.items()}}))
+            .load()
+        )
+        frame = part if frame is None else frame.unionAll(part)
+    if frame is None:
+        raise ValueError(f"no offsets to read for window {window_key} of topic {topic!r}")
+    return _raw_columns(frame, topic_id, window_key)
+
+
+def client_options(ranges: TopicRanges) -> dict[str, str]:
+    """Buffer and fetch sizes of the Kafka client, large for large ranges.
+
+    What is fetched beyond the end of a range stays in Spark's memory for a while, and nobody will ask for it. A batch
+    that is larger comes whole all the same (KIP-74).
+    """
+    longest = max(r.size for r in ranges.by_partition.values())
+    size = min(max(longest * _RECORD_BYTES, _SMALLEST_FETCH), _FETCH_BYTES)
+    return {
+        "kafka.max.poll.records": str(min(longest, _POLL_RECORDS)),
+        "kafka.max.partition.fetch.bytes": str(size),
+        "kafka.fetch.max.bytes": str(4 * size),
+        "kafka.receive.buffer.bytes": str(1 << 20),
+    }
+
+
+def write_files(frame: DataFrame, path: str) -> Measured:
+    """Write `frame` to plain Parquet files at `path`, in one pass; what it measures is of the rows written."""
+    observation, observed = _observed(frame)
+    observed.write.mode("error").parquet(path)
+    return _measured(observation.get)
+
+
+def overwrite_window(frame: DataFrame, table: Path, metadata: LoadMetadata) -> Measured:
+    """Replace the rows of one window with `frame` in one Delta commit that carries `metadata`.
+
+    Commits also where there are no rows. What comes out of Spark's errors is the caller's to name: see
+    `lake.failures`.
+    """
+    observation, observed = _observed(frame)
+    (
+        observed.write.format("delta")
+        .mode("overwrite")
+        .option("replaceWhere", f"window = '{metadata.window.key}'")
+        .option("userMetadata", metadata.to_json())
+        .save(str(table))
+    )
+    return _measured(observation.get)
+
+
+def measure(frame: DataFrame) -> Measured:
+    """Digests of the rows of `frame`, by an aggregation of their own."""
+    return _measured(frame.agg(*_metrics()).first().asDict())
+
+
+def measure_windows(frame: DataFrame) -> dict[str, Measured]:
+    """The same of each window of `frame`, by key, in one pass. A window without rows is not in it."""
+    from pyspark.sql import functions as F
+
+    found = frame.groupBy(F.col("window")).agg(*_metrics()).collect()
+    return {row["window"]: _measured(row.asDict()) for row in found}
+
+
+def window_frame(spark: SparkSession, table: Path, key: str, version: int) -> DataFrame:
+    """The rows of one window at one version of the table."""
+    return windows_frame(spark, table, [key], version)
+
+
+def windows_frame(spark: SparkSession, table: Path, keys: Sequence[str], version: int) -> DataFrame:
+    """The rows of some windows at one version of the table."""
+    from pyspark.sql import functions as F
+
+    frame = spark.read.format("delta").option("versionAsOf", version).load(str(table))
+    return frame.where(F.col("window").isin(*keys))
+
+
+def excluded(ranges: TopicRanges, without: Mapping[int, Iterable[OffsetRange]]) -> tuple[TopicRanges, ...]:
+    """`ranges` less the offsets in `without`, as reads of at most one non-empty range a partition."""
+    pieces = {p: r.minus(without.get(p, ())) for p, r in ranges.items() if r.size}
+    rounds = max((len(left) for left in pieces.values()), default=0)
+    return tuple(TopicRanges({p: left[i] for p, left in pieces.items() if i < len(left)}) for i in range(rounds))
+
+
+def _raw_columns(frame: DataFrame, topic_id: str, window_key: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    if not re.fullmatch(r"[A-Za-z0-9_-]{22}", topic_id):
+        raise ValueError(f"{topic_id!r} is not a Kafka topic id")
+    return frame.select(
+        F.lit(topic_id).alias("topic_id"),
+        F.col("partition").alias("kafka_partition"),
+        F.col("offset").alias("kafka_offset"),
+        F.col("timestamp").alias("kafka_timestamp"),
+        F.col("timestampType").alias("kafka_timestamp_type"),
+        F.col("key"),
+        F.col("value"),
+        F.col("headers"),
+        F.lit(window_key).alias("window"),
+    )
+
+
+def _metrics() -> list[Column]:
+    """Aggregates of the two digests. Each hash is summed by halves, so that no sum of up to 2^31 rows overflows.
+
+    Spark's `xxhash64` passes over nulls, so each column that may be null is preceded by whether it is.
+    """
+    from pyspark.sql import functions as F
+
+    headers = F.when(F.col("headers").isNull(), F.lit(-1).cast("long")).otherwise(
+        F.xxhash64(
+            F.size("headers"),
+            F.transform(
+                F.col("headers"),
+                lambda h: F.struct(h["key"].isNull(), h["key"], h["value"].isNull(), h["value"]),
+            ),
+        )
+    )
+    hashes = {
+        "offsets": F.xxhash64("kafka_partition", "kafka_offset"),
+        "content": F.xxhash64(
+            F.col("kafka_partition"),
+            F.col("kafka_offset"),
+            F.col("kafka_timestamp"),
+            F.col("kafka_timestamp_type"),
+            F.col("key").isNull(),
+            F.col("key"),
+            F.col("value").isNull(),
+            F.col("value"),
+            headers,
+        ),
+    }
+    columns = [F.count(F.lit(1)).alias("rows")]
+    for name, value in hashes.items():
+        columns.append(F.sum(F.shiftrightunsigned(value, 32)).alias(f"{name}_high"))
+        columns.append(F.sum(value.bitwiseAND(F.lit(0xFFFFFFFF))).alias(f"{name}_low"))
+    return columns
+
+
+def _observed(frame: DataFrame) -> tuple[Any, DataFrame]:
+    from pyspark.sql import Observation
+
+    observation = Observation("window")
+    return observation, frame.observe(observation, *_metrics())
+
+
+def _measured(values: Mapping[str, Any]) -> Measured:
+    rows = values["rows"]
+    digests = [
+        Digest.from_halves(rows, values[f"{name}_high"] or 0, values[f"{name}_low"] or 0)
+        for name in ("offsets", "content")
+    ]
+    return Measured(*digests)

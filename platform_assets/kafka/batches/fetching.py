@@ -1,0 +1,360 @@
+"""Finding the leaders of a topic's partitions and fetching raw record batches from them, by topic id.
+
+Fetch version 13 is the first that names a topic by its id, and the first error an old id gets is the broker's. Its
+answer is decoded here, in place, since kafka-python would copy the records; everything else goes through kafka-python's
+own classes. https://kafka.apache.org/protocol has the layouts.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import kafka.errors
+from kafka.protocol.consumer.fetch import FetchRequest
+from kafka.protocol.consumer.offsets import ListOffsetsRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from platform_assets.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    ConfigurationError,
+    DamagedBatchError,
+    PlatformError,
+    TopicMissingError,
+    TopicRecreatedError,
+)
+from platform_assets.kafka.batches.wire import Address, Connection, Security, Stopped, addresses
+from platform_assets.kafka.settings import ClientSettings
+
+_FETCH, _METADATA, _LIST_OFFSETS = 13, 12, 7
+_NEEDS: Final = {FetchRequest: _FETCH, MetadataRequest: _METADATA, ListOffsetsRequest: _LIST_OFFSETS}
+_LARGEST_ANSWER = 1 << 30
+_MAX_WAIT_MS = 500
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
+_LATEST, _EARLIEST = -1, -2
+_UNRECORDED_RETRIABLE = {-1}  # UNKNOWN_SERVER_ERROR: the broker's own failure, whatever it was
+_CORRUPT_MESSAGE = 2
+OFFSET_OUT_OF_RANGE: Final = 1
+_WRONG_TOPIC = {3, 100, 103}  # UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID
+_MISSING_TRIES = 5
+
+T = TypeVar("T")
+
+
+class Transient(Exception):
+    """Worth another try. `verdict` is the error to end in when all tries are used up, where one fits better."""
+
+    def __init__(self, reason: str, verdict: PlatformError | None = None) -> None:
+        self.verdict = verdict
+        super().__init__(reason)
+
+
+def topic_uuid(topic_id: str) -> uuid.UUID:
+    """Parse a topic id as Kafka prints it (22 characters of URL-safe base64). Raises ConfigurationError."""
+    try:
+        return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
+    except (ValueError, binascii.Error):
+        raise ConfigurationError(f"{topic_id!r} is no Kafka topic id: 22 characters of URL-safe base64") from None
+
+
+def topic_id_text(topic_id: uuid.UUID) -> str:
+    """The inverse of `topic_uuid`."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """The broker's answer for one partition. `records` points into the answer's buffer.
+
+    `aborted` lists `(producer id, first offset)` of the aborted transactions that overlap what was fetched, those begun
+    before it included. Offsets are -1 where the broker does not tell them, as with an error.
+    """
+
+    error: int
+    high_watermark: int
+    last_stable: int
+    log_start: int
+    aborted: Sequence[tuple[int, int]]
+    records: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class _Leader:
+    address: Address
+    epoch: int
+
+
+class Brokers:
+    """The brokers as one thread sees them: its connections, and who leads which partition of the topic.
+
+    Every call ends: after `patience` seconds without an answer in BrokerUnreachableError, and in Stopped soon after
+    `stopped()` turns true.
+    """
+
+    def __init__(
+        self, settings: ClientSettings, topic: str, topic_id: str, *, patience: float, stopped: Callable[[], bool]
+    ) -> None:
+        self.topic, self.topic_id = topic, topic_id
+        self._uuid = topic_uuid(topic_id)
+        self._security = Security(settings)
+        self._bootstrap = addresses(settings.bootstrap_servers)
+        self._patience, self._stopped = patience, stopped
+        self._nodes: dict[int, Address] = {}
+        self._leaders: dict[int, _Leader | None] = {}
+        self._connections: dict[Address, Connection] = {}
+        self._missing_tries = 0
+
+    def close(self) -> None:
+        """Close all connections; the next call opens new ones."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._leaders.clear()
+
+    def persist(self, doing: str, attempt: Callable[[], T]) -> T:
+        """Call `attempt` until it succeeds, each time on new connections and with leaders looked up again."""
+        since, pause = time.monotonic(), 0.05
+        while True:
+            try:
+                return attempt()
+            except (OSError, Transient) as error:
+                self.close()
+                if time.monotonic() - since > self._patience:
+                    if isinstance(error, Transient) and error.verdict is not None:
+                        raise error.verdict from None
+                    reason = str(error) if isinstance(error, Transient) else f"{type(error).__name__}: {error}"
+                    raise BrokerUnreachableError(doing, self._patience, reason) from None
+                self._pause(pause)
+                pause = min(2 * pause, 1.0)
+
+    def last_stable_offsets(self, partitions: Sequence[int]) -> dict[int, int]:
+        """The last stable offset of each partition: the first offset that read_committed consumers may not read."""
+        doing = f"looking up last stable offsets of topic {self.topic!r}"
+        return self.persist(doing, lambda: self._list_offsets(partitions, _LATEST, _READ_COMMITTED))
+
+    def high_watermark(self, partition: int) -> int:
+        """The first offset that is not replicated yet."""
+        doing = f"looking up the high watermark of topic {self.topic!r} partition {partition}"
+        return self.persist(doing, lambda: self._list_offsets([partition], _LATEST, _READ_UNCOMMITTED))[partition]
+
+    def log_start(self, partition: int) -> int:
+        """The first offset that the partition still has."""
+        doing = f"looking up the log start of topic {self.topic!r} partition {partition}"
+        return self.persist(doing, lambda: self._list_offsets([partition], _EARLIEST, _READ_UNCOMMITTED))[partition]
+
+    def ask(self, partition: int, offset: int, size: int) -> Connection:
+        """Send a fetch of about `size` bytes of `partition` from `offset` on; the answer comes on that connection.
+
+        Raises OSError and Transient, to be called through `persist`.
+        """
+        leader = self._leader(partition)
+        connection = self._connection(leader.address)
+        of_topic = FetchRequest.FetchTopic
+        wanted = of_topic.FetchPartition(
+            partition=partition,
+            current_leader_epoch=leader.epoch,
+            fetch_offset=offset,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=size,
+        )
+        connection.send(
+            FetchRequest(
+                version=_FETCH,
+                max_wait_ms=_MAX_WAIT_MS,
+                min_bytes=1,
+                max_bytes=size,
+                isolation_level=_READ_COMMITTED,
+                session_id=0,
+                session_epoch=-1,
+                topics=[of_topic(topic_id=self._uuid, partitions=[wanted])],
+                forgotten_topics_data=[],
+                rack_id="",
+            )
+        )
+        return connection
+
+    def receive(self, connection: Connection, partition: int, offset: int, buffer: bytearray) -> FetchedPartition:
+        """The answer to `ask`, in `buffer` where that is large enough. Its `error` is 0 or OFFSET_OUT_OF_RANGE.
+
+        Raises OSError and Transient, to be called through `persist`; TopicRecreatedError, TopicMissingError,
+        DamagedBatchError and BrokerRefusedError.
+        """
+        frame = connection.receive(buffer, _LARGEST_ANSWER)
+        try:
+            answer = fetched_partition(frame, self._uuid, partition)
+        except (IndexError, struct.error, ValueError) as error:
+            raise Transient(f"a fetch was not answered as the protocol says ({error})") from None
+        if answer.error == _CORRUPT_MESSAGE:
+            raise DamagedBatchError(self.topic, partition, offset, "the broker itself finds it corrupt")
+        if answer.error not in (0, OFFSET_OUT_OF_RANGE):
+            self._judge(answer.error, f"fetching topic {self.topic!r} partition {partition} from offset {offset}")
+        return answer
+
+    def _judge(self, code: int, doing: str) -> None:
+        """Raise what an error code stands for."""
+        name = kafka.errors.for_code(code).__name__
+        if code in _WRONG_TOPIC:
+            self._look_up_leaders()  # raises where the topic is gone or another one now
+            raise Transient(f"the broker does not know the topic yet ({name})")
+        if kafka.errors.for_code(code).retriable or code in _UNRECORDED_RETRIABLE:
+            raise Transient(name)
+        raise BrokerRefusedError(doing, name)
+
+    def _list_offsets(self, partitions: Sequence[int], timestamp: int, isolation: int) -> dict[int, int]:
+        by_leader: dict[_Leader, list[int]] = {}
+        for partition in partitions:
+            by_leader.setdefault(_Leader(self._leader(partition).address, 0), []).append(partition)
+        found: dict[int, int] = {}
+        of_topic = ListOffsetsRequest.ListOffsetsTopic
+        for leader, led in by_leader.items():
+            wanted = [
+                of_topic.ListOffsetsPartition(
+                    partition_index=p, current_leader_epoch=self._leader(p).epoch, timestamp=timestamp
+                )
+                for p in led
+            ]
+            request = ListOffsetsRequest(
+                version=_LIST_OFFSETS,
+                replica_id=-1,
+                isolation_level=isolation,
+                topics=[of_topic(name=self.topic, partitions=wanted)],
+            )
+            answer = self._connection(leader.address).request(request)
+            for partition in answer.topics[0].partitions:
+                if partition.error_code:
+                    self._judge(partition.error_code, f"looking up offsets of topic {self.topic!r}")
+                found[partition.partition_index] = partition.offset
+        if set(found) != set(partitions):
+            raise Transient("a broker left out partitions that it was asked for")
+        return found
+
+    def _leader(self, partition: int) -> _Leader:
+        if not self._leaders:
+            self._look_up_leaders()
+        if partition not in self._leaders:
+            raise ConfigurationError(
+                f"topic {self.topic!r} has partitions 0 to {len(self._leaders) - 1}, but not {partition}"
+            )
+        leader = self._leaders[partition]
+        if leader is None:
+            raise Transient(f"partition {partition} has no leader")
+        return leader
+
+    def _look_up_leaders(self) -> None:
+        """Ask any broker for the topic's id and leaders. Raises TopicRecreatedError and TopicMissingError."""
+        wanted = MetadataRequest.MetadataRequestTopic(topic_id=uuid.UUID(int=0), name=self.topic)
+        answer = self._any_connection().request(
+            MetadataRequest(
+                version=_METADATA,
+                topics=[wanted],
+                allow_auto_topic_creation=False,
+                include_topic_authorized_operations=False,
+            )
+        )
+        (described,) = answer.topics
+        if described.error_code == 3 and self._missing_tries < _MISSING_TRIES:
+            # A broker learns of a new topic a moment after the controller made it.
+            self._missing_tries += 1
+            raise Transient("the topic is unknown")
+        if described.error_code == 3:
+            raise TopicMissingError(self.topic)
+        self._missing_tries = 0
+        if described.error_code:
+            self._judge(described.error_code, f"looking up topic {self.topic!r}")
+        if described.topic_id != self._uuid:
+            raise TopicRecreatedError(self.topic, self.topic_id, topic_id_text(described.topic_id))
+        self._nodes = {b.node_id: (b.host, b.port) for b in answer.brokers}
+        self._leaders = {
+            p.partition_index: _Leader(self._nodes[p.leader_id], p.leader_epoch) if p.leader_id in self._nodes else None
+            for p in described.partitions
+        }
+
+    def _any_connection(self) -> Connection:
+        for connection in self._connections.values():
+            return connection
+        failure: OSError | None = None
+        for address in dict.fromkeys([*self._nodes.values(), *self._bootstrap]):
+            try:
+                return self._connection(address)
+            except OSError as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    def _connection(self, address: Address) -> Connection:
+        if address not in self._connections:
+            self._connections[address] = Connection(
+                address, self._security, _NEEDS, timeout=self._patience, stopped=self._stopped
+            )
+        return self._connections[address]
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._stopped():
+                raise Stopped
+            time.sleep(min(left, 0.1))
+
+
+_partition_head = struct.Struct(">ihqqq")
+_aborted_transaction = struct.Struct(">qq")
+
+
+def fetched_partition(frame: memoryview, topic_id: uuid.UUID, partition: int) -> FetchedPartition:
+    """Decode a Fetch answer of version 13 for one partition, without copying its records.
+
+    `frame` begins behind the correlation id. Raises ValueError, IndexError or struct.error where it is no such answer.
+    """
+    at = _skip_tags(frame, 0) + 4  # the throttle time: the broker keeps to it by answering later
+    (top_error,) = struct.unpack_from(">h", frame, at)
+    topics, at = _uvarint(frame, at + 2 + 4)
+    if top_error or topics != 2:  # counts are one higher than what they count
+        if not top_error:
+            raise ValueError(f"{topics - 1} topics instead of one")
+        return FetchedPartition(top_error, -1, -1, -1, (), frame[:0])
+    if bytes(frame[at : at + 16]) != topic_id.bytes:
+        raise ValueError("another topic's id")
+    partitions, at = _uvarint(frame, at + 16)
+    index, error, high_watermark, last_stable, log_start = _partition_head.unpack_from(frame, at)
+    if partitions != 2 or index != partition:
+        raise ValueError("another partition")
+    listed, at = _uvarint(frame, at + _partition_head.size)
+    aborted = []
+    for _ in range(listed - 1):
+        aborted.append(_aborted_transaction.unpack_from(frame, at))
+        at = _skip_tags(frame, at + _aborted_transaction.size)
+    size, at = _uvarint(frame, at + 4)  # behind the preferred read replica
+    size = max(size - 1, 0)
+    if at + size > len(frame):
+        raise ValueError("the records are cut off")
+    return FetchedPartition(error, high_watermark, last_stable, log_start, aborted, frame[at : at + size])
+
+
+def _uvarint(frame: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = frame[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 28:
+            raise ValueError("a number too long")
+
+
+def _skip_tags(frame: memoryview, at: int) -> int:
+    count, at = _uvarint(frame, at)
+    for _ in range(count):
+        _, at = _uvarint(frame, at)
+        size, at = _uvarint(frame, at)
+        at += size
+    return at

@@ -1,0 +1,121 @@
+"""Reading one partition's record batches from where its tally stands to its end."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from platform_assets.errors import DamagedBatchError, TruncationError, UnstableEndError
+from platform_assets.kafka.batches.fetching import OFFSET_OUT_OF_RANGE, Brokers, FetchedPartition, Transient
+from platform_assets.kafka.batches.record_batches import Batches, Damage
+from platform_assets.kafka.batches.wire import Connection
+from platform_assets.kafka.evidence.tally import Tally
+
+_FIRST_FETCH: Final = 1 << 20
+_SMALLEST_FETCH: Final = 1 << 16
+_EMPTY_ANSWERS: Final = 3
+
+
+class Buffers:
+    """Two buffers that take turns, for the answer that is counted and the one that arrives; made once a thread."""
+
+    def __init__(self, fetch_bytes: int) -> None:
+        self.fetch_bytes = fetch_bytes
+        self._pair = [bytearray(), bytearray()]
+
+    def next(self, expected: int) -> bytearray:
+        """The one that has rested, with room for `expected` bytes of records."""
+        self._pair.reverse()
+        if len(self._pair[0]) < expected:
+            self._pair[0] = bytearray(min(2 * expected, self.fetch_bytes) + (1 << 16))
+        return self._pair[0]
+
+
+class PartitionReading:
+    """Steps through one partition, always one fetch ahead: the broker works while the last answer is counted."""
+
+    def __init__(self, brokers: Brokers, tally: Tally, buffers: Buffers) -> None:
+        self._brokers, self._tally, self._buffers = brokers, tally, buffers
+        self._from = tally.position
+        self._size = min(_FIRST_FETCH, buffers.fetch_bytes)
+        self._asked: Connection | None = None
+        self._empty = 0
+        self._doing = f"reading topic {brokers.topic!r} partition {tally.partition}"
+
+    def step(self) -> None:
+        """Take in one answer. Raises what `evidence.account` does, and `wire.Stopped`."""
+        answer = self._brokers.persist(self._doing, self._answer)
+        if answer.error == OFFSET_OUT_OF_RANGE:
+            self._move_to_log_start()
+            return
+        try:
+            self._take(answer)
+        except Damage as damage:
+            where = self._brokers.topic, self._tally.partition
+            raise DamagedBatchError(*where, damage.offset, damage.reason) from None
+
+    def abandon(self) -> None:
+        """Leave no answer behind that nobody takes."""
+        if self._asked is not None:
+            self._asked = None
+            self._brokers.close()
+
+    def _answer(self) -> FetchedPartition:
+        tally = self._tally
+        asked, self._asked = self._asked, None
+        if asked is None:
+            asked = self._brokers.ask(tally.partition, self._from, self._size)
+        answer = self._brokers.receive(asked, tally.partition, self._from, self._buffers.next(self._size))
+        if not answer.error and answer.last_stable < tally.end:
+            verdict = UnstableEndError(self._brokers.topic, tally.partition, tally.end, answer.last_stable)
+            raise Transient(f"the last stable offset went back to {answer.last_stable}", verdict)
+        return answer
+
+    def _take(self, answer: FetchedPartition) -> None:
+        tally = self._tally
+        tally.observe(answer.log_start)
+        tally.missing(self._from)  # where the log start lies ahead, the fetch began there
+        batches = Batches.scan(answer.records)
+        if not len(batches) and len(answer.records):
+            # The first batch is sent whole however long it is (KIP-74).
+            raise Damage(self._from, "the broker sent only the beginning of it")
+        if not len(batches) or batches.next_offset <= tally.position:
+            self._empty += 1
+            if self._empty >= _EMPTY_ANSWERS:
+                tally.missing(tally.end)  # the end is stable, and the broker has nothing before it
+            return
+        self._empty = 0
+        passed, self._from = batches.next_offset - self._from, batches.next_offset
+        if self._from < tally.end:
+            # The end of the range is not to be overshot by more than the bytes of an offset so far suggest.
+            left = (tally.end - self._from) * len(answer.records) / max(passed, 1)
+            self._size = min(self._buffers.fetch_bytes, max(_SMALLEST_FETCH, int(left * 1.1)))
+            self._ask_ahead()
+        tally.take(batches, answer.aborted)
+
+    def _ask_ahead(self) -> None:
+        try:
+            self._asked = self._brokers.ask(self._tally.partition, self._from, self._size)
+        except (OSError, Transient):
+            self._asked = None  # the next step asks again, and persists
+
+    def _move_to_log_start(self) -> None:
+        """The broker has nothing at the offset asked for: it was dropped, or the log ends before it.
+
+        Only sets where to go on: the next answer, which is by topic id, tells the log start that counts.
+        """
+        tally = self._tally
+        log_start = self._brokers.log_start(tally.partition)
+        if log_start > self._from:
+            self._from = log_start
+            return
+        stable = self._brokers.last_stable_offsets([tally.partition])[tally.partition]
+        if stable < tally.end:
+            raise past_the_end(self._brokers, tally.partition, tally.end, stable)
+
+
+def past_the_end(brokers: Brokers, partition: int, end: int, stable: int) -> UnstableEndError | TruncationError:
+    """Why a range may not end where it does: open transactions, or a log that is shorter."""
+    high = brokers.high_watermark(partition)
+    if high < end:
+        return TruncationError(brokers.topic, partition, end, high)
+    return UnstableEndError(brokers.topic, partition, end, stable)

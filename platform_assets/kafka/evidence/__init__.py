@@ -1,0 +1,1 @@
+"""What became of every offset of a range, by the brokers' own record batches."""

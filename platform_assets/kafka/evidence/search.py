@@ -1,0 +1,124 @@
+"""Searching a partition by the timestamps in its batch headers, passing over transaction markers.
+
+Reads a handful of batches, never a range. Supposes that timestamps ascend by and large, as the brokers' own index does
+not; where they don't, what is found is a place in the neighbourhood. Any place makes a valid cut.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from platform_assets.errors import BrokerUnreachableError, DamagedBatchError
+from platform_assets.kafka.batches.fetching import Brokers, FetchedPartition
+from platform_assets.kafka.batches.record_batches import Batch, Batches, Damage
+from platform_assets.kafka.batches.wire import Stopped
+from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
+
+_FETCH_BYTES: Final = 1 << 14
+"""Small, since one batch is wanted: the first is sent whole however long it is (KIP-74)."""
+
+T = TypeVar("T")
+
+
+class BatchSearch:
+    """Searches one topic. Every call ends at the deadline of `cluster`, in BrokerUnreachableError."""
+
+    def __init__(self, cluster: Cluster, state: TopicState) -> None:
+        deadline = time.monotonic() + cluster.timeout if cluster.deadline is None else cluster.deadline
+        self._topic, self._timeout = state.name, cluster.timeout
+        self._buffer = bytearray(4 * _FETCH_BYTES)
+        self._log_starts: dict[int, int] = {}
+        self._brokers = Brokers(
+            cluster.settings,
+            state.name,
+            state.topic_id,
+            patience=cluster.timeout,
+            stopped=lambda: time.monotonic() >= deadline,
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._brokers.close()
+
+    def is_marker(self, partition: int, offset: int) -> bool:
+        """Whether the record at `offset` is a control record. Raises BrokerUnreachableError and DamagedBatchError."""
+        for batch in self._fetched(partition, offset):
+            if batch.last_offset >= offset:
+                return batch.control and batch.base_offset <= offset
+        return False
+
+    def first_record_at(self, partition: int, moment: int, start: int, end: int) -> FoundOffset | None:
+        """The first record in offsets `[start, end)` whose timestamp is at or after `moment` (ms), markers left out.
+
+        Gallops ahead from `start`, so that what lies near costs little, and halves the rest: some two times the binary
+        logarithm of the number of batches in between. Raises BrokerUnreachableError and DamagedBatchError.
+        """
+        low, high, step, ahead = max(start, self._log_start(partition)), end, 0, True
+        found: Batch | None = None
+        # Data below `low` is older than `moment`; `found` is the first data at or behind `high`, None for none.
+        while low < high:
+            at = min(low + step, high - 1) if ahead else (low + high) // 2
+            batch = self._data_batch(partition, at, high)
+            if batch is not None and batch.max_timestamp < moment:
+                low = batch.last_offset + 1
+                step = 2 * step + (batch.last_offset - batch.base_offset + 1)
+                continue
+            ahead = False
+            found = batch or found
+            high = at if batch is None else min(at, batch.base_offset)
+        return None if found is None else self._first_in(found, partition, moment, low)
+
+    def _first_in(self, batch: Batch, partition: int, moment: int, start: int) -> FoundOffset:
+        try:
+            for offset, timestamp in batch.timestamps():
+                if offset >= start and timestamp >= moment:
+                    return FoundOffset(offset, batch.leader_epoch, timestamp)
+        except Damage as damage:
+            raise DamagedBatchError(self._topic, partition, damage.offset, damage.reason) from None
+        # Compaction took the record that the header was made for.
+        return FoundOffset(max(start, batch.base_offset), batch.leader_epoch, batch.max_timestamp)
+
+    def _log_start(self, partition: int) -> int:
+        if partition not in self._log_starts:
+            self._log_starts[partition] = self._asked(partition, 0, lambda: self._brokers.log_start(partition))
+        return self._log_starts[partition]
+
+    def _data_batch(self, partition: int, offset: int, end: int) -> Batch | None:
+        """The first batch with data that ends at `offset` or later and begins before `end`."""
+        while offset < end:
+            batches = self._fetched(partition, offset)
+            for batch in batches:
+                if batch.base_offset >= end:
+                    return None
+                if batch.last_offset >= offset and not batch.control:
+                    return batch
+            if not batches:
+                return None
+            offset = batches[-1].last_offset + 1
+        return None
+
+    def _fetched(self, partition: int, offset: int) -> list[Batch]:
+        def attempt() -> FetchedPartition:
+            connection = self._brokers.ask(partition, offset, _FETCH_BYTES)
+            return self._brokers.receive(connection, partition, offset, self._buffer)
+
+        answer = self._asked(partition, offset, lambda: self._brokers.persist(self._doing(partition, offset), attempt))
+        try:
+            # A copy, since the buffer is used again by the next fetch.
+            batches = Batches.scan(memoryview(bytes(answer.records)))
+            batches.verify()
+            return list(batches)
+        except Damage as damage:
+            raise DamagedBatchError(self._topic, partition, damage.offset, damage.reason) from None
+
+    def _asked(self, partition: int, offset: int, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except Stopped:
+            reason = "the time allowed for all look-ups together is used up"
+            raise BrokerUnreachableError(self._doing(partition, offset), self._timeout, reason) from None
+
+    def _doing(self, partition: int, offset: int) -> str:
+        return f"looking at offset {offset} of topic {self._topic!r} partition {partition}"

@@ -1,0 +1,287 @@
+"""What a table's own Delta log tells, read without Spark: load commits, data files and their statistics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from platform_assets.errors import LedgerCorruptError
+from platform_assets.lake import delta_log
+from platform_assets.lake.delta_log import Anchor, DataFile
+from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
+from platform_assets.model.windows import Window, edge_of, key_of
+
+METADATA_KEY = "platform_assets"
+METADATA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMetadata:
+    """What a load writes into its Delta commit as `userMetadata`: a JSON object with a version number.
+
+    `first_cut` is the topic's first edge and its offsets: with it, a rebuilt ledger knows of windows before the first
+    load, which were sealed and never loaded.
+    """
+
+    topic: str
+    topic_id: str
+    generation: int
+    window: Window
+    ranges: TopicRanges
+    load_id: str
+    run_id: str
+    first_cut: tuple[datetime, Cut] | None = None
+
+    def to_json(self) -> str:
+        """The commit's `userMetadata`."""
+        return json.dumps(
+            {
+                METADATA_KEY: METADATA_VERSION,
+                "topic": self.topic,
+                "generation": self.generation,
+                "window": self.window.key,
+                "window_end": key_of(self.window.end),
+                "ranges": [
+                    {"topic_id": self.topic_id, "partition": p, "start": start, "end": end}
+                    for p, start, end in self.ranges.triples()
+                ],
+                "first_cut": None
+                if self.first_cut is None
+                else {"edge": key_of(self.first_cut[0]), "offsets": dict(self.first_cut[1].offsets)},
+                "load_id": self.load_id,
+                "run_id": self.run_id,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str | None) -> LoadMetadata | None:
+        """Read a commit's `userMetadata` back; None where it is not one of the platform's.
+
+        Raises LedgerCorruptError for a version that this release does not know.
+        """
+        try:
+            fields: Any = json.loads(text or "null")
+        except json.JSONDecodeError:
+            return None
+        if not isinstance(fields, dict) or METADATA_KEY not in fields:
+            return None
+        if fields[METADATA_KEY] != METADATA_VERSION:
+            raise LedgerCorruptError(
+                f"a commit carries metadata of version {fields[METADATA_KEY]}, this release reads {METADATA_VERSION}: "
+                "upgrade before going on"
+            )
+        ranges = {r["partition"]: OffsetRange(r["start"], r["end"]) for r in fields["ranges"]}
+        first = fields.get("first_cut")
+        return cls(
+            fields["topic"],
+            fields["ranges"][0]["topic_id"],
+            fields["generation"],
+            Window(edge_of(fields["window"]), edge_of(fields["window_end"])),
+            TopicRanges(ranges),
+            fields["load_id"],
+            fields["run_id"],
+            None if first is None else (edge_of(first["edge"]), Cut({int(p): o for p, o in first["offsets"].items()})),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCommit:
+    """A commit of the platform's in a table's log.
+
+    `adds` are the data files that it put in: those of its window, whole. None where the commit's own file is gone.
+    """
+
+    version: int
+    metadata: LoadMetadata
+    adds: tuple[DataFile, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFiles:
+    """The data files of one window at one version of the table. `bytes` is their size, `digest` their identity."""
+
+    paths: tuple[str, ...]
+    bytes: int
+    rows: int | None
+    digest: str
+
+    def are(self, digest: str, rows: int) -> bool:
+        """Whether they are the files with this digest, and hold this many rows as far as statistics tell."""
+        return self.digest == digest and self.rows in (None, rows)
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a Delta table at `path`."""
+    return delta_log.exists(path)
+
+
+def version(path: Path) -> int:
+    """The table's newest version. Raises FileNotFoundError where there is no table."""
+    newest = delta_log.newest_version(path)
+    if newest is None:
+        raise FileNotFoundError(f"no Delta table at {path}")
+    return newest
+
+
+def load_commits(path: Path, limit: int | None = None) -> Iterator[LoadCommit]:
+    """The platform's commits among the newest `limit` commits of the table, newest first, each read when it is asked for."""
+    newest = version(path)
+    for number in range(newest, -1 if limit is None else max(newest - limit, -1), -1):
+        commit = delta_log.commit(path, number)
+        if commit is None:
+            return
+        if (load := load_in(commit)) is not None:
+            yield load
+
+
+def newest_loads(path: Path, limit: int | None = None) -> dict[str, LoadCommit]:
+    """The newest load of each window, by key, among the newest `limit` commits of the table; the newest one first."""
+    found: dict[str, LoadCommit] = {}
+    for load in load_commits(path, limit):
+        found.setdefault(load.metadata.window.key, load)
+    return found
+
+
+def load_in(commit: delta_log.Commit) -> LoadCommit | None:
+    """The platform's load that a commit is; None for anybody else's. Raises LedgerCorruptError as `from_json` does."""
+    metadata = LoadMetadata.from_json(commit.user_metadata)
+    return None if metadata is None else LoadCommit(commit.version, metadata, commit.adds)
+
+
+def newest_load(path: Path) -> LoadCommit | None:
+    """The newest commit of the platform's, or None where the table has none."""
+    if not exists(path):
+        return None
+    return next(load_commits(path, limit=10), None) or next(load_commits(path), None)
+
+
+def load_beyond(path: Path, edge: datetime | None) -> LoadCommit | None:
+    """A load of a window that ends after `edge`, or of any window where that is None; None where there is none.
+
+    The newest commit may be a re-load of an old window, so the files are looked at too. Rows of a later window that
+    no load wrote do not count: they are somebody else's, which is for a check to say.
+    """
+    newest = newest_load(path)
+    if newest is None or edge is None or newest.metadata.window.end > edge:
+        return newest
+    if _horizon(path).newest_window() < key_of(edge):
+        return None
+    return next((c for c in load_commits(path) if c.metadata.window.end > edge), None)
+
+
+class Horizon:
+    """The newest window that a table ever had a file of, followed from commit to commit.
+
+    Only the first look costs one at the whole log, or that at a table which was put in the place of another.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[Anchor, str] | None = None
+
+    def newest_window(self) -> str:
+        """The key; empty where the table has no files."""
+        commits = delta_log.commits_after(self._path, self._seen[0]) if self._seen is not None else None
+        if self._seen is None or commits is None:
+            at = delta_log.newest_anchor(self._path)
+            newest = max(file_actions(self._path)["partition.window"].to_pylist(), default="")
+        else:
+            at, newest = self._seen
+            for commit in commits:
+                at = commit.anchor
+                newest = max([newest, *(add.partition.get("window") or "" for add in commit.adds)])
+        self._seen = None if at is None else (at, newest)
+        return newest
+
+
+@lru_cache(maxsize=1024)
+def _horizon(path: Path) -> Horizon:
+    """One a table and process: a sensor looks at each tick."""
+    return Horizon(path)
+
+
+def find_load(path: Path, load_id: str) -> LoadCommit | None:
+    """The commit that a load made, looked for among the newest; None where it made none.
+
+    A commit whose answer was lost may have been made twice by Delta's own retry; the newer one counts.
+    """
+    for limit in (20, None):
+        for commit in load_commits(path, limit):
+            if commit.metadata.load_id == load_id:
+                return commit
+    return None
+
+
+def file_actions(path: Path, version: int | None = None) -> pa.Table:
+    """One row a data file of the table, with its size, number of records and column statistics, flattened."""
+    return pa.table(DeltaTable(path, version=version).get_add_actions(flatten=True))
+
+
+def added_files(commit: LoadCommit) -> tuple[WindowFiles, list[dict[str, Any]]] | None:
+    """The data files that a load put in, and their statistics named as in `file_actions`, from the commit alone."""
+    if commit.adds is None:
+        return None
+    found = _window_files([(f.path, f.bytes, f.rows) for f in commit.adds])
+    return found, [_flat(f) for f in commit.adds]
+
+
+def _flat(file: DataFile) -> dict[str, Any]:
+    told = file.statistics or {}
+    return {
+        "num_records": file.rows,
+        **{f"min.{name}": value for name, value in told.get("minValues", {}).items()},
+        **{f"max.{name}": value for name, value in told.get("maxValues", {}).items()},
+    }
+
+
+def window_files(actions: pa.Table) -> dict[str, WindowFiles]:
+    """The data files of each window, from `file_actions`."""
+    grouped: dict[str, list[tuple[str, int, int | None]]] = {}
+    rows = zip(
+        actions["partition.window"].to_pylist(),
+        actions["path"].to_pylist(),
+        actions["size_bytes"].to_pylist(),
+        actions["num_records"].to_pylist(),
+        strict=True,
+    )
+    for window, path, size, records in rows:
+        grouped.setdefault(window, []).append((path, size, records))
+    return {window: _window_files(files) for window, files in grouped.items()}
+
+
+def files_of(path: Path, key: str, version: int | None = None) -> WindowFiles:
+    """The data files of one window; none of them where it has no rows."""
+    return files_at(path, key, version)[0]
+
+
+def files_at(path: Path, key: str, version: int | None = None) -> tuple[WindowFiles, list[dict[str, Any]]]:
+    """The data files of one window at a version, the newest by default, and the statistics of each."""
+    actions = file_actions(path, version)
+    of_window = actions.filter(pc.equal(actions["partition.window"], key))
+    return window_files(of_window).get(key, NO_FILES), of_window.to_pylist()
+
+
+def _window_files(files: list[tuple[str, int, int | None]]) -> WindowFiles:
+    files = sorted(files)
+    records = [r for _, _, r in files]
+    return WindowFiles(
+        paths=tuple(path for path, _, _ in files),
+        bytes=sum(size for _, size, _ in files),
+        rows=None if None in records else sum(r for r in records if r is not None),
+        digest=sha256("\n".join(f"{path} {size}" for path, size, _ in files).encode()).hexdigest()[:32],
+    )
+
+
+NO_FILES = _window_files([])
+"""The files of a window without rows."""

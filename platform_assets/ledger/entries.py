@@ -1,0 +1,334 @@
+"""Entries of the ledgers: their values, their columns, and how one becomes the other."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.model.offsets import Cut, Digest, OffsetRange, TopicRanges
+from platform_assets.model.windows import Window
+
+Taken = Literal["log start", "last stable offset", "timestamp", "carried", "rebuilt"]
+"""How an offset of a cut was found; "carried" where the partition was out of reach."""
+
+CommitKind = Literal["load", "empty", "rebuilt", "proof", "acceptance"]
+
+UTC_MICROS = pa.timestamp("us", tz="UTC")
+
+CUT_COLUMNS = {
+    "topic": ("string", "Kafka topic"),
+    "topic_id": ("string", "Kafka topic id, as Kafka's tools print it; offsets belong to it, not to the name"),
+    "generation": ("integer", "1 for the first topic id of the name, counting up; ids themselves have no order"),
+    "edge": ("timestamp", "the instant between two windows"),
+    "partition": ("integer", "Kafka partition"),
+    "offset": ("long", "first offset after the edge: exclusive end of the window before, start of the window after"),
+    "leader_epoch": ("integer", "leader epoch that the broker gave with the offset, if any"),
+    "taken": ("string", "how the offset was found"),
+    "recorded_at": ("timestamp", "when the cut was recorded"),
+}
+COMMIT_COLUMNS = {
+    "table": ("string", "lake table, as its path below the lake root"),
+    "window": ("string", "window key"),
+    "window_start": ("timestamp", "first instant of the window"),
+    "window_end": ("timestamp", "first instant after the window"),
+    "topic": ("string", "Kafka topic"),
+    "topic_id": ("string", "Kafka topic id"),
+    "generation": ("integer", "generation of the topic id"),
+    "kind": ("string", "load; empty: no offsets; rebuilt: from the table; proof: looked at again; acceptance: of a loss"),
+    "partition": ("integer", "Kafka partition"),
+    "start": ("long", "first offset of the range"),
+    "end": ("long", "first offset after the range"),
+    "rows": ("long", "rows of this partition"),
+    "first_offset": ("long", "lowest offset that has a row"),
+    "last_offset": ("long", "highest offset that has a row"),
+    "holes": ("string", "of the whole window, JSON: offsets without a row by kind; null while the broker was not asked"),
+    "proved_by": ("string", "what proved the window: load digest, broker evidence or reading its files again"),
+    "proved_at": ("timestamp", "when it was proved last; null while it is open"),
+    "offsets_digest": ("string", "of the whole window: decimal sum of xxhash64(partition, offset)"),
+    "content_digest": ("string", "of the whole window: decimal sum of xxhash64 over every column"),
+    "duplicates": ("long", "of the whole window: rows whose offset another row has too, as the load proved"),
+    "bytes": ("long", "size of the window's files"),
+    "table_version": ("long", "Delta version of the commit; null for a window without offsets"),
+    "files_digest": ("string", "digest of the window's data files as committed"),
+    "load_id": ("string", "unique id of the load, also in the commit's userMetadata"),
+    "run_id": ("string", "Dagster run"),
+    "seconds": ("double", "duration of the load"),
+    "recorded_at": ("timestamp", "when this entry was written"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCut:
+    """A cut as the ledger holds it: `cut` at `edge`, for the topic id of `generation`."""
+
+    topic: str
+    topic_id: str
+    generation: int
+    edge: datetime
+    cut: Cut
+    taken: Mapping[int, Taken]
+    leader_epochs: Mapping[int, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SealedWindow:
+    """A window between two recorded edges, and its offset ranges `[start, end)`."""
+
+    topic: str
+    topic_id: str
+    generation: int
+    window: Window
+    ranges: TopicRanges
+    taken: Mapping[int, Taken]
+
+    @property
+    def key(self) -> str:
+        """The window's key."""
+        return self.window.key
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReceipt:
+    """What a load put into the table for one partition: `rows` rows within `range`; offsets None where 0 rows."""
+
+    range: OffsetRange
+    rows: int
+    first_offset: int | None
+    last_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one load of one window committed. `bytes` is the size of its files, `seconds` its duration."""
+
+    table: str
+    topic: str
+    topic_id: str
+    generation: int
+    window: Window
+    kind: CommitKind
+    partitions: Mapping[int, PartitionReceipt]
+    offsets_digest: int
+    content_digest: int
+    duplicates: int
+    bytes: int
+    table_version: int | None
+    files_digest: str
+    load_id: str
+    run_id: str
+    seconds: float
+    holes: Mapping[str, int] | None = None
+    proved_by: str | None = None
+    proved_at: datetime | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows in all partitions."""
+        return sum(p.rows for p in self.partitions.values())
+
+    @property
+    def ranges(self) -> TopicRanges:
+        """The offset ranges that were loaded."""
+        return TopicRanges({p: r.range for p, r in self.partitions.items()})
+
+    @property
+    def missing(self) -> int:
+        """Offsets of the ranges that have no row: markers, aborted or compacted records, or losses."""
+        return self.ranges.size - self.rows
+
+    @property
+    def offsets(self) -> Digest:
+        """Digest of the set of offsets."""
+        return Digest(self.rows, self.offsets_digest)
+
+    @property
+    def content(self) -> Digest:
+        """Digest of the rows' whole content."""
+        return Digest(self.rows, self.content_digest)
+
+
+def arrow_type(delta_type: str) -> pa.DataType:
+    types = {"string": pa.string(), "integer": pa.int32(), "long": pa.int64(), "double": pa.float64()}
+    return UTC_MICROS if delta_type == "timestamp" else types[delta_type]
+
+
+def _table(columns: Mapping[str, tuple[str, str]], rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    schema = pa.schema([(name, arrow_type(delta_type)) for name, (delta_type, _) in columns.items()])
+    return pa.Table.from_pylist(list(rows), schema=schema)
+
+
+def cut_table(cuts: Sequence[RecordedCut]) -> pa.Table:
+    now = datetime.now(UTC)
+    return _table(
+        CUT_COLUMNS,
+        [
+            {
+                "topic": c.topic,
+                "topic_id": c.topic_id,
+                "generation": c.generation,
+                "edge": c.edge,
+                "partition": p,
+                "offset": offset,
+                "leader_epoch": c.leader_epochs.get(p),
+                "taken": c.taken[p],
+                "recorded_at": now,
+            }
+            for c in cuts
+            for p, offset in c.cut.offsets.items()
+        ],
+    )
+
+
+def recorded_cuts(rows: pa.Table) -> list[RecordedCut]:
+    cuts: dict[tuple[datetime, int], RecordedCut] = {}
+    grouped: dict[tuple[datetime, int], list[dict[str, Any]]] = {}
+    for row in rows.to_pylist():
+        grouped.setdefault((row["edge"].astimezone(UTC), row["generation"]), []).append(row)
+    for (edge, generation), members in sorted(grouped.items()):
+        cuts[edge, generation] = RecordedCut(
+            topic=members[0]["topic"],
+            topic_id=members[0]["topic_id"],
+            generation=generation,
+            edge=edge,
+            cut=Cut({m["partition"]: m["offset"] for m in members}),
+            taken={m["partition"]: m["taken"] for m in members},
+            leader_epochs={m["partition"]: m["leader_epoch"] for m in members},
+        )
+    return list(cuts.values())
+
+
+def windows_between(cuts: Sequence[RecordedCut]) -> list[SealedWindow]:
+    return [
+        SealedWindow(
+            right.topic,
+            right.topic_id,
+            right.generation,
+            Window(left.edge, right.edge),
+            TopicRanges.between(left.cut, right.cut),
+            right.taken,
+        )
+        for left, right in itertools.pairwise(cuts)
+        if left.generation == right.generation
+    ]
+
+
+def receipt_table(receipts: Sequence[Receipt]) -> pa.Table:
+    now = datetime.now(UTC)
+    return _table(
+        COMMIT_COLUMNS,
+        [
+            {
+                "table": r.table,
+                "window": r.window.key,
+                "window_start": r.window.start,
+                "window_end": r.window.end,
+                "topic": r.topic,
+                "topic_id": r.topic_id,
+                "generation": r.generation,
+                "kind": r.kind,
+                "partition": p,
+                "start": part.range.start,
+                "end": part.range.end,
+                "rows": part.rows,
+                "first_offset": part.first_offset,
+                "last_offset": part.last_offset,
+                "holes": None if r.holes is None else json.dumps(dict(r.holes), sort_keys=True),
+                "proved_by": r.proved_by,
+                "proved_at": r.proved_at,
+                "offsets_digest": str(r.offsets_digest),
+                "content_digest": str(r.content_digest),
+                "duplicates": r.duplicates,
+                "bytes": r.bytes,
+                "table_version": r.table_version,
+                "files_digest": r.files_digest,
+                "load_id": r.load_id,
+                "run_id": r.run_id,
+                "seconds": r.seconds,
+                "recorded_at": now,
+            }
+            for r in receipts
+            for p, part in r.partitions.items()
+        ],
+    )
+
+
+def acceptance_table(window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str) -> pa.Table:
+    """Entries that accept the loss of `ranges` of `window`; they hold no rows and never count as a load."""
+    entry = {
+        "table": f"raw/{window.topic}",
+        "window": window.key,
+        "window_start": window.window.start,
+        "window_end": window.window.end,
+        "topic": window.topic,
+        "topic_id": window.topic_id,
+        "generation": window.generation,
+        "kind": "acceptance",
+        "rows": 0,
+        "holes": json.dumps({"accepted loss": reason}),
+        "load_id": str(uuid.uuid4()),
+        "recorded_at": datetime.now(UTC),
+    }
+    rows = [{**entry, "partition": p, "start": r.start, "end": r.end} for p, parts in ranges.items() for r in parts]
+    return _table(COMMIT_COLUMNS, rows)
+
+
+def newest_entries(rows: pa.Table) -> pa.Table:
+    """Of each window the entry with the highest table version; of equal ones that recorded last.
+
+    One load may be written down twice: by its run, and by one that found no receipt and mended it.
+    """
+    if rows.num_rows == 0:
+        return rows
+    order = rows.append_column("version", pc.fill_null(rows["table_version"], -1))
+    newest = (
+        order.select(["window", "version", "recorded_at", "load_id"])
+        .sort_by([("version", "ascending"), ("recorded_at", "ascending")])
+        .group_by("window", use_threads=False)
+        .aggregate([("load_id", "last"), ("recorded_at", "last")])
+    )
+    wanted = newest.rename_columns({"load_id_last": "load_id", "recorded_at_last": "recorded_at"})
+    return rows.join(wanted, keys=["window", "load_id", "recorded_at"], join_type="inner").sort_by(
+        [("window_start", "ascending"), ("partition", "ascending")]
+    )
+
+
+def receipts_in(rows: pa.Table) -> list[Receipt]:
+    found: dict[str, Receipt] = {}
+    for row in rows.to_pylist():
+        part = PartitionReceipt(
+            OffsetRange(row["start"], row["end"]), row["rows"], row["first_offset"], row["last_offset"]
+        )
+        known = found.get(row["window"])
+        if known is not None:
+            found[row["window"]] = replace(known, partitions={**known.partitions, row["partition"]: part})
+            continue
+        found[row["window"]] = Receipt(
+            table=row["table"],
+            topic=row["topic"],
+            topic_id=row["topic_id"],
+            generation=row["generation"],
+            window=Window(row["window_start"].astimezone(UTC), row["window_end"].astimezone(UTC)),
+            kind=row["kind"],
+            partitions={row["partition"]: part},
+            offsets_digest=int(row["offsets_digest"]),
+            content_digest=int(row["content_digest"]),
+            duplicates=row["duplicates"],
+            bytes=row["bytes"],
+            table_version=row["table_version"],
+            files_digest=row["files_digest"],
+            load_id=row["load_id"],
+            run_id=row["run_id"],
+            seconds=row["seconds"],
+            holes=None if row["holes"] is None else json.loads(row["holes"]),
+            proved_by=row["proved_by"],
+            proved_at=row["proved_at"],
+        )
+    return list(found.values())

@@ -1,0 +1,121 @@
+"""The newest cut of each topic, followed from commit to commit of the ledger, so that a look costs nothing while nothing
+is recorded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from platform_assets.lake import delta_log
+from platform_assets.lake.delta_log import Anchor, Commit
+from platform_assets.ledger.entries import RecordedCut
+
+_KEPT_FOR = 16
+"""Versions after which a handle is opened anew: it gets slower with each commit that it has taken in."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was known at a commit: versions of application transactions by id, and cuts by topic."""
+
+    at: Anchor
+    versions: dict[str, int] = field(default_factory=dict)
+    cuts: dict[str, RecordedCut] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A handle that stays open, the commit that it stands at, and the version that it was opened at."""
+
+    handle: DeltaTable
+    at: Anchor
+    opened_at: int
+
+
+class NewestCuts:
+    """What one process knows of one ledger of cuts. A ledger that is edited or put back is looked at anew."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: _Seen | None = None
+        self._lock = threading.Lock()
+        self._kept: _Kept | None = None
+
+    @contextmanager
+    def handle(self) -> Iterator[DeltaTable]:
+        """The ledger at its newest commit, for one caller at a time, to look up and to commit through.
+
+        It stays open in between: reading the whole log anew takes longer than a commit. It is opened anew where the
+        commit that it stands at is not in the log, as after a backup was put back, and after an error.
+        """
+        with self._lock:
+            # Kept again only when all went well.
+            kept, self._kept = self._kept, None
+            if kept is not None and self._goes_on(kept):
+                handle, opened_at = kept.handle, kept.opened_at
+                handle.update_incremental()
+            else:
+                handle = DeltaTable(self._path)
+                opened_at = handle.version()
+            yield handle
+            at = delta_log.anchor(self._path, handle.version())
+            self._kept = None if at is None else _Kept(handle, at, opened_at)
+
+    def _goes_on(self, kept: _Kept) -> bool:
+        young = kept.at.version < kept.opened_at + _KEPT_FOR
+        return young and delta_log.anchor(self._path, kept.at.version) == kept.at
+
+    def versions(self, app_ids: Iterable[str]) -> dict[str, int]:
+        """The newest version of each of the application transactions `app_ids` that has any."""
+        seen = self._follow()
+        if seen is None:
+            return {}
+        wanted = list(app_ids)
+        unknown = [app for app in wanted if app not in seen.versions]
+        if unknown:
+            handle = DeltaTable(self._path)
+            found = {app: handle.transaction_version(app) for app in unknown}
+            seen.versions.update({app: version for app, version in found.items() if version is not None})
+        return {app: seen.versions[app] for app in wanted if app in seen.versions}
+
+    def keep(self, cut: RecordedCut) -> None:
+        """Remember a cut that was read or recorded: it never changes."""
+        if self._seen is not None:
+            self._seen.cuts[cut.topic] = cut
+
+    def cut(self, topic: str) -> RecordedCut | None:
+        """The cut of `topic` that was kept last, if no commit since has touched what was recorded."""
+        seen = self._follow()
+        return None if seen is None else seen.cuts.get(topic)
+
+    def _follow(self) -> _Seen | None:
+        seen = self._seen
+        commits = None if seen is None else delta_log.commits_after(self._path, seen.at)
+        if seen is None or commits is None:
+            at = delta_log.newest_anchor(self._path)
+            self._seen = None if at is None else _Seen(at)
+        elif commits:
+            self._seen = _advanced(seen, commits)
+        return self._seen
+
+
+def _advanced(seen: _Seen, commits: Sequence[Commit]) -> _Seen:
+    versions, cuts = dict(seen.versions), dict(seen.cuts)
+    for commit in commits:
+        versions |= commit.transactions
+        recorded = commit.transactions and not commit.removes
+        if (commit.adds or commit.removes) and not (recorded or commit.rearranges):
+            cuts.clear()
+    return _Seen(commits[-1].anchor, versions, cuts)
+
+
+@lru_cache(maxsize=64)
+def of(path: Path) -> NewestCuts:
+    """One a ledger and process: the sensors of all topics look at each tick."""
+    return NewestCuts(path)

@@ -1,0 +1,336 @@
+"""The two ledgers: `cuts`, which fixes offsets to edges, and `commits`, which says what each load put into a table.
+
+Both are small Delta tables under `<lake root>/_ledger`, written without Spark. A cut is recorded by compare-and-set:
+each commit to `cuts` carries a Delta application transaction `cuts/<topic>` whose version is the newest edge in epoch
+seconds. The look-up of the newest edge and the commit go through one table handle, so a handle that has become stale
+is refused and the loser reads the winner's cut.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.schema import PrimitiveType
+
+from platform_assets.errors import LakeNotWritableError, LedgerConflictError, LedgerCorruptError
+from platform_assets.lake import delta_log
+from platform_assets.ledger import newest_cuts
+from platform_assets.ledger.entries import (
+    COMMIT_COLUMNS,
+    CUT_COLUMNS,
+    UTC_MICROS,
+    Receipt,
+    RecordedCut,
+    SealedWindow,
+    acceptance_table,
+    arrow_type,
+    cut_table,
+    newest_entries,
+    receipt_table,
+    receipts_in,
+    recorded_cuts,
+    windows_between,
+)
+from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.windows import edge_of, key_of
+
+_log = logging.getLogger(__name__)
+
+_FOLD_AT_FILES = 16
+_CHECKPOINT_AT_COMMITS = 32
+_FOLDED_BYTES = 4 << 20
+"""Files of this size are left alone, so that a long ledger is not written again each time."""
+
+FOLDED = WriterProperties(max_row_group_size=1 << 14)
+"""A look at some windows of a long ledger reads the row groups that hold them, and not the file's hundreds of thousands of rows."""
+
+
+class Ledger:
+    """The ledgers under one lake root. Handles are opened per call, so an instance may be shared and kept."""
+
+    def __init__(self, lake_root: Path) -> None:
+        self._root = lake_root
+        self._cuts = lake_root / "_ledger" / "cuts"
+        self._commits = lake_root / "_ledger" / "commits"
+
+    @property
+    def root(self) -> Path:
+        """The lake root."""
+        return self._root
+
+    def create(self) -> None:
+        """Create the tables where they are missing. Raises LakeNotWritableError."""
+        for path, columns, partition in ((self._cuts, CUT_COLUMNS, "topic"), (self._commits, COMMIT_COLUMNS, "table")):
+            if delta_log.exists(path):
+                continue
+            schema = Schema([Field(n, PrimitiveType(t), metadata={"comment": c}) for n, (t, c) in columns.items()])
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                DeltaTable.create(
+                    path,
+                    schema,
+                    mode="ignore",
+                    partition_by=[partition],
+                    name=path.name,
+                    description=(__doc__ or "").splitlines()[0],
+                    configuration={"delta.enableDeletionVectors": "false"},
+                    # Tried again, a creation that lost to another one would be committed on top of it.
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
+            except CommitFailedError:
+                if not delta_log.exists(path):
+                    raise
+            except OSError as e:
+                raise LakeNotWritableError(str(self._root), e.strerror or str(e)) from e
+
+    # --- cuts -------------------------------------------------------------------------------------------------
+
+    def newest_edges(self, topics: Iterable[str]) -> dict[str, datetime]:
+        """The newest recorded edge of each topic that has any.
+
+        Followed from commit to commit, so that a look costs nothing while nothing is recorded. It is a hint, as any look
+        is: what is recorded is decided by `record_cuts`.
+        """
+        asked = list(topics)
+        versions = newest_cuts.of(self._cuts).versions(_app_id(t) for t in asked)
+        return {t: datetime.fromtimestamp(v, UTC) for t in asked if (v := versions.get(_app_id(t))) is not None}
+
+    def newest_cut(self, topic: str) -> RecordedCut | None:
+        """The cut at the newest edge of `topic`, or None where none was ever recorded."""
+        edge = self.newest_edges([topic]).get(topic)
+        known = newest_cuts.of(self._cuts)
+        cut = known.cut(topic)
+        if edge is not None and (cut is None or cut.edge != edge):
+            cut = self._newest_cut(DeltaTable(self._cuts), topic)
+            if cut is not None:
+                known.keep(cut)
+        return None if edge is None else cut
+
+    def cuts(self, topic: str, start: datetime | None = None, end: datetime | None = None) -> list[RecordedCut]:
+        """The recorded cuts of edges in `[start, end]`, both ends inclusive, ascending."""
+        handle = self._open(self._cuts)
+        return [] if handle is None else recorded_cuts(self._cut_rows(handle, topic, start, end))
+
+    def cut_rows(self, topic: str, start: datetime | None = None) -> pa.Table:
+        """The rows of `cuts` of one topic, one an edge and partition, in no order; edges from `start` on."""
+        handle = self._open(self._cuts)
+        if handle is None:
+            return pa.table({n: pa.array([], arrow_type(t)) for n, (t, _) in CUT_COLUMNS.items()})
+        return self._cut_rows(handle, topic, start, None)
+
+    def edges(self, topic: str, start: datetime | None = None) -> list[str]:
+        """The keys of all recorded edges of `topic` from `start` on, ascending; the last has no sealed window yet."""
+        handle = self._open(self._cuts)
+        if handle is None:
+            return []
+        condition = pc.field("topic") == topic
+        if start is not None:
+            condition &= pc.field("edge") >= pa.scalar(start, UTC_MICROS)
+        edges = _rows(handle, condition, ["edge"], partition=("topic", topic))["edge"]
+        return [key_of(e) for e in pc.unique(edges).sort().to_pylist()]
+
+    def windows(self, topic: str, start: datetime | None = None, end: datetime | None = None) -> list[SealedWindow]:
+        """The sealed windows that lie within `[start, end]`, ascending."""
+        return windows_between(self.cuts(topic, start, end))
+
+    def window(self, topic: str, key: str) -> SealedWindow | None:
+        """The sealed window with this key, or None where no recorded edge starts it or none ends it yet."""
+        start = edge_of(key)
+        handle = self._open(self._cuts)
+        if handle is None:
+            return None
+        rows = self._cut_rows(handle, topic, start, None)
+        edges = pc.unique(rows["edge"]).sort()[:2]
+        near = rows.filter(pc.is_in(rows["edge"], edges))
+        found = windows_between(recorded_cuts(near))
+        return found[0] if found and found[0].window.start == start else None
+
+    def record_cuts(self, cuts: Sequence[RecordedCut], after: datetime | None) -> bool:
+        """Record the cuts of one topic, in ascending order of edge, if its newest recorded edge is still `after`.
+
+        All or none are recorded, in one commit. False says that another process was first: read its cuts and go on
+        from them. Raises LedgerCorruptError where the cuts do not ascend or shrink.
+        """
+        topic = cuts[0].topic
+        known = newest_cuts.of(self._cuts)
+        with known.handle() as handle:
+            recorded = handle.transaction_version(_app_id(topic))
+            if recorded != (None if after is None else _epoch(after)):
+                return False
+            previous = known.cut(topic)
+            if previous is None or previous.edge != after:
+                previous = self._newest_cut(handle, topic)
+            for cut in cuts:
+                _check_successor(previous, cut)
+                previous = cut
+            try:
+                write_deltalake(
+                    handle,
+                    cut_table(cuts),
+                    mode="append",
+                    commit_properties=CommitProperties(
+                        app_transactions=[Transaction(_app_id(topic), _epoch(cuts[-1].edge))], max_commit_retries=50
+                    ),
+                )
+            except CommitFailedError:
+                # Refused: another writer recorded edges of this topic since the handle saw the newest commit.
+                if DeltaTable(self._cuts).transaction_version(_app_id(topic)) == recorded:
+                    raise LedgerConflictError(
+                        f"cuts of topic {topic!r} could not be recorded among other writers; run it again"
+                    ) from None
+                return False
+            known.keep(cuts[-1])
+            self._compact(self._cuts, handle, "topic", topic)
+        return True
+
+    def _newest_cut(self, handle: DeltaTable, topic: str) -> RecordedCut | None:
+        version = handle.transaction_version(_app_id(topic))
+        if version is None:
+            return None
+        edge = datetime.fromtimestamp(version, UTC)
+        cuts = recorded_cuts(self._cut_rows(handle, topic, edge, None))
+        if [c.edge for c in cuts] != [edge]:
+            raise LedgerCorruptError(
+                f"the ledger names {edge:%Y-%m-%d %H:%M}Z as newest edge of topic {topic!r}, and its rows end at "
+                f"{[str(c.edge) for c in cuts] or 'none'}: restore _ledger/cuts or run `platform-assets rebuild-ledger`"
+            )
+        return cuts[0]
+
+    def _cut_rows(self, handle: DeltaTable, topic: str, start: datetime | None, end: datetime | None) -> pa.Table:
+        condition = pc.field("topic") == topic
+        if start is not None:
+            condition &= pc.field("edge") >= pa.scalar(start, UTC_MICROS)
+        if end is not None:
+            condition &= pc.field("edge") <= pa.scalar(end, UTC_MICROS)
+        return _rows(handle, condition, partition=("topic", topic))
+
+    # --- commits ----------------------------------------------------------------------------------------------
+
+    def record_receipts(self, receipts: Sequence[Receipt]) -> None:
+        """Append what loads committed. Of several entries for a window, the one with the highest version counts."""
+        if not receipts:
+            return
+        handle = DeltaTable(self._commits)
+        write_deltalake(
+            handle,
+            receipt_table(receipts),
+            mode="append",
+            commit_properties=CommitProperties(max_commit_retries=50),
+        )
+        for table in sorted({r.table for r in receipts}):
+            self._compact(self._commits, handle, "table", table)
+
+    def commit_rows(self, table: str, keys: Sequence[str] | None = None, start: datetime | None = None) -> pa.Table:
+        """The rows of `commits` that count, newest entry of each window only, one row a partition.
+
+        Of all windows, of those in `keys`, or of those that start at `start` or later.
+        """
+        handle = self._open(self._commits)
+        condition = pc.field("table") == table
+        if keys is not None:
+            condition &= _start_among(keys)
+        if start is not None:
+            condition &= pc.field("window_start") >= pa.scalar(start, UTC_MICROS)
+        if handle is None:
+            return pa.table({n: pa.array([], arrow_type(t)) for n, (t, _) in COMMIT_COLUMNS.items()})
+        rows = _rows(handle, condition, partition=("table", table))
+        return newest_entries(rows.filter(pc.field("kind") != "acceptance"))
+
+    def receipts(self, table: str, keys: Sequence[str] | None = None) -> dict[str, Receipt]:
+        """The newest receipt of each loaded window, by key; of all windows, or of those in `keys`."""
+        return {r.window.key: r for r in receipts_in(self.commit_rows(table, keys))}
+
+    def record_acceptance(self, window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str) -> None:
+        """Write down that the loss of `ranges` of `window`, by partition, was accepted, and why."""
+        write_deltalake(
+            DeltaTable(self._commits),
+            acceptance_table(window, ranges, reason),
+            mode="append",
+            commit_properties=CommitProperties(max_commit_retries=50),
+        )
+
+    def accepted_losses(self, table: str, key: str) -> dict[int, tuple[OffsetRange, ...]]:
+        """The ranges of a window whose loss an operator accepted, by partition."""
+        handle = self._open(self._commits)
+        if handle is None:
+            return {}
+        rows = _rows(handle, (pc.field("table") == table) & _start_among([key]), partition=("table", table))
+        accepted: dict[int, tuple[OffsetRange, ...]] = {}
+        for row in rows.filter(pc.field("kind") == "acceptance").to_pylist():
+            lost = OffsetRange(row["start"], row["end"])
+            accepted[row["partition"]] = (*accepted.get(row["partition"], ()), lost)
+        return accepted
+
+    # --- both -------------------------------------------------------------------------------------------------
+
+    def _open(self, path: Path) -> DeltaTable | None:
+        return DeltaTable(path) if delta_log.exists(path) else None
+
+    def _compact(self, path: Path, handle: DeltaTable, column: str, value: str) -> None:
+        """Fold the small files of one topic or table into one, so that reads stay flat as windows grow.
+
+        `handle` stands at the commit that it was just used for.
+        """
+        adds = pa.table(handle.get_add_actions(flatten=True))
+        small = pc.and_(pc.equal(adds[f"partition.{column}"], value), pc.less(adds["size_bytes"], _FOLDED_BYTES // 2))
+        if pc.sum(small).as_py() < _FOLD_AT_FILES:
+            return
+        try:
+            handle.optimize.compact(
+                partition_filters=[(column, "=", value)], target_size=_FOLDED_BYTES, writer_properties=FOLDED
+            )
+            handle.vacuum(dry_run=False)
+            # A reader starts from here, and not from the newest hundredth version, which is where delta-rs makes one.
+            # Each holds the files of all topics, so that not every fold is worth one.
+            if handle.version() - (delta_log.newest_checkpoint(path) or 0) >= _CHECKPOINT_AT_COMMITS:
+                handle.create_checkpoint()
+        except DeltaError as e:
+            # Another process folded the same files first, or will next time: the entries themselves are safe.
+            _log.info("did not fold the small files of %s %r this time: %s", column, value, e)
+
+
+def _rows(
+    handle: DeltaTable, condition: pc.Expression, columns: list[str] | None = None, *, partition: tuple[str, str]
+) -> pa.Table:
+    """Rows of one partition of a ledger; files of the others are not even looked at."""
+    name, value = partition
+    return handle.to_pyarrow_dataset(file_pruning_predicate=[(name, "=", value)]).to_table(
+        filter=condition, columns=columns
+    )
+
+
+def _start_among(keys: Sequence[str]) -> pc.Expression:
+    """The windows with these keys, asked for by their start.
+
+    Not by their key: files that an update or delete of delta-rs wrote declare their texts as string_view, and a
+    comparison of those with the file's statistics is one that pyarrow has no kernel for.
+    """
+    return pc.field("window_start").isin(pa.array([edge_of(key) for key in keys], UTC_MICROS))
+
+
+def _app_id(topic: str) -> str:
+    return f"cuts/{topic}"
+
+
+def _epoch(edge: datetime) -> int:
+    return round(edge.timestamp())
+
+
+def _check_successor(previous: RecordedCut | None, cut: RecordedCut) -> None:
+    if previous is None:
+        return
+    shrunk = previous.cut.offsets.keys() - cut.cut.offsets.keys() or previous.cut.regressions(cut.cut.offsets)
+    ascends = cut.topic == previous.topic and cut.edge > previous.edge and cut.generation >= previous.generation
+    same_log = cut.generation == previous.generation
+    if not ascends or (same_log and (shrunk or cut.topic_id != previous.topic_id)):
+        raise LedgerCorruptError(
+            f"topic {cut.topic!r}: the cut at {cut.edge} does not follow that of {previous.topic!r} at "
+            f"{previous.edge}: edges and generations ascend, cuts only grow, a generation has one topic id"
+        )

@@ -1,0 +1,1 @@
+"""Pure values of the platform: offsets, windows, declarations. No I/O."""

@@ -1,0 +1,59 @@
+"""What is declared of one topic: the values behind a few lines of YAML, checked, without Dagster or Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from platform_assets.errors import ConfigurationError
+from platform_assets.model.topics import checked_topic
+from platform_assets.model.windows import first_edge, is_cron
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeclaration:
+    """One topic and how it is loaded.
+
+    `schedule` is a cron schedule in UTC whose ticks are the edges of the windows; `start` (aware) is where the first
+    edge is looked for. Records older than that lie in the first window, since it starts at the log start.
+    """
+
+    topic: str
+    schedule: str
+    start: datetime
+    sensor_interval: timedelta = timedelta(seconds=30)
+    max_records_per_run: int = 5_000_000
+    max_windows_per_run: int = 200
+    max_edges_per_tick: int = 1_000
+    tick_budget: timedelta = timedelta(seconds=20)
+    records_per_file: int = 200_000
+    reader_options: tuple[tuple[str, str], ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        checked_topic(self.topic)
+        if not is_cron(self.schedule):
+            raise ConfigurationError(
+                f"window {self.schedule!r} of topic {self.topic!r} is not a cron schedule of five fields; "
+                "every hour is '0 * * * *', every minute '* * * * *'"
+            )
+        if self.start.tzinfo is None:
+            raise ConfigurationError(f"start {self.start} of topic {self.topic!r} has no time zone")
+        if self.start.timestamp() < 0:
+            # Kafka gives negative timestamps meanings of their own: -1 is the end of the log.
+            raise ConfigurationError(f"start {self.start} of topic {self.topic!r} lies before 1970")
+        for name in ("max_records_per_run", "max_windows_per_run", "max_edges_per_tick", "records_per_file"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} of topic {self.topic!r} must be 1 or more, not {getattr(self, name)}")
+        for name in ("sensor_interval", "tick_budget"):
+            if getattr(self, name) < timedelta(seconds=1):
+                raise ConfigurationError(f"{name} of topic {self.topic!r} must be a second or more")
+
+    @property
+    def first_edge(self) -> datetime:
+        """The first edge at or after `start`, in UTC."""
+        return first_edge(self.schedule, self.start).astimezone(UTC)
+
+    @property
+    def raw_table(self) -> str:
+        """Path of the raw table below the lake root, which is also its asset key."""
+        return f"raw/{self.topic}"

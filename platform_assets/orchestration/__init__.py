@@ -1,0 +1,1 @@
+"""Dagster: assets, sensors, resources, and what it knows of runs."""

@@ -1,0 +1,252 @@
+"""What a topic becomes in Dagster: the external source asset, the raw table, its checks and its sensor."""
+
+# No postponed annotations here: Dagster reads those of the functions below.
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.registry import CHECKS, DEEP_AUDIT, Check
+from platform_assets.checks.report import rendering
+from platform_assets.errors import PlatformError, Terminal, UnknownOutcome
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.windows import KEY_FORMAT
+from platform_assets.orchestration import metadata, runs
+from platform_assets.orchestration.names import identifier, raw_key, topic_key
+from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets.orchestration.sensors import build_sensor, sealed_event
+from platform_assets.windows.loading import Loaded, Loader
+
+_CHECK_BUDGET_SECONDS = 120.0
+_RETRIES = 2
+_RETRY_AFTER_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DeepAudit:
+    """When the deep audit runs (cron, UTC), whether it does by itself, and how long one may take in seconds."""
+
+    schedule: str = "0 3 * * *"
+    running: bool = True
+    budget_seconds: float = 600.0
+
+
+def build_definitions(
+    declaration: TopicDeclaration,
+    *,
+    group: str,
+    description: str | None,
+    owners: Sequence[str],
+    sensor_running: bool,
+    deep_audit: DeepAudit,
+) -> dg.Definitions:
+    """All that Dagster holds of one topic."""
+    partitions = dg.TimeWindowPartitionsDefinition(
+        start=declaration.first_edge, fmt=KEY_FORMAT, cron_schedule=declaration.schedule, timezone="UTC"
+    )
+    source = dg.AssetSpec(
+        topic_key(declaration.topic),
+        partitions_def=partitions,
+        group_name=group,
+        kinds={"kafka"},
+        owners=list(owners),
+        description=(description or f"Kafka topic {declaration.topic}.")
+        + " A partition is a sealed window: offsets that never change.",
+        metadata={"topic": declaration.topic, "window": declaration.schedule},
+    )
+    checks = [_checks(declaration), _deep_audit_check(declaration, deep_audit.budget_seconds)]
+    return dg.Definitions(
+        assets=[source, _raw_table(declaration, partitions, group, owners)],
+        asset_checks=checks,
+        sensors=[build_sensor(declaration, sensor_running)],
+        jobs=[_deep_audit_job(declaration)],
+        schedules=[_deep_audit_schedule(declaration, deep_audit)],
+    )
+
+
+def _raw_table(
+    declaration: TopicDeclaration, partitions: dg.PartitionsDefinition[str], group: str, owners: Sequence[str]
+) -> dg.AssetsDefinition:
+    topic = declaration.topic
+
+    @dg.asset(
+        key=raw_key(topic),
+        deps=[topic_key(topic)],
+        partitions_def=partitions,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        group_name=group,
+        kinds={"delta", "pyspark"},
+        owners=list(owners),
+        description=f"Every committed record of Kafka topic {topic}, exactly once, as bytes. Materialising a partition "
+        "again proves it equal, heals it, or refuses and changes nothing.",
+        metadata={"dagster/table_name": declaration.raw_table, "dagster/storage_kind": "delta"},
+        op_tags={"platform_assets/topic": topic},
+    )
+    def _load(
+        context: dg.AssetExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
+    ) -> dg.MaterializeResult[Any]:
+        root = lake.path()
+        loader = Loader(
+            declaration,
+            root,
+            kafka.settings(),
+            kafka.cluster(),
+            Ledger(root),
+            spark.session,
+            run_id=context.run.run_id,
+        )
+        keys = list(context.partition_keys)
+        done: dict[str, Loaded] = {}
+        try:
+            for key in keys:
+                done[key] = loader.load(key)
+                _say(context, done[key], len(done), len(keys))
+        except PlatformError as e:
+            _report_done(context, loader, done)
+            if isinstance(e, UnknownOutcome):
+                spark.forget()
+            raise _as_dagster(e, context.retry_number) from e
+        _report_sealed(context, loader, keys)
+        if len(keys) == 1:
+            loaded = done[keys[0]]
+            return dg.MaterializeResult(
+                metadata=metadata.of_receipt(loaded.receipt, loaded.outcome, str(loader.table)),
+                data_version=dg.DataVersion(metadata.data_version(loaded.receipt)),
+            )
+        for key, loaded in done.items():
+            context.add_asset_metadata(
+                metadata.of_receipt(loaded.receipt, loaded.outcome, str(loader.table)), partition_key=key
+            )
+        return dg.MaterializeResult()
+
+    return _load
+
+
+def _checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
+    """The checks of each load, in one step: they judge the same facts."""
+    topic = declaration.topic
+    specs = [_spec(topic, check) for check in CHECKS.values()]
+
+    @dg.multi_asset_check(specs=specs, name=f"{identifier(topic)}_checks", can_subset=True)
+    def _evaluate_all(
+        context: dg.AssetCheckExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
+    ) -> Iterator[dg.AssetCheckResult]:
+        evaluation = _evaluation(context, declaration, kafka, lake, spark)
+        wanted = {key.name for key in context.selected_asset_check_keys}
+        for check in CHECKS.values():
+            if check.name in wanted:
+                yield rendering.result(check.evaluate(evaluation), evaluation.facts())
+
+    return _evaluate_all
+
+
+def _deep_audit_check(declaration: TopicDeclaration, budget: float) -> dg.AssetChecksDefinition:
+    topic = declaration.topic
+
+    @dg.multi_asset_check(specs=[_spec(topic, DEEP_AUDIT)], name=f"{identifier(topic)}_{DEEP_AUDIT.name}_check")
+    def _evaluate(
+        context: dg.AssetCheckExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
+    ) -> Iterator[dg.AssetCheckResult]:
+        keys = (w.key for w in Ledger(lake.path()).windows(topic))
+        windows = runs.windows_of(context.run, raw_key(topic), keys)
+        evaluation = _evaluation(context, declaration, kafka, lake, spark, budget=budget, windows=windows, whole=True)
+        yield rendering.result(DEEP_AUDIT.evaluate(evaluation), evaluation.facts())
+
+    return _evaluate
+
+
+def _spec(topic: str, check: Check) -> dg.AssetCheckSpec:
+    return dg.AssetCheckSpec(check.name, asset=raw_key(topic), blocking=check.blocking, description=check.description)
+
+
+def _evaluation(
+    context: dg.AssetCheckExecutionContext,
+    declaration: TopicDeclaration,
+    kafka: KafkaResource,
+    lake: LakeResource,
+    spark: SparkResource,
+    *,
+    budget: float = _CHECK_BUDGET_SECONDS,
+    windows: frozenset[str] | None = None,
+    whole: bool = False,
+) -> Evaluation:
+    root = lake.path()
+    return Evaluation(
+        declaration,
+        root,
+        Ledger(root),
+        runs.orchestration(context.instance, declaration.topic, but=context.run.run_id),
+        kafka.settings,
+        kafka.cluster,
+        spark.session,
+        budget,
+        windows,
+        whole=whole,
+        progress=context.log.info,
+    )
+
+
+def _deep_audit_selection(declaration: TopicDeclaration) -> dg.AssetSelection:
+    return dg.AssetSelection.checks(dg.AssetCheckKey(raw_key(declaration.topic), DEEP_AUDIT.name))
+
+
+def _deep_audit_job(declaration: TopicDeclaration) -> Any:
+    return dg.define_asset_job(
+        f"{identifier(declaration.topic)}_deep_audit",
+        selection=_deep_audit_selection(declaration),
+        description=f"Reads files of raw/{declaration.topic} again, oldest proof first, and recomputes their digests.",
+    )
+
+
+def _deep_audit_schedule(declaration: TopicDeclaration, deep_audit: DeepAudit) -> dg.ScheduleDefinition:
+    return dg.ScheduleDefinition(
+        name=f"{identifier(declaration.topic)}_deep_audit_schedule",
+        job_name=f"{identifier(declaration.topic)}_deep_audit",
+        cron_schedule=deep_audit.schedule,
+        default_status=dg.DefaultScheduleStatus.RUNNING if deep_audit.running else dg.DefaultScheduleStatus.STOPPED,
+    )
+
+
+def _say(context: dg.AssetExecutionContext, loaded: Loaded, number: int, of: int) -> None:
+    r = loaded.receipt
+    context.log.info(
+        f"window {r.window} ({number} of {of}): {loaded.outcome}, {r.rows:,} rows of {r.ranges.size:,} offsets, "
+        f"table version {r.table_version}, {r.seconds:.1f} s"
+    )
+
+
+def _report_done(context: dg.AssetExecutionContext, loader: Loader, done: dict[str, Loaded]) -> None:
+    """Tell Dagster of the windows that were committed before one failed; the step's own events are lost with it."""
+    for key, loaded in done.items():
+        context.log_event(
+            dg.AssetMaterialization(
+                raw_key(loader.declaration.topic),
+                partition=key,
+                metadata=metadata.of_receipt(loaded.receipt, loaded.outcome, str(loader.table)),
+            )
+        )
+
+
+def _report_sealed(context: dg.AssetExecutionContext, loader: Loader, keys: Sequence[str]) -> None:
+    """Report windows on the topic asset that no sensor has reported: the run may have sealed them itself."""
+    topic = loader.declaration.topic
+    known = runs.reported_partitions(context.instance, topic_key(topic), keys)
+    for window in _windows(loader, [k for k in keys if k not in known]):
+        context.instance.report_runless_asset_event(sealed_event(window))
+
+
+def _windows(loader: Loader, keys: Sequence[str]) -> Iterator[Any]:
+    for key in keys:
+        window = loader.ledger.window(loader.declaration.topic, key)
+        if window is not None:
+            yield window
+
+
+def _as_dagster(error: PlatformError, retries: int) -> Exception:
+    """A failure that says what the error says; tried again by itself, at most `_RETRIES` times, where that can help."""
+    if isinstance(error, Terminal) or retries >= _RETRIES:
+        return dg.Failure(str(error), metadata={"error": type(error).__name__}, allow_retries=False)
+    return dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=_RETRY_AFTER_SECONDS)

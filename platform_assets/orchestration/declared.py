@@ -1,0 +1,42 @@
+"""The topics that the project declares, for commands that work outside a code location."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import dagster as dg
+
+from infra import platform
+from platform_assets.components.topic_table import TopicTable
+from platform_assets.errors import ConfigurationError
+from platform_assets.model.declaration import TopicDeclaration
+
+RAW_PREFIX = "raw/"
+
+
+def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
+    """Every declared topic by name, from the YAML under `defs/`. Raises ConfigurationError where two declare one.
+
+    What the YAML takes from the environment may stand in the data folder's `platform.env` too.
+    """
+    for name, value in platform.variables().items():
+        os.environ.setdefault(name, value)
+    tree = dg.ComponentTree.for_project(project or Path(__file__).parents[1])
+    found: dict[str, TopicDeclaration] = {}
+    for component in tree.get_all_components(of_type=TopicTable):
+        if component.topic in found:
+            raise ConfigurationError(f"topic {component.topic!r} is declared twice under defs/: keep one of them")
+        found[component.topic] = component.declaration()
+    return dict(sorted(found.items()))
+
+
+def declaration_of(table: str) -> TopicDeclaration:
+    """The declaration behind the raw table `table`. Raises ConfigurationError, naming the tables that there are."""
+    known = declarations()
+    topic = table.removeprefix(RAW_PREFIX)
+    if not table.startswith(RAW_PREFIX) or topic not in known:
+        raise ConfigurationError(
+            f"{table!r} is no table of this project; there are: {', '.join(RAW_PREFIX + t for t in known) or 'none'}"
+        )
+    return known[topic]

@@ -1,0 +1,118 @@
+"""What the orchestrator knows of windows: loads under way, and partitions that were reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import dagster as dg
+from dagster._core.storage.tags import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
+    PARTITION_NAME_TAG,
+)
+
+from platform_assets.checks.facts import Orchestration
+from platform_assets.orchestration.metadata import LOAD_ID
+from platform_assets.orchestration.names import raw_key, topic_key
+
+_NEWEST_EVENTS = 200
+_UNDER_WAY = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+]
+
+
+def orchestration(instance: dg.DagsterInstance, topic: str, but: str | None = None) -> Orchestration:
+    """What `instance` knows of the windows of `topic`, run `but` left aside.
+
+    A sensor asks for a window's load when it reports the window on the topic asset, so what was reported was asked for.
+    """
+    return Orchestration(
+        in_flight=lambda keys: windows_in_flight(instance, raw_key(topic), keys, but),
+        asked=lambda keys: reported_partitions(instance, topic_key(topic), sorted(keys)),
+        reported=lambda keys: reported_loads(instance, raw_key(topic), keys),
+    )
+
+
+def windows_in_flight(
+    instance: dg.DagsterInstance, table: dg.AssetKey, keys: Iterable[str], but: str | None = None
+) -> frozenset[str]:
+    """Those of `keys` that a queued or running run will load into `table`, run `but` left aside."""
+    wanted = sorted(keys)
+    found: set[str] = set()
+    for run in instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY)):
+        if run.run_id != but:
+            found.update(windows_of(run, table, wanted) or ())
+    return frozenset(found)
+
+
+def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> frozenset[str] | None:
+    """Those of `keys` that `run` loads into `table`; None for a run that loads nothing into it.
+
+    A job that somebody defined over assets names no selection in its runs: it may load any table.
+    """
+    if run.asset_selection is not None and table not in run.asset_selection:
+        return None
+    if run.asset_selection is None and run.asset_check_selection:
+        return None
+    first = run.tags.get(ASSET_PARTITION_RANGE_START_TAG, run.tags.get(PARTITION_NAME_TAG, ""))
+    last = run.tags.get(ASSET_PARTITION_RANGE_END_TAG, first)
+    return frozenset(k for k in keys if first <= k <= last)
+
+
+def reported_partitions(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: Sequence[str]) -> frozenset[str]:
+    """Those of `keys` that have a materialisation of `asset` on record."""
+    found: set[str] = set()
+    # SQLite bounds the number of values in one query.
+    for at in range(0, len(keys), 500):
+        some = list(keys[at : at + 500])
+        records = dg.AssetRecordsFilter(asset_key=asset, asset_partitions=some)
+        cursor: str | None = None
+        while True:
+            page = instance.fetch_materializations(records, limit=1000, cursor=cursor)
+            found.update(r.partition_key for r in page.records if r.partition_key is not None)
+            if not page.has_more:
+                break
+            cursor = page.cursor
+    return frozenset(found)
+
+
+def reported_loads(
+    instance: dg.DagsterInstance, table: dg.AssetKey, keys: Sequence[str] | None
+) -> dict[str, str | None]:
+    """Every partition of `table` with a materialisation on record, and of the newest ones the load that they name.
+
+    With `keys`, those of them alone, each with the load of its newest materialisation.
+    """
+    found: dict[str, str | None] = {}
+    if keys is None:
+        found |= dict.fromkeys(instance.get_materialized_partitions(table))
+    named: set[str] = set()
+    for record in _materialisations(instance, table, keys):
+        event = record.asset_materialization
+        if event is None or event.partition is None or event.partition in named:
+            continue
+        named.add(event.partition)
+        load_id = event.metadata.get(LOAD_ID)
+        found[event.partition] = None if load_id is None else str(load_id.value)
+        if keys is not None and len(named) == len(keys):
+            break
+    return found
+
+
+def _materialisations(
+    instance: dg.DagsterInstance, table: dg.AssetKey, keys: Sequence[str] | None
+) -> Iterator[dg.EventLogRecord]:
+    """Newest first: the newest events of `table`, or all those of the partitions `keys`, page by page."""
+    if keys is None:
+        yield from instance.fetch_materializations(table, limit=_NEWEST_EVENTS).records
+        return
+    records = dg.AssetRecordsFilter(asset_key=table, asset_partitions=list(keys))
+    cursor: str | None = None
+    more = bool(keys)
+    while more:
+        page = instance.fetch_materializations(records, limit=_NEWEST_EVENTS, cursor=cursor)
+        yield from page.records
+        cursor, more = page.cursor, page.has_more

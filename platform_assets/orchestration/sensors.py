@@ -1,0 +1,172 @@
+"""The sensor of a topic: seals windows whose end has passed, reports them, and asks for their loads.
+
+A tick never consumes messages: at most it looks at batch headers around transaction markers. What it reports comes from
+the ledger, never from the clock, so a tick that is tried again after a crash reports the same; and what Dagster already
+has is not reported twice.
+"""
+
+# No postponed annotations here: Dagster reads those of the functions below.
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+
+from platform_assets.checks.registry import CHECKS
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.ledger.entries import Receipt, SealedWindow
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.orchestration import metadata, requests, runs
+from platform_assets.orchestration.names import identifier, raw_key, topic_key
+from platform_assets.orchestration.resources import KafkaResource, LakeResource
+from platform_assets.windows import sealing
+from platform_assets.windows.receipts import empty_receipt
+
+_CURSOR_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Tick:
+    """One evaluation of the sensor of `declaration`; `now` is when it began."""
+
+    declaration: TopicDeclaration
+    cluster: Cluster
+    ledger: Ledger
+    lake_root: Path
+    instance: dg.DagsterInstance
+    now: datetime
+
+    def evaluate(self, cursor: str | None) -> dg.SensorResult:
+        """Seal, report, ask. Raises what `sealing.seal` raises; nothing was reported then."""
+        d = self.declaration
+        deadline = time.monotonic() + d.tick_budget.total_seconds()
+        self.ledger.create()
+        newest = self.ledger.newest_edges([d.topic]).get(d.topic)
+        reported = _edge_in(cursor)
+        fresh: list[SealedWindow] | None = None
+        if sealing.pending_edges(d, newest, self.now, 1):
+            done = sealing.seal(d, self.cluster, self.ledger, self.lake_root, self.now, deadline=deadline)
+            fresh = done.windows_since(reported)
+            newest = self.ledger.newest_edges([d.topic]).get(d.topic)
+        if newest is None or newest == reported:
+            return dg.SensorResult(skip_reason=self._why_nothing(newest), cursor=cursor)
+        windows = (fresh or self.ledger.windows(d.topic, start=reported))[: d.max_edges_per_tick]
+        if not windows:
+            return dg.SensorResult(skip_reason=self._why_nothing(newest), cursor=cursor)
+        if fresh:
+            # What this very tick has sealed, nobody has loaded or reported: an older entry is not of these offsets.
+            return self._report(windows, {}, frozenset())
+        keys = [w.key for w in windows]
+        receipts = self.ledger.receipts(d.raw_table, keys)
+        return self._report(windows, receipts, runs.reported_partitions(self.instance, topic_key(d.topic), keys))
+
+    def _report(
+        self, windows: Sequence[SealedWindow], receipts: dict[str, Receipt], reported: frozenset[str]
+    ) -> dg.SensorResult:
+        d = self.declaration
+        keys = [w.key for w in windows]
+        empty = {w.key: empty_receipt(w, "") for w in windows if not w.ranges.size and w.key not in receipts}
+        self.ledger.record_receipts(list(empty.values()))
+        receipts |= empty
+        in_flight = runs.windows_in_flight(self.instance, raw_key(d.topic), keys)
+        asked = requests.grouped(
+            windows,
+            {*receipts, *in_flight},
+            schedule=d.schedule,
+            max_offsets=d.max_records_per_run,
+            max_windows=d.max_windows_per_run,
+        )
+        return dg.SensorResult(
+            run_requests=[_run_request(d, r) for r in asked],
+            asset_events=[
+                *(sealed_event(w) for w in windows if w.key not in reported),
+                *self._empty_events(receipts),
+            ],
+            cursor=cursor_at(windows[-1].window.end),
+        )
+
+    def _empty_events(self, receipts: dict[str, Receipt]) -> Iterator[dg.AssetMaterialization]:
+        empty = {k: r for k, r in receipts.items() if r.kind == "empty"}
+        key = raw_key(self.declaration.topic)
+        known = runs.reported_partitions(self.instance, key, list(empty))
+        path = str(self.lake_root / self.declaration.raw_table)
+        for window, receipt in sorted(empty.items()):
+            if window not in known:
+                yield dg.AssetMaterialization(
+                    key,
+                    description="no offsets in this window: loaded with 0 rows, without a run",
+                    partition=window,
+                    metadata=metadata.of_receipt(receipt, "empty", path),
+                    tags={"dagster/data_version": metadata.data_version(receipt)},
+                )
+
+    def _why_nothing(self, newest: datetime | None) -> str:
+        d = self.declaration
+        if newest is None:
+            return f"topic {d.topic}: its first edge {d.first_edge:%Y-%m-%d %H:%M}Z has not come yet"
+        return f"topic {d.topic}: no window has closed since {newest:%Y-%m-%d %H:%M}Z"
+
+
+def build_sensor(declaration: TopicDeclaration, running: bool) -> dg.SensorDefinition:
+    """The sensor of one topic."""
+
+    @dg.sensor(
+        name=f"{identifier(declaration.topic)}_windows",
+        target=dg.AssetSelection.assets(raw_key(declaration.topic)),
+        # Dagster's daemon looks every five seconds which sensors are due. A look that came a moment early would put a
+        # tick off to the next one, and its edges would then be cut by look-up, since they were not seen in time.
+        minimum_interval_seconds=max(round(declaration.sensor_interval.total_seconds()) - 1, 1),
+        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
+        description=f"Seals the windows of topic {declaration.topic}, reports their offsets and asks for their loads.",
+    )
+    def _sensor(context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource) -> dg.SensorResult:
+        root = lake.path()
+        tick = Tick(declaration, kafka.cluster(), Ledger(root), root, context.instance, datetime.now(UTC))
+        return tick.evaluate(context.cursor)
+
+    return _sensor
+
+
+def sealed_event(window: SealedWindow) -> dg.AssetMaterialization:
+    """What is reported on the topic asset once a window is sealed."""
+    return dg.AssetMaterialization(
+        topic_key(window.topic),
+        description=f"sealed: {window.ranges.size:,} offsets",
+        partition=window.key,
+        metadata=metadata.of_sealed(window),
+        tags={"dagster/data_version": metadata.sealed_version(window)},
+    )
+
+
+def _run_request(d: TopicDeclaration, request: requests.LoadRequest) -> dg.RunRequest:
+    run_key = request.run_key(d.raw_table)
+    # All but the deep audit, which has a schedule of its own.
+    selected: dict[str, Any] = {
+        "asset_selection": [raw_key(d.topic)],
+        "asset_check_keys": [dg.AssetCheckKey(raw_key(d.topic), name) for name in CHECKS],
+    }
+    if request.first == request.last:
+        return dg.RunRequest(run_key, partition_key=request.first, **selected)
+    return dg.RunRequest(
+        run_key,
+        **selected,
+        tags={ASSET_PARTITION_RANGE_START_TAG: request.first, ASSET_PARTITION_RANGE_END_TAG: request.last},
+    )
+
+
+def _edge_in(cursor: str | None) -> datetime | None:
+    if not cursor:
+        return None
+    fields = json.loads(cursor)
+    return datetime.fromtimestamp(fields["reported"], UTC) if fields.get("version") == _CURSOR_VERSION else None
+
+
+def cursor_at(edge: datetime) -> str:
+    """The cursor of a tick that has reported all windows before `edge`."""
+    return json.dumps({"version": _CURSOR_VERSION, "reported": round(edge.timestamp())})

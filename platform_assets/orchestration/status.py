@@ -1,0 +1,214 @@
+"""`platform-assets status`: each table at a glance, from ledger, brokers and orchestrator. Spark is never asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.checks.baseline import snapshot
+from platform_assets.checks.baseline.older import Older
+from platform_assets.checks.report.description import plain
+from platform_assets.errors import PlatformError
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.orchestration.names import raw_key
+from platform_assets.orchestration.runs import windows_in_flight
+
+JSON_VERSION = 1
+_BROKER_BUDGET_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckStatus:
+    """The last evaluation of one check. `at` is ISO 8601 in UTC; `passed` and `at` are None if it never ran."""
+
+    name: str
+    passed: bool | None
+    at: str | None
+    headline: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One Kafka partition: offsets are exclusive ends, None where unknown.
+
+    `committed` is how far the table holds the log without a break; `sealed` the newest cut; `end` the last stable
+    offset now; `lag` is `end - committed`.
+    """
+
+    partition: int
+    committed: int | None
+    sealed: int | None
+    end: int | None
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """One raw table. Field names are the JSON's, and stay.
+
+    `windows_failed` counts sealed windows that are not loaded although newer ones are, with no run for them under
+    way; `windows_waiting` those still to come. `newest_window_age_seconds` is the time since the end of the newest
+    loaded window. `broker_error` says why end offsets are unknown, `error` why anything else is.
+    """
+
+    table: str
+    topic: str
+    windows_sealed: int
+    windows_loaded: int
+    windows_waiting: int
+    windows_failed: int
+    rows: int
+    offsets_without_row: int
+    newest_window: str | None
+    newest_window_age_seconds: float | None
+    lag: int | None
+    partitions: tuple[PartitionStatus, ...]
+    checks: tuple[CheckStatus, ...]
+    broker_error: str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All tables at `at` (ISO 8601, UTC)."""
+
+    at: str
+    tables: tuple[TableStatus, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented JSON, with a version number."""
+        return {"version": JSON_VERSION, **asdict(self)}
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every table could be read, has no failed window and no failing check."""
+        return all(
+            t.error is None and not t.windows_failed and all(c.passed is not False for c in t.checks)
+            for t in self.tables
+        )
+
+
+def collect(
+    declared: Iterable[TopicDeclaration],
+    ledger: Ledger,
+    cluster: Cluster | None,
+    instance: dg.DagsterInstance | None,
+    checks: Iterable[str],
+    now: datetime,
+) -> Status:
+    """Look at every declared table. What cannot be found out is named in its row, and never raised."""
+    names = tuple(checks)
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        tables = pool.map(lambda d: _table(d, ledger, cluster, instance, names, now), tuple(declared))
+        return Status(now.astimezone(UTC).isoformat(timespec="seconds"), tuple(tables))
+
+
+def _table(
+    declaration: TopicDeclaration,
+    ledger: Ledger,
+    cluster: Cluster | None,
+    instance: dg.DagsterInstance | None,
+    checks: tuple[str, ...],
+    now: datetime,
+) -> TableStatus:
+    topic = declaration.topic
+    ends, broker_error = _ends(cluster, topic)
+    try:
+        remembered = snapshot.recall(ledger.root, topic)
+        older = Older() if remembered is None else remembered.older
+        edges = ledger.edges(topic, older.until)
+        rows = ledger.commit_rows(declaration.raw_table, start=older.until)
+        newest_cut = ledger.newest_cut(topic)
+    except PlatformError as e:
+        return TableStatus(
+            declaration.raw_table, topic, 0, 0, 0, 0, 0, 0, None, None, None, (), (), broker_error, str(e)
+        )
+    sealed = edges[:-1]
+    loaded = set(rows["window"].to_pylist())
+    missing = sorted(set(sealed) - loaded)
+    newest = max(loaded, default=None)
+    under_way: frozenset[str] = frozenset()
+    if instance is not None and missing:
+        under_way = windows_in_flight(instance, raw_key(topic), missing)
+    failed = [k for k in missing if newest is not None and k < newest and k not in under_way]
+    committed = _committed(rows, edges, loaded)
+    if not committed and older.until is not None:
+        committed = dict(ledger.cuts(topic, older.until, older.until)[0].cut.offsets)
+    cut = dict(newest_cut.cut.offsets) if newest_cut is not None else {}
+    partitions = tuple(_partition(p, committed, cut, ends) for p in sorted({*committed, *cut, *ends}))
+    newest_end = pc.max(rows["window_end"]).as_py() if loaded else None
+    lags = [p.lag for p in partitions]
+    held = older.rows + (pc.sum(rows["rows"]).as_py() or 0)
+    return TableStatus(
+        table=declaration.raw_table,
+        topic=topic,
+        windows_sealed=older.windows + len(sealed),
+        windows_loaded=older.windows + len(loaded),
+        windows_waiting=len(missing) - len(failed),
+        windows_failed=len(failed),
+        rows=held,
+        offsets_without_row=older.offsets + (pc.sum(pc.subtract(rows["end"], rows["start"])).as_py() or 0) - held,
+        newest_window=newest,
+        newest_window_age_seconds=None if newest_end is None else round((now - newest_end).total_seconds(), 1),
+        lag=None if not lags or None in lags else sum(lag for lag in lags if lag is not None),
+        partitions=partitions,
+        checks=_checks(instance, topic, checks),
+        broker_error=broker_error,
+        error=None,
+    )
+
+
+def _ends(cluster: Cluster | None, topic: str) -> tuple[dict[int, int], str | None]:
+    if cluster is None:
+        return {}, "KAFKA_BOOTSTRAP_SERVERS is not set and no embedded broker runs"
+    try:
+        bounded = cluster.with_deadline(time.monotonic() + _BROKER_BUDGET_SECONDS)
+        return {p: f.offset for p, f in bounded.last_stable_offsets(bounded.topic(topic)).items()}, None
+    except PlatformError as e:
+        return {}, str(e)
+
+
+def _committed(rows: pa.Table, edges: list[str], loaded: set[str]) -> dict[int, int]:
+    """By partition: the end of the last window before the first one that is not loaded."""
+    unbroken = next((e for e in edges[:-1] if e not in loaded), None)
+    held = rows if unbroken is None else rows.filter(pc.less(rows["window"], unbroken))
+    if held.num_rows == 0:
+        return {}
+    ends = held.group_by("partition").aggregate([("end", "max")])
+    return dict(zip(ends["partition"].to_pylist(), ends["end_max"].to_pylist(), strict=True))
+
+
+def _partition(
+    partition: int, committed: Mapping[int, int], sealed: Mapping[int, int], ends: Mapping[int, int]
+) -> PartitionStatus:
+    at, end = committed.get(partition), ends.get(partition)
+    # A partition that no window has reached yet lags by all that it holds.
+    lag = None if end is None else max(end - (at or 0), 0)
+    return PartitionStatus(partition, at, sealed.get(partition), end, lag)
+
+
+def _checks(instance: dg.DagsterInstance | None, topic: str, names: tuple[str, ...]) -> tuple[CheckStatus, ...]:
+    if instance is None:
+        return tuple(CheckStatus(n, None, None, "no DAGSTER_HOME") for n in names)
+    keys = [dg.AssetCheckKey(raw_key(topic), n) for n in names]
+    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    found: list[CheckStatus] = []
+    for key in keys:
+        record = latest.get(key)
+        evaluation = record.event.asset_check_evaluation if record is not None and record.event is not None else None
+        if record is None or evaluation is None:
+            found.append(CheckStatus(key.name, None, None, "never evaluated"))
+            continue
+        at = datetime.fromtimestamp(record.create_timestamp, UTC).isoformat(timespec="seconds")
+        found.append(CheckStatus(key.name, evaluation.passed, at, plain(evaluation.description or "")))
+    return tuple(found)

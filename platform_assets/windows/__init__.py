@@ -1,0 +1,1 @@
+"""The life of a window: sealed, loaded, loaded again, given up, rebuilt."""

@@ -1,0 +1,63 @@
+"""What to say where Kafka gives other records than a window's receipt tells: which of the two changed, and what to do.
+
+Pure. The table settles it: its rows are measured too, as long as its files are those of the receipt.
+"""
+
+from __future__ import annotations
+
+from platform_assets.engines.spark.raw import Measured
+from platform_assets.errors import MEND_LEDGER
+from platform_assets.ledger.entries import Receipt
+
+
+def told(receipt: Receipt, now: Measured, held: Measured | None, *, gone: str = "", new: str = "") -> str:
+    """Sentences on `receipt` and what Kafka gives `now`, which differ.
+
+    `held` is what the table's own rows come to, None where their files are not those of the receipt or are lost. `gone`
+    and `new` name the offsets that only the table, and only Kafka, has.
+    """
+    seen = _seen(receipt, now)
+    if held == now:
+        return f"{seen}, and the table's own rows are just what Kafka gives. {MEND_LEDGER}"
+    named = "".join(f"; {what}: {text}" for what, text in (("gone", gone), ("new", new)) if text)
+    return f"{seen}{named}. {_cause(receipt, now)} {_table(receipt, held)}"
+
+
+def _seen(receipt: Receipt, now: Measured) -> str:
+    if now.rows != receipt.rows:
+        than = "fewer" if now.rows < receipt.rows else "more"
+        return f"Kafka gives {now.rows:,} rows, {than} than the {receipt.rows:,} of the receipt"
+    same = "the same offsets but other content" if now.offsets == receipt.offsets else "other offsets"
+    return f"Kafka gives {now.rows:,} rows as before, of {same}"
+
+
+def _cause(receipt: Receipt, now: Measured) -> str:
+    if now.rows < receipt.rows:
+        return (
+            "Likely cause: compaction or retention took records, or an unclean leader election or a broker restored from "
+            "a copy lost them."
+        )
+    if now.rows > receipt.rows:
+        return (
+            "Records never come to be in a range that was stable: the log was written anew after an unclean leader "
+            "election, or in a broker restored from a copy."
+        )
+    where = "these" if now.offsets == receipt.offsets else "this range of"
+    return (
+        f"Likely cause: other records were written to {where} offsets after an unclean leader election, or in a broker "
+        "restored from a copy."
+    )
+
+
+def _table(receipt: Receipt, held: Measured | None) -> str:
+    if held is None:
+        return (
+            "The table's files are not those of the receipt either, so the table was changed too, or the ledger was edited: "
+            f"compare with version {receipt.table_version} of {receipt.table}, and with a backup."
+        )
+    if (held.offsets, held.content) != (receipt.offsets, receipt.content):
+        return (
+            "The table's rows are neither those of the receipt nor what Kafka gives: files were damaged, or the ledger was "
+            "edited; compare both with a backup."
+        )
+    return "The table keeps what was loaded first; nothing needs doing unless the topic itself has to be mended."

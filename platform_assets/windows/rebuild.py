@@ -1,0 +1,243 @@
+"""Rebuilding a ledger from the tables' own commits, after it was lost or rolled back.
+
+The cuts between loaded windows are in the commits' metadata. Windows whose commits have left the log are restored
+from the rows: any cut between the last row of a window and the first of the next gives the same rows again. Edges
+between two loaded windows at which nothing lies were windows without offsets. Nothing is cut anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from platform_assets.engines.spark import measure, raw
+from platform_assets.errors import FilesLostError, LedgerConflictError, LedgerCorruptError, PlatformError
+from platform_assets.lake import load_log, rows
+from platform_assets.lake.load_log import LoadCommit, LoadMetadata, WindowFiles
+from platform_assets.ledger.entries import Receipt, RecordedCut
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.offsets import Cut, TopicRanges
+from platform_assets.model.windows import Window, closed_edges, edge_of, edges_from, key_of
+from platform_assets.windows.receipts import empty_receipt, receipt_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What was restored for one topic."""
+
+    topic: str
+    cuts: int
+    receipts: int
+    merged: tuple[str, ...]
+    """Windows that now reach over several former ones: those were sealed, and none of them loaded."""
+    unread: tuple[FilesLostError, ...]
+    """Why the receipts of other windows are still lacking."""
+
+
+def rebuild(
+    declaration: TopicDeclaration,
+    ledger: Ledger,
+    lake_root: Path,
+    spark: Callable[[], SparkSession],
+    *,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Rebuilt:
+    """Restore the entries of one topic that its raw table proves and the ledger lacks. Running it again is safe.
+
+    Receipts are recorded as they are restored, so one that is cut short goes on where it was. `progress` is told what is
+    read. Raises LedgerCorruptError where the table's commits contradict each other or what the ledger still has, and
+    what reading the table raises, but for lost files.
+    """
+    ledger.create()
+    table = lake_root / declaration.raw_table
+    newest = ledger.newest_cut(declaration.topic)
+    loads = with_expired(table, declaration, newest_loads(table))
+    _check_agree(declaration.topic, ledger, loads)
+    cuts, merged = cuts_of(declaration, loads, newest)
+    if cuts and not ledger.record_cuts(cuts, newest.edge if newest is not None else None):
+        raise LedgerConflictError(
+            f"another process records cuts of topic {declaration.topic!r}: stop its sensor, then rebuild again"
+        )
+    known = ledger.receipts(declaration.raw_table)
+    empty = [w for w in ledger.windows(declaration.topic) if not w.ranges.size and w.key not in known]
+    ledger.record_receipts([empty_receipt(w, "") for w in empty])
+    lacking = [load for load in loads if load.metadata.window.key not in known]
+    restored, unread = 0, list[FilesLostError]()
+    for found in _receipts(declaration, lake_root, lacking, spark, progress):
+        receipts = [outcome for outcome in found if isinstance(outcome, Receipt)]
+        unread += [outcome for outcome in found if isinstance(outcome, FilesLostError)]
+        ledger.record_receipts(receipts)
+        restored += len(receipts)
+    return Rebuilt(declaration.topic, len(cuts), restored, merged, tuple(unread))
+
+
+def newest_loads(table: Path) -> list[LoadCommit]:
+    """The newest load of each window that the table's log still has, in order of the windows."""
+    if not load_log.exists(table):
+        return []
+    newest = load_log.newest_loads(table)
+    return [newest[key] for key in sorted(newest)]
+
+
+def with_expired(table: Path, declaration: TopicDeclaration, loads: Sequence[LoadCommit]) -> list[LoadCommit]:
+    """`loads`, and in their order one for each window whose rows are in the table and whose commit has left the log.
+
+    The ranges of such a window reach from the end of its neighbour before it, or from its first row where it has none,
+    to its last row, or to the start of the window after it where that one's commit is known.
+    """
+    if not load_log.exists(table):
+        return list(loads)
+    actions = load_log.file_actions(table)
+    known = {load.metadata.window.key: load for load in loads}
+    expired = sorted(set(load_log.window_files(actions)) - set(known))
+    if not expired:
+        return list(loads)
+    version, topic_id = load_log.version(table), rows.topic_id_of(table, expired[0])
+    generation = loads[0].metadata.generation if loads else 1
+    keys = sorted({*known, *expired})
+    whole: list[LoadCommit] = []
+    reached = Cut({})
+    for key, following in itertools.zip_longest(keys, keys[1:]):
+        if key in known:
+            whole.append(known[key])
+            reached = Cut({p: r.end for p, r in known[key].metadata.ranges.items()})
+            continue
+        bounds = rows.partition_rows(table, key)
+        firsts = {p: b.first_offset for p, b in bounds.items()}
+        # Behind a break in time lie windows that may never have been loaded: their offsets stay theirs.
+        neighbours = whole and whole[-1].metadata.window.end == edge_of(key)
+        start = reached if neighbours else reached.grow(firsts, firsts)
+        ends = {p: b.last_offset + 1 for p, b in bounds.items()}
+        if following in known:
+            ends = {p: r.start for p, r in known[following].metadata.ranges.items() if r.start or p in start.offsets}
+        end = start.grow(ends, ends)
+        window = _window_of(declaration, key, following)
+        ranges = TopicRanges.between(start, end)
+        metadata = LoadMetadata(declaration.topic, topic_id, generation, window, ranges, str(uuid.uuid4()), "")
+        whole.append(LoadCommit(version, metadata))
+        reached = end
+    return whole
+
+
+def _window_of(declaration: TopicDeclaration, key: str, following: str | None) -> Window:
+    start = edge_of(key)
+    end = next(edges_from(declaration.schedule, start + timedelta(microseconds=1)))
+    return Window(start, min(end, edge_of(following)) if following else end)
+
+
+def cuts_of(
+    declaration: TopicDeclaration, loads: Sequence[LoadCommit], newest: RecordedCut | None
+) -> tuple[list[RecordedCut], tuple[str, ...]]:
+    """The cuts that `loads` (ascending) imply after `newest`, and the windows that merge several. Pure.
+
+    Raises LedgerCorruptError where two loads overlap.
+    """
+    cuts: list[RecordedCut] = []
+    merged: list[str] = []
+    at = newest
+    for load in loads:
+        m = load.metadata
+        if at is not None and m.window.end <= at.edge:
+            continue
+        start = Cut({p: r.start for p, r in m.ranges.items()})
+        if at is None:
+            # Without a word of the first cut, whatever lies before the first load may have been sealed and not loaded.
+            edge, first = m.first_cut or (declaration.first_edge, Cut(dict.fromkeys(start.offsets, 0)))
+            at = _cut(m, *((edge, first) if edge < m.window.start else (m.window.start, start)))
+            cuts.append(at)
+        if at.edge < m.window.start:
+            between = closed_edges(declaration.schedule, at.edge, m.window.start)
+            if at.cut.offsets == {p: o for p, o in start.offsets.items() if p in at.cut.offsets or o}:
+                cuts += [_cut(m, edge, at.cut) for edge in between[:-1]]
+            elif len(between) > 1:
+                merged.append(key_of(at.edge))
+            at = _cut(m, m.window.start, at.cut.grow(start.offsets, start.offsets))
+            cuts.append(at)
+        if any(start.at(p) < at.cut.at(p) for p in start.offsets):
+            raise LedgerCorruptError(f"window {m.window} of {m.topic!r} overlaps the one before it in the table's log")
+        at = _cut(m, m.window.end, Cut({p: r.end for p, r in m.ranges.items()}))
+        cuts.append(at)
+    return cuts, tuple(merged)
+
+
+def _cut(metadata: LoadMetadata, edge: datetime, cut: Cut) -> RecordedCut:
+    return RecordedCut(
+        metadata.topic,
+        metadata.topic_id,
+        metadata.generation,
+        edge,
+        cut,
+        dict.fromkeys(cut.offsets, "rebuilt"),
+        dict.fromkeys(cut.offsets, None),
+    )
+
+
+def _check_agree(topic: str, ledger: Ledger, loads: Sequence[LoadCommit]) -> None:
+    windows: Mapping[str, TopicRanges] = {w.key: w.ranges for w in ledger.windows(topic)}
+    for load in loads:
+        m = load.metadata
+        if m.window.key in windows and windows[m.window.key] != m.ranges:
+            raise LedgerCorruptError(
+                f"window {m.window} of topic {topic!r}: the ledger has {windows[m.window.key].triples()}, the table's "
+                f"commit {load.version} has {m.ranges.triples()}. Move _ledger away and rebuild from the tables alone."
+            )
+
+
+def _receipts(
+    declaration: TopicDeclaration,
+    lake_root: Path,
+    loads: Sequence[LoadCommit],
+    spark: Callable[[], SparkSession],
+    progress: Callable[[str], None],
+) -> Iterator[list[Receipt | FilesLostError]]:
+    """The receipt of each load, as many together as were read in one query."""
+    if not loads:
+        return
+    table = lake_root / declaration.raw_table
+    newest = load_log.version(table)
+    files = load_log.window_files(load_log.file_actions(table, newest))
+    # What is as its load left it can be read at the newest version, and with others.
+    unchanged, changed = list[LoadCommit](), list[LoadCommit]()
+    for load in loads:
+        (unchanged if _is_unchanged(load, newest, files) else changed).append(load)
+    batches = [(batch, newest) for batch in measure.read_together(unchanged, lambda load: load.metadata.ranges.size)]
+    batches += [([load], load.version) for load in changed]
+    done = 0
+    for batch, version in batches:
+        done += len(batch)
+        progress(f"reading windows up to {batch[-1].metadata.window} ({done:,} of {len(loads):,})")
+        by_key = {load.metadata.window.key: load for load in batch}
+        began = time.monotonic()
+        measured = dict(measure.measure_each(spark, lake_root, declaration.topic, list(by_key), version))
+        seconds = (time.monotonic() - began) / len(batch)
+        yield [_receipt(declaration, lake_root, by_key[key], m, seconds) for key, m in measured.items()]
+
+
+def _is_unchanged(load: LoadCommit, newest: int, files: Mapping[str, WindowFiles]) -> bool:
+    added = load_log.added_files(load)
+    now = files.get(load.metadata.window.key, load_log.NO_FILES)
+    return load.version == newest or (added is not None and added[0].digest == now.digest)
+
+
+def _receipt(
+    declaration: TopicDeclaration,
+    lake_root: Path,
+    load: LoadCommit,
+    measured: raw.Measured | PlatformError,
+    seconds: float,
+) -> Receipt | FilesLostError:
+    if isinstance(measured, FilesLostError):
+        return measured
+    if isinstance(measured, PlatformError):
+        raise measured
+    return receipt_of(lake_root, declaration.raw_table, load, measured, kind="rebuilt", seconds=seconds)

@@ -1,0 +1,97 @@
+"""Receipts: what a load put into the table, as its files show it, with what its digests prove."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from platform_assets.engines.spark import raw
+from platform_assets.errors import LoadError
+from platform_assets.lake import load_log, rows
+from platform_assets.lake.load_log import LoadCommit
+from platform_assets.ledger.entries import CommitKind, PartitionReceipt, Receipt, SealedWindow
+from platform_assets.model.offsets import OffsetRange, dense_digest
+
+
+def receipt_of(
+    lake_root: Path, table: str, commit: LoadCommit, measured: raw.Measured, *, kind: CommitKind, seconds: float
+) -> Receipt:
+    """The receipt of `commit` to `table`, whose rows of the window gave `measured`; `seconds` is the load's duration.
+
+    As many rows as offsets, with the digest that just these offsets have, prove the window dense and free of
+    duplicates. Any other is read back for duplicates, and stays open until the broker accounts for its holes. Raises
+    LoadError where Spark observed another number of rows than the files hold.
+    """
+    m, path = commit.metadata, lake_root / table
+    files, statistics = load_log.added_files(commit) or load_log.files_at(path, m.window.key, commit.version)
+    found = rows.from_statistics(statistics)
+    if found is None:
+        found = rows.partition_rows(path, m.window.key, commit.version)
+    held = sum(p.rows for p in found.values())
+    if held != measured.rows:
+        raise LoadError(
+            f"window {m.window} of {table}: Spark observed {measured.rows} rows, the files of version {commit.version} "
+            f"hold {held}. No receipt was written; load the window again."
+        )
+    dense = measured.rows == m.ranges.size and measured.offsets == dense_digest(m.ranges)
+    return Receipt(
+        table=table,
+        topic=m.topic,
+        topic_id=m.topic_id,
+        generation=m.generation,
+        window=m.window,
+        kind=kind,
+        partitions={p: _of_partition(r, found.get(p)) for p, r in m.ranges.items()},
+        offsets_digest=measured.offsets.total,
+        content_digest=measured.content.total,
+        duplicates=0 if dense else _duplicates(path, m.window.key, commit.version),
+        holes={} if dense else None,
+        proved_by="load digest" if dense else None,
+        proved_at=datetime.now(UTC) if dense else None,
+        bytes=files.bytes,
+        table_version=commit.version,
+        files_digest=files.digest,
+        load_id=m.load_id,
+        run_id=m.run_id,
+        seconds=round(seconds, 3),
+    )
+
+
+def empty_receipt(sealed: SealedWindow, run_id: str) -> Receipt:
+    """The receipt of a window without offsets, which is loaded without a run: nothing can be missing."""
+    return Receipt(
+        table=f"raw/{sealed.topic}",
+        topic=sealed.topic,
+        topic_id=sealed.topic_id,
+        generation=sealed.generation,
+        window=sealed.window,
+        kind="empty",
+        partitions={p: _of_partition(r, None) for p, r in sealed.ranges.items()},
+        offsets_digest=0,
+        content_digest=0,
+        duplicates=0,
+        holes={},
+        proved_by="no offsets",
+        proved_at=datetime.now(UTC),
+        bytes=0,
+        table_version=None,
+        files_digest=load_log.NO_FILES.digest,
+        load_id=str(uuid.uuid4()),
+        run_id=run_id,
+        seconds=0.0,
+    )
+
+
+def _of_partition(r: OffsetRange, found: rows.PartitionRows | None) -> PartitionReceipt:
+    if found is None:
+        return PartitionReceipt(r, 0, None, None)
+    return PartitionReceipt(r, found.rows, found.first_offset, found.last_offset)
+
+
+def _duplicates(table: Path, key: str, version: int) -> int:
+    """Number of rows that share their offset with another."""
+    found = rows.offsets_of(table, key, version)
+    return sum(len(offsets) - len(np.unique(offsets)) for offsets in found.values())

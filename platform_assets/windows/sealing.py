@@ -1,0 +1,244 @@
+"""Sealing windows: taking the cuts of edges that have closed, and recording them once.
+
+The newest closed edge is cut at the last stable offset if it is looked at within one sensor interval; every other
+edge by timestamp look-up; the first edge at the log start. Cuts only grow and never pass the last stable offset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from platform_assets.errors import (
+    BrokerUnreachableError,
+    LedgerConflictError,
+    LedgerLostError,
+    TopicRecreatedError,
+    TruncationError,
+    UnknownWindowError,
+    WindowBeforeStartError,
+    WindowOpenError,
+)
+from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
+from platform_assets.kafka.lookup import TimestampLookup
+from platform_assets.lake import load_log
+from platform_assets.ledger.entries import RecordedCut, SealedWindow, Taken, windows_between
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.offsets import Cut
+from platform_assets.model.windows import Window, closed_edges, edge_of, key_of, window_starting_at
+
+_RACES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """What one attempt found: edges recorded by this call, and whether closed edges are left for the next one.
+
+    `before` is the newest cut that they follow on; None where they are the first ones.
+    """
+
+    recorded: tuple[RecordedCut, ...]
+    more: bool
+    before: RecordedCut | None = None
+
+    def windows_since(self, edge: datetime | None) -> list[SealedWindow] | None:
+        """The windows that this call sealed, where nothing else was sealed since `edge`; None where something was."""
+        if self.before is None or self.before.edge != edge or not self.recorded:
+            return None
+        return windows_between((self.before, *self.recorded))
+
+
+def pending_edges(declaration: TopicDeclaration, newest: datetime | None, now: datetime, limit: int) -> list[datetime]:
+    """The closed edges that no cut is recorded for, ascending, `limit` at most."""
+    if newest is not None:
+        return closed_edges(declaration.schedule, newest, now, limit)
+    first = declaration.first_edge
+    if first > now:
+        return []
+    return [first, *closed_edges(declaration.schedule, first, now, limit - 1)]
+
+
+def seal(
+    declaration: TopicDeclaration,
+    cluster: Cluster,
+    ledger: Ledger,
+    lake_root: Path,
+    now: datetime,
+    *,
+    until: datetime | None = None,
+    deadline: float,
+) -> Sealing:
+    """Record the cuts of the edges that have closed by `now`, or by `until` where that is earlier.
+
+    Stops with what it has at `deadline` (of `time.monotonic`) or when the broker goes away; the next call goes on
+    from there. Raises BrokerUnreachableError, TopicMissingError, TopicRecreatedError, TruncationError and LedgerLostError, and records
+    nothing then.
+    """
+    topic = declaration.topic
+    bounded = cluster.with_deadline(deadline)
+    for _ in range(_RACES):
+        newest = ledger.newest_cut(topic)
+        check_ledger_knows_table(topic, lake_root, newest)
+        limit = declaration.max_edges_per_tick
+        closed = pending_edges(declaration, newest.edge if newest else None, now, limit + 1)
+        edges = [e for e in closed[:limit] if until is None or e <= until]
+        if not edges:
+            return Sealing((), more=False)
+        newest_closed = closed[-1] if len(closed) <= limit else None
+        state = checked_state(bounded, topic, newest)
+        cuts = _take_cuts(declaration, bounded, state, newest, edges, newest_closed, now, deadline)
+        if cuts and ledger.record_cuts(cuts, newest.edge if newest else None):
+            return Sealing(tuple(cuts), more=len(closed) > len(cuts), before=newest)
+        if not cuts:
+            raise BrokerUnreachableError(
+                f"cutting topic {topic!r}", declaration.tick_budget.total_seconds(), "the tick's budget is used up"
+            )
+    raise LedgerConflictError(f"{_RACES} others recorded edges of topic {topic!r} first; run it again")
+
+
+def sealed_window(
+    declaration: TopicDeclaration,
+    cluster: Cluster,
+    ledger: Ledger,
+    lake_root: Path,
+    key: str,
+    now: datetime,
+    *,
+    deadline: float,
+) -> SealedWindow:
+    """The window with this key, sealed by this call where nobody has yet.
+
+    Raises UnknownWindowError, WindowBeforeStartError, WindowOpenError, and what `seal` raises.
+    """
+    topic = declaration.topic
+    try:
+        start = edge_of(key)
+    except ValueError as e:
+        raise UnknownWindowError(topic, key, "a key has the form YYYY-MM-DD-HH:MM, in UTC") from e
+    while True:
+        known = ledger.window(topic, key)
+        if known is not None:
+            check_ledger_knows_table(topic, lake_root, ledger.newest_cut(topic))
+            return known
+        end = _closing_edge(declaration, ledger, key, start, now)
+        sealing = seal(declaration, cluster, ledger, lake_root, now, until=end, deadline=deadline)
+        if not sealing.recorded and ledger.window(topic, key) is None:
+            raise UnknownWindowError(topic, key, "it lies inside a longer window that is recorded")
+
+
+def checked_state(cluster: Cluster, topic: str, newest: RecordedCut | None) -> TopicState:
+    """Describe the topic, and make sure that it is the one whose offsets the ledger has."""
+    state = cluster.topic(topic)
+    if newest is not None and state.topic_id != newest.topic_id:
+        raise TopicRecreatedError(topic, newest.topic_id, state.topic_id)
+    return state
+
+
+def check_ledger_knows_table(topic: str, lake_root: Path, newest: RecordedCut | None) -> None:
+    """Raise LedgerLostError where the raw table holds a window that the ledger has no cut for."""
+    load = load_log.load_beyond(lake_root / "raw" / topic, newest.edge if newest else None)
+    if load is None:
+        return
+    known = f"the ledger's newest edge is {key_of(newest.edge)}" if newest else "the ledger has no cut of the topic"
+    raise LedgerLostError(topic, f"the table holds window {load.metadata.window}, {known}")
+
+
+def _closing_edge(declaration: TopicDeclaration, ledger: Ledger, key: str, start: datetime, now: datetime) -> datetime:
+    topic = declaration.topic
+    newest = ledger.newest_edges([topic]).get(topic)
+    first = declaration.first_edge
+    if newest is None and start < first:
+        raise WindowBeforeStartError(topic, key, key_of(first))
+    if newest is not None and start < newest:
+        recorded = ledger.cuts(topic, end=start)
+        if not recorded:
+            raise WindowBeforeStartError(topic, key, key_of(ledger.cuts(topic)[0].edge))
+        raise UnknownWindowError(topic, key, f"it lies inside window {key_of(recorded[-1].edge)}")
+    window = window_starting_at(declaration.schedule, start)
+    if window is None:
+        raise UnknownWindowError(topic, key, f"no edge of schedule {declaration.schedule!r} is at that time")
+    if window.end > now:
+        raise WindowOpenError(topic, key, window.end.astimezone(UTC).isoformat())
+    return window.end
+
+
+def _take_cuts(
+    declaration: TopicDeclaration,
+    cluster: Cluster,
+    state: TopicState,
+    newest: RecordedCut | None,
+    edges: Sequence[datetime],
+    newest_closed: datetime | None,
+    now: datetime,
+    deadline: float,
+) -> list[RecordedCut]:
+    stable = cluster.last_stable_offsets(state)
+    ends = {p: f.offset for p, f in stable.items()}
+    cuts: list[RecordedCut] = []
+    if newest is None:
+        cuts.append(_first_cut(cluster, state, edges[0]))
+        edges = edges[1:]
+    else:
+        for partition, recorded, reached in newest.cut.regressions(ends):
+            raise TruncationError(state.name, partition, recorded, reached)
+    previous = newest or cuts[0]
+    with TimestampLookup(cluster, state, tuple(stable)) as look_up:
+        for edge in edges:
+            live = edge == newest_closed and now - edge <= declaration.sensor_interval
+            if not live and time.monotonic() > deadline:
+                break
+            window = Window(previous.edge, edge)
+            try:
+                found = dict(stable) if live else look_up.at(window, previous.cut.offsets, stable)
+            except BrokerUnreachableError:
+                if not cuts:
+                    raise
+                # The budget ran out in the middle of a look-up, or the broker went away: what was found stays found.
+                break
+            previous = _grown(state, previous, edge, found, stable)
+            cuts.append(previous)
+    return cuts
+
+
+def _grown(
+    state: TopicState,
+    previous: RecordedCut,
+    edge: datetime,
+    found: Mapping[int, FoundOffset],
+    stable: Mapping[int, FoundOffset],
+) -> RecordedCut:
+    taken: dict[int, Taken] = {p: "last stable offset" if f is stable[p] else "timestamp" for p, f in found.items()}
+    cut = previous.cut.grow({p: f.offset for p, f in found.items()}, {p: f.offset for p, f in stable.items()})
+    return RecordedCut(
+        state.name,
+        state.topic_id,
+        previous.generation,
+        edge,
+        cut,
+        {p: taken.get(p, "carried") for p in cut.offsets},
+        {p: found[p].leader_epoch if p in found else None for p in cut.offsets},
+    )
+
+
+def _first_cut(cluster: Cluster, state: TopicState, edge: datetime) -> RecordedCut:
+    starts = cluster.log_starts(state)
+    missing = sorted(set(state.partitions) - set(starts))
+    if missing:
+        raise BrokerUnreachableError(
+            f"looking up the log start of topic {state.name!r}",
+            cluster.timeout,
+            f"partitions {missing} have no leader",
+        )
+    return RecordedCut(
+        state.name,
+        state.topic_id,
+        1,
+        edge,
+        Cut({p: f.offset for p, f in starts.items()}),
+        dict.fromkeys(starts, "log start"),
+        {p: f.leader_epoch for p, f in starts.items()},
+    )

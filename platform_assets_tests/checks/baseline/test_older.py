@@ -1,0 +1,178 @@
+"""Older windows in order are only counted, with the same verdicts; whatever is amiss in one has all looked at."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from platform_assets.checks.baseline import older
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Orchestration, collect
+from platform_assets.checks.findings import Verdict
+from platform_assets.checks.registry import CHECKS
+from platform_assets.engines.spark import raw
+from platform_assets.lake import load_log
+from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets_tests.support.samples import START, append, receipt, recorded, rows
+
+TOPIC = "clicks"
+RECENT = 5
+WINDOWS = 24
+
+
+def asked(*_: Any) -> NoReturn:
+    pytest.fail("asked a broker or Spark")
+
+
+def lake(root: Path, change: Callable[[list[Receipt]], list[Receipt]] = lambda receipts: receipts) -> None:
+    """A table of many windows, two partitions, of which the second has one marker a window and is empty every fifth."""
+    ends = list(
+        itertools.accumulate(({0: 3, 1: 0 if n % 5 == 0 else 2} for n in range(WINDOWS)), _grown, initial={0: 7, 1: 0})
+    )
+    windows = recorded(root, TOPIC, ends)
+    raw.create_table(root / "raw" / TOPIC, TOPIC)
+    held = {w.key: {0: _offsets(w.ranges, 0), 1: _offsets(w.ranges, 1)[:1]} for w in windows}
+    append(root, TOPIC, pa.concat_tables([rows(key, offsets) for key, offsets in held.items()]))
+    files = load_log.window_files(load_log.file_actions(root / "raw" / TOPIC))
+    receipts = [
+        receipt(
+            w,
+            held[w.key],
+            load_id=f"load of {w.key}",
+            kind="rebuilt",
+            bytes=files[w.key].bytes,
+            files_digest=files[w.key].digest,
+            holes={"commit markers": 1} if w.ranges.by_partition[1].size else {},
+            proved_by="broker evidence",
+        )
+        for w in windows
+    ]
+    Ledger(root).record_receipts(change(receipts))
+
+
+def _grown(ends: dict[int, int], more: dict[int, int]) -> dict[int, int]:
+    return {p: ends[p] + more[p] for p in ends}
+
+
+def _offsets(ranges: Any, partition: int) -> list[int]:
+    r = ranges.by_partition[partition]
+    return list(range(r.start, r.end))
+
+
+@pytest.fixture(autouse=True)
+def few_recent(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = older.find
+    monkeypatch.setattr(older, "find", lambda cuts, receipts, files: find(cuts, receipts, files, RECENT))
+
+
+BY_LOG = ("no_gaps", "no_duplicates")
+"""Checks that ask nobody, whatever they find."""
+
+
+def verdicts(root: Path, *, whole: bool, checks: Iterable[str] = CHECKS) -> list[Verdict]:
+    evaluation = Evaluation(
+        TopicDeclaration(TOPIC, "0 * * * *", START),
+        root,
+        Ledger(root),
+        Orchestration(),
+        asked,
+        asked,
+        asked,
+        whole=whole,
+    )
+    return [CHECKS[name].evaluate(evaluation) for name in checks]
+
+
+def facts(root: Path) -> Any:
+    return collect(root, TOPIC, Ledger(root), whole=False)
+
+
+def test_verdicts_are_the_same_with_older_windows_only_counted(tmp_path: Path) -> None:
+    lake(tmp_path)
+    found = facts(tmp_path)
+    assert (found.older.windows, len(found.windows), len(found.recorded)) == (WINDOWS - RECENT, RECENT, RECENT)
+    told, whole = verdicts(tmp_path, whole=False), verdicts(tmp_path, whole=True)
+    assert told[:-1] == whole[:-1]
+    assert all(v.passed for v in (*told, *whole))
+    by = "Agreed: table log and ledger say the same of"
+    assert told[-1].headline == f"{by} {RECENT} windows; {WINDOWS - RECENT} older ones are unchanged since they did."
+    assert whole[-1].headline == f"{by} {WINDOWS} windows."
+
+
+def test_few_windows_are_all_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake(tmp_path)
+    monkeypatch.undo()
+    assert facts(tmp_path).older == older.NONE
+
+
+RECEIPT_CHANGES: dict[str, Callable[[Receipt], Receipt]] = {
+    "fewer rows": lambda r: _with_part(r, rows=2),
+    "rows outside": lambda r: _with_part(r, first_offset=0),
+    "duplicates": lambda r: replace(r, duplicates=1),
+    "not accounted for": lambda r: replace(r, holes=None),
+    "holes too many": lambda r: replace(r, holes={"commit markers": 9}),
+    "other files": lambda r: replace(r, files_digest="x"),
+    "another topic": lambda r: replace(r, topic_id="B" * 22),
+    "a partition less": lambda r: replace(r, partitions={0: r.partitions[0]}),
+}
+
+
+def _with_part(r: Receipt, **changes: Any) -> Receipt:
+    return replace(r, partitions={**r.partitions, 0: replace(r.partitions[0], **changes)})
+
+
+@pytest.mark.parametrize("what", RECEIPT_CHANGES)
+def test_one_receipt_out_of_the_ordinary_has_all_windows_looked_at(tmp_path: Path, what: str) -> None:
+    lake(tmp_path, lambda receipts: [*receipts[:3], RECEIPT_CHANGES[what](receipts[3]), *receipts[4:]])
+    assert facts(tmp_path).older == older.NONE
+
+
+def test_a_window_without_a_receipt_has_all_looked_at(tmp_path: Path) -> None:
+    lake(tmp_path, lambda receipts: receipts[:3] + receipts[4:])
+    assert facts(tmp_path).older == older.NONE
+    assert [v.passed for v in verdicts(tmp_path, whole=False)] == [v.passed for v in verdicts(tmp_path, whole=True)]
+
+
+def test_files_out_of_the_ordinary_have_all_windows_looked_at(tmp_path: Path) -> None:
+    lake(tmp_path)
+    table = DeltaTable(tmp_path / "raw" / TOPIC)
+    append(tmp_path, TOPIC, rows("2025-01-01-00:00", {0: [1]}))
+    assert facts(tmp_path).older == older.NONE
+    table.update_incremental()
+    table.delete("window = '2025-01-01-00:00'")
+    assert facts(tmp_path).older.windows == WINDOWS - RECENT
+    table.update_incremental()
+    table.delete("window = '2026-01-01-03:00' AND kafka_offset = 17")
+    assert facts(tmp_path).older == older.NONE
+    assert verdicts(tmp_path, whole=False, checks=BY_LOG) == verdicts(tmp_path, whole=True, checks=BY_LOG)
+
+
+def test_a_ledger_of_cuts_that_was_edited_has_all_windows_looked_at(tmp_path: Path) -> None:
+    lake(tmp_path)
+    cuts = DeltaTable(tmp_path / "_ledger" / "cuts")
+    changed = cuts.to_pyarrow_table()
+    offsets = changed["offset"].to_pylist()
+    at = next(i for i, o in enumerate(offsets) if o == 16)
+    offsets[at] = 15
+    changed = changed.set_column(changed.column_names.index("offset"), "offset", [offsets])
+    write_deltalake(cuts, changed, mode="overwrite")
+    assert facts(tmp_path).older == older.NONE
+
+
+def test_recent_windows_are_looked_at_one_by_one(tmp_path: Path) -> None:
+    lake(tmp_path)
+    DeltaTable(tmp_path / "raw" / TOPIC).delete("window = '2026-01-01-23:00' AND kafka_partition = 0")
+    found = facts(tmp_path)
+    assert found.older.windows == WINDOWS - RECENT
+    assert list(found.touched) == ["2026-01-01-23:00"]
+    gaps, _ = verdicts(tmp_path, whole=False, checks=BY_LOG)
+    assert [(f.kind, f.window, f.partition) for f in gaps.findings] == [("rows missing", "2026-01-01-23:00", 0)]

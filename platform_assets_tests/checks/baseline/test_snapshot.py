@@ -1,0 +1,237 @@
+"""What is remembered of older windows: it spares looking at them, and anything done to one of them makes it void."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from platform_assets.checks.baseline import older, snapshot
+from platform_assets.checks.facts import Facts, collect
+from platform_assets.checks.findings import Verdict
+from platform_assets.checks.rules import accounted, no_duplicates, no_gaps
+from platform_assets.lake import load_log
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.offsets import OffsetRange
+from platform_assets_tests.support.samples import append, cut, edge, loaded, recorded, rows
+
+TOPIC = "clicks"
+RECENT = 4
+WINDOWS = 14
+OLDER = WINDOWS - RECENT
+REMEMBERED = Path("_ledger", "baselines", f"{TOPIC}.json")
+
+
+@pytest.fixture(autouse=True)
+def few_recent(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = older.find
+    monkeypatch.setattr(older, "find", lambda cuts, receipts, files: find(cuts, receipts, files, RECENT))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> list[SealedWindow]:
+    """A table of windows that were loaded one after the other, all dense, and remembered."""
+    windows = recorded(tmp_path, TOPIC, [{0: n * 3, 1: n * 2} for n in range(WINDOWS + 1)])
+    for window in windows:
+        loaded(tmp_path, window, holes={}, proved_by="load digest")
+    assert facts(tmp_path).older.windows == OLDER
+    return windows
+
+
+def facts(root: Path) -> Facts:
+    return collect(root, TOPIC, Ledger(root), whole=False)
+
+
+def table_of(root: Path) -> DeltaTable:
+    return DeltaTable(root / "raw" / TOPIC)
+
+
+def load_next(root: Path, number: int) -> SealedWindow:
+    """Seal and load the window with this number."""
+    ledger = Ledger(root)
+    at = number + 1
+    assert ledger.record_cuts([cut(TOPIC, edge(at), {0: at * 3, 1: at * 2})], edge(number))
+    window = ledger.windows(TOPIC, start=edge(number))[0]
+    loaded(root, window, holes={}, proved_by="load digest")
+    return window
+
+
+def told(found: Facts) -> tuple[Any, ...]:
+    """All that checks judge, of which two ways to gather it must say the same."""
+    touched = {k: {p: o.tolist() for p, o in offsets.items()} for k, offsets in found.touched.items()}
+    return (
+        found.windows, found.recorded, found.files, found.waiting, found.unasked, touched, found.unreadable,
+        found.older, found.baseline and (found.baseline.loads, found.baseline.files),
+    )  # fmt: skip
+
+
+def gathered_anew(root: Path) -> Facts:
+    """The same without what is remembered."""
+    (root / REMEMBERED).unlink(missing_ok=True)
+    return facts(root)
+
+
+@pytest.mark.usefixtures("lake")
+def test_the_log_of_the_table_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = told(facts(tmp_path))
+    load_next(tmp_path, WINDOWS)
+    asked: list[Any] = []
+    monkeypatch.setattr(load_log, "file_actions", lambda *args: asked.append(args))
+    after = facts(tmp_path)
+    assert not asked
+    assert after.older.windows == OLDER
+    assert len(after.windows) == RECENT + 1
+    assert before[-2] == after.older
+
+
+@pytest.mark.usefixtures("lake")
+def test_windows_become_older_as_new_ones_come(tmp_path: Path) -> None:
+    for number in range(WINDOWS, WINDOWS + 2 * RECENT):
+        load_next(tmp_path, number)
+        found = facts(tmp_path)
+        assert found.older.windows + len(found.windows) == number + 1
+    assert found.older.windows == WINDOWS + RECENT
+    assert len(found.windows) == RECENT
+    kept = json.loads((tmp_path / REMEMBERED).read_text())
+    assert len(kept["files"]) == len(kept["loads"]) == RECENT
+    assert told(found) == told(gathered_anew(tmp_path))
+    assert found.older.rows == sum(
+        r.size for w in Ledger(tmp_path).windows(TOPIC)[:-RECENT] for _, r in w.ranges.items()
+    )
+
+
+def delete_rows(root: Path, windows: list[SealedWindow]) -> None:
+    table_of(root).delete(f"window = '{windows[2].key}' AND kafka_offset = 7")
+
+
+def delete_a_window(root: Path, windows: list[SealedWindow]) -> None:
+    table_of(root).delete(f"window = '{windows[2].key}'")
+
+
+def append_rows(root: Path, windows: list[SealedWindow]) -> None:
+    append(root, TOPIC, rows(windows[2].key, {0: [7]}))
+
+
+def append_before_all(root: Path, windows: list[SealedWindow]) -> None:
+    append(root, TOPIC, rows("2025-01-01-00:00", {0: [7]}))
+
+
+def rearrange(root: Path, windows: list[SealedWindow]) -> None:
+    append_rows(root, windows)
+    assert table_of(root).optimize.compact(partition_filters=[("window", "=", windows[2].key)])["numFilesRemoved"] == 2
+
+
+def edit_a_receipt(root: Path, windows: list[SealedWindow]) -> None:
+    DeltaTable(root / "_ledger" / "commits").update(
+        updates={"rows": "rows - 1"}, predicate=f"\"window\" = '{windows[2].key}'"
+    )
+
+
+def delete_a_receipt(root: Path, windows: list[SealedWindow]) -> None:
+    DeltaTable(root / "_ledger" / "commits").delete(f"\"window\" = '{windows[2].key}'")
+
+
+def record_a_receipt(root: Path, windows: list[SealedWindow]) -> None:
+    known = Ledger(root).receipts(f"raw/{TOPIC}", [windows[2].key]).values()
+    Ledger(root).record_receipts([replace(receipt, holes=None) for receipt in known])
+
+
+def edit_a_cut(root: Path, windows: list[SealedWindow]) -> None:
+    DeltaTable(root / "_ledger" / "cuts").update(
+        updates={"offset": '"offset" - 1'}, predicate='"offset" = 6 AND "partition" = 0'
+    )
+
+
+def append_a_cut(root: Path, windows: list[SealedWindow]) -> None:
+    cuts = DeltaTable(root / "_ledger" / "cuts")
+    again = cuts.to_pyarrow_table(filters=[("partition", "=", 0), ("offset", "=", 6)])
+    write_deltalake(cuts, again, mode="append", commit_properties=CommitProperties(max_commit_retries=0))
+
+
+def put_another_table_in_its_place(root: Path, windows: list[SealedWindow]) -> None:
+    shutil.rmtree(root / "raw" / TOPIC)
+    for window in windows:
+        append(root, TOPIC, rows(window.key, {p: list(range(r.start, r.end)) for p, r in window.ranges.items()}))
+
+
+def lose_the_ledgers_newest_commits(root: Path, windows: list[SealedWindow]) -> None:
+    log = root / "_ledger" / "commits" / "_delta_log"
+    newest = max(log.glob("*.json"))
+    newest.unlink()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        delete_rows, delete_a_window, append_rows, append_before_all, rearrange, edit_a_receipt, delete_a_receipt, record_a_receipt,
+        edit_a_cut, append_a_cut, put_another_table_in_its_place, lose_the_ledgers_newest_commits,
+    ],
+)  # fmt: skip
+def test_whatever_is_done_to_an_older_window_has_all_looked_at(
+    tmp_path: Path, lake: list[SealedWindow], harm: Callable[[Path, list[SealedWindow]], None]
+) -> None:
+    harm(tmp_path, lake)
+    assert snapshot.recall(tmp_path, TOPIC) is None
+    assert told(facts(tmp_path)) == told(gathered_anew(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"version":99}'], ids=["empty", "cut short", "of another release"])
+@pytest.mark.usefixtures("lake")
+def test_what_cannot_be_read_is_written_anew(tmp_path: Path, text: str) -> None:
+    (tmp_path / REMEMBERED).write_text(text)
+    assert snapshot.recall(tmp_path, TOPIC) is None
+    assert facts(tmp_path).older.windows == OLDER
+    assert snapshot.recall(tmp_path, TOPIC) is not None
+
+
+@pytest.mark.usefixtures("lake")
+def test_folding_the_ledgers_files_changes_nothing(tmp_path: Path) -> None:
+    for name, column, value in (("cuts", "topic", TOPIC), ("commits", "table", f"raw/{TOPIC}")):
+        DeltaTable(tmp_path / "_ledger" / name).optimize.compact(partition_filters=[(column, "=", value)])
+    assert snapshot.recall(tmp_path, TOPIC) is not None
+
+
+@pytest.mark.usefixtures("lake")
+def test_another_topics_entries_change_nothing(tmp_path: Path) -> None:
+    for window in recorded(tmp_path, "other", [{0: 0}, {0: 3}]):
+        loaded(tmp_path, window)
+    assert snapshot.recall(tmp_path, TOPIC) is not None
+
+
+def test_a_recent_window_with_rows_of_an_older_one_names_both(tmp_path: Path, lake: list[SealedWindow]) -> None:
+    append(tmp_path, TOPIC, rows(lake[-1].key, {0: [7]}))
+    assert snapshot.recall(tmp_path, TOPIC) is not None
+    (found,) = no_duplicates.check(facts(tmp_path)).findings
+    assert (found.window, found.ranges) == (lake[-1].key, (OffsetRange(7, 8),))
+    assert lake[2].key in found.detail
+
+
+def test_any_history_is_told_as_if_nothing_were_remembered(
+    tmp_path: Path, lake: list[SealedWindow], rng: random.Random
+) -> None:
+    windows = list(lake)
+    actions = [delete_rows, append_rows, edit_a_receipt, delete_a_receipt, record_a_receipt]
+    for _ in range(12):
+        if rng.random() < 0.7:
+            windows.append(load_next(tmp_path, len(windows)))
+        else:
+            # The third window after this one may be older or recent.
+            start = rng.randrange(len(windows) - 3)
+            rng.choice(actions)(tmp_path, windows[start:])
+        remembered = judged(facts(tmp_path))
+        kept = (tmp_path / REMEMBERED).read_bytes()
+        assert remembered == judged(gathered_anew(tmp_path))
+        (tmp_path / REMEMBERED).write_bytes(kept)
+
+
+def judged(found: Facts) -> list[Verdict]:
+    """The same however many windows are only counted."""
+    return [no_gaps.check(found), no_duplicates.check(found), accounted.verdict(found, ())]

@@ -1,0 +1,297 @@
+"""A check's page in Dagster's UI, as a person sees it: a headline, a strip, the worst windows and what to do.
+
+Screenshots of each page, light and dark, are kept in `PLATFORM_SCREENSHOTS` where that is set.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import dagster as dg
+import pytest
+
+from infra.dagster_services import INSTANCE_FILE, web_answers
+from infra.home import CHECKOUT
+from infra.ports import DAGSTER_VARIABLE, LOOPBACK, choose_ports
+from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
+from platform_assets.checks.rules import accounted, agreement, deep_audit, no_gaps
+from platform_assets_tests.conftest import service_environment
+from platform_assets_tests.support import answers, report_defs, tables
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::dagster.BetaWarning")]
+
+Theme = Literal["Light", "Dark"]
+RED: Final = (229, 52, 47)
+"""What nothing else in a picture is drawn in."""
+THEMES: Final[tuple[Theme, ...]] = ("Light", "Dark")
+SCHEMES: Final[Mapping[Theme, Literal["light", "dark"]]] = {"Light": "light", "Dark": "dark"}
+Opener = Callable[[str, str, Theme], "Page"]
+
+_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+          "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A webserver on the evaluations of a table in order, of one in ruins, and of one whose accounts differ."""
+    root = tmp_path_factory.mktemp("reports")
+    lake, home = root / "lake", root / "dagster"
+    home.mkdir()
+    shutil.copyfile(INSTANCE_FILE, home / "dagster.yaml")
+    environment = service_environment() | {"LAKE_ROOT": str(lake), "DAGSTER_HOME": str(home)}
+    sealed = {tables.SOUND: tables.sound(lake), tables.TORN: tables.torn(lake)}
+    at_odds = tables.at_odds(lake)
+    with pytest.MonkeyPatch.context() as patch, dg.DagsterInstance.from_config(str(home)) as instance:
+        patch.setenv("LAKE_ROOT", str(lake))
+        for topic, windows in sealed.items():
+            tables.reported(instance, lake, topic, windows)
+        tables.reported(
+            instance, lake, tables.AT_ODDS, at_odds, but=[tables.UNREPORTED], otherwise=[tables.MISREPORTED]
+        )
+        # Twice, so that there is something to plot.
+        for name in (report_defs.JOB, report_defs.JOB, report_defs.AUDIT_JOB):
+            if name == report_defs.AUDIT_JOB:
+                answers.given(patch)
+            job = report_defs.defs().resolve_job_def(name)
+            job.execute_in_process(instance=instance, raise_on_error=False)
+    with _webserver(root, environment) as found:
+        yield found
+
+
+@contextmanager
+def _webserver(root: Path, environment: dict[str, str]) -> Iterator[str]:
+    (port,) = choose_ports(1, DAGSTER_VARIABLE, environ=environment)
+    with (root / "webserver.log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "dagster_webserver", "--host", LOOPBACK, "--port", str(port),
+             "--module-name", report_defs.__name__, "--working-directory", str(CHECKOUT)],
+            env=environment, cwd=root, stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            deadline = time.monotonic() + 180
+            while not web_answers(port):
+                assert server.poll() is None, (root / "webserver.log").read_text()
+                assert time.monotonic() < deadline, (root / "webserver.log").read_text()
+                time.sleep(0.5)
+            yield f"http://{LOOPBACK}:{port}"
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+@pytest.fixture(scope="module")
+def browser(address: str) -> Iterator[Browser]:
+    """A headless Chromium: the machine's own, or else the one that playwright brings.
+
+    Started after the evaluations, which do not run inside of its event loop.
+    """
+    from playwright.sync_api import sync_playwright
+
+    own = os.environ.get("PLATFORM_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=own, args=_FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def check_page(browser: Browser, address: str) -> Iterator[Opener]:
+    """Opens a check's page; keeps a screenshot of it when the test is over."""
+    opened: list[tuple[Page, str]] = []
+
+    def open_page(topic: str, check: str, theme: Theme) -> Page:
+        page = browser.new_page(viewport={"width": 1440, "height": 1000}, color_scheme=SCHEMES[theme])
+        page.add_init_script("localStorage.setItem('dagster-theme', JSON.stringify('System'))")
+        page.goto(f"{address}/assets/raw/{topic}?view=checks&checkDetail={check}")
+        page.get_by_text("Latest execution").wait_for(timeout=60_000)
+        page.locator(".dagster-markdown img").first.wait_for()
+        opened.append((page, f"{check}-{topic}"))
+        return page
+
+    yield open_page
+    folder = os.environ.get("PLATFORM_SCREENSHOTS")
+    for page, name in opened:
+        for theme in THEMES if folder else ():
+            page.emulate_media(color_scheme=SCHEMES[theme])
+            page.wait_for_timeout(500)
+            page.screenshot(path=Path(folder or "") / f"{name}-{theme.lower()}.png")
+        page.close()
+
+
+def shown(page: Page) -> str:
+    """All that is written on the page, in one line."""
+    return re.sub(r"\s+", " ", page.locator("body").inner_text())
+
+
+def strip_drawn(page: Page) -> bool:
+    """Whether the picture was decoded, and not blocked or broken."""
+    return bool(page.locator(".dagster-markdown img").first.evaluate("i => i.complete && i.naturalWidth > 300"))
+
+
+def alternative(page: Page) -> str:
+    """The picture in words."""
+    return page.locator(".dagster-markdown img").first.get_attribute("alt") or ""
+
+
+def red(page: Page) -> int:
+    """How many pixels of the picture shout."""
+    count = page.locator(".dagster-markdown img").first.evaluate(
+        """(image, red) => {
+            const canvas = document.createElement('canvas');
+            canvas.width = image.naturalWidth;
+            canvas.height = image.naturalHeight;
+            const context = canvas.getContext('2d');
+            context.drawImage(image, 0, 0);
+            const pixels = context.getImageData(0, 0, canvas.width, canvas.height).data;
+            let count = 0;
+            for (let at = 0; at < pixels.length; at += 4)
+                count += pixels[at + 3] === 255 && red.every((part, n) => Math.abs(part - pixels[at + n]) <= 2);
+            return count;
+        }""",
+        list(RED),
+    )
+    return int(count)
+
+
+def anomalies(page: Page) -> list[list[str]]:
+    """The table of the worst windows, the line of names first."""
+    lines = page.locator("table table tr")
+    return [lines.nth(n).locator("td, th").all_inner_texts() for n in range(lines.count())]
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_failing_check_says_what_where_and_what_to_do(check_page: Opener, theme: Theme) -> None:
+    page = check_page(tables.TORN, no_gaps.NAME, theme)
+
+    text = shown(page)
+    assert "4 gaps in 2 windows." in text
+    assert f"Rows missing: window {tables.key(tables.LOST_WINDOW)} partition 0 offsets [2000, 2100)" in text
+    assert f"What to do: Materialise partition {tables.key(tables.LOST_WINDOW)} of raw/{tables.TORN}" in text
+    assert strip_drawn(page)
+    assert "2 FAILING" in alternative(page)
+    # Four cells of 27 by 18, less their marks.
+    assert red(page) > 1000
+    assert anomalies(page) == [
+        ["window", "found", "where", "offsets"],
+        [tables.key(tables.LOST_WINDOW), "rows missing: 0 of 100 loaded rows are left (and 2 more like it)",
+         "p0, p1, p2 [2000, 2100)", "300"],
+        [tables.key(tables.LOST_ROWS), "rows missing: 80 of 100 loaded rows are left", "p1 [1240, 1260)", "20"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_passing_check_says_so_in_one_sentence(check_page: Opener, theme: Theme) -> None:
+    page = check_page(tables.SOUND, accounted.NAME, theme)
+
+    text = shown(page)
+    rows = 3 * 100 * 28 - 8 - 1
+    assert f"Every offset accounted for: {rows:,} rows + 8 commit markers, 1 aborted record = 8,400 offsets" in text
+    assert "What to do:" not in text
+    assert "Passed" in text
+    assert strip_drawn(page)
+    assert "FAILING" not in alternative(page)
+    assert red(page) == 0
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_three_accounts_that_differ_are_told_apart(check_page: Opener, theme: Theme) -> None:
+    page = check_page(tables.AT_ODDS, agreement.NAME, theme)
+
+    text = shown(page)
+    ahead = tables.key(tables.AHEAD)
+    assert "4 windows told differently by table log, ledger and orchestrator." in text
+    assert f"Ledger ahead: window {ahead}: the receipt is of load ffffffff" in text
+    assert f"What to do: The table was rolled back or replaced: materialise partition {ahead} of raw/refunds." in text
+    assert "3 more under remedy below." in text
+    assert "4 FAILING" in alternative(page)
+    assert red(page) > 4 * 1000
+    # What Dagster alone has wrong comes last, and no column is left empty.
+    names, *lines = anomalies(page)
+    assert names == ["window", "found"]
+    assert [(window, found.split(":")[0]) for window, found in lines] == [
+        (ahead, "ledger ahead"),
+        (tables.key(tables.BEHIND), "ledger behind"),
+        (tables.key(tables.MISREPORTED), "orchestrator ahead"),
+        (tables.key(tables.UNREPORTED), "orchestrator behind"),
+    ]
+    for found in ("has no receipt of the window", "Dagster shows load eeeeeeee", "Dagster has no materialisation"):
+        assert found in text
+    for number in range(1, 5):
+        assert f"{number}. " in text
+
+
+def test_edited_receipt_fails_the_account_of_its_window_alone(check_page: Opener) -> None:
+    page = check_page(tables.AT_ODDS, accounted.NAME, "Light")
+
+    text = shown(page)
+    assert "1 window not accounted for." in text
+    assert f"window {tables.key(tables.UNBALANCED)}: 298 rows and 5 explained holes are not 300 offsets" in text
+    assert "What to do: The ledger was edited: restore _ledger from a backup" in text
+    assert "1 FAILING, 1 loaded, no receipt, 2 not loaded yet" in alternative(page)
+    assert red(page) > 1000
+
+
+def test_check_that_could_not_tell_is_not_red(check_page: Opener) -> None:
+    page = check_page(tables.TORN, accounted.NAME, "Light")
+
+    text = shown(page)
+    assert "Could not tell for 3 windows." in text
+    assert "What to do: Act as the message says, then run the check again." in text
+    assert "3 could not tell" in alternative(page)
+    assert red(page) == 0
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_deep_audit_that_found_damage_names_it(check_page: Opener, theme: Theme) -> None:
+    page = check_page(tables.TORN, deep_audit.NAME, theme)
+
+    text = shown(page)
+    assert "3 windows damaged. Record not in the table" in text
+    assert "What to do: Materialise partition" in text
+    assert "The same goes for 2 more windows, listed below." in text
+    assert "3 FAILING" in alternative(page)
+    assert [line[0] for line in anomalies(page)[1:]] == [
+        tables.key(tables.LOST_WINDOW), tables.key(tables.LOST_ROWS), tables.key(tables.DOUBLED)
+    ]  # fmt: skip
+
+
+def test_deep_audit_of_a_table_in_order_counts_what_it_read(check_page: Opener) -> None:
+    page = check_page(tables.SOUND, deep_audit.NAME, "Light")
+
+    assert "28 windows with 8,391 rows read again: all as committed." in shown(page)
+    assert red(page) == 0
+
+
+@pytest.mark.parametrize(
+    ("topic", "check"),
+    [(t, c) for t in report_defs.TOPICS for c in CHECKS] + [(t, DEEP_AUDIT.name) for t in report_defs.AUDITED],
+)
+def test_top_of_every_page_fits_what_the_ui_shows_of_it(check_page: Opener, topic: str, check: str) -> None:
+    page = check_page(topic, check, "Light")
+
+    assert strip_drawn(page)
+    assert page.get_by_role("button", name="Show more").count() == 0
+    width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert width <= 0
+
+
+def test_numbers_are_plotted(check_page: Opener) -> None:
+    page = check_page(tables.SOUND, no_gaps.NAME, "Light")
+
+    page.get_by_text("Plots", exact=True).scroll_into_view_if_needed()
+    page.locator("canvas").first.wait_for()
+    labels = page.locator("canvas").count()
+    # findings, lag_offsets, offsets, offsets_without_row, rows, windows_loaded, windows_sealed, windows_waiting
+    assert labels == 8

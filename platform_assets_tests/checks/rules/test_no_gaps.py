@@ -1,0 +1,325 @@
+"""`no_gaps`: each kind of gap seeded once is found and named, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+
+from platform_assets.checks.facts import Facts, Orchestration, collect
+from platform_assets.checks.findings import Finding
+from platform_assets.checks.rules import no_gaps
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets_tests.support import samples
+from platform_assets_tests.support.hand_made import RANGES, UNKNOWN, A, B, C, D, recorded, rows_of, sound, touched
+
+Found = tuple[str, str, int | None, tuple[tuple[int, int], ...]]
+
+
+def found(findings: tuple[Finding, ...]) -> list[Found]:
+    return [(f.kind, f.window, f.partition, tuple((r.start, r.end) for r in f.ranges)) for f in findings]
+
+
+def gaps(facts: Facts) -> list[Found]:
+    return found(no_gaps.check(facts).findings)
+
+
+def without(key: str, **changes: object) -> Facts:
+    """The sound table without the load of one window."""
+    facts = sound()
+    return replace(
+        facts,
+        recorded={k: r for k, r in facts.recorded.items() if k != key},
+        files={k: f for k, f in facts.files.items() if k != key},
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+# --- hand-made facts ------------------------------------------------------------------------------------------------
+
+
+def test_a_table_in_order_passes_and_its_holes_are_counted() -> None:
+    verdict = no_gaps.check(sound())
+    assert verdict.passed
+    figures = dict(verdict.figures)
+    assert (figures["rows"], figures["offsets"], figures["offsets_without_row"]) == (36, 38, 2)
+    assert (figures["windows_sealed"], figures["windows_loaded"], figures["lag_offsets"]) == (4, 4, 0)
+    assert "2 offsets without a row" in verdict.headline
+
+
+def test_files_that_were_only_written_anew_are_no_gap() -> None:
+    """As OPTIMIZE does: other files, the same rows."""
+    facts = sound(touched=touched(*((k, rows_of(k)) for k in (A, B, D))))
+    assert gaps(facts) == []
+
+
+def test_rows_that_are_there_twice_are_no_gap() -> None:
+    assert gaps(sound(touched=touched((A, rows_of(A, p1=[0, 0, 1, 2, 3, 3]))))) == []
+
+
+def test_a_window_that_waits_for_its_load_is_no_gap_and_counts_as_lag() -> None:
+    verdict = no_gaps.check(without(D, waiting=frozenset([D])))
+    assert verdict.passed
+    assert dict(verdict.figures)["lag_offsets"] == 14
+    assert "1 window waiting" in verdict.headline
+
+
+def test_a_window_that_is_not_loaded_is_named_with_its_ranges_and_a_remedy() -> None:
+    verdict = no_gaps.check(without(B))
+    assert found(verdict.findings) == [("window not loaded", B, 0, ((15, 25),))]
+    assert verdict.alarming
+    assert f"Materialise partition {B} of raw/t" in verdict.findings[0].remedy
+
+
+def test_a_window_that_nobody_asked_for_is_named_without_alarm() -> None:
+    verdict = no_gaps.check(without(A, unasked=frozenset([A])))
+    assert found(verdict.findings) == [
+        ("window not asked for", A, 0, ((5, 15),)),
+        ("window not asked for", A, 1, ((0, 4),)),
+    ]
+    assert not verdict.passed
+    assert not verdict.alarming
+
+
+def test_a_window_without_offsets_cannot_be_missing() -> None:
+    assert gaps(without(C)) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        pytest.param(17, ("cuts do not tile", B, 0, ((15, 17),)), id="gap"),
+        pytest.param(12, ("cuts do not tile", B, 0, ((12, 15),)), id="overlap"),
+    ],
+)
+def test_cuts_that_do_not_tile_are_named(start: int, expected: Found) -> None:
+    ranges = TopicRanges({0: OffsetRange(start, 25), 1: OffsetRange(4, 4)})
+    facts = sound(windows={**RANGES, B: ranges})
+    assert gaps(facts)[0] == expected
+    assert gaps(facts)[1] == ("receipt contradicts cuts", B, None, ())
+    assert "rebuild-ledger" in no_gaps.check(facts).findings[0].remedy
+
+
+def test_a_receipt_of_other_ranges_than_the_cuts_is_named() -> None:
+    other = replace(recorded(A), ranges=TopicRanges({0: OffsetRange(5, 14), 1: OffsetRange(0, 4)}))
+    facts = sound(recorded={**sound().recorded, A: other})
+    assert gaps(facts) == [("receipt contradicts cuts", A, None, ())]
+
+
+def test_a_loaded_window_without_cuts_is_named_and_its_rows_are_not_to_be_deleted() -> None:
+    """The cuts were lost or rolled back, the receipts were not."""
+    verdict = no_gaps.check(sound(windows={k: r for k, r in RANGES.items() if k != D}))
+    assert found(verdict.findings) == [("receipt contradicts cuts", D, None, ())]
+    assert "rebuild-ledger" in verdict.findings[0].remedy
+    touched_too = sound(windows={k: r for k, r in RANGES.items() if k != D}, touched=touched((D, rows_of(D))))
+    assert gaps(touched_too) == found(verdict.findings)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        pytest.param(OffsetRange(5, 17), ((15, 17),), id="above"),
+        pytest.param(OffsetRange(3, 15), ((3, 5),), id="below"),
+        pytest.param(OffsetRange(0, 30), ((0, 5), (15, 30)), id="both"),
+    ],
+)
+def test_a_load_that_put_rows_outside_its_window_is_named(
+    bounds: OffsetRange, expected: tuple[tuple[int, int], ...]
+) -> None:
+    wrong = replace(recorded(A), bounds={**recorded(A).bounds, 0: bounds})
+    assert gaps(sound(recorded={**sound().recorded, A: wrong})) == [("rows outside the window", A, 0, expected)]
+
+
+def test_a_load_of_more_rows_than_offsets_is_named() -> None:
+    wrong = replace(recorded(A), rows={0: 11, 1: 4})
+    assert gaps(sound(recorded={**sound().recorded, A: wrong})) == [("rows outside the window", A, 0, ())]
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        pytest.param([5, 6, 8, 9, 10, 11, 12, 13], ((7, 8), (14, 15)), id="some rows"),
+        pytest.param([], ((5, 15),), id="all rows"),
+        pytest.param([5, 5, 6, 6, 7, 8, 9, 10, 11, 12, 13], ((14, 15),), id="hidden by duplicates"),
+    ],
+)
+def test_rows_that_went_since_the_load_are_named(left: list[int], expected: tuple[tuple[int, int], ...]) -> None:
+    assert gaps(sound(touched=touched((A, rows_of(A, p0=left))))) == [("rows missing", A, 0, expected)]
+
+
+def test_a_whole_window_that_went_is_named_in_every_partition() -> None:
+    assert gaps(sound(touched=touched((D, {})))) == [
+        ("rows missing", D, 0, ((25, 30),)), ("rows missing", D, 1, ((4, 10),)), ("rows missing", D, 2, ((0, 3),))
+    ]  # fmt: skip
+
+
+def test_rows_that_went_between_holes_are_counted_and_not_guessed() -> None:
+    verdict = no_gaps.check(sound(touched=touched((B, rows_of(B, p0=[15, 16, 18])))))
+    assert found(verdict.findings) == [("rows missing", B, 0, ())]
+    assert "3 of 8 loaded rows are left" in verdict.findings[0].detail
+
+
+def test_rows_that_came_since_the_load_from_elsewhere_are_named() -> None:
+    facts = sound(touched=touched((A, rows_of(A, p0=[*range(5, 15), 15, 99], p2=[0, 1], p7=[3]))))
+    assert gaps(facts) == [
+        ("rows outside the window", A, 0, ((15, 16), (99, 100))),
+        ("rows outside the window", A, 2, ((0, 2),)),
+        ("rows outside the window", A, 7, ((3, 4),)),
+    ]
+
+
+def test_rows_of_a_window_that_was_never_sealed_are_named() -> None:
+    facts = sound(
+        files={**sound().files, UNKNOWN: sound().files[A]}, touched=touched((UNKNOWN, {0: [1, 2, 2], 3: [9]}))
+    )
+    assert gaps(facts) == [("unknown window", UNKNOWN, 0, ((1, 3),)), ("unknown window", UNKNOWN, 3, ((9, 10),))]
+
+
+def test_a_window_whose_files_cannot_be_read_is_named() -> None:
+    assert gaps(sound(unreadable={A: "No such file"})) == [("files lost", A, None, ())]
+
+
+def test_each_finding_names_topic_window_offsets_and_what_to_do() -> None:
+    for facts in (without(B), sound(touched=touched((A, {}))), sound(unreadable={A: "gone"})):
+        for finding in no_gaps.check(facts).findings:
+            assert finding.topic == "t"
+            assert finding.window in finding.sentence()
+            assert len(finding.remedy) > 20
+
+
+# --- facts of real tables -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def windows(tmp_path: Path) -> list[SealedWindow]:
+    """Three loaded windows, the second with a hole, and two that wait for their load."""
+    ends = [{0: 0, 1: 0}, {0: 10, 1: 5}, {0: 20, 1: 5}, {0: 20, 1: 9}, {0: 25, 1: 9}, {0: 30, 1: 9}]
+    sealed = samples.recorded(tmp_path, "t", ends)
+    samples.loaded(tmp_path, sealed[0])
+    samples.loaded(tmp_path, sealed[1], {0: [o for o in range(10, 20) if o != 14]})
+    samples.loaded(tmp_path, sealed[2])
+    return sealed
+
+
+def collected(root: Path, orchestration: Orchestration | None = None) -> Facts:
+    return collect(root, "t", Ledger(root), orchestration)
+
+
+def test_facts_of_a_table_in_order_read_no_data(tmp_path: Path, windows: list[SealedWindow]) -> None:
+    facts = collected(tmp_path)
+    assert facts.touched == {}
+    assert list(facts.windows) == [w.key for w in windows]
+    assert facts.waiting == {windows[3].key, windows[4].key}
+    assert facts.unknown == ()
+    assert no_gaps.check(facts).passed
+
+
+def test_a_topic_without_any_load_has_facts(tmp_path: Path) -> None:
+    assert no_gaps.check(collected(tmp_path)).passed
+    samples.recorded(tmp_path, "t", [{0: 0}, {0: 5}])
+    assert no_gaps.check(collected(tmp_path)).passed
+
+
+def test_rows_deleted_by_hand_are_named(tmp_path: Path, windows: list[SealedWindow]) -> None:
+    table = DeltaTable(tmp_path / "raw" / "t")
+    table.delete(f"window = '{windows[0].key}' and kafka_partition = 0 and kafka_offset >= 3 and kafka_offset < 7")
+    table.delete(f"window = '{windows[1].key}' and kafka_offset = 15")
+    facts = collected(tmp_path)
+    assert set(facts.touched) == {windows[0].key, windows[1].key}
+    assert gaps(facts) == [("rows missing", windows[0].key, 0, ((3, 7),)), ("rows missing", windows[1].key, 0, ())]
+
+
+def test_rows_that_a_rogue_appended_are_named(tmp_path: Path, windows: list[SealedWindow]) -> None:
+    samples.append(tmp_path, "t", samples.rows(windows[0].key, {0: [12], 4: [0]}))
+    samples.append(tmp_path, "t", samples.rows("2025-01-01-00:00", {0: [1]}))
+    assert gaps(collected(tmp_path)) == [
+        ("rows outside the window", windows[0].key, 0, ((12, 13),)),
+        ("rows outside the window", windows[0].key, 4, ((0, 1),)),
+        ("unknown window", "2025-01-01-00:00", 0, ((1, 2),)),
+    ]
+
+
+def test_files_that_optimize_wrote_anew_are_read_and_no_alarm(tmp_path: Path, windows: list[SealedWindow]) -> None:
+    samples.append(tmp_path, "t", samples.rows(windows[0].key, {0: [3]}))
+    table = DeltaTable(tmp_path / "raw" / "t")
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    facts = collected(tmp_path)
+    assert set(facts.touched) == {windows[0].key}
+    assert no_gaps.check(facts).passed
+
+
+def test_a_table_without_rows_of_a_loaded_window_is_named(tmp_path: Path, windows: list[SealedWindow]) -> None:
+    DeltaTable(tmp_path / "raw" / "t").delete(f"window = '{windows[2].key}'")
+    assert gaps(collected(tmp_path)) == [("rows missing", windows[2].key, 1, ((5, 9),))]
+
+
+def test_a_window_that_was_passed_over_is_missing_unless_under_way_or_not_asked_for(
+    tmp_path: Path, windows: list[SealedWindow]
+) -> None:
+    samples.loaded(tmp_path, windows[4])
+    skipped = windows[3].key
+    assert gaps(collected(tmp_path)) == [("window not loaded", skipped, 0, ((20, 25),))]
+    assert gaps(collected(tmp_path, Orchestration(in_flight=lambda keys: keys))) == []
+    unasked = Orchestration(asked=lambda keys: ())
+    assert gaps(collected(tmp_path, unasked)) == [("window not asked for", skipped, 0, ((20, 25),))]
+
+
+def test_rows_of_a_window_that_is_being_loaded_are_left_alone(tmp_path: Path, windows: list[SealedWindow]) -> None:
+    samples.overwrite(tmp_path, windows[3])
+    samples.overwrite(tmp_path, windows[0], {0: [1]}, load_id="again")
+    busy = {windows[0].key, windows[3].key}
+    facts = collected(tmp_path, Orchestration(in_flight=lambda keys: [k for k in keys if k in busy]))
+    assert facts.touched == {}
+    assert no_gaps.check(facts).passed
+
+
+def test_rows_without_a_receipt_are_read_and_are_no_gap(tmp_path: Path, windows: list[SealedWindow]) -> None:
+    """A run ended between its commit and its receipt."""
+    samples.overwrite(tmp_path, windows[4])
+    facts = collected(tmp_path)
+    assert set(facts.touched) == {windows[4].key}
+    assert facts.waiting == {windows[3].key}
+    assert no_gaps.check(facts).passed
+
+
+def test_a_window_sealed_and_loaded_while_facts_are_gathered_is_no_alarm(
+    tmp_path: Path, windows: list[SealedWindow]
+) -> None:
+    """The cuts are looked at first, and the sensor of the same minute records a window without offsets."""
+
+    def meanwhile(keys: object) -> tuple[str, ...]:
+        ledger = Ledger(tmp_path)
+        if len(ledger.windows("t")) == len(windows):
+            assert ledger.record_cuts([samples.cut("t", samples.edge(6), {0: 30, 1: 9})], samples.edge(5))
+            ledger.record_receipts([samples.receipt(ledger.windows("t")[-1], {}, version=None, kind="empty")])
+        return ()
+
+    for window in windows[3:]:
+        samples.loaded(tmp_path, window)
+    facts = collected(tmp_path, Orchestration(in_flight=meanwhile))
+    assert len(facts.windows) == len(facts.recorded) == len(windows) + 1
+    assert gaps(facts) == []
+
+
+def test_cuts_that_were_lost_are_named_though_every_receipt_is_there(
+    tmp_path: Path, windows: list[SealedWindow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_rows, end = Ledger.cut_rows, windows[1].window.end
+    monkeypatch.setattr(Ledger, "windows", lambda *_, **__: windows[:2])
+    monkeypatch.setattr(Ledger, "cut_rows", lambda *a: (r := cut_rows(*a)).filter(pc.less_equal(r["edge"], end)))
+    assert gaps(collected(tmp_path)) == [("receipt contradicts cuts", windows[2].key, None, ())]
+
+
+def test_a_data_file_that_was_removed_is_named_where_the_log_was_changed(
+    tmp_path: Path, windows: list[SealedWindow]
+) -> None:
+    samples.append(tmp_path, "t", samples.rows(windows[0].key, {0: [3]}))
+    for file in (tmp_path / "raw" / "t").glob("window=*00%3A00/*.parquet"):
+        file.unlink()
+    assert gaps(collected(tmp_path)) == [("files lost", windows[0].key, None, ())]

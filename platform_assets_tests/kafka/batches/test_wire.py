@@ -1,0 +1,381 @@
+"""How evidence is asked for: what brokers answer, fail to answer, and answer wrongly. The brokers here are scripted."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import socketserver
+import struct
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
+from kafka.protocol.consumer.offsets import ListOffsetsRequest, ListOffsetsResponse
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from platform_assets.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    ConfigurationError,
+    DamagedBatchError,
+    TruncationError,
+    UnstableEndError,
+)
+from platform_assets.kafka.batches.fetching import fetched_partition, topic_id_text, topic_uuid
+from platform_assets.kafka.batches.wire import Security, addresses
+from platform_assets.kafka.evidence.account import Evidence, account
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.model.offsets import OffsetRange, TopicRanges
+
+TOPIC_ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
+NOT_LEADER, FENCED, TOPIC_AUTHORIZATION, UNKNOWN_TOPIC_ID, CORRUPT, SERVER_ERROR = 6, 74, 29, 100, 2, -1
+
+
+def batch(base: int, count: int) -> bytes:
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
+    for delta in range(count):
+        builder.append(delta, timestamp=0, key=None, value=b"value", headers=[])
+    return struct.pack(">q", base) + bytes(builder.build())[8:]
+
+
+@dataclass
+class Script:
+    """What a scripted broker holds and answers. `errors` are given to fetches first, one each."""
+
+    batches: list[tuple[int, int, bytes]] = field(
+        default_factory=lambda: [(n, n + 9, batch(n, 10)) for n in (0, 10, 20)]
+    )
+    stable: int = 30
+    listed_stable: int = 30
+    high: int = 30
+    log_start: int = 0
+    errors: list[int] = field(default_factory=list)
+    fetch_versions: tuple[int, int] = (4, 18)
+    leader: tuple[str, int] | None = None
+    silent: bool = False
+    fetched: list[tuple[int, int]] = field(default_factory=list)
+    """`(offset, leader epoch)` of each fetch that came."""
+    epoch: int = 5
+
+
+class ScriptedBroker(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.failures: list[BaseException | None] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.address: tuple[str, int] = ("127.0.0.1", self.socket.getsockname()[1])
+
+    def handle_error(self, *_: Any) -> None:
+        if not isinstance(error := sys.exc_info()[1], OSError):  # clients leave when they like
+            self.failures.append(error)
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server: ScriptedBroker
+
+    def handle(self) -> None:
+        script = self.server.script
+        while head := self.rfile.read(4):
+            data = self.rfile.read(struct.unpack(">i", head)[0])
+            key, version, correlation = struct.unpack_from(">hhi", data)
+            name: Any = {1: FetchRequest, 2: ListOffsetsRequest, 3: MetadataRequest, 18: ApiVersionsRequest}[key]
+            request = name.decode(data, version=version, header=True)
+            if script.silent and key == 1:
+                continue
+            answer = getattr(self, f"_{key}")(script, request)
+            answer.API_VERSION = version
+            body = answer.encode(version=version)
+            tags = b"" if key == 18 else b"\x00"
+            self.wfile.write(struct.pack(">ii", 4 + len(tags) + len(body), correlation) + tags + body)
+
+    def _18(self, script: Script, _: Any) -> Any:
+        ranges = {1: script.fetch_versions, 2: (1, 10), 3: (0, 13), 18: (0, 4)}
+        keys = [ApiVersionsResponse.ApiVersion(api_key=k, min_version=a, max_version=b) for k, (a, b) in ranges.items()]
+        return ApiVersionsResponse(error_code=0, api_keys=keys, throttle_time_ms=0)
+
+    def _3(self, script: Script, request: Any) -> Any:
+        of_topic = MetadataResponse.MetadataResponseTopic
+        host, port = script.leader or self.server.address
+        partition = of_topic.MetadataResponsePartition(
+            error_code=0, partition_index=0, leader_id=7, leader_epoch=script.epoch, replica_nodes=[7], isr_nodes=[7],
+            offline_replicas=[],
+        )  # fmt: skip
+        topic = of_topic(
+            error_code=0, name=request.topics[0].name, topic_id=TOPIC_ID, is_internal=False, partitions=[partition]
+        )
+        node = MetadataResponse.MetadataResponseBroker(node_id=7, host=host, port=port, rack=None)
+        return MetadataResponse(throttle_time_ms=0, brokers=[node], cluster_id="c", controller_id=7, topics=[topic])
+
+    def _2(self, script: Script, request: Any) -> Any:
+        of_topic = ListOffsetsResponse.ListOffsetsTopicResponse
+        asked = request.topics[0].partitions[0]
+        latest = script.listed_stable if request.isolation_level == 1 else script.high
+        offset = script.log_start if asked.timestamp == -2 else latest
+        found = of_topic.ListOffsetsPartitionResponse(
+            partition_index=0, error_code=0, timestamp=-1, offset=offset, leader_epoch=script.epoch
+        )
+        return ListOffsetsResponse(
+            throttle_time_ms=0, topics=[of_topic(name=request.topics[0].name, partitions=[found])]
+        )
+
+    def _1(self, script: Script, request: Any) -> Any:
+        asked = request.topics[0].partitions[0]
+        assert request.topics[0].topic_id == TOPIC_ID
+        assert request.isolation_level == 1
+        script.fetched.append((asked.fetch_offset, asked.current_leader_epoch))
+        error = script.errors.pop(0) if script.errors else 0
+        records = next((b for _, last, b in script.batches if last >= asked.fetch_offset), b"")
+        return fetch_response(error, script.stable, script.log_start, b"" if error else records, [])
+
+
+def fetch_response(error: int, stable: int, log_start: int, records: bytes, aborted: list[tuple[int, int]]) -> Any:
+    of_topic = FetchResponse.FetchableTopicResponse
+    data = of_topic.PartitionData(
+        partition_index=0,
+        error_code=error,
+        high_watermark=stable,
+        last_stable_offset=stable,
+        log_start_offset=log_start,
+        aborted_transactions=[
+            of_topic.PartitionData.AbortedTransaction(producer_id=p, first_offset=f) for p, f in aborted
+        ],
+        preferred_read_replica=-1,
+        records=records,
+    )
+    topics = [of_topic(topic_id=TOPIC_ID, partitions=[data])]
+    return FetchResponse(throttle_time_ms=0, error_code=0, session_id=0, responses=topics)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[Script], ScriptedBroker]]:
+    brokers: list[ScriptedBroker] = []
+    with contextlib.ExitStack() as stack:
+
+        def started(script: Script) -> ScriptedBroker:
+            broker = stack.enter_context(ScriptedBroker(script))
+            brokers.append(broker)
+            thread = threading.Thread(target=broker.serve_forever, args=(0.01,), daemon=True)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(broker.shutdown)
+            return broker
+
+        yield started
+    assert not [failure for broker in brokers for failure in broker.failures]
+
+
+def asked(broker: ScriptedBroker, end: int = 30, **options: Any) -> Evidence:
+    settings = ClientSettings("{}:{}".format(*broker.address))
+    settled = {"compacted": False, "deadline": time.monotonic() + 20, "patience": 1.0, **options}
+    return account(settings, "t", topic_id_text(TOPIC_ID), TopicRanges({0: OffsetRange(0, end)}), **settled)
+
+
+Start = Callable[[Script], ScriptedBroker]
+
+
+def test_scripted_broker_is_read(start: Start) -> None:
+    script = Script()
+    evidence = asked(start(script), 25)
+    assert evidence.explained
+    assert evidence.records == 25
+    assert [offset for offset, _ in script.fetched] == [0, 10, 20]
+
+
+@pytest.mark.parametrize("code", [NOT_LEADER, FENCED, SERVER_ERROR, UNKNOWN_TOPIC_ID])
+def test_passing_error_is_tried_again(start: Start, code: int) -> None:
+    script = Script(errors=[0, code, code])
+    assert asked(start(script), patience=5.0).records == 30
+    assert not script.errors
+
+
+@pytest.mark.parametrize("code", [NOT_LEADER, UNKNOWN_TOPIC_ID])
+def test_lasting_error_is_given_up_in_time(start: Start, code: int) -> None:
+    begun = time.monotonic()
+    with pytest.raises(BrokerUnreachableError, match="reading topic 't' partition 0"):
+        asked(start(Script(errors=[code] * 1000)))
+    assert time.monotonic() - begun < 5
+
+
+def test_new_leader_is_found(start: Start) -> None:
+    moved, old = start(Script(epoch=6)), Script(errors=[0, NOT_LEADER])
+    first = start(old)
+    watch = threading.Thread(target=lambda: _when(lambda: not old.errors, lambda: _lead(old, moved)))
+    watch.start()
+    assert asked(first, patience=10.0).records == 30
+    watch.join()
+    assert moved.script.fetched[0] == (10, 6)
+
+
+def _when(condition: Callable[[], bool], then: Callable[[], None]) -> None:
+    while not condition():
+        time.sleep(0.001)
+    then()
+
+
+def _lead(old: Script, new: ScriptedBroker) -> None:
+    old.leader, old.epoch = new.address, 6
+    old.errors = [NOT_LEADER] * 1000
+
+
+def test_refusal_is_final(start: Start) -> None:
+    with pytest.raises(BrokerRefusedError, match="TopicAuthorizationFailedError"):
+        asked(start(Script(errors=[TOPIC_AUTHORIZATION])))
+
+
+def test_broker_that_cannot_fetch_by_topic_id_is_refused(start: Start) -> None:
+    with pytest.raises(BrokerRefusedError, match=r"Kafka 3\.1 or later"):
+        asked(start(Script(fetch_versions=(4, 12))))
+
+
+def test_damage_on_the_way_names_topic_partition_and_offset(start: Start) -> None:
+    script = Script()
+    damaged = bytearray(script.batches[1][2])
+    damaged[-2] ^= 4
+    script.batches[1] = (10, 19, bytes(damaged))
+    told: list[Evidence] = []
+    with pytest.raises(DamagedBatchError) as damage:
+        asked(start(script), progress=told.append)
+    assert (damage.value.topic, damage.value.partition, damage.value.offset) == ("t", 0, 10)
+    assert told[-1].done == 10
+
+
+def test_damage_that_the_broker_finds_itself(start: Start) -> None:
+    with pytest.raises(DamagedBatchError, match="the broker itself"):
+        asked(start(Script(errors=[0, CORRUPT])))
+
+
+def test_batch_that_the_broker_cuts_off_is_damage(start: Start) -> None:
+    script = Script()
+    script.batches[1] = (10, 19, script.batches[1][2][:-1])
+    with pytest.raises(DamagedBatchError, match="only the beginning"):
+        asked(start(script))
+
+
+def test_nothing_before_a_stable_end_is_unexplained(start: Start) -> None:
+    script = Script(batches=[(0, 9, batch(0, 10))])
+    found = asked(start(script)).by_partition[0]
+    assert found.unexplained.listed == (OffsetRange(10, 30),)
+    assert len(script.fetched) > 3
+
+
+def test_last_stable_offset_that_goes_back_is_named(start: Start) -> None:
+    with pytest.raises(UnstableEndError, match="up to offset 20 only"):
+        asked(start(Script(stable=20)))
+
+
+def test_end_past_the_listed_last_stable_offset_is_refused_before_anything_is_read(start: Start) -> None:
+    script = Script(listed_stable=20)
+    with pytest.raises(UnstableEndError, match="up to offset 20 only"):
+        asked(start(script))
+    shorter = Script(listed_stable=20, high=25)
+    with pytest.raises(TruncationError, match="ends at offset 25"):
+        asked(start(shorter))
+    assert not script.fetched + shorter.fetched
+
+
+def test_silent_broker_is_given_up_in_time(start: Start) -> None:
+    begun = time.monotonic()
+    with pytest.raises(BrokerUnreachableError, match="did not answer"):
+        asked(start(Script(silent=True)))
+    assert time.monotonic() - begun < 5
+
+
+def test_deadline_ends_the_wait_for_a_silent_broker(start: Start) -> None:
+    begun = time.monotonic()
+    evidence = asked(start(Script(silent=True)), patience=30.0, deadline=begun + 0.5)
+    assert time.monotonic() - begun < 3
+    assert (evidence.done, evidence.complete) == (0, False)
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x46" * 4, b""])
+def test_what_is_no_kafka_broker_is_given_up_in_time(answer: bytes) -> None:
+    class Stranger(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(100)
+            self.wfile.write(answer)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Stranger) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        settings = ClientSettings(f"127.0.0.1:{server.socket.getsockname()[1]}")
+        ranges = TopicRanges({0: OffsetRange(0, 1)})
+        begun = time.monotonic()
+        with pytest.raises(BrokerUnreachableError):
+            account(
+                settings, "t", topic_id_text(TOPIC_ID), ranges,
+                compacted=False, deadline=begun + 20, patience=0.5,
+            )  # fmt: skip
+        assert time.monotonic() - begun < 5
+        server.shutdown()
+        thread.join()
+
+
+def test_second_bootstrap_server_serves_where_the_first_is_down(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        closed = free.getsockname()[1]
+    broker = start(Script())
+    settings = ClientSettings(f"127.0.0.1:{closed}, 127.0.0.1:{broker.address[1]}")
+    ranges = TopicRanges({0: OffsetRange(0, 30)})
+    found = account(
+        settings, "t", topic_id_text(TOPIC_ID), ranges, compacted=False, deadline=time.monotonic() + 20, patience=2.0
+    )
+    assert found.records == 30
+
+
+# --- bytes and settings -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("records", [b"", b"x" * 100, b"y" * 20_000])
+@pytest.mark.parametrize("aborted", [[], [(4711, 12), (5, 1 << 40)]])
+def test_fetch_answer_reads_as_kafka_python_writes_it(records: bytes, aborted: list[tuple[int, int]]) -> None:
+    response = fetch_response(6, 77, 11, records, aborted)
+    frame = memoryview(b"\x00" + response.encode(version=13))
+    found = fetched_partition(frame, TOPIC_ID, 0)
+    assert (found.error, found.high_watermark, found.last_stable, found.log_start) == (6, 77, 77, 11)
+    assert list(found.aborted) == aborted
+    assert bytes(found.records) == records
+
+
+def test_fetch_answer_that_is_cut_off_or_about_another_partition_is_refused() -> None:
+    frame = memoryview(b"\x00" + fetch_response(0, 77, 11, b"x" * 100, []).encode(version=13))
+    for length in range(len(frame) - 3):
+        with pytest.raises((ValueError, IndexError, struct.error)):
+            fetched_partition(frame[:length], TOPIC_ID, 0)
+    with pytest.raises(ValueError, match="another partition"):
+        fetched_partition(frame, TOPIC_ID, 1)
+    with pytest.raises(ValueError, match="another topic"):
+        fetched_partition(frame, uuid.UUID(int=1), 0)
+
+
+def test_topic_id_reads_as_kafka_prints_it() -> None:
+    assert topic_uuid(topic_id_text(TOPIC_ID)) == TOPIC_ID
+    for wrong in ("", "abc", "§" * 22, "x" * 40):
+        with pytest.raises(ConfigurationError):
+            topic_uuid(wrong)
+
+
+def test_addresses() -> None:
+    assert addresses("a:1, b ,[::1]:3,[fe80::1]") == [("a", 1), ("b", 9092), ("::1", 3), ("fe80::1", 9092)]
+    for wrong in ("", ",", "a:x", "a:70000", ":1", "a:"):
+        with pytest.raises(ConfigurationError):
+            addresses(wrong)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"ssl.ca.location": "/secret/nowhere.pem"}, {"ssl.certificate.location": "/secret/nowhere.pem"}],
+)
+def test_unusable_tls_files_are_named_by_their_setting_alone(options: Mapping[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="KAFKA_SSL") as refusal:
+        Security(ClientSettings("a:1", {"security.protocol": "SSL", **options}))
+    assert "secret" not in str(refusal.value)

@@ -1,0 +1,594 @@
+"""Evidence from a real broker, against what the producers' side knows of every offset."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import tracemalloc
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic, OffsetSpec
+
+from platform_assets.errors import (
+    BrokerUnreachableError,
+    ConfigurationError,
+    TopicMissingError,
+    TopicRecreatedError,
+    TruncationError,
+    UnstableEndError,
+)
+from platform_assets.kafka.batches import fetching, record_batches
+from platform_assets.kafka.batches.reading import Buffers, PartitionReading
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.evidence.account import Evidence, account
+from platform_assets.kafka.evidence.tally import KINDS, OffsetAccount, Tally
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.model.offsets import Digest, OffsetRange, TopicRanges, dense_digest, offsets_digest, ranges_of
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker, TopicMaker
+
+pytestmark = pytest.mark.broker
+
+Kinds = dict[str, list[tuple[int, int]]]
+Truth = dict[int, dict[int, str]]
+
+
+@dataclass
+class History:
+    """A topic and what its producers know to have become of each offset: `truth[partition][offset]` is a kind."""
+
+    broker: Broker
+    topic: str
+    truth: Truth = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.settings = ClientSettings(self.broker.bootstrap)
+        self.topic_id = Cluster.connect(self.settings).topic(self.topic).topic_id
+        self.producers: list[Producer] = []
+
+    def producer(self, *, transactional: bool = True, options: Mapping[str, str | int] | None = None) -> Producer:
+        settings = {"bootstrap.servers": self.broker.bootstrap, "linger.ms": 5, "log_level": 2, **(options or {})}
+        if transactional:
+            settings["transactional.id"] = uuid.uuid4().hex
+        producer = Producer(settings)
+        if transactional:
+            producer.init_transactions(30)
+        self.producers.append(producer)
+        return producer
+
+    def send(self, producer: Producer, count: int, kind: str = "records", partition: int = 0, size: int = 20) -> None:
+        """Produce `count` records and note where the broker put them."""
+
+        def note(error: KafkaError | None, message: Message) -> None:
+            assert error is None
+            self.truth.setdefault(partition, {})[message.offset()] = kind
+
+        for n in range(count):
+            producer.produce(self.topic, key=b"%d" % (n % 7), value=b"v" * size, partition=partition, on_delivery=note)
+            producer.poll(0)
+        assert producer.flush(30) == 0
+
+    def transaction(self, producer: Producer, counts: Mapping[int, int], *, commit: bool) -> None:
+        """One whole transaction with `counts[partition]` records."""
+        producer.begin_transaction()
+        for partition, count in counts.items():
+            self.send(producer, count, "records" if commit else "aborted_records", partition)
+        self.finish(producer, tuple(counts), commit=commit)
+
+    def finish(self, producer: Producer, partitions: tuple[int, ...], *, commit: bool) -> None:
+        """End the transaction and wait for its markers, whose offsets no producer is told."""
+        before = {p: self.end(p) for p in partitions}
+        producer.commit_transaction(30) if commit else producer.abort_transaction(30)
+        for partition in partitions:
+            deadline = time.monotonic() + 20
+            while self.end(partition) == before[partition] and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert self.end(partition) == before[partition] + 1
+            self.truth[partition][before[partition]] = "commit_markers" if commit else "abort_markers"
+
+    def end(self, partition: int = 0, *, committed: bool = False) -> int:
+        asked = {TopicPartition(self.topic, partition): OffsetSpec.latest()}
+        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        (future,) = self.broker.admin.list_offsets(asked, isolation_level=isolation).values()
+        return int(future.result(30).offset)
+
+    def delete_below(self, offset: int, partition: int = 0) -> None:
+        (future,) = self.broker.admin.delete_records([TopicPartition(self.topic, partition, offset)]).values()
+        assert future.result(30).low_watermark == offset
+        for gone in range(offset):
+            self.truth[partition][gone] = "below_log_start"
+
+    def account(self, *ranges: tuple[int, int], **options: Any) -> Evidence:
+        wanted = TopicRanges({p: OffsetRange(*r) for p, r in enumerate(ranges)})
+        settings = {"compacted": False, "deadline": time.monotonic() + 60, **options}
+        return account(self.settings, self.topic, self.topic_id, wanted, **settings)
+
+    def check(self, *ranges: tuple[int, int], **options: Any) -> Evidence:
+        """Account for `ranges`, one a partition, and compare each offset's kind with what is known."""
+        evidence = self.account(*ranges, **options)
+        assert evidence.complete
+        for partition, (start, end) in enumerate(ranges):
+            kinds = {o: self.truth.get(partition, {})[o] for o in range(start, end)}
+            found = evidence.by_partition[partition]
+            assert by_kind(found) == ranged(kinds)
+            records = np.array([o for o, kind in kinds.items() if kind == "records"], dtype=np.int64)
+            assert found.digest == offsets_digest(partition, records)
+        return evidence
+
+
+def by_kind(found: OffsetAccount) -> Kinds:
+    return {kind: [(r.start, r.end) for r in found.of(kind).listed] for kind in KINDS if found.of(kind).offsets}
+
+
+def ranged(kinds: Mapping[int, str]) -> Kinds:
+    found = {kind: ranges_of(o for o, k in kinds.items() if k == kind) for kind in KINDS}
+    return {kind: [(r.start, r.end) for r in ranges] for kind, ranges in found.items() if ranges}
+
+
+@pytest.fixture
+def history(broker: Broker, topic: TopicMaker) -> History:
+    """A topic of two partitions, whatever is done to it told by the test itself."""
+    return History(broker, topic(partitions=2, stem="evidence"))
+
+
+@pytest.fixture(scope="module")
+def mixed(broker: Broker) -> History:
+    """Transactions of all sorts in one partition, to be read only."""
+    name = f"evidence-mixed-{uuid.uuid4().hex[:8]}"
+    broker.admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    h = History(broker, name)
+    one, two, plain = h.producer(), h.producer(), h.producer(transactional=False)
+    h.transaction(one, {0: 4}, commit=True)
+    h.send(plain, 3)
+    h.transaction(two, {0: 5}, commit=False)
+    h.transaction(one, {0: 1}, commit=False)
+    one.begin_transaction()  # with nothing in it
+    one.commit_transaction(30)
+    one.begin_transaction()
+    two.begin_transaction()
+    h.send(one, 2)
+    h.send(two, 3, "aborted_records")
+    h.send(plain, 2)
+    h.send(one, 1)
+    h.finish(two, (0,), commit=False)
+    h.send(plain, 1)
+    two.begin_transaction()
+    h.send(two, 2)
+    h.finish(one, (0,), commit=True)
+    h.finish(two, (0,), commit=True)
+    h.send(plain, 4)
+    h.transaction(one, {0: 2}, commit=False)
+    return h
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def test_whole_log_of_mixed_transactions(mixed: History) -> None:
+    evidence = mixed.check((0, mixed.end()))
+    assert evidence.explained
+    assert evidence.records + evidence.explained_holes == mixed.end()
+    assert evidence.holes == {"commit_markers": 3, "abort_markers": 4, "aborted_records": 11}
+
+
+def test_any_range_of_mixed_transactions(mixed: History, rng: random.Random) -> None:
+    """All four corner cases of SPARK-25005 are among them, and so are aborts begun before the range."""
+    for _ in range(60):
+        start, end = sorted((rng.randint(0, mixed.end()), rng.randint(0, mixed.end())))
+        mixed.check((start, end), fetch_bytes=rng.choice([1, 300, 1 << 20]))
+
+
+def test_what_a_read_committed_consumer_gets_is_what_the_records_are(mixed: History) -> None:
+    consumer = Consumer(
+        {"bootstrap.servers": mixed.broker.bootstrap, "group.id": "g", "isolation.level": "read_committed",
+         "enable.auto.commit": False, "enable.partition.eof": True}
+    )  # fmt: skip
+    consumer.assign([TopicPartition(mixed.topic, 0, 0)])
+    offsets: list[int] = []
+    while not (message := consumer.poll(30)).error():
+        offsets.append(message.offset())
+    consumer.close()
+    found = mixed.account((0, mixed.end()))
+    assert found.by_partition[0].records.listed == ranges_of(offsets)
+    assert found.digest == offsets_digest(0, np.array(offsets))
+
+
+def test_range_without_data_records(history: History) -> None:
+    one = history.producer()
+    history.transaction(one, {0: 2}, commit=False)
+    history.transaction(one, {0: 1}, commit=True)
+    history.check((0, 3))
+    history.check((4, 5))
+    history.check((2, 3))
+
+
+def test_first_offset_not_a_committed_record(history: History) -> None:
+    one = history.producer()
+    history.transaction(one, {0: 2}, commit=False)
+    history.transaction(one, {0: 2}, commit=True)
+    history.check((1, 5))
+    history.check((2, 5))
+
+
+def test_last_offset_not_a_committed_record(history: History) -> None:
+    one = history.producer()
+    history.transaction(one, {0: 3}, commit=True)
+    history.transaction(one, {0: 3}, commit=False)
+    history.check((0, 4))
+    history.check((0, 7))
+
+
+def test_gap_in_the_middle(history: History) -> None:
+    one = history.producer()
+    for commit in (True, False, True):
+        history.transaction(one, {0: 3}, commit=commit)
+    history.check((1, 10))
+
+
+def test_transaction_over_several_partitions(history: History) -> None:
+    one, two = history.producer(), history.producer()
+    history.transaction(one, {0: 3, 1: 5}, commit=True)
+    history.transaction(two, {0: 1, 1: 2}, commit=False)
+    history.transaction(two, {1: 2}, commit=True)
+    evidence = history.check((1, history.end(0)), (0, history.end(1)))
+    assert evidence.records == 2 + 7
+    assert evidence.digest == sum((a.digest for a in evidence.by_partition.values()), Digest(0, 0))
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_compressed_transactions(history: History, codec: str) -> None:
+    one = history.producer(options={"compression.type": codec})
+    history.transaction(one, {0: 50}, commit=True)
+    history.transaction(one, {0: 50}, commit=False)
+    history.transaction(one, {0: 50}, commit=True)
+    history.check((0, 153))
+    history.check((13, 140))
+
+
+def test_open_transaction_bounds_what_may_be_asked(history: History) -> None:
+    one, plain = history.producer(), history.producer(transactional=False)
+    history.send(plain, 3)
+    one.begin_transaction()
+    history.send(one, 2)
+    history.send(plain, 2)
+    history.check((0, 3), (0, 0))
+    with pytest.raises(UnstableEndError, match=r"stable up to offset 3 only; offsets \[3, 4\)"):
+        history.account((0, 4))
+    with pytest.raises(TruncationError, match="ends at offset 7, before offset 8"):
+        history.account((0, 8))
+    history.finish(one, (0,), commit=True)
+    history.check((0, 8))
+
+
+# --- retention and compaction -----------------------------------------------------------------------------------------
+
+
+def test_deleted_records_are_below_the_log_start(history: History) -> None:
+    plain = history.producer(transactional=False)
+    history.send(plain, 30)  # one batch or few, so that the log start lies inside one
+    history.delete_below(13)
+    evidence = history.check((0, 30))
+    assert evidence.by_partition[0].log_start == 13
+    history.check((5, 20))
+    history.check((2, 13))
+    history.check((2, 9))
+    history.check((13, 30))
+    history.delete_below(30)
+    history.check((7, 30))
+
+
+def test_records_deleted_while_they_are_read(history: History) -> None:
+    plain = history.producer(transactional=False)
+    for _ in range(20):
+        history.send(plain, 10)
+    brokers = fetching.Brokers(history.settings, history.topic, history.topic_id, patience=10, stopped=lambda: False)
+    tally = Tally(0, OffsetAccount.empty(OffsetRange(0, 200)), compacted=False)
+    reader = PartitionReading(brokers, tally, Buffers(1))
+    reader.step()
+    position = tally.position
+    assert 0 < position < 100
+    reader.abandon()
+    history.delete_below(150)
+    while not tally.done:
+        reader.step()
+    brokers.close()
+    assert by_kind(tally.account()) == {"records": [(0, position), (150, 200)], "below_log_start": [(position, 150)]}
+
+
+def test_dropped_segments_are_below_the_log_start(broker: Broker, topic: TopicMaker) -> None:
+    config = {"segment.bytes": str(1 << 20), "retention.bytes": str(1 << 20)}
+    h = History(broker, topic(config=config, stem="evidence"))
+    h.send(h.producer(transactional=False), 40, size=100_000)
+    cluster = Cluster.connect(h.settings)
+    deadline = time.monotonic() + 60
+    while not (start := cluster.log_starts(cluster.topic(h.topic))[0].offset):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    found = h.account((0, 40)).by_partition[0]
+    start = found.log_start
+    assert 0 < start < 40
+    assert by_kind(found) == {"records": [(start, 40)], "below_log_start": [(0, start)]}
+
+
+@pytest.fixture(scope="module")
+def compacted(broker: Broker) -> dict[str, tuple[History, list[int]]]:
+    """For each compression a compacted topic, and the offsets that a consumer still gets from it."""
+    config = {
+        "cleanup.policy": "compact", "segment.ms": "300", "min.cleanable.dirty.ratio": "0.001",
+        "delete.retention.ms": "60000", "min.compaction.lag.ms": "0", "max.compaction.lag.ms": "500",
+    }  # fmt: skip
+    histories = {}
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        name = f"evidence-compacted-{codec}-{uuid.uuid4().hex[:8]}"
+        broker.admin.create_topics([NewTopic(name, 2, 1, config=config)])[name].result(30)
+        h = histories[codec] = History(broker, name)
+        plain = h.producer(transactional=False, options={"compression.type": codec})
+        one = h.producer(options={"compression.type": codec})
+        h.send(plain, 200)
+        h.transaction(one, {0: 30}, commit=False)
+        h.send(plain, 30)
+        h.transaction(one, {0: 3}, commit=True)
+    time.sleep(0.5)
+    for h in histories.values():  # a newer segment, since the active one is never compacted
+        h.send(h.producers[0], 3)
+    deadline, left = time.monotonic() + 90, {codec: [0] for codec in histories}
+    while True:
+        before, left = left, {codec: _consumed(h) for codec, h in histories.items()}
+        # 7 keys, 3 records in a transaction, 3 in the active segment: settled once nothing more goes.
+        if left == before and all(len(offsets) <= 20 for offsets in left.values()):
+            return {codec: (h, left[codec]) for codec, h in histories.items()}
+        assert time.monotonic() < deadline, f"not compacted: {left}"
+        time.sleep(2)
+
+
+def _consumed(h: History) -> list[int]:
+    consumer = Consumer(
+        {"bootstrap.servers": h.broker.bootstrap, "group.id": "g", "isolation.level": "read_committed",
+         "enable.auto.commit": False, "enable.partition.eof": True}
+    )  # fmt: skip
+    consumer.assign([TopicPartition(h.topic, 0, 0)])
+    offsets: list[int] = []
+    while not (message := consumer.poll(30)).error():
+        offsets.append(message.offset())
+    consumer.close()
+    return offsets
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_compacted_topic(
+    compacted: Mapping[str, tuple[History, list[int]]], codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h, left = compacted[codec]
+    end = h.end(committed=True)
+    unpack, codecs = record_batches.unpacked, set()
+
+    def noting(codec: int, *rest: Any) -> Any:
+        codecs.add(codec)
+        return unpack(codec, *rest)
+
+    monkeypatch.setattr(record_batches, "unpacked", noting)
+    evidence = h.account((0, end), compacted=True)
+    assert ["none", "gzip", "snappy", "lz4", "zstd"].index(codec) in codecs
+    found = evidence.by_partition[0]
+    assert evidence.explained
+    assert [o for r in found.records.listed for o in range(r.start, r.end)] == left
+    assert found.digest == offsets_digest(0, np.array(left))
+    assert found.compacted_away.offsets > 200
+    assert sum(found.holes.values()) + len(left) == end
+    # What was aborted or a marker may have been compacted away, but nothing may have turned into it.
+    for kind in ("aborted_records", "commit_markers", "abort_markers"):
+        assert all(h.truth[0][o] == kind for r in getattr(found, kind).listed for o in range(r.start, r.end))
+    assert "cleanup.policy allows compaction" in evidence.remarks[0]
+
+
+def test_any_range_of_a_compacted_topic(compacted: Mapping[str, tuple[History, list[int]]], rng: random.Random) -> None:
+    h, left = compacted["zstd"]
+    last = h.end(committed=True)
+    for _ in range(30):
+        start, end = sorted((rng.randint(0, last), rng.randint(0, last)))
+        found = h.account((start, end), compacted=True, fetch_bytes=rng.choice([1, 1 << 20])).by_partition[0]
+        assert [o for r in found.records.listed for o in range(r.start, r.end)] == [o for o in left if start <= o < end]
+
+
+def test_missing_records_of_a_topic_that_is_not_compacted_are_unexplained(
+    compacted: Mapping[str, tuple[History, list[int]]],
+) -> None:
+    h, _ = compacted["none"]
+    claimed = h.account((0, h.end(committed=True)), compacted=True)
+    blamed = h.account((0, h.end(committed=True)), compacted=False)
+    assert not blamed.explained
+    assert blamed.by_partition[0].unexplained == claimed.by_partition[0].compacted_away
+    assert blamed.unexplained[0][0] == 0
+    assert blamed.records == claimed.records
+
+
+# --- the topic's id ---------------------------------------------------------------------------------------------------
+
+
+def test_wrong_topic_id_is_refused(history: History) -> None:
+    history.send(history.producer(transactional=False), 3)
+    right, wrong = history.topic_id, fetching.topic_id_text(uuid.uuid4())
+    history.topic_id = wrong
+    with pytest.raises(TopicRecreatedError) as refusal:
+        history.account((0, 3))
+    assert (refusal.value.recorded_id, refusal.value.found_id) == (wrong, right)
+
+
+def test_missing_topic_is_refused(history: History) -> None:
+    history.topic = "evidence-no-such-topic"
+    with pytest.raises(TopicMissingError):
+        history.account((0, 3))
+
+
+def test_missing_partition_is_refused(history: History) -> None:
+    with pytest.raises(ConfigurationError, match="partitions 0 to 1, but not 2"):
+        history.account((0, 1), (0, 1), (0, 1))
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_topic_re_created_or_deleted_while_it_is_read(history: History, again: bool) -> None:
+    plain = history.producer(transactional=False)
+    for _ in range(5):
+        history.send(plain, 10)
+    brokers = fetching.Brokers(history.settings, history.topic, history.topic_id, patience=10, stopped=lambda: False)
+    tally = Tally(0, OffsetAccount.empty(OffsetRange(0, 50)), compacted=False)
+    reader = PartitionReading(brokers, tally, Buffers(1))
+    reader.step()
+    reader.abandon()
+    admin = history.broker.admin
+    admin.delete_topics([history.topic])[history.topic].result(30)
+    if again:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                admin.create_topics([NewTopic(history.topic, 2, 1)])[history.topic].result(30)
+                break
+            except KafkaException:  # the old one is still being deleted
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        for _ in range(5):
+            history.send(plain, 10)
+    position = tally.position
+    with pytest.raises(TopicRecreatedError if again else TopicMissingError):
+        reader.step()
+    brokers.close()
+    assert tally.position == position < 50
+
+
+# --- cutting short, going on, failing ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def long(broker: Broker) -> History:
+    """Two partitions of a few thousand records in many batches, with transactions among them; to be read only."""
+    name = f"evidence-long-{uuid.uuid4().hex[:8]}"
+    broker.admin.create_topics([NewTopic(name, 2, 1)])[name].result(30)
+    h = History(broker, name)
+    plain, one = h.producer(transactional=False, options={"batch.num.messages": 20}), h.producer()
+    for partition in (0, 1):
+        h.send(plain, 3000, partition=partition)
+        h.transaction(one, {partition: 20}, commit=False)
+        h.send(plain, 1000, partition=partition)
+    return h
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Make each fetch take at least `seconds`."""
+    step = PartitionReading.step
+
+    def slow_step(self: PartitionReading) -> None:
+        time.sleep(seconds)
+        step(self)
+
+    monkeypatch.setattr(PartitionReading, "step", slow_step)
+
+
+def test_cut_short_and_resumed_gives_what_one_go_gives(long: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges = [(5, long.end(0)), (17, long.end(1) - 100)]
+    in_one_go = long.check(*ranges)
+    slow_down(monkeypatch, 0.02)
+    so_far: Evidence | None = None
+    parts, budget = 0, 0.3
+    while so_far is None or not so_far.complete:
+        resume = None if so_far is None else Evidence.from_json(so_far.to_json())
+        so_far = long.account(*ranges, fetch_bytes=2000, deadline=time.monotonic() + budget, resume=resume)
+        done = resume.done if resume else 0
+        assert so_far.done >= done
+        budget *= 2 if so_far.done == done else 1  # a busy machine
+        parts += 1
+        if not so_far.complete:
+            assert not so_far.explained
+            assert f"Cut short: {so_far.done} of {so_far.total}" in so_far.remarks[-1]
+    assert parts > 3
+    assert so_far == in_one_go
+
+
+def test_progress_is_told_and_ends_complete(long: History) -> None:
+    told: list[Evidence] = []
+    evidence = long.account((0, long.end(0)), (0, long.end(1)), progress=told.append, fetch_bytes=2000, readers=1)
+    assert told[-1] == evidence
+    assert [e.done for e in told] == sorted(e.done for e in told)
+
+
+def test_error_in_progress_ends_the_reading(long: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    class TooMuch(Exception):
+        pass
+
+    def refuse(_: Evidence) -> None:
+        raise TooMuch
+
+    slow_down(monkeypatch, 0.1)
+    begun = time.monotonic()
+    with pytest.raises(TooMuch):
+        long.account((0, long.end(0)), progress=refuse, fetch_bytes=500)
+    assert time.monotonic() - begun < 12  # of more than 20 that the whole would take
+    assert not [t for t in threading.enumerate() if t.name.startswith("evidence-")]
+
+
+def test_past_deadline_asks_nobody(long: History) -> None:
+    evidence = account(
+        ClientSettings("127.0.0.1:1"), long.topic, long.topic_id, TopicRanges({0: OffsetRange(0, 5)}),
+        compacted=False, deadline=time.monotonic() - 1,
+    )  # fmt: skip
+    assert (evidence.done, evidence.total, evidence.complete) == (0, 5, False)
+
+
+def test_evidence_of_another_range_cannot_be_resumed(long: History) -> None:
+    other = long.account((0, 10))
+    with pytest.raises(ConfigurationError, match="evidence to resume"):
+        long.account((0, 11), resume=other)
+    with pytest.raises(ConfigurationError, match="evidence to resume"):
+        long.account((0, 10), resume=other, compacted=True)
+
+
+@pytest.mark.alone
+def test_broker_gone_and_back_while_it_is_read(broker: Broker, long: History) -> None:
+    end = long.end(0)
+    brokers = fetching.Brokers(long.settings, long.topic, long.topic_id, patience=60, stopped=lambda: False)
+    tally = Tally(0, OffsetAccount.empty(OffsetRange(0, end)), compacted=False)
+    reader = PartitionReading(brokers, tally, Buffers(2000))
+    reader.step()
+    assert tally.position > 0
+    assert tally.position < end
+    starting = threading.Timer(1.0, broker.start)
+    broker.stop()
+    try:
+        begun = time.monotonic()
+        with pytest.raises(BrokerUnreachableError, match="looking up last stable offsets"):
+            long.account((0, 100), patience=1.0)
+        assert time.monotonic() - begun < 10
+        assert long.account((0, 100), deadline=time.monotonic() + 0.5).done == 0
+    finally:
+        starting.start()
+        starting_deadline = time.monotonic() + 60
+    while not tally.done:
+        assert time.monotonic() < starting_deadline
+        reader.step()
+    starting.join()
+    brokers.close()
+    assert by_kind(tally.account()) == ranged(long.truth[0])
+
+
+def test_memory_is_flat_over_a_long_range(broker: Broker, topic: TopicMaker) -> None:
+    h = History(broker, topic(stem="evidence"))
+    plain = h.producer(transactional=False)
+    for _ in range(8):
+        h.send(plain, 500, size=20_000)
+    end = h.end()
+    tracemalloc.start()
+    try:
+        evidence = h.account((0, end), fetch_bytes=1 << 20)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert evidence.records == end == 4000  # 80 MB of records
+    assert evidence.digest == dense_digest(evidence.ranges)
+    assert peak < 8 << 20

@@ -1,0 +1,688 @@
+"""The ledgers on real Delta tables: one cut an edge whatever races, and entries that nothing loses."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, WriterProperties
+
+from platform_assets.errors import LakeNotWritableError, LedgerConflictError, LedgerCorruptError
+from platform_assets.ledger import newest_cuts
+from platform_assets.ledger import store as ledger_module
+from platform_assets.ledger.entries import RecordedCut, SealedWindow
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.windows import Window
+from platform_assets_tests.support.samples import cut, edge, hourly, log_entries, receipt, sealed
+
+CHECKOUT = Path(__file__).parents[2]
+KEY = "2026-01-01-00:00"
+RACER = """
+import sys
+from pathlib import Path
+from platform_assets.ledger.store import Ledger
+from platform_assets_tests.support.samples import cut, edge
+root, topic, name, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+ledger = Ledger(root)
+print("ready", flush=True)
+for number in range(rounds):
+    assert sys.stdin.readline().strip() == str(number)
+    ledger.create()
+    after = edge(number - 1) if number else None
+    mine = cut(topic, edge(number), {0: 10 * number + name})
+    won = ledger.record_cuts([mine], after)
+    held = ledger.newest_cut(topic)
+    print("won" if won else "lost", held.edge == edge(number), held.cut.at(0), flush=True)
+"""
+CREATOR = """
+import sys
+from pathlib import Path
+from platform_assets.engines.spark import raw
+from platform_assets.ledger.store import Ledger
+root, topic, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[4])
+print("ready", flush=True)
+for number in range(rounds):
+    assert sys.stdin.readline().strip() == str(number)
+    Ledger(root / str(number)).create()
+    raw.create_table(root / str(number) / "raw" / topic, topic)
+    print("created", flush=True)
+"""
+
+
+def _as_another_process() -> None:
+    """Forget what this process knows of ledgers, as one that has just begun."""
+    newest_cuts.of.cache_clear()
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    made = Ledger(tmp_path)
+    made.create()
+    return made
+
+
+class Race:
+    """Processes that are let go together, round by round; one for each of `topics`."""
+
+    def __init__(self, root: Path, topics: Sequence[str], rounds: int, program: str = RACER) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+        self.rounds = rounds
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", program, str(root), topic, str(name), str(rounds)],
+                cwd=CHECKOUT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )
+            for name, topic in enumerate(topics)
+        ]  # fmt: skip
+
+    def __enter__(self) -> Race:
+        for process in self.processes:
+            assert self._line(process) == "ready"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+    def round(self, number: int) -> list[str]:
+        """What each process answers in this round."""
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.write(f"{number}\n")
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.flush()
+        return [self._line(process) for process in self.processes]
+
+    def _line(self, process: subprocess.Popen[str]) -> str:
+        assert process.stdout is not None
+        return process.stdout.readline().strip()
+
+
+# --- compare-and-set ------------------------------------------------------------------------------------------------
+
+
+def test_processes_that_record_the_same_edge_at_once_leave_one_cut_that_all_read(tmp_path: Path) -> None:
+    """From the creation of the tables on, past several foldings of small files."""
+    rounds = 60
+    with Race(tmp_path, ["t", "t", "t"], rounds) as race:
+        for number in range(rounds):
+            answers = race.round(number)
+            winners = [name for name, answer in enumerate(answers) if answer.startswith("won")]
+            assert len(winners) == 1, answers
+            assert {answer.split(" ", 1)[1] for answer in answers} == {f"True {10 * number + winners[0]}"}
+    cuts = Ledger(tmp_path).cuts("t")
+    assert [c.edge for c in cuts] == [edge(n) for n in range(rounds)]
+    rows = DeltaTable(tmp_path / "_ledger" / "cuts").to_pyarrow_table()
+    assert rows.num_rows == rounds
+
+
+def test_processes_that_create_the_tables_at_once_make_each_of_them_once(tmp_path: Path) -> None:
+    """A second creation on top of the first would refuse whoever wrote in between."""
+    rounds = 12
+    with Race(tmp_path, ["t", "t", "t"], rounds, CREATOR) as race:
+        for number in range(rounds):
+            assert race.round(number) == ["created"] * 3
+            for table in ("_ledger/cuts", "_ledger/commits", "raw/t"):
+                assert DeltaTable(tmp_path / str(number) / table).version() == 0
+
+
+def test_processes_that_record_different_topics_at_once_all_win(tmp_path: Path) -> None:
+    rounds = 15
+    with Race(tmp_path, ["a", "b", "c"], rounds) as race:
+        for number in range(rounds):
+            assert all(answer.startswith("won True") for answer in race.round(number))
+    for name, topic in enumerate("abc"):
+        assert [c.cut.at(0) for c in Ledger(tmp_path).cuts(topic)] == [10 * n + name for n in range(rounds)]
+
+
+def test_a_handle_that_went_stale_between_look_up_and_commit_is_refused(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rival commits after this process looked up the newest edge, and before it commits."""
+    write, rival = ledger_module.write_deltalake, Ledger(tmp_path)  # type: ignore[attr-defined]
+
+    def late(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(ledger_module, "write_deltalake", write)
+        _as_another_process()
+        assert rival.record_cuts([cut("t", edge(0), {0: 1})], None)
+        write(*arguments, **options)
+
+    monkeypatch.setattr(ledger_module, "write_deltalake", late)
+    assert not ledger.record_cuts([cut("t", edge(0), {0: 2})], None)
+    assert [c.cut.at(0) for c in ledger.cuts("t")] == [1]
+
+
+def test_a_stale_handle_is_refused_although_the_rival_went_further(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, rival = ledger_module.write_deltalake, Ledger(tmp_path)  # type: ignore[attr-defined]
+
+    def late(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(ledger_module, "write_deltalake", write)
+        _as_another_process()
+        assert rival.record_cuts(hourly("t", [{0: 1}]), None)
+        write(*arguments, **options)
+
+    monkeypatch.setattr(ledger_module, "write_deltalake", late)
+    assert not ledger.record_cuts(hourly("t", [{0: 2}, {0: 3}, {0: 4}]), None)
+    assert [c.cut.at(0) for c in ledger.cuts("t")] == [1]
+
+
+def test_another_topic_in_between_does_not_refuse_a_cut(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, other = ledger_module.write_deltalake, Ledger(tmp_path)  # type: ignore[attr-defined]
+
+    def late(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(ledger_module, "write_deltalake", write)
+        _as_another_process()
+        assert other.record_cuts([cut("u", edge(0), {0: 1})], None)
+        write(*arguments, **options)
+
+    monkeypatch.setattr(ledger_module, "write_deltalake", late)
+    assert ledger.record_cuts([cut("t", edge(0), {0: 2})], None)
+    assert [len(ledger.cuts(t)) for t in "tu"] == [1, 1]
+
+
+def test_a_refusal_without_a_rival_is_an_error_that_may_be_tried_again(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise ledger_module.CommitFailedError("too many retries")  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(ledger_module, "write_deltalake", refuse)
+    with pytest.raises(LedgerConflictError, match="'t'"):
+        ledger.record_cuts([cut("t", edge(0), {0: 1})], None)
+
+
+def test_threads_that_record_the_same_edge_at_once_leave_one_cut(ledger: Ledger, tmp_path: Path) -> None:
+    """The sensors of a code location tick in threads, and share one handle."""
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(20):
+            after = edge(number - 1) if number else None
+            cuts = [cut("t", edge(number), {0: 10 * number + name}) for name in range(4)]
+            won = list(pool.map(lambda c, a=after: Ledger(tmp_path).record_cuts([c], a), cuts))
+            assert won.count(True) == 1
+    assert [c.edge for c in ledger.cuts("t")] == [edge(n) for n in range(20)]
+
+
+def test_a_handle_is_for_one_caller_at_a_time(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.record_cuts([cut("t", edge(0), {0: 1})], None)
+    kept = newest_cuts.of(tmp_path / "_ledger" / "cuts")
+    order: list[str] = []
+
+    def second() -> None:
+        with kept.handle():
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with kept.handle():
+        thread.start()
+        thread.join(1)  # it would be through by then
+        order.append("first")
+    thread.join(30)
+    assert order == ["first", "second"]
+
+
+def test_the_log_is_read_whole_only_now_and_then(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Path] = []
+
+    def opening(path: Path) -> DeltaTable:
+        opened.append(path)
+        return DeltaTable(path)
+
+    ledger.newest_edges("tu")
+    monkeypatch.setattr(newest_cuts, "DeltaTable", opening)
+    for number in range(20):
+        for topic in "tu":
+            assert ledger.record_cuts([cut(topic, edge(number), {0: number})], edge(number - 1) if number else None)
+    assert 1 < len(opened) <= 4
+
+
+def test_a_handle_that_was_kept_sees_what_others_recorded_since(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.record_cuts([cut("t", edge(0), {0: 1})], None)
+    kept = newest_cuts.of(tmp_path / "_ledger" / "cuts")
+    _as_another_process()
+    for number in range(1, 60):  # past a folding of small files
+        assert Ledger(tmp_path).record_cuts([cut("t", edge(number), {0: number})], edge(number - 1))
+    with kept.handle() as handle:
+        assert handle.transaction_version("cuts/t") == edge(59).timestamp()
+        assert handle.version() == DeltaTable(tmp_path / "_ledger" / "cuts").version()
+
+
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_a_ledger_that_is_put_back_under_a_kept_handle_is_opened_anew(
+    ledger: Ledger, tmp_path: Path, made_anew: bool
+) -> None:
+    """Else the next cut would be committed behind a hole in the log, or be refused for ever."""
+    ledger.record_cuts([cut("t", edge(0), {0: 1})], None)
+    shutil.copytree(tmp_path / "_ledger", tmp_path / "backup")
+    ledger.record_cuts([cut("t", edge(1), {0: 2})], edge(0))
+    shutil.rmtree(tmp_path / "_ledger")
+    if made_anew:
+        ledger.create()
+    else:
+        shutil.copytree(tmp_path / "backup", tmp_path / "_ledger")
+    assert ledger.record_cuts([cut("t", edge(1), {0: 3})], None if made_anew else edge(0))
+    log = tmp_path / "_ledger" / "cuts" / "_delta_log"
+    assert sorted(int(p.stem) for p in log.glob("*.json")) == list(range(2 if made_anew else 3))
+    assert ledger.cuts("t")[-1].cut.at(0) == 3
+
+
+@pytest.mark.parametrize("after", [None, edge(0), edge(2)])
+def test_who_looked_before_another_recorded_is_told_so(ledger: Ledger, after: datetime | None) -> None:
+    ledger.record_cuts(hourly("t", [{0: 1}, {0: 2}]), None)
+    assert not ledger.record_cuts([cut("t", edge(3), {0: 9})], after)
+    assert ledger.newest_edges(["t", "u"]) == {"t": edge(1)}
+
+
+# --- what may follow what -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "follower",
+    [
+        pytest.param(cut("t", edge(1), {0: 9, 1: 9}), id="the same edge"),
+        pytest.param(cut("t", edge(0), {0: 9, 1: 9}), id="an earlier edge"),
+        pytest.param(cut("t", edge(2), {0: 4, 1: 7}), id="a partition shrank"),
+        pytest.param(cut("t", edge(2), {0: 9}), id="a partition is gone"),
+        pytest.param(cut("t", edge(2), {0: 9, 2: 9}), id="a partition is gone and another came"),
+        pytest.param(cut("t", edge(2), {0: 9, 1: 9}, topic_id="B" * 22), id="another topic id"),
+        pytest.param(cut("t", edge(2), {0: 9, 1: 9}, generation=0), id="an earlier generation"),
+        pytest.param(cut("u", edge(2), {0: 9, 1: 9}), id="another topic"),
+    ],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_cut_that_cannot_follow_is_refused_and_nothing_recorded(
+    ledger: Ledger, follower: RecordedCut, at_once: bool
+) -> None:
+    first = hourly("t", [{0: 1, 1: 0}, {0: 5, 1: 7}])
+    if at_once:
+        with pytest.raises(LedgerCorruptError, match="does not follow"):
+            ledger.record_cuts([*first, follower], None)
+        assert ledger.cuts("t") == []
+    elif follower.topic == "t":
+        assert ledger.record_cuts(first, None)
+        with pytest.raises(LedgerCorruptError, match="does not follow"):
+            ledger.record_cuts([follower], edge(1))
+        assert ledger.cuts("t") == first
+
+
+def test_a_new_generation_starts_anew_and_makes_no_window_with_the_old_one(ledger: Ledger) -> None:
+    old = hourly("t", [{0: 0, 1: 0}, {0: 50, 1: 5}])
+    new = [cut("t", edge(n), {0: n}, topic_id="B" * 22, generation=2) for n in (2, 3)]
+    ledger.record_cuts(old, None)
+    ledger.record_cuts(new, edge(1))
+    assert [(w.key, w.generation) for w in ledger.windows("t")] == [(KEY, 1), ("2026-01-01-02:00", 2)]
+    assert ledger.window("t", "2026-01-01-01:00") is None
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def test_cuts_come_back_as_they_were_recorded(ledger: Ledger) -> None:
+    cuts = hourly("t", [{0: 0, 1: 2**62}, {0: 3, 1: 2**62}, {0: 3, 1: 2**63 - 1, 2: 1}])
+    cuts[2] = replace(cuts[2], taken={0: "carried", 1: "last stable offset", 2: "log start"})
+    ledger.record_cuts(cuts, None)
+    assert ledger.cuts("t") == cuts
+    assert ledger.newest_cut("t") == cuts[2]
+    assert ledger.cuts("t", start=edge(1)) == cuts[1:]
+    assert ledger.cuts("t", end=edge(1)) == cuts[:2]
+    assert ledger.edges("t") == [KEY, "2026-01-01-01:00", "2026-01-01-02:00"]
+
+
+def test_windows_lie_between_neighbouring_cuts(ledger: Ledger) -> None:
+    ledger.record_cuts(hourly("t", [{0: 2}, {0: 3}, {0: 3, 1: 4}]), None)
+    first, second = ledger.windows("t")
+    assert (first.window, first.ranges.triples()) == (Window(edge(0), edge(1)), ((0, 2, 3),))
+    assert (second.window, second.ranges.triples()) == (Window(edge(1), edge(2)), ((0, 3, 3), (1, 0, 4)))
+    assert ledger.window("t", first.key) == first
+    assert ledger.window("t", second.key) == second
+    assert ledger.windows("t", start=edge(1)) == [second]
+
+
+@pytest.mark.parametrize("key", ["2026-01-01-02:00", "2026-01-01-00:30", "2025-12-31-23:00", "2026-01-02-00:00"])
+def test_a_key_that_no_recorded_edge_starts_and_ends_has_no_window(ledger: Ledger, key: str) -> None:
+    ledger.record_cuts(hourly("t", [{0: 2}, {0: 3}, {0: 4}]), None)
+    assert ledger.window("t", key) is None
+
+
+def test_a_key_whose_length_changed_has_the_end_that_was_recorded(ledger: Ledger) -> None:
+    """Hourly up to 02:00, by the minute from then on: 01:00 ends at 02:00, and 02:00 at 02:01."""
+    minute = timedelta(minutes=1)
+    cuts = hourly("t", [{0: 0}, {0: 5}, {0: 9}])
+    ledger.record_cuts(cuts, None)
+    ledger.record_cuts([cut("t", edge(2) + n * minute, {0: 9 + n}) for n in (1, 2)], edge(2))
+    ends = {w.key: w.window.end for w in ledger.windows("t")}
+    assert ends == {
+        KEY: edge(1),
+        "2026-01-01-01:00": edge(2),
+        "2026-01-01-02:00": edge(2) + minute,
+        "2026-01-01-02:01": edge(2) + 2 * minute,
+    }
+    assert {k: w.window.end for k in ends if (w := ledger.window("t", k)) is not None} == ends
+
+
+def test_topics_do_not_see_each_others_cuts(ledger: Ledger) -> None:
+    ledger.record_cuts(hourly("t", [{0: 2}, {0: 3}]), None)
+    ledger.record_cuts(hourly("t.u", [{0: 7}]), None)
+    assert [c.cut.at(0) for c in ledger.cuts("t.u")] == [7]
+    assert ledger.windows("t_u") == []
+
+
+def test_a_ledger_that_was_never_made_is_empty(tmp_path: Path) -> None:
+    absent = Ledger(tmp_path)
+    assert absent.newest_cut("t") is None
+    assert absent.newest_edges(["t"]) == {}
+    assert (absent.cuts("t"), absent.windows("t"), absent.edges("t")) == ([], [], [])
+    assert absent.window("t", KEY) is None
+    assert absent.receipts("raw/t") == {}
+    assert absent.accepted_losses("raw/t", KEY) == {}
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_ledger_is_empty(ledger: Ledger) -> None:
+    assert ledger.newest_cut("t") is None
+    assert (ledger.cuts("t"), ledger.windows("t"), ledger.edges("t")) == ([], [], [])
+    assert ledger.window("t", KEY) is None
+    assert ledger.receipts("raw/t", [KEY]) == {}
+
+
+# --- creation and damage --------------------------------------------------------------------------------------------
+
+
+def test_creating_again_keeps_what_is_there(ledger: Ledger) -> None:
+    ledger.record_cuts(hourly("t", [{0: 2}]), None)
+    ledger.create()
+    assert len(ledger.cuts("t")) == 1
+
+
+def test_every_column_of_both_tables_is_explained(ledger: Ledger, tmp_path: Path) -> None:
+    for name in ("cuts", "commits"):
+        fields = json.loads(DeltaTable(tmp_path / "_ledger" / name).schema().to_json())["fields"]
+        assert all(f["metadata"]["comment"] for f in fields)
+
+
+def test_a_creation_that_was_cut_short_is_finished_by_the_next(tmp_path: Path) -> None:
+    """A process may end between making the folder of the log and writing the first commit."""
+    for name in ("cuts", "commits"):
+        (tmp_path / "_ledger" / name / "_delta_log").mkdir(parents=True)
+    ledger = Ledger(tmp_path)
+    assert ledger.newest_cut("t") is None
+    assert ledger.receipts("raw/t") == {}
+    ledger.create()
+    assert ledger.record_cuts(hourly("t", [{0: 2}]), None)
+
+
+def test_a_lake_root_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LakeNotWritableError, match=r"lake root .*file.*LAKE_ROOT"):
+        Ledger(tmp_path / "file").create()
+
+
+def test_rows_that_end_before_the_edge_that_the_log_names_are_corrupt(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.record_cuts(hourly("t", [{0: 2}, {0: 3}]), None)
+    DeltaTable(tmp_path / "_ledger" / "cuts").delete("offset = 3")
+    with pytest.raises(LedgerCorruptError, match=r"2026-01-01 01:00Z as newest edge of topic 't'.*rebuild-ledger"):
+        ledger.newest_cut("t")
+    with pytest.raises(LedgerCorruptError):
+        ledger.record_cuts([cut("t", edge(2), {0: 9})], edge(1))
+
+
+def test_a_process_that_was_killed_before_its_commit_leaves_nothing(ledger: Ledger, tmp_path: Path) -> None:
+    """Its data file is there and no commit names it."""
+    ledger.record_cuts(hourly("t", [{0: 2}]), None)
+    table = tmp_path / "_ledger" / "cuts"
+    copy = tmp_path / "copy"
+    shutil.copytree(table, copy)
+    Ledger(tmp_path).record_cuts([cut("t", edge(1), {0: 8})], edge(0))
+    newest = max((table / "_delta_log").glob("*.json"))
+    newest.unlink()
+    assert {f.name for f in table.rglob("*.parquet")} > {f.name for f in copy.rglob("*.parquet")}
+    assert len(ledger.cuts("t")) == 1
+    assert ledger.record_cuts([cut("t", edge(1), {0: 5})], edge(0))
+    assert [c.cut.at(0) for c in ledger.cuts("t")] == [2, 5]
+
+
+# --- receipts -------------------------------------------------------------------------------------------------------
+
+
+def window_of(number: int, **ranges: tuple[int, int]) -> SealedWindow:
+    return sealed("t", f"2026-01-01-{number:02}:00", 1.0, **(ranges or {"p0": (10 * number, 10 * number + 10)}))
+
+
+def test_a_receipt_comes_back_as_it_was_recorded(ledger: Ledger) -> None:
+    entry = receipt(
+        window_of(0, p0=(0, 5), p3=(7, 7)),
+        {0: [1, 4]},
+        version=3,
+        offsets_digest=2**70,
+        content_digest=0,
+        duplicates=1,
+        holes={"markers": 3},
+    )
+    ledger.record_receipts([entry])
+    assert ledger.receipts("raw/t") == {KEY: entry}
+    assert (entry.rows, entry.missing) == (2, 3)
+
+
+def test_the_entry_of_the_newest_table_version_counts_in_whatever_order_they_came(
+    ledger: Ledger, rng: random.Random
+) -> None:
+    """A run that was slow to write its receipt down does not win over the commit that came after its own."""
+    entries = [
+        receipt(window_of(number), version=version, load_id=f"{number}/{version}")
+        for number in range(4)
+        for version in (None, 2, 5, 9)
+    ]
+    rng.shuffle(entries)
+    for entry in entries:
+        ledger.record_receipts([entry])
+    newest = ledger.receipts("raw/t")
+    assert {k: r.load_id for k, r in newest.items()} == {window_of(n).key: f"{n}/9" for n in range(4)}
+    assert ledger.receipts("raw/t", [window_of(2).key]).keys() == {window_of(2).key}
+    assert ledger.receipts("raw/u") == {}
+
+
+def test_of_equal_versions_the_last_entry_counts(ledger: Ledger) -> None:
+    for load_id in ("first", "second", "third"):
+        ledger.record_receipts([receipt(window_of(0), version=None, load_id=load_id)])
+    assert ledger.receipts("raw/t")[KEY].load_id == "third"
+
+
+def test_a_load_written_down_twice_counts_once(ledger: Ledger) -> None:
+    """A run that died after its commit, and the run that mends its receipt, may both write it down."""
+    entry = receipt(window_of(0, p0=(0, 5), p1=(0, 3)))
+    ledger.record_receipts([entry])
+    ledger.record_receipts([replace(entry, kind="rebuilt", seconds=0.1)])
+    rows = ledger.commit_rows("raw/t")
+    assert pc.sum(rows["rows"]).as_py() == entry.rows == 8
+    assert rows.num_rows == 2
+
+
+def test_nothing_to_record_makes_no_commit(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.record_receipts([])
+    assert DeltaTable(tmp_path / "_ledger" / "commits").version() == 0
+
+
+def test_accepted_losses_add_up_and_are_no_receipts(ledger: Ledger) -> None:
+    window = window_of(0, p0=(0, 5), p1=(0, 9))
+    ledger.record_acceptance(window, {0: [OffsetRange(0, 2)], 1: [OffsetRange(4, 5)]}, "retention")
+    ledger.record_acceptance(window, {0: [OffsetRange(3, 4)]}, "unreadable timestamp")
+    accepted = ledger.accepted_losses("raw/t", KEY)
+    assert {p: sorted(r) for p, r in accepted.items()} == {
+        0: [OffsetRange(0, 2), OffsetRange(3, 4)],
+        1: [OffsetRange(4, 5)],
+    }
+    assert ledger.receipts("raw/t") == {}
+    assert ledger.accepted_losses("raw/t", window_of(1).key) == {}
+    ledger.record_receipts([receipt(window, {0: [2]})])
+    assert ledger.receipts("raw/t")[KEY].rows == 1
+    assert ledger.accepted_losses("raw/t", KEY) == accepted
+
+
+def test_rows_that_another_writer_wrote_anew_are_read_by_key_and_start(ledger: Ledger, tmp_path: Path) -> None:
+    """Whoever mends a ledger by an update with delta-rs leaves files whose texts are of another Arrow type."""
+    windows = [window_of(number) for number in range(4)]
+    ledger.record_receipts([receipt(window) for window in windows])
+    for window in windows[:3]:
+        ledger.record_acceptance(window, {0: [OffsetRange(0, 2)]}, "retention")
+    commits = tmp_path / "_ledger" / "commits"
+    DeltaTable(commits).update(updates={"reason": "'gone'"}, predicate="kind = 'acceptance'")
+    for window in windows:
+        DeltaTable(commits).update(updates={"bytes": "7"}, predicate=f"\"window\" = '{window.key}'")
+    declared = {pq.read_schema(file).field("window").type for file in commits.rglob("*.parquet")}
+    assert pa.string_view() in declared
+    keys = [windows[3].key, windows[1].key]
+    assert {k: r.bytes for k, r in ledger.receipts("raw/t", keys).items()} == dict.fromkeys(keys, 7)
+    assert ledger.commit_rows("raw/t", start=windows[2].window.start)["window"].to_pylist() == [
+        w.key for w in windows[2:]
+    ]
+    assert ledger.accepted_losses("raw/t", windows[0].key) == {0: (OffsetRange(0, 2),)}
+    assert ledger.accepted_losses("raw/t", windows[3].key) == {}
+
+
+# --- folding --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def soon_folded(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """A ledger that folds at 6 files; the races above go past the number that stands in the code."""
+    monkeypatch.setattr(ledger_module, "_FOLD_AT_FILES", 6)
+    return ledger
+
+
+def data_files(root: Path, name: str) -> int:
+    return len(DeltaTable(root / "_ledger" / name).file_uris())
+
+
+def test_folding_keeps_every_cut_and_the_compare_and_set(soon_folded: Ledger, tmp_path: Path) -> None:
+    """Past several folds, past a checkpoint of the log, and with the log before the checkpoint gone."""
+    number, ledger = 40, soon_folded
+    cuts = hourly("t", [{0: n, 1: 3 * n} for n in range(number)])
+    ledger.record_cuts(hourly("u", [{0: 1}]), None)
+    for n, each in enumerate(cuts):
+        assert ledger.record_cuts([each], edge(n - 1) if n else None)
+    assert data_files(tmp_path, "cuts") < 8
+    assert ledger.cuts("t") == cuts
+    assert ledger.newest_cut("t") == cuts[-1]
+    log = tmp_path / "_ledger" / "cuts" / "_delta_log"
+    DeltaTable(log.parent).create_checkpoint()
+    newest = DeltaTable(log.parent).version()
+    for entry in log.glob("*.json"):
+        if int(entry.stem) < newest:
+            entry.unlink()
+    assert ledger.cuts("t") == cuts
+    assert ledger.newest_edges(["t", "u"]) == {"t": edge(number - 1), "u": edge(0)}
+    assert not ledger.record_cuts([cut("t", edge(number), {0: 9})], edge(number - 2))
+    assert ledger.record_cuts([cut("t", edge(number), {0: number, 1: 3 * number})], edge(number - 1))
+
+
+def test_folding_keeps_every_receipt_and_acceptance(soon_folded: Ledger, tmp_path: Path) -> None:
+    ledger = soon_folded
+    ledger.record_acceptance(window_of(0), {0: [OffsetRange(0, 2)]}, "retention")
+    number = 30
+    entries = [receipt(window_of(n % 10), version=n, load_id=str(n)) for n in range(number)]
+    for entry in entries:
+        ledger.record_receipts([entry])
+    assert data_files(tmp_path, "commits") < 8
+    assert {r.load_id for r in ledger.receipts("raw/t").values()} == {str(n) for n in range(number - 10, number)}
+    assert DeltaTable(tmp_path / "_ledger" / "commits").to_pyarrow_table().num_rows == number + 1
+    assert ledger.accepted_losses("raw/t", KEY) == {0: (OffsetRange(0, 2),)}
+
+
+def test_a_long_ledger_is_not_written_again_by_each_fold(
+    soon_folded: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soon_folded.record_cuts(hourly("t", [{0: n} for n in range(3_000)]), None)
+    (long,) = DeltaTable(tmp_path / "_ledger" / "cuts").file_uris()
+    monkeypatch.setattr(ledger_module, "_FOLDED_BYTES", Path(long).stat().st_size)
+    for n in range(3_000, 3_020):
+        soon_folded.record_cuts([cut("t", edge(n), {0: n})], edge(n - 1))
+    assert long in DeltaTable(tmp_path / "_ledger" / "cuts").file_uris()
+    assert data_files(tmp_path, "cuts") < 8
+    assert len(soon_folded.cuts("t")) == 3_020
+
+
+def test_folded_files_are_read_in_parts(soon_folded: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "FOLDED", WriterProperties(max_row_group_size=8))
+    soon_folded.record_cuts(hourly("t", [{0: n} for n in range(40)]), None)
+    for n in range(40, 45):
+        soon_folded.record_cuts([cut("t", edge(n), {0: n})], edge(n - 1))
+    (folded,) = DeltaTable(tmp_path / "_ledger" / "cuts").file_uris()
+    parts = pq.ParquetFile(folded).metadata
+    assert [parts.row_group(n).num_rows for n in range(parts.num_row_groups)] == [8, 8, 8, 8, 8, 5]
+
+
+def test_a_fold_that_fails_loses_nothing(soon_folded: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def compact(self, **_: Any) -> None:
+            raise ledger_module.DeltaError("another process folded first")  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(DeltaTable, "optimize", property(lambda self: Broken()))
+    for n in range(10):
+        assert soon_folded.record_cuts([cut("t", edge(n), {0: n})], edge(n - 1) if n else None)
+    assert len(soon_folded.cuts("t")) == 10
+
+
+def test_folding_never_deletes_a_file_that_a_reader_may_still_hold(soon_folded: Ledger, tmp_path: Path) -> None:
+    soon_folded.record_cuts(hourly("t", [{0: 0}]), None)
+    reader = DeltaTable(tmp_path / "_ledger" / "cuts")
+    for n in range(1, 20):
+        soon_folded.record_cuts([cut("t", edge(n), {0: n})], edge(n - 1))
+    assert reader.to_pyarrow_table().num_rows == 1
+    assert any("remove" in entry for entry in log_entries(tmp_path / "_ledger" / "cuts"))
+
+
+def test_newest_edges_follow_what_others_record_and_a_ledger_put_back(tmp_path: Path) -> None:
+    ledger, other = Ledger(tmp_path), Ledger(tmp_path)
+    ledger.create()
+    cuts = hourly("t", [{0: n} for n in range(4)])
+    assert other.record_cuts(cuts[:2], None)
+    assert ledger.newest_edges(["t", "u"]) == {"t": edge(1)}
+    shutil.copytree(tmp_path / "_ledger", tmp_path / "backup")
+    assert other.record_cuts(cuts[2:3], edge(1))
+    assert other.record_cuts([cut("u", edge(0), {0: 0})], None)
+    assert ledger.newest_edges(["t", "u"]) == {"t": edge(2), "u": edge(0)}
+    shutil.rmtree(tmp_path / "_ledger")
+    assert ledger.newest_edges(["t", "u"]) == {}
+    shutil.copytree(tmp_path / "backup", tmp_path / "_ledger")
+    assert ledger.newest_edges(["t", "u"]) == {"t": edge(1)}
+
+
+def test_a_newest_cut_that_somebody_edits_is_not_told_from_memory(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.create()
+    assert ledger.record_cuts(hourly("t", [{0: 3}, {0: 5}]), None)
+    known = ledger.newest_cut("t")
+    assert known is not None
+    assert known.cut.offsets == {0: 5}
+    table = DeltaTable(tmp_path / "_ledger" / "cuts")
+    table.update(updates={"offset": "4"}, predicate='"offset" = 5')
+    edited = ledger.newest_cut("t")
+    assert edited is not None
+    assert edited.cut.offsets == {0: 4}
+    # The next one is held against what the ledger has now.
+    with pytest.raises(LedgerCorruptError):
+        ledger.record_cuts([cut("t", edge(2), {0: 3})], edge(1))
+    table.delete('"offset" = 4')
+    with pytest.raises(LedgerCorruptError):
+        ledger.newest_cut("t")

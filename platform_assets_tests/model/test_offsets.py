@@ -1,0 +1,280 @@
+"""The algebra of ranges against sets of integers, cuts that only grow, faults in tilings, and digests."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from platform_assets.model.offsets import (
+    Cut,
+    Digest,
+    OffsetRange,
+    TilingFault,
+    TopicRanges,
+    dense_digest,
+    merge,
+    offset_hashes,
+    offsets_digest,
+    ranges_of,
+    tiling_faults,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROUNDS = 300
+BIG = (2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**62, 2**63 - 1)
+
+
+def some_range(rng: random.Random, below: int = 40) -> OffsetRange:
+    start, end = sorted((rng.randrange(below), rng.randrange(below)))
+    return OffsetRange(start, end)
+
+
+def some_ranges(rng: random.Random) -> list[OffsetRange]:
+    return [some_range(rng) for _ in range(rng.randrange(6))]
+
+
+def members(*ranges: OffsetRange) -> set[int]:
+    return {offset for r in ranges for offset in range(r.start, r.end)}
+
+
+def fewest(offsets: set[int]) -> int:
+    """The number of maximal runs in a set."""
+    return sum(o - 1 not in offsets for o in offsets)
+
+
+def topic_ranges(**ranges: tuple[int, int]) -> TopicRanges:
+    return TopicRanges({int(name[1:]): OffsetRange(*bounds) for name, bounds in ranges.items()})
+
+
+# --- ranges ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 0), (1, 0), (-2, -1), (5, 4)])
+def test_a_range_that_runs_backwards_or_below_zero_is_refused(start: int, end: int) -> None:
+    with pytest.raises(ValueError, match="not a range"):
+        OffsetRange(start, end)
+
+
+def test_the_end_of_a_range_is_outside_and_its_start_inside() -> None:
+    r = OffsetRange(3, 5)
+    assert [o for o in range(8) if o in r] == [3, 4]
+    assert (r.size, str(r)) == (2, "[3, 5)")
+    assert OffsetRange(3, 3).size == 0
+    assert 3 not in OffsetRange(3, 3)
+
+
+def test_intersection_equals_that_of_sets(rng: random.Random) -> None:
+    for _ in range(ROUNDS):
+        left, right = some_range(rng), some_range(rng)
+        both = left.intersect(right)
+        assert (set() if both is None else members(both)) == members(left) & members(right)
+        assert both is None or both.size
+
+
+def test_difference_equals_that_of_sets_in_the_fewest_ascending_pieces(rng: random.Random) -> None:
+    for _ in range(ROUNDS):
+        whole, others = some_range(rng), some_ranges(rng)
+        left = whole.minus(others)
+        assert members(*left) == members(whole) - members(*others)
+        assert len(left) == fewest(members(*left))
+        assert list(left) == sorted(left)
+
+
+def test_merging_keeps_the_offsets_in_the_fewest_ascending_pieces(rng: random.Random) -> None:
+    for _ in range(ROUNDS):
+        ranges = some_ranges(rng)
+        merged = merge(ranges)
+        assert members(*merged) == members(*ranges)
+        assert len(merged) == fewest(members(*ranges))
+        assert list(merged) == sorted(merged)
+        assert ranges_of(rng.sample(sorted(members(*ranges)) * 2, 2 * len(members(*ranges)))) == merged
+
+
+# --- cuts -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cut_cannot_be_changed_nor_changes_with_what_it_was_made_from() -> None:
+    given = {1: 7, 0: 5}
+    cut = Cut(given)
+    given[0] = 99
+    assert dict(cut.offsets) == {0: 5, 1: 7}
+    assert list(cut.offsets) == [0, 1]
+    with pytest.raises(TypeError):
+        cut.offsets[0] = 1  # type: ignore[index]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        cut.offsets = {}  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("offsets", [{-1: 0}, {0: -1}])
+def test_a_cut_below_zero_is_refused(offsets: dict[int, int]) -> None:
+    with pytest.raises(ValueError, match="no negative"):
+        Cut(offsets)
+
+
+def test_a_partition_younger_than_the_cut_stands_at_zero() -> None:
+    assert Cut({0: 4}).at(1) == 0
+
+
+@pytest.mark.parametrize(
+    ("cut", "wanted", "ceiling", "grown"),
+    [
+        pytest.param({0: 5}, {0: 9}, {0: 20}, {0: 9}, id="as wanted"),
+        pytest.param({0: 5}, {0: 3}, {0: 20}, {0: 5}, id="never before the last cut"),
+        pytest.param({0: 5}, {0: 30}, {0: 20}, {0: 20}, id="never past the ceiling"),
+        pytest.param({0: 5}, {0: 9}, {0: 2}, {0: 5}, id="a ceiling that went backwards loses to the last cut"),
+        pytest.param({0: 5, 1: 7}, {0: 9}, {0: 20}, {0: 9, 1: 7}, id="out of reach: carried forward"),
+        pytest.param({0: 5}, {0: 9, 1: 4}, {0: 20, 1: 6}, {0: 9, 1: 4}, id="a new partition"),
+        pytest.param({0: 5}, {0: 9, 1: 8}, {0: 20, 1: 6}, {0: 9, 1: 6}, id="a new partition under its ceiling"),
+        pytest.param({0: 5}, {0: 9}, {}, {0: 9}, id="no ceiling"),
+    ],
+)
+def test_growing(cut: dict[int, int], wanted: dict[int, int], ceiling: dict[int, int], grown: dict[int, int]) -> None:
+    assert Cut(cut).grow(wanted, ceiling) == Cut(grown)
+
+
+def test_cuts_grown_by_any_answers_only_grow_and_tile_the_log(rng: random.Random) -> None:
+    """Whatever the brokers answer: neighbours share their cut, and every window lies below the highest end seen."""
+    for _ in range(ROUNDS):
+        cuts = [Cut({p: rng.randrange(10) for p in range(rng.randrange(1, 4))})]
+        highest = dict(cuts[0].offsets)
+        for _ in range(6):
+            reached = [p for p in range(5) if rng.random() < 0.7]
+            ends = {p: rng.randrange(60) for p in reached}
+            cuts.append(cuts[-1].grow({p: rng.randrange(60) for p in reached}, ends))
+            highest |= {p: max(highest.get(p, 0), end) for p, end in ends.items()}
+        windows = [(str(i), TopicRanges.between(a, b)) for i, (a, b) in enumerate(itertools.pairwise(cuts))]
+        assert tiling_faults(windows) == ()
+        assert all(offset <= highest[p] for cut in cuts for p, offset in cut.offsets.items())
+        for partition, end in cuts[-1].offsets.items():
+            held = [r for _, ranges in windows for p, r in ranges.items() if p == partition]
+            assert sum(r.size for r in held) == end - cuts[0].at(partition)
+            assert members(*held) == set(range(cuts[0].at(partition), end))
+
+
+def test_a_regression_is_an_end_before_the_cut() -> None:
+    cut = Cut({0: 5, 1: 7, 2: 9})
+    assert cut.regressions({0: 5, 1: 6, 3: 0}) == ((1, 7, 6),)
+    assert cut.regressions({0: 6, 1: 7, 2: 100}) == ()
+
+
+# --- windows of a topic ---------------------------------------------------------------------------------------------
+
+
+def test_ranges_between_cuts_start_at_zero_where_a_partition_was_added() -> None:
+    ranges = TopicRanges.between(Cut({0: 3, 1: 4}), Cut({0: 3, 1: 9, 2: 6}))
+    assert ranges.triples() == ((0, 3, 3), (1, 4, 9), (2, 0, 6))
+    assert ranges.size == 11
+    assert ranges.non_empty().triples() == ((1, 4, 9), (2, 0, 6))
+
+
+@pytest.mark.parametrize(("start", "end"), [({0: 3}, {0: 2}), ({0: 3, 1: 0}, {0: 5})])
+def test_a_cut_that_shrank_or_lost_a_partition_makes_no_window(start: dict[int, int], end: dict[int, int]) -> None:
+    with pytest.raises(ValueError, match=r"not a range|lacks partitions \[1\]"):
+        TopicRanges.between(Cut(start), Cut(end))
+
+
+TILED = [
+    ("a", topic_ranges(p0=(5, 9), p1=(0, 4))),
+    ("b", topic_ranges(p0=(9, 9), p1=(4, 8))),
+    ("c", topic_ranges(p0=(9, 12), p1=(8, 8), p2=(0, 3))),
+]
+
+
+def damaged(index: int, changes: Mapping[int, tuple[int, int]]) -> list[tuple[str, TopicRanges]]:
+    windows = list(TILED)
+    key, ranges = windows[index]
+    windows[index] = (
+        key,
+        TopicRanges({**ranges.by_partition, **{p: OffsetRange(*bounds) for p, bounds in changes.items()}}),
+    )
+    return windows
+
+
+def test_windows_that_share_their_cuts_tile() -> None:
+    assert tiling_faults(TILED) == ()
+    assert tiling_faults([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("windows", "fault"),
+    [
+        pytest.param(damaged(1, {1: (6, 8)}), TilingFault("gap", 1, 4, 6, "a", "b"), id="gap"),
+        pytest.param(damaged(1, {1: (3, 8)}), TilingFault("overlap", 1, 3, 4, "a", "b"), id="overlap"),
+        pytest.param(damaged(2, {2: (1, 3)}), TilingFault("gap", 2, 0, 1, "b", "c"), id="a late partition off zero"),
+        pytest.param([TILED[0], TILED[2]], TilingFault("gap", 1, 4, 8, "a", "c"), id="a window is lost"),
+    ],
+)
+def test_a_fault_in_a_tiling_is_named(windows: list[tuple[str, TopicRanges]], fault: TilingFault) -> None:
+    assert tiling_faults(windows) == (fault,)
+
+
+def test_a_partition_that_pauses_goes_on_where_it_was() -> None:
+    paused = [TILED[0], ("b", topic_ranges(p0=(9, 9))), ("c", topic_ranges(p0=(9, 12), p1=(4, 8)))]
+    assert tiling_faults(paused) == ()
+    assert tiling_faults([*paused[:2], ("c", topic_ranges(p1=(0, 8)))]) == (TilingFault("overlap", 1, 0, 4, "b", "c"),)
+
+
+# --- digests --------------------------------------------------------------------------------------------------------
+
+
+def digest_of(*offsets: int, partition: int = 0) -> Digest:
+    return offsets_digest(partition, np.array(offsets, dtype=np.int64))
+
+
+def test_a_dense_range_has_the_digest_of_its_offsets_however_it_is_chunked(rng: random.Random) -> None:
+    ranges = topic_ranges(p0=(3, 40), p2=(7, 7), p5=(2**40, 2**40 + 100))
+    offsets = list(range(3, 40))
+    rng.shuffle(offsets)
+    whole = digest_of(*offsets) + digest_of(*range(2**40, 2**40 + 100), partition=5)
+    assert dense_digest(ranges) == whole
+    assert all(dense_digest(ranges, chunk) == whole for chunk in (1, 3, 37, 1000))
+
+
+def test_lost_doubled_and_swapped_offsets_change_the_digest(rng: random.Random) -> None:
+    dense = dense_digest(topic_ranges(p0=(0, 50)))
+    for _ in range(ROUNDS):
+        offsets = list(range(50))
+        lost, doubled = rng.sample(offsets, 2)
+        without = [o for o in offsets if o != lost]
+        assert digest_of(*without) != dense
+        assert digest_of(*offsets, doubled) != dense
+        swapped = digest_of(*without, doubled)
+        assert (swapped.rows, swapped != dense) == (dense.rows, True)
+        moved = digest_of(*without) + digest_of(lost, partition=1)
+        assert (moved.rows, moved != dense) == (dense.rows, True)
+
+
+def test_sets_that_agree_in_count_sum_and_squares_differ_in_digest() -> None:
+    left, right = (0, 3, 5, 6), (1, 2, 4, 7)
+    assert all(sum(o**n for o in left) == sum(o**n for o in right) for n in (0, 1, 2))
+    assert digest_of(*left) != digest_of(*right)
+
+
+def test_a_digest_from_halves_is_exact_past_64_bits() -> None:
+    assert Digest.from_halves(3, 3 * (2**32 - 1), 3 * (2**32 - 1)) == Digest(3, 3 * (2**64 - 1))
+
+
+@pytest.mark.spark
+def test_hashes_and_digests_equal_those_of_spark(spark: SparkSession, rng: random.Random) -> None:
+    from pyspark.sql import functions as F
+
+    pairs = [(p, o) for p in (0, 1, 7, 255, 2**31 - 1) for o in (0, 1, 2, 255, *BIG)]
+    pairs += [(rng.randrange(2**31), rng.randrange(2**63)) for _ in range(500)]
+    frame = spark.createDataFrame(pairs, "kafka_partition int, kafka_offset long")
+    value = F.xxhash64("kafka_partition", "kafka_offset")
+    hashes = {(row[0], row[1]): row[2] for row in frame.select("kafka_partition", "kafka_offset", value).collect()}
+    total = Digest(0, 0)
+    for partition, offset in pairs:
+        mine = offset_hashes(partition, np.array([offset], dtype=np.int64))
+        assert int(mine.view(np.int64)[0]) == hashes[partition, offset]
+        total += digest_of(offset, partition=partition)
+    high, low = F.sum(F.shiftrightunsigned(value, 32)), F.sum(value.bitwiseAND(F.lit(0xFFFFFFFF)))
+    assert Digest.from_halves(len(pairs), *frame.agg(high, low).first()) == total

@@ -1,0 +1,1 @@
+"""What tests share: services, samples, generators and checkers. Tests import from here and never from each other."""

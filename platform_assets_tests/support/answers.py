@@ -1,0 +1,64 @@
+"""What Spark and a broker would answer of the tables made by hand, so that reports of audits can be had without either."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Orchestration
+from platform_assets.engines.spark import measure
+from platform_assets.engines.spark.raw import Measured
+from platform_assets.errors import SparkUnreachableError
+from platform_assets.kafka.evidence import account
+from platform_assets.kafka.evidence.account import Evidence
+from platform_assets.kafka.evidence.tally import OffsetAccount, OffsetListing
+from platform_assets.lake import rows
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.offsets import Digest, OffsetRange, TopicRanges, offsets_digest
+from platform_assets_tests.support import tables
+
+
+def given(patch: pytest.MonkeyPatch) -> None:
+    """Have the checks of this process answered."""
+    patch.setattr(measure, "_read", _read)
+    patch.setattr(account, "account", _dense)
+
+
+def unanswered(root: Path, topic: str, **changes: Any) -> Evaluation:
+    """What a check of `topic` is given where neither Spark nor a broker is to be had."""
+    return Evaluation(
+        tables.declaration(topic),
+        root,
+        Ledger(root),
+        Orchestration(),
+        settings=nothing_answers,
+        cluster=nothing_answers,
+        spark=nothing_answers,
+        **changes,
+    )
+
+
+def nothing_answers() -> NoReturn:
+    """Nobody is there."""
+    raise SparkUnreachableError("sc://nowhere", "connection refused")
+
+
+def _read(spark: object, lake_root: Path, topic: str, keys: list[str], version: int) -> dict[str, Measured]:
+    """The files as they are; `samples` has content digests follow from those of the offsets."""
+    found = {key: rows.read_window(lake_root / "raw" / topic, key, version).offsets for key in keys}
+    return {key: Measured(digest, Digest(digest.rows, digest.total + 1)) for key, digest in found.items()}
+
+
+def _dense(settings: object, topic: str, topic_id: str, ranges: TopicRanges, **more: Any) -> Evidence:
+    """The topic holds a committed record at each offset, which is so in the windows that were damaged."""
+    return Evidence(topic, topic_id, False, {p: _full(p, r) for p, r in ranges.items()})
+
+
+def _full(partition: int, r: OffsetRange) -> OffsetAccount:
+    listing = OffsetListing((r,), 1, r.size, r.end)
+    digest = offsets_digest(partition, np.arange(r.start, r.end, dtype=np.int64))
+    return OffsetAccount(r, r.end, records=listing, digest=digest)

@@ -1,0 +1,121 @@
+"""Two loaders as they are commonly written, at most once and at least once: for tests and documents, and nothing else.
+
+Both keep a position, the offset below which all is taken for loaded, read from it up to the cut of the window asked
+for, and append. They read, write and crash as the platform's loader does, through the same Spark, Delta and Kafka.
+They differ in one thing, the order of the two writes: the position before the data, or the data before the position.
+
+A position is kept as a receipt in the ledger, so that a check has something to hold the table against. It says what
+such a sink believes: that the range up to the position is loaded, with the rows that it counted when it planned the
+batch, in the files that it knows itself to have written. The last is nothing at all for the one that stores its
+position first, so every window of it is read again by the checks; and it is the files of its last append for the
+other, which is how the checks come to look at a window that was appended to twice.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.engines.spark import raw
+from platform_assets.lake import load_log
+from platform_assets.lake.load_log import WindowFiles
+from platform_assets.ledger.entries import PartitionReceipt, Receipt, SealedWindow
+from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets_tests.support.faults import Faults
+from platform_assets_tests.support.loads import TopicLake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Order = Literal["position first", "data first"]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlLoader:
+    """A loader that is at most once ("position first") or at least once ("data first")."""
+
+    order: Order
+    lake: TopicLake
+    faults: Faults
+
+    def load(self, key: str) -> str:
+        """Load from the position to the end of window `key`, and give the outcome."""
+        self.faults.reach("before the plan")
+        lake = self.lake
+        lake.ledger.create()
+        sealed = lake.ledger.window(lake.topic, key)
+        assert sealed is not None
+        ranges = self._from_position(sealed)
+        if not ranges.size:
+            self.faults.reach("after all")
+            return "nothing to do"
+        raw.create_table(lake.table, lake.topic)
+        frame = raw.kafka_frame(
+            lake.spark(), lake.settings.java(), lake.topic, sealed.topic_id, key, [ranges.non_empty()]
+        )
+        planned = _planned(frame, sealed, ranges)
+        self.faults.reach_plan(lake, key)
+        if self.order == "position first":
+            lake.ledger.record_receipts([planned])
+            self.faults.reach("between the writes")
+            self._append(frame)
+        else:
+            before = load_log.file_actions(lake.table)["path"]
+            self._append(frame)
+            self.faults.reach("between the writes")
+            lake.ledger.record_receipts([_with_files(planned, self._files_since(key, before))])
+        self.faults.reach("after all")
+        return "loaded"
+
+    def _from_position(self, sealed: SealedWindow) -> TopicRanges:
+        """From the position to the window's cut; without one, from the window's start."""
+        position: dict[int, int] = {}
+        for receipt in self.lake.ledger.receipts(self.lake.declaration.raw_table).values():
+            for partition, r in receipt.ranges.items():
+                position[partition] = max(r.end, position.get(partition, 0))
+        return TopicRanges(
+            {p: OffsetRange(min(position.get(p, r.start), r.end), r.end) for p, r in sealed.ranges.items()}
+        )
+
+    def _append(self, frame: DataFrame) -> None:
+        frame.write.format("delta").mode("append").save(str(self.lake.table))
+
+    def _files_since(self, key: str, before: pa.ChunkedArray) -> WindowFiles:
+        actions = load_log.file_actions(self.lake.table)
+        own = actions.filter(pc.invert(pc.is_in(actions["path"], before)))
+        return load_log.window_files(own).get(key, load_log.NO_FILES)
+
+
+def _planned(frame: DataFrame, sealed: SealedWindow, ranges: TopicRanges) -> Receipt:
+    """What storing the position at the end of `ranges` claims: just what `frame` reads is in the table, somewhere."""
+    from pyspark.sql import functions as F
+
+    measured = raw.measure(frame)
+    bounds = F.count(F.lit(1)), F.min("kafka_offset"), F.max("kafka_offset")
+    found = {p: rest for p, *rest in frame.groupBy("kafka_partition").agg(*bounds).collect()}
+    return Receipt(
+        table=f"raw/{sealed.topic}",
+        topic=sealed.topic,
+        topic_id=sealed.topic_id,
+        generation=sealed.generation,
+        window=sealed.window,
+        kind="load",
+        partitions={p: PartitionReceipt(r, *found.get(p, (0, None, None))) for p, r in ranges.items()},
+        offsets_digest=measured.offsets.total,
+        content_digest=measured.content.total,
+        duplicates=0,
+        bytes=0,
+        table_version=None,
+        files_digest="not known",
+        load_id=str(uuid.uuid4()),
+        run_id="",
+        seconds=0.0,
+    )
+
+
+def _with_files(receipt: Receipt, files: WindowFiles) -> Receipt:
+    return replace(receipt, bytes=files.bytes, files_digest=files.digest)

@@ -1,0 +1,323 @@
+"""One topic with its lake, for tests of loading: produce, close a window, load it, and look at what is there.
+
+A window here is what was sent between two calls of `close_window`: each edge is cut at the last stable offset, at a
+time of the test's own. What is in a table is read without Spark, and what is in a topic by a consumer of the test's.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from deltalake import DeltaTable
+
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake import load_log
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.windows import sealing
+from platform_assets.windows.loading import Loaded, Loader
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+START = datetime(2026, 3, 1, tzinfo=UTC)
+EVERY_MINUTE = "* * * * *"
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record to send. `timestamp` in ms; None for the producer's clock."""
+
+    value: bytes | None = b"v"
+    key: bytes | None = None
+    partition: int = 0
+    headers: Headers | None = None
+    timestamp: int | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Row:
+    """A record as a table or a consumer has it; `timestamp` in ms, `timestamp_type` as Kafka's tools number it."""
+
+    partition: int
+    offset: int
+    timestamp: int = field(compare=False)
+    timestamp_type: int = field(compare=False)
+    key: bytes | None = field(compare=False)
+    value: bytes | None = field(compare=False)
+    headers: Headers | None = field(compare=False)
+    topic_id: str = field(compare=False, default="")
+    window: str = field(compare=False, default="")
+
+    @property
+    def record(self) -> tuple[Any, ...]:
+        """All that Kafka holds of it."""
+        return (
+            self.partition, self.offset, self.timestamp, self.timestamp_type, self.key, self.value, self.headers,
+        )  # fmt: skip
+
+    @property
+    def whole(self) -> tuple[Any, ...]:
+        """All columns of the table."""
+        return (*self.record, self.topic_id, self.window)
+
+
+@dataclass
+class TopicLake:
+    """A topic on a real broker, and the lake it is loaded into."""
+
+    bootstrap: str
+    topic: str
+    root: Path
+    spark: Callable[[], SparkSession]
+    records_per_file: int = 200_000
+    closed: datetime = START
+    start: datetime = START
+
+    def __post_init__(self) -> None:
+        self.closed = max(self.closed, self.start)
+        self.settings = ClientSettings(self.bootstrap)
+        self.cluster = Cluster.connect(self.settings)
+        self.ledger = Ledger(self.root)
+        self.declaration = TopicDeclaration(
+            self.topic, EVERY_MINUTE, self.start, records_per_file=self.records_per_file
+        )
+
+    @property
+    def table(self) -> Path:
+        """Where the raw table is."""
+        return self.root / "raw" / self.topic
+
+    # --- the topic --------------------------------------------------------------------------------------------
+
+    def send(self, records: Iterable[Record]) -> None:
+        """Produce, and wait until all are acknowledged."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 20, "enable.idempotence": True})
+        send(producer, self.topic, records)
+
+    def open_transaction(self, records: Sequence[Record]) -> OpenTransaction:
+        """A transaction that holds `records` and is neither committed nor aborted yet."""
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "transactional.id": f"{self.topic}-{uuid.uuid4()}",
+                "linger.ms": 5,
+            }
+        )
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        send(producer, self.topic, records)
+        return OpenTransaction(self, producer, frozenset(r.partition for r in records))
+
+    def commit(self, records: Sequence[Record]) -> None:
+        """Send `records` in a transaction of their own and commit it."""
+        self.open_transaction(records).end(commit=True)
+
+    def abort(self, records: Sequence[Record]) -> None:
+        """Send `records` in a transaction of their own and abort it."""
+        self.open_transaction(records).end(commit=False)
+
+    def high_watermarks(self) -> dict[int, int]:
+        """The end of each partition's log, open transactions included."""
+        state = self.cluster.topic(self.topic)
+        return {p: f.offset for p, f in self.cluster.high_watermarks(state).items()}
+
+    def committed(self) -> list[Row]:
+        """What a read_committed consumer reads from the start of the log to its end, sorted."""
+        return committed(self.settings, self.topic)
+
+    # --- windows ----------------------------------------------------------------------------------------------
+
+    def close_window(self) -> str:
+        """Let a minute pass and cut at the last stable offset; the key of the window that this closed."""
+        start = self.closed
+        self.closed += timedelta(minutes=1)
+        self.ledger.create()
+        sealing.seal(
+            self.declaration, self.cluster, self.ledger, self.root, self.closed, deadline=time.monotonic() + 30
+        )
+        window = self.ledger.windows(self.topic, start=start)[-1]
+        assert window.window.end == self.closed
+        return window.key
+
+    def window_of(self, records: Iterable[Record]) -> str:
+        """Send `records` and close the window that they are in."""
+        self.send(records)
+        return self.close_window()
+
+    def loader(self, **changes: Any) -> Loader:
+        """A loader that lives at the time of the newest closed edge."""
+        loader = Loader(
+            self.declaration,
+            self.root,
+            self.settings,
+            self.cluster,
+            self.ledger,
+            self.spark,
+            now=lambda: self.closed,
+        )
+        return replace(loader, **changes) if changes else loader
+
+    def load(self, key: str) -> Loaded:
+        """Load one window."""
+        return self.loader().load(key)
+
+    # --- the lake ---------------------------------------------------------------------------------------------
+
+    def rows(self, key: str | None = None) -> list[Row]:
+        """Rows of one window, or of all, sorted."""
+        return table_rows(self.table, key)
+
+    def version(self) -> int:
+        """Version of the table."""
+        return DeltaTable(self.table).version()
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """All that a refused load must leave as it was: the table's version and rows, and every ledger entry."""
+        found: dict[str, Any] = {}
+        if load_log.exists(self.table):
+            found |= {"version": self.version(), "rows": [r.whole for r in self.rows()]}
+        for ledger in ("cuts", "commits"):
+            if load_log.exists(self.root / "_ledger" / ledger):
+                entries = DeltaTable(self.root / "_ledger" / ledger).to_pyarrow_table().to_pylist()
+                found[ledger] = sorted(map(repr, entries))
+        return found
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction under way, in `partitions`."""
+
+    lake: TopicLake
+    producer: Producer
+    partitions: frozenset[int]
+
+    def end(self, *, commit: bool) -> None:
+        """Commit or abort, and wait for the markers: the coordinator answers before it has written them."""
+        before = self.lake.high_watermarks()
+        if commit:
+            self.producer.commit_transaction(30)
+        else:
+            self.producer.abort_transaction(30)
+        wait_until(
+            "the markers are written",
+            lambda: all(e > before[p] for p, e in self.lake.high_watermarks().items() if p in self.partitions),
+        )
+
+
+def send(producer: Producer, topic: str, records: Iterable[Record]) -> None:
+    """Produce with `producer`, and wait until all are acknowledged."""
+    failures: list[Any] = []
+
+    def delivered(error: Any, message: Any) -> None:
+        if error is not None:
+            failures.append(error)
+
+    for record in records:
+        arguments: dict[str, Any] = {} if record.timestamp is None else {"timestamp": record.timestamp}
+        if record.headers is not None:
+            arguments["headers"] = list(record.headers)
+        while True:
+            try:
+                producer.produce(topic, record.value, record.key, record.partition, on_delivery=delivered, **arguments)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(60) == 0
+    assert not failures, failures[0]
+
+
+def committed(settings: ClientSettings, topic: str) -> list[Row]:
+    """What a read_committed consumer reads from the start of the log to its end, sorted."""
+    consumer = Consumer(
+        {
+            **settings.librdkafka(),
+            "group.id": "test-oracle",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    partitions = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+    consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
+    waiting = set(partitions)
+    found: list[Row] = []
+    deadline = time.monotonic() + 120
+    while waiting:
+        assert time.monotonic() < deadline
+        for message in consumer.consume(num_messages=5000, timeout=1.0):
+            error = message.error()
+            if error is None:
+                found.append(_row_of(message))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                waiting.discard(message.partition())
+            else:
+                raise AssertionError(error)
+    consumer.close()
+    return sorted(found)
+
+
+def _row_of(message: Message) -> Row:
+    kind, timestamp = message.timestamp()
+    headers = message.headers()
+    return Row(
+        message.partition(),
+        message.offset(),
+        timestamp,
+        # confluent-kafka numbers them 1 and 2, Kafka's own tools and Spark 0 and 1.
+        kind - 1,
+        message.key(),
+        message.value(),
+        None if headers is None else tuple(headers),
+    )
+
+
+def table_rows(table: Path, key: str | None = None) -> list[Row]:
+    """Rows of a raw table, or of one of its windows, sorted; read without Spark."""
+    filters = None if key is None else [("window", "=", key)]
+    found = DeltaTable(table).to_pyarrow_table(filters=filters)
+    # As a number: Python's own dates end with the year 9999.
+    moments = found["kafka_timestamp"].cast(pa.int64()).to_pylist()
+    return sorted(
+        Row(
+            row["kafka_partition"],
+            row["kafka_offset"],
+            moment // 1000,
+            row["kafka_timestamp_type"],
+            row["key"],
+            row["value"],
+            None if row["headers"] is None else tuple((h["key"], h["value"]) for h in row["headers"]),
+            row["topic_id"],
+            row["window"],
+        )
+        for moment, row in zip(moments, found.drop_columns(["kafka_timestamp"]).to_pylist(), strict=True)
+    )
+
+
+def records(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
+    """What Kafka holds of `rows`, which is what table and topic can be compared by."""
+    return [row.record for row in rows]
+
+
+def whole(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
+    """All columns of `rows`."""
+    return [row.whole for row in rows]
+
+
+def wait_until(what: str, condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Poll `condition` until it holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain until {what}"
+        time.sleep(0.02)

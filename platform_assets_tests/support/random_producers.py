@@ -1,0 +1,223 @@
+"""Producers that do at random what producers do, and write down what became of each value they sent.
+
+Several are at work at a time, a step each in turn. Every value is unique. A send is acknowledged, has failed for
+certain, or its outcome is not known to whoever sent it, which is told from the client's answers alone.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, Literal
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from infra.home import CHECKOUT
+from platform_assets.model.windows import milliseconds
+from platform_assets_tests.support.history import Outcome, Send
+from platform_assets_tests.support.loads import START
+
+_AT_ONCE = 3
+_NEVER_LEFT = (KafkaError._PURGE_QUEUE, KafkaError.MSG_SIZE_TOO_LARGE)
+
+
+@dataclass
+class Attempt:
+    """A value on its way; `offset` and `error` are what its delivery report said, `reported` whether there was one."""
+
+    value: bytes
+    partition: int
+    timestamp: int
+    offset: int | None = None
+    error: KafkaError | None = None
+    reported: bool = False
+
+    def delivered(self, error: KafkaError | None, message: Any) -> None:
+        """The client's delivery report."""
+        self.reported, self.error = True, error
+        self.offset = message.offset() if error is None else None
+
+
+class RandomProducers:
+    """`run` sends; `sends` has what became of it. Every kind of producer is at work."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, rng: random.Random) -> None:
+        self.sends: list[Send] = []
+        self._bootstrap, self._topic, self._partitions, self._rng = bootstrap, topic, partitions, rng
+        self._number = 0
+        self._names = 0
+
+    def run(self, stepped: Callable[[], None]) -> None:
+        """Let all producers do their work, and call `stepped` after each step of one. No transaction is left open."""
+        kinds: list[Callable[[], Iterator[None]]] = [
+            *[self._plain] * 8, *[self._purged] * 3, *[self._committed] * 6, *[self._aborted] * 4,
+            *[self._fenced] * 2, *[self._raced] * 2,
+            partial(self._killed, "delivered"), partial(self._killed, "committing"), partial(self._killed, "unheard"),
+        ]  # fmt: skip
+        self._rng.shuffle(kinds)
+        active: list[Iterator[None]] = []
+        while kinds or active:
+            while kinds and len(active) < _AT_ONCE:
+                active.append(kinds.pop()())
+            one = self._rng.choice(active)
+            if next(one, self) is self:
+                active.remove(one)
+            stepped()
+
+    # --- kinds of producers; each yields between its steps -----------------------------------------------------
+
+    def _plain(self) -> Iterator[None]:
+        producer = self._producer()
+        for _ in range(self._rng.randint(1, 3)):
+            self._settle(self._sent(producer), "ok")
+            yield
+
+    def _purged(self) -> Iterator[None]:
+        """Gives up on what is in its queue (it has failed for certain) and on what is in flight (nobody can tell)."""
+        linger = self._rng.choice((0, 1, 5))
+        producer = self._producer(changes={"enable.idempotence": False, "retries": 0, "linger.ms": linger})
+        attempts = self._produced(producer, self._rng.randint(20, 60))
+        producer.poll(self._rng.choice((0, 0.001, 0.003)))
+        producer.purge(in_queue=True, in_flight=True)
+        assert producer.flush(30) == 0
+        self._settle(attempts, "ok")
+        yield
+
+    def _committed(self) -> Iterator[None]:
+        producer, attempts = yield from self._transaction()
+        producer.commit_transaction(30)
+        self._settle(attempts, "ok")
+
+    def _aborted(self) -> Iterator[None]:
+        producer, attempts = yield from self._transaction(least=1)
+        producer.abort_transaction(30)
+        self._settle(attempts, "failed")
+
+    def _fenced(self) -> Iterator[None]:
+        """Finds at its commit that another with its name was started, and can tell nothing from that."""
+        producer, attempts = yield from self._transaction(name := self._name())
+        self._restarted(name)
+        yield
+        try:
+            producer.commit_transaction(30)
+        except KafkaException:
+            self._settle(attempts, "unknown")
+        else:
+            assert not attempts, "a fenced producer committed"  # a client with nothing to commit does not ask
+
+    def _raced(self) -> Iterator[None]:
+        """Commits while another with its name is started: one of the two is first."""
+        producer, attempts = yield from self._transaction(name := self._name())
+        with ThreadPoolExecutor(1) as pool:
+            commit = pool.submit(producer.commit_transaction, 30)
+            self._restarted(name)
+            error = commit.exception()
+        if error is not None and not isinstance(error, KafkaException):
+            raise error
+        self._settle(attempts, "ok" if error is None else "unknown")
+
+    def _killed(self, when: Literal["delivered", "committing", "unheard"]) -> Iterator[None]:
+        """Is killed in a transaction: before its commit, in it, or after it and before it could say so.
+
+        Where the transaction is open it hangs, and the last stable offset with it, until the producer is started again.
+        """
+        name = self._name()
+        attempts = [self._attempt() for _ in range(self._rng.randint(2, 12))]
+        by_value = {a.value.decode(): a for a in attempts}
+        child = subprocess.Popen(
+            [sys.executable, "-m", "platform_assets_tests.support.doomed_producer"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT,
+        )  # fmt: skip
+        with child:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            records = [(a.partition, a.value.decode(), a.timestamp) for a in attempts]
+            work = {
+                "settings": self._settings(name),
+                "topic": self._topic,
+                "records": records,
+                "dies_unheard": when == "unheard",
+            }
+            child.stdin.write(json.dumps(work) + "\n")
+            child.stdin.flush()
+            outcome: Outcome = "unknown"
+            for line in child.stdout:
+                told = json.loads(line)
+                if told["step"] == "delivery":
+                    by_value[told["value"]].offset = told["offset"]
+                elif told["step"] == when:
+                    child.kill()
+                elif told["step"] == "delivered":
+                    child.stdin.write("commit\n")
+                    child.stdin.flush()
+                elif told["step"] == "committed":
+                    outcome = "ok"
+        for attempt in attempts:
+            attempt.reported = True
+        self._settle(attempts, outcome)
+        yield
+        yield
+        self._restarted(name)
+
+    # --- what they have in common ------------------------------------------------------------------------------
+
+    def _transaction(
+        self, name: str | None = None, least: int = 0
+    ) -> Generator[None, None, tuple[Producer, list[Attempt]]]:
+        producer = self._producer(name or self._name())
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        attempts: list[Attempt] = []
+        for _ in range(self._rng.randint(least, 3)):
+            attempts += self._sent(producer)
+            yield
+        return producer, attempts
+
+    def _restarted(self, name: str) -> None:
+        """What the next incarnation of a producer does first: it ends the transaction of the last one."""
+        self._producer(name).init_transactions(30)
+
+    def _sent(self, producer: Producer) -> list[Attempt]:
+        attempts = self._produced(producer, self._rng.randint(1, 15))
+        assert producer.flush(30) == 0
+        return attempts
+
+    def _produced(self, producer: Producer, count: int) -> list[Attempt]:
+        attempts = [self._attempt() for _ in range(count)]
+        for a in attempts:
+            producer.produce(self._topic, a.value, None, a.partition, on_delivery=a.delivered, timestamp=a.timestamp)
+        return attempts
+
+    def _attempt(self) -> Attempt:
+        self._number += 1
+        # Clocks that run by minutes against each other, and some that are off by years.
+        minutes = self._rng.randint(-3, 40) if self._rng.random() < 0.95 else -20_000_000
+        value = f"{self._number}".encode() + b"." * self._rng.choice((0, 10, 300))
+        return Attempt(value, self._rng.randrange(self._partitions), milliseconds(START + timedelta(minutes=minutes)))
+
+    def _settle(self, attempts: Sequence[Attempt], outcome: Outcome) -> None:
+        """Write down `outcome` for all that was delivered, and for the rest what its report says."""
+        for a in attempts:
+            assert a.reported
+            ended = outcome
+            if a.error is not None:
+                ended = "failed" if a.error.code() in _NEVER_LEFT else "unknown"
+            self.sends.append(Send(a.value, a.partition, a.offset, ended))
+
+    def _name(self) -> str:
+        self._names += 1
+        return f"{self._topic}-{self._names}"
+
+    def _settings(self, name: str | None = None) -> dict[str, Any]:
+        settings: dict[str, Any] = {"bootstrap.servers": self._bootstrap, "linger.ms": 1, "log_level": 2}
+        return settings if name is None else {**settings, "transactional.id": name, "transaction.timeout.ms": 60_000}
+
+    def _producer(self, name: str | None = None, changes: Mapping[str, Any] | None = None) -> Producer:
+        return Producer({"enable.idempotence": True, **self._settings(name), **(changes or {})})

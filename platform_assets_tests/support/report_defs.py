@@ -1,0 +1,47 @@
+"""The code location of the tests of reports: the tables made by hand, whose lake is `LAKE_ROOT`."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
+from platform_assets.orchestration.assets import DeepAudit, build_definitions
+from platform_assets.orchestration.names import raw_key
+from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets_tests.support import tables
+
+TOPICS = (tables.SOUND, tables.TORN, tables.AT_ODDS)
+AUDITED = (tables.SOUND, tables.TORN)
+JOB, AUDIT_JOB = "evaluate_checks", "evaluate_deep_audits"
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """No broker and no Spark answers here: what needs them cannot tell."""
+    every = [dg.AssetCheckKey(raw_key(t), name) for t in TOPICS for name in CHECKS]
+    audits = [dg.AssetCheckKey(raw_key(t), DEEP_AUDIT.name) for t in AUDITED]
+    return dg.Definitions.merge(
+        *(
+            build_definitions(
+                tables.declaration(topic),
+                group="reports",
+                description=None,
+                owners=(),
+                sensor_running=False,
+                deep_audit=DeepAudit(running=False),
+            )
+            for topic in TOPICS
+        ),
+        dg.Definitions(
+            resources={
+                "kafka": KafkaResource(bootstrap_servers="127.0.0.1:9", timeout_seconds=0.5),
+                "lake": LakeResource(root=dg.EnvVar("LAKE_ROOT")),
+                "spark": SparkResource(remote="sc://127.0.0.1:9"),
+            },
+            jobs=[
+                dg.define_asset_job(JOB, selection=dg.AssetSelection.checks(*every)),
+                dg.define_asset_job(AUDIT_JOB, selection=dg.AssetSelection.checks(*audits)),
+            ],
+            executor=dg.in_process_executor,
+        ),
+    )

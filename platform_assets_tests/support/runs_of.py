@@ -1,0 +1,104 @@
+"""Runs of the real definitions of a topic, in process, with real resources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.orchestration.assets import DeepAudit, build_definitions
+from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets_tests.support.loads import TopicLake
+
+
+def minutes_ago(minutes: int) -> datetime:
+    """A full minute that lies back by at least `minutes`: Dagster knows partitions by its own clock."""
+    return datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=minutes)
+
+
+def definitions(
+    declaration: TopicDeclaration,
+    bootstrap: str,
+    root: Path,
+    remote: str,
+    downstream: Sequence[dg.AssetsDefinition] = (),
+    timeout_seconds: float = 10,
+) -> dg.Definitions:
+    """What the code location holds of one topic, and what a test puts behind it."""
+    return dg.Definitions.merge(
+        build_definitions(
+            declaration,
+            group="tests",
+            description=None,
+            owners=(),
+            sensor_running=False,
+            deep_audit=DeepAudit(running=False),
+        ),
+        dg.Definitions(
+            assets=list(downstream),
+            resources={
+                "kafka": KafkaResource(bootstrap_servers=bootstrap, timeout_seconds=timeout_seconds),
+                "lake": LakeResource(root=str(root)),
+                "spark": SparkResource(remote=remote),
+            },
+        ),
+    )
+
+
+def materialize(
+    lake: TopicLake,
+    remote: str,
+    keys: Sequence[str],
+    instance: dg.DagsterInstance,
+    downstream: Sequence[dg.AssetsDefinition] = (),
+    *,
+    bootstrap: str | None = None,
+    root: Path | None = None,
+    timeout_seconds: float = 10,
+) -> dg.ExecuteInProcessResult:
+    """One run of the windows from the first of `keys` to the last, with its checks; failures are in the result."""
+    found = definitions(
+        lake.declaration, bootstrap or lake.bootstrap, root or lake.root, remote, downstream, timeout_seconds
+    )
+    job = found.resolve_implicit_global_asset_job_def()
+    if len(keys) == 1:
+        return job.execute_in_process(instance=instance, partition_key=keys[0], raise_on_error=False)
+    tags = {ASSET_PARTITION_RANGE_START_TAG: keys[0], ASSET_PARTITION_RANGE_END_TAG: keys[-1]}
+    return job.execute_in_process(instance=instance, tags=tags, raise_on_error=False)
+
+
+def failure_of(result: dg.ExecuteInProcessResult) -> str:
+    """What a failed run says for its last failed step, without stacks."""
+    assert not result.success
+    data = result.get_step_failure_events()[-1].step_failure_data
+    if data.user_failure_data is not None:
+        return str(data.user_failure_data.description)
+    messages = []
+    error = data.error
+    while error is not None:
+        messages.append(error.message)
+        error = error.cause
+    return "".join(messages)
+
+
+def materializations(instance: dg.DagsterInstance, asset: dg.AssetKey) -> Mapping[str, Mapping[str, Any]]:
+    """The metadata of the newest materialisation of each partition of `asset`, as plain values."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for record in reversed(instance.fetch_materializations(asset, limit=1000).records):
+        event = record.asset_materialization
+        assert event is not None
+        assert event.partition is not None
+        found[event.partition] = {name: plain(value) for name, value in event.metadata.items()}
+    return found
+
+
+def plain(value: Any) -> Any:
+    """A metadata value without its Dagster type; tables as lists of rows."""
+    if isinstance(value, dg.TableMetadataValue):
+        return [dict(record.data) for record in value.records]
+    return value.value

@@ -1,0 +1,180 @@
+"""Ledger entries and raw tables made by hand, for tests that need no broker and no Spark."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from platform_assets.engines.spark import raw
+from platform_assets.lake import load_log
+from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.ledger.entries import PartitionReceipt, Receipt, RecordedCut, SealedWindow
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.offsets import Cut, Digest, OffsetRange, TopicRanges, offsets_digest
+from platform_assets.model.windows import Window, edge_of
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+
+Offsets = Mapping[int, Iterable[int]]
+
+
+def edge(number: float) -> datetime:
+    """The edge `number` hours after START."""
+    return START + number * HOUR
+
+
+def cut(
+    topic: str, at: datetime, offsets: Mapping[int, int], *, topic_id: str = TOPIC_ID, generation: int = 1
+) -> RecordedCut:
+    """A cut by timestamp, with leader epoch 7 in partition 0 and none elsewhere."""
+    return RecordedCut(
+        topic,
+        topic_id,
+        generation,
+        at,
+        Cut(offsets),
+        dict.fromkeys(offsets, "timestamp"),
+        {p: 7 if p == 0 else None for p in offsets},
+    )
+
+
+def hourly(topic: str, ends: Sequence[Mapping[int, int]]) -> list[RecordedCut]:
+    """A cut an hour, from START on."""
+    return [cut(topic, edge(i), offsets) for i, offsets in enumerate(ends)]
+
+
+def sealed(topic: str, key: str, hours: float = 1, **ranges: tuple[int, int]) -> SealedWindow:
+    """A sealed window that nobody recorded: `sealed("t", "2026-01-01-00:00", p0=(0, 5))`."""
+    start = edge_of(key)
+    by_partition = {int(name[1:]): OffsetRange(*bounds) for name, bounds in ranges.items()}
+    window = Window(start, start + hours * HOUR)
+    return SealedWindow(topic, TOPIC_ID, 1, window, TopicRanges(by_partition), dict.fromkeys(by_partition, "timestamp"))
+
+
+def receipt(
+    window: SealedWindow, offsets: Offsets | None = None, *, version: int | None = 1, load_id: str = "load", **more: Any
+) -> Receipt:
+    """The receipt of a load that found `offsets` in `window`, all of them by default."""
+    found = {
+        p: np.array(sorted(o), dtype=np.int64) for p, o in (_dense(window) if offsets is None else offsets).items()
+    }
+    digest = sum((offsets_digest(p, o) for p, o in found.items()), Digest(0, 0))
+    values: dict[str, Any] = {
+        "table": f"raw/{window.topic}",
+        "topic": window.topic,
+        "topic_id": window.topic_id,
+        "generation": window.generation,
+        "window": window.window,
+        "kind": "load",
+        "partitions": {p: _part(r, found.get(p)) for p, r in window.ranges.items()},
+        "offsets_digest": digest.total,
+        "content_digest": digest.total + 1,
+        "duplicates": 0,
+        "bytes": 1000,
+        "table_version": version,
+        "files_digest": f"files of {load_id}",
+        "load_id": load_id,
+        "run_id": "run",
+        "seconds": 1.5,
+    }
+    return Receipt(**{**values, **more})
+
+
+def _dense(window: SealedWindow) -> dict[int, range]:
+    return {p: range(r.start, r.end) for p, r in window.ranges.items() if r.size}
+
+
+def _part(whole: OffsetRange, found: np.ndarray[Any, np.dtype[np.int64]] | None) -> PartitionReceipt:
+    if found is None or not len(found):
+        return PartitionReceipt(whole, 0, None, None)
+    return PartitionReceipt(whole, len(found), int(found[0]), int(found[-1]))
+
+
+# --- raw tables -----------------------------------------------------------------------------------------------------
+
+
+def rows(key: str, offsets: Offsets, topic_id: str = TOPIC_ID) -> pa.Table:
+    """Rows of a raw table, one an offset."""
+    pairs = [(p, o) for p, some in offsets.items() for o in some]
+    return pa.table(
+        {
+            "topic_id": pa.array([topic_id] * len(pairs), pa.string()),
+            "kafka_partition": pa.array([p for p, _ in pairs], pa.int32()),
+            "kafka_offset": pa.array([o for _, o in pairs], pa.int64()),
+            "kafka_timestamp": pa.array([edge_of(key)] * len(pairs), pa.timestamp("us", "UTC")),
+            "kafka_timestamp_type": pa.array([0] * len(pairs), pa.int32()),
+            "key": pa.array([None] * len(pairs), pa.binary()),
+            "value": pa.array([f"{p}/{o}".encode() for p, o in pairs], pa.binary()),
+            "headers": pa.array(
+                [None] * len(pairs), pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+            ),
+            "window": pa.array([key] * len(pairs), pa.string()),
+        }
+    )
+
+
+def append(lake_root: Path, topic: str, table: pa.Table) -> None:
+    """What a rogue does: rows without a load."""
+    raw.create_table(lake_root / "raw" / topic, topic)
+    write_deltalake(lake_root / "raw" / topic, table, mode="append")
+
+
+def overwrite(lake_root: Path, window: SealedWindow, offsets: Offsets | None = None, load_id: str = "load") -> None:
+    """The commit of a load: the rows of `offsets`, all of the window's by default, and metadata as Spark writes it."""
+    path = lake_root / "raw" / window.topic
+    raw.create_table(path, window.topic)
+    metadata = LoadMetadata(
+        window.topic, window.topic_id, window.generation, window.window, window.ranges, load_id, run_id="run"
+    )
+    write_deltalake(
+        path,
+        rows(window.key, _dense(window) if offsets is None else offsets, window.topic_id),
+        mode="overwrite",
+        predicate=f"window = '{window.key}'",
+        commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata.to_json()}),
+    )
+
+
+def loaded(
+    lake_root: Path, window: SealedWindow, offsets: Offsets | None = None, load_id: str | None = None, **more: Any
+) -> Receipt:
+    """A whole load: the commit, and its receipt in the ledger, in which `more` fields may be told otherwise."""
+    name = load_id or f"load of {window.key}"
+    overwrite(lake_root, window, offsets, name)
+    path = lake_root / "raw" / window.topic
+    files = load_log.files_of(path, window.key)
+    entry = receipt(
+        window,
+        offsets,
+        version=DeltaTable(path).version(),
+        load_id=name,
+        bytes=files.bytes,
+        files_digest=files.digest,
+        **more,
+    )
+    Ledger(lake_root).record_receipts([entry])
+    return entry
+
+
+def recorded(lake_root: Path, topic: str, ends: Sequence[Mapping[int, int]]) -> list[SealedWindow]:
+    """Hourly cuts at `ends`, recorded; gives their windows."""
+    ledger = Ledger(lake_root)
+    ledger.create()
+    assert ledger.record_cuts(hourly(topic, ends), None)
+    return ledger.windows(topic)
+
+
+def log_entries(table: Path) -> list[dict[str, Any]]:
+    """Every action in the JSON files of a Delta log, in order."""
+    files = sorted((table / "_delta_log").glob("*.json"))
+    return [json.loads(line) for line in itertools.chain.from_iterable(f.read_text().splitlines() for f in files)]

@@ -1,0 +1,157 @@
+"""Records on a real topic, for tests of what is cut: timestamps as told, and transactions that are left open."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from platform_assets.errors import BrokerUnreachableError, TopicMissingError
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets_tests.support.loads import Record, send, wait_until
+from platform_assets_tests.support.turns import require_alone
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker
+
+ANY_TIME = {
+    "retention.ms": "-1",
+    "message.timestamp.after.max.ms": str(2**63 - 1),
+    "message.timestamp.before.max.ms": str(2**63 - 1),
+}
+"""Configuration of a topic that takes records of any age and keeps them."""
+
+
+@dataclass
+class Stream:
+    """One topic of a broker."""
+
+    bootstrap: str
+    topic: str
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """A client of its own."""
+        return Cluster.connect(ClientSettings(self.bootstrap))
+
+    def send(self, stamps: Iterable[int], partition: int = 0) -> None:
+        """One record for each timestamp (ms), in this order."""
+        send(Producer({"bootstrap.servers": self.bootstrap}), self.topic, _records(stamps, partition))
+
+    def ends(self) -> dict[int, int]:
+        """High watermarks, open transactions included."""
+        return {p: f.offset for p, f in self.cluster.high_watermarks(self.cluster.topic(self.topic)).items()}
+
+    def stable(self) -> dict[int, int]:
+        """Last stable offsets."""
+        return {p: f.offset for p, f in self.cluster.last_stable_offsets(self.cluster.topic(self.topic)).items()}
+
+    def open_transaction(self, stamps: Iterable[int], partition: int = 0) -> OpenTransaction:
+        """Records of a transaction that is neither committed nor aborted yet."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": str(uuid.uuid4())})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        send(producer, self.topic, _records(stamps, partition))
+        return OpenTransaction(self, producer, partition)
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction under way in one partition."""
+
+    stream: Stream
+    producer: Producer
+    partition: int
+
+    def end(self, *, commit: bool) -> None:
+        """Commit or abort, and wait for the marker: the coordinator answers before it has written it."""
+        before = self.stream.ends()[self.partition]
+        if commit:
+            self.producer.commit_transaction(30)
+        else:
+            self.producer.abort_transaction(30)
+        wait_until("the marker is written", lambda: self.stream.ends()[self.partition] > before)
+
+
+class Transactions:
+    """Transactions one after the other, each of one batch a partition, by one producer."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        config = {"bootstrap.servers": stream.bootstrap, "transactional.id": str(uuid.uuid4()), "linger.ms": 50}
+        self._producer = Producer(config)
+        self._producer.init_transactions(30)
+
+    def write(self, stamps: Iterable[int], partition: int = 0, *, commit: bool) -> None:
+        """One record for each timestamp (ms), and the marker; returns when that is written."""
+        self._producer.begin_transaction()
+        send(self._producer, self._stream.topic, _records(stamps, partition))
+        OpenTransaction(self._stream, self._producer, partition).end(commit=commit)
+
+
+def create_again(broker: Broker, name: str) -> None:
+    """Delete a topic and create it anew. A deletion ends some time after its answer, so creation is tried until let."""
+    former = Cluster.connect(ClientSettings(broker.bootstrap)).topic(name).topic_id
+    broker.admin.delete_topics([name])[name].result(30)
+
+    def created() -> bool:
+        try:
+            broker.admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+        except KafkaException as e:
+            if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False
+        return True
+
+    def known() -> bool:
+        # A new client each time: one that was told "no leader" goes on believing it for a minute.
+        fresh = Cluster.connect(ClientSettings(broker.bootstrap))
+        try:
+            state = fresh.topic(name)
+            return state.topic_id != former and len(fresh.log_starts(state)) == 1
+        except (TopicMissingError, BrokerUnreachableError):
+            return False
+
+    wait_until("the topic may be created again", created)
+    wait_until("the new topic is known", known)
+
+
+def freeze(broker: Broker) -> None:
+    """Stop the broker's process in the middle of whatever it does, and return when each of its threads has stopped.
+
+    Raises RuntimeError where the test is not marked `alone`.
+    """
+    require_alone("freezing the broker")
+    os.kill(broker.pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{broker.pid}/task")
+    wait_until("every thread has stopped", lambda: all(_state(t) == "T" for t in tasks.iterdir()))
+
+
+def thaw(broker: Broker) -> None:
+    """Let a frozen broker go on."""
+    os.kill(broker.pid, signal.SIGCONT)
+
+
+def _state(task: Path) -> str:
+    # The name in parentheses may hold anything; the state is the word behind it.
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
+
+
+def delete_before(bootstrap: str, topic: str, partition: int, offset: int) -> None:
+    """Let the log of a partition start at `offset`. The client is a new one: old ones may not know a new partition."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.delete_records([TopicPartition(topic, partition, offset)]).values():
+        assert future.result(30).low_watermark == offset
+
+
+def _records(stamps: Iterable[int], partition: int) -> list[Record]:
+    return [Record(partition=partition, timestamp=t) for t in stamps]

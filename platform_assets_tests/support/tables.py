@@ -1,0 +1,153 @@
+"""A table in order, one in ruins and one whose accounts differ, for tests of what people are shown; no broker, no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+from deltalake import DeltaTable
+
+from platform_assets.checks.facts import Facts, Recorded
+from platform_assets.checks.findings import Finding, Kind
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.model.windows import key_of
+from platform_assets.orchestration import metadata
+from platform_assets.orchestration.names import raw_key, topic_key
+from platform_assets.orchestration.sensors import sealed_event
+from platform_assets_tests.support import samples
+
+SOUND, TORN, AT_ODDS = "orders", "payments.eu_west", "refunds"
+WINDOWS, WAITING, PARTITIONS, OFFSETS = 30, 2, 3, 100
+"""Each window has as many offsets in each partition; the newest ones wait for their load."""
+LOST_WINDOW, LOST_ROWS, DOUBLED = 20, 12, 5
+"""Numbers of windows of the ruined table: without rows, without rows [1240, 1260) of partition 1, with rows twice."""
+BEHIND, AHEAD, UNBALANCED, UNREPORTED, MISREPORTED = 6, 13, 17, 22, 24
+"""Numbers of windows of the table at odds: without a receipt, with one of a load that never was, with one whose holes are
+too many, unknown to Dagster, and known to it by another load."""
+
+
+def key(number: int) -> str:
+    """Key of the window with this number."""
+    return key_of(samples.edge(number))
+
+
+def declaration(topic: str) -> TopicDeclaration:
+    """Hourly windows from the first one of the samples on."""
+    return TopicDeclaration(topic, "0 * * * *", samples.START)
+
+
+def sound(lake_root: Path, topic: str = SOUND) -> list[SealedWindow]:
+    """A table in order: every seventh window holds transaction markers, the tenth an aborted record besides."""
+    windows = samples.recorded(
+        lake_root, topic, [dict.fromkeys(range(PARTITIONS), n * OFFSETS) for n in range(WINDOWS + 1)]
+    )
+    for number, window in enumerate(windows[: WINDOWS - WAITING]):
+        offsets = {p: list(range(r.start, r.end)) for p, r in window.ranges.items()}
+        holes = {}
+        if number % 7 == 3:
+            holes = {"commit markers": len([offsets[p].pop() for p in (0, 1)])}
+        if number == 10:
+            holes["aborted records"] = len([offsets[0].pop()])
+        samples.loaded(lake_root, window, offsets, load_id=f"{number:08}-of-{topic}", holes=holes)
+    return windows
+
+
+def torn(lake_root: Path, topic: str = TORN) -> list[SealedWindow]:
+    """The same table after somebody was at it: rows deleted in two windows, and rows of another appended again."""
+    windows = sound(lake_root, topic)
+    table = DeltaTable(lake_root / "raw" / topic)
+    table.delete(f"window = '{windows[LOST_WINDOW].key}'")
+    table.delete(
+        f"window = '{windows[LOST_ROWS].key}' and kafka_partition = 1 and kafka_offset >= 1240 and kafka_offset < 1260"
+    )
+    samples.append(lake_root, topic, samples.rows(windows[DOUBLED].key, {0: range(510, 520)}))
+    return windows
+
+
+def at_odds(lake_root: Path, topic: str = AT_ODDS) -> list[SealedWindow]:
+    """The same table with another ledger: of rows that are all there, what is written down is wrong."""
+    windows = sound(lake_root, topic)
+    ledger = Ledger(lake_root)
+    receipts = ledger.receipts(f"raw/{topic}")
+    behind = f"\"table\" = 'raw/{topic}' and \"window\" = '{windows[BEHIND].key}'"
+    DeltaTable(lake_root / "_ledger" / "commits").delete(behind)
+    ahead, unbalanced = receipts[windows[AHEAD].key], receipts[windows[UNBALANCED].key]
+    ledger.record_receipts(
+        [
+            replace(ahead, load_id="f" * 36, table_version=DeltaTable(lake_root / "raw" / topic).version() + 7),
+            replace(unbalanced, holes={"commit markers": 5}),
+        ]
+    )
+    return windows
+
+
+def reported(
+    instance: dg.DagsterInstance,
+    lake_root: Path,
+    topic: str,
+    windows: list[SealedWindow],
+    *,
+    but: Iterable[int] = (),
+    otherwise: Iterable[int] = (),
+) -> None:
+    """Tell Dagster of the windows what sensor and runs would have told, of some nothing or of another load."""
+    receipts = Ledger(lake_root).receipts(f"raw/{topic}")
+    for number, window in enumerate(windows):
+        instance.report_runless_asset_event(sealed_event(window))
+        if window.key in receipts and number not in but:
+            receipt = receipts[window.key]
+            if number in otherwise:
+                receipt = replace(receipt, load_id="e" * 36)
+            told = metadata.of_receipt(receipt, "loaded", str(lake_root / "raw" / topic))
+            instance.report_runless_asset_event(
+                dg.AssetMaterialization(raw_key(topic), partition=window.key, metadata=told)
+            )
+    assert instance.get_latest_materialization_event(topic_key(topic)) is not None
+
+
+def facts(
+    windows: int,
+    partitions: int = 1,
+    *,
+    holes: Mapping[tuple[int, int], Mapping[str, int] | None] | None = None,
+    waiting: Collection[int] = (),
+    unasked: Collection[int] = (),
+) -> Facts:
+    """Facts of `orders`, 10 offsets a window and partition, all loaded but the windows `waiting` and `unasked`.
+
+    `holes` are told by number of window and partition; None for such as nobody has accounted for.
+    """
+    keys = [key(n) for n in range(windows)]
+    ranges = {
+        k: TopicRanges({p: OffsetRange(n * 10, n * 10 + 10) for p in range(partitions)}) for n, k in enumerate(keys)
+    }
+    held: dict[str, Recorded] = {}
+    for n, k in enumerate(keys):
+        if n in waiting or n in unasked:
+            continue
+        told = {p: found for (window, p), found in (holes or {}).items() if window == n}
+        rows = {
+            p: 10 - (1 if told.get(p, {}) is None else sum((told.get(p) or {}).values())) for p in range(partitions)
+        }
+        kinds: dict[str, int] = {}
+        for found in told.values():
+            for kind, number in (found or {}).items():
+                kinds[kind] = kinds.get(kind, 0) + number
+        held[k] = Recorded(k, ranges[k], rows, {}, 0, "", 1, "run", 0, None if None in told.values() else kinds, None)
+    return Facts(
+        SOUND, f"raw/{SOUND}", ranges, held, {}, frozenset(keys[n] for n in waiting),
+        frozenset(keys[n] for n in unasked), {},
+    )  # fmt: skip
+
+
+def finding(kind: Kind, window: int, partition: int | None = 0, *ranges: tuple[int, int], remedy: str = "") -> Finding:
+    """A finding in the window with this number."""
+    return Finding(
+        kind, SOUND, key(window), partition, tuple(OffsetRange(*r) for r in ranges), f"detail of {kind}",
+        remedy or f"Materialise partition {key(window)} of raw/{SOUND}.",
+    )  # fmt: skip

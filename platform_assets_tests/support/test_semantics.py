@@ -1,0 +1,56 @@
+"""The loaders of the comparison lose and double just what their crashes must do, and the checks name just that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from platform_assets_tests.support import semantics
+from platform_assets_tests.support.faults import POINTS
+from platform_assets_tests.support.semantics import BEGIN, DOCUMENT, END, README, SEED
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+    from platform_assets_tests.conftest import Broker, TopicMaker
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_the_run_that_the_documents_show_comes_out_the_same(
+    broker: Broker, topic: TopicMaker, connection: Callable[[], SparkSession], tmp_path: Path
+) -> None:
+    name = topic(partitions=semantics.PARTITIONS, stem="semantics")
+    crashes, results = semantics.run(broker.bootstrap, name, connection, tmp_path, SEED)
+    for r in results:
+        assert (r.lost, r.doubled) == (r.due_lost, r.due_doubled), r.loader
+        assert r.others == (), r.loader
+        assert r.exact, (r.loader, [f.sentence() for v in r.verdicts for f in v.findings])
+        # Every point was met, and each loader's crashes are those of the schedule as far as it came.
+        assert r.crashes.keys() == set(POINTS)
+    lost, doubled, exact = results
+    assert (bool(lost.lost), bool(lost.doubled), lost.rows) == (True, False, len(lost.committed - lost.lost))
+    assert (bool(doubled.lost), bool(doubled.doubled)) == (False, True)
+    # Two crashes in a row tripled a window, so there are more rows than records and doubled ones together.
+    assert doubled.rows > len(doubled.committed) + len(doubled.doubled)
+    assert exact.rows == len(exact.committed)
+    assert all(v.passed for v in exact.verdicts)
+    # What people read is this run. `make semantics` writes it anew.
+    assert semantics.with_section(README.read_text(), semantics.table(results)) == README.read_text()
+    assert semantics.document(crashes, results, SEED) == DOCUMENT.read_text()
+
+
+def test_the_readme_shows_what_the_document_tells() -> None:
+    shown = README.read_text().split(BEGIN)[1].split(END)[0].strip()
+    assert shown in DOCUMENT.read_text()
+    assert len(shown.splitlines()) == 2 + len(semantics.LOADERS)
+
+
+def test_a_section_is_replaced_between_its_markers_alone() -> None:
+    text = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    assert semantics.with_section(text, "new") == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    with pytest.raises(ValueError, match="no section"):
+        semantics.with_section("no markers", "new")

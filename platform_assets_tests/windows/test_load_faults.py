@@ -1,0 +1,245 @@
+"""Loads that race, and loads whose process or server is killed: the table is exact, or made exact by the next run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from infra import platform, spark_server
+from infra.platform import UpOptions
+from infra.process import ProcessRecord
+from infra.spark_server import SparkSettings
+from platform_assets.errors import OffsetsExpiredError
+from platform_assets.lake import load_log
+from platform_assets.ledger.store import Ledger
+from platform_assets_tests.conftest import home_at, service_environment
+from platform_assets_tests.support.load_process import LoadProcess
+from platform_assets_tests.support.loads import Record, TopicLake, records, wait_until
+from platform_assets_tests.support.runs_of import minutes_ago
+from platform_assets_tests.windows.test_loading import delete_before, delete_rows, numbered
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker, LakeMaker
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+LARGE = 100_000
+"""Records enough that a load takes long after its first file has appeared."""
+
+
+def large_window(lk: TopicLake) -> str:
+    value = os.urandom(64)
+    return lk.window_of(Record(value, b"%d" % i, i % 2) for i in range(LARGE))
+
+
+def assert_exact(lk: TopicLake) -> None:
+    """The table holds what the topic holds, and the ledger what the table does."""
+    assert records(lk.rows()) == records(lk.committed())
+    for key, receipt in lk.ledger.receipts(lk.declaration.raw_table).items():
+        assert receipt.files_digest == load_log.files_of(lk.table, key).digest
+        assert receipt.rows == len(lk.rows(key))
+
+
+def data_files(lk: TopicLake, key: str) -> list[Path]:
+    """Files of a window that lie in the table's folder, committed or not."""
+    found = lk.table.glob("window=*/*.parquet")
+    return [path for path in found if path.parent.name.replace("%3A", ":") == f"window={key}"]
+
+
+def is_complete(path: Path) -> bool:
+    """Whether a Parquet file has its end."""
+    return path.read_bytes()[-4:] == b"PAR1"
+
+
+# --- races -----------------------------------------------------------------------------------------------------
+
+
+def race(lk: TopicLake, keys: list[str], remote: str) -> list[dict[str, Any]]:
+    """Load `keys` at once, each in a process of its own; all write at the same moment."""
+    with ExitStack() as stack:
+        processes = [stack.enter_context(LoadProcess(lk, key, remote, hold=True)) for key in keys]
+        for process in processes:
+            process.wait_for_hold()
+        for process in processes:
+            process.go()
+        return [process.result() for process in processes]
+
+
+def test_of_two_first_loads_of_one_window_one_wins_and_the_other_compares(lake: LakeMaker, spark_remote: str) -> None:
+    lk = lake(partitions=2)
+    key = large_window(lk)
+    # The one that loses the race is told by Delta, reads the winner's commit, and proves its own reading equal.
+    outcomes = race(lk, [key, key], spark_remote)
+    assert sorted(o["outcome"] for o in outcomes) == ["loaded", "unchanged"]
+    assert [o["rows"] for o in outcomes] == [LARGE, LARGE]
+    assert lk.version() == 1
+    assert_exact(lk)
+
+
+def test_of_two_loads_that_heal_one_window_one_wins_and_the_other_compares(lake: LakeMaker, spark_remote: str) -> None:
+    lk = lake(partitions=2)
+    key = lk.window_of(numbered(40, 2))
+    lk.load(key)
+    delete_rows(lk, key)
+    outcomes = race(lk, [key, key], spark_remote)
+    assert {o["outcome"] for o in outcomes} <= {"healed", "unchanged"}
+    assert_exact(lk)
+
+
+def test_loads_of_different_windows_at_once_both_succeed(lake: LakeMaker, spark_remote: str) -> None:
+    lk = lake(partitions=2)
+    keys = [lk.window_of(numbered(20_000, 2, stem)) for stem in ("a", "b")]
+    outcomes = race(lk, keys, spark_remote)
+    assert [(o["outcome"], o["rows"]) for o in outcomes] == [("loaded", 20_000)] * 2
+    assert lk.version() == 2
+    assert_exact(lk)
+    assert [lk.load(key).outcome for key in keys] == ["unchanged", "unchanged"]
+
+
+# --- killed ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_killed_in_the_middle_of_a_load_is_made_good_by_the_next(lake: LakeMaker, spark_remote: str) -> None:
+    lk = lake(partitions=2)
+    key = large_window(lk)
+    with LoadProcess(lk, key, spark_remote) as run:
+        wait_until("files of the load appear", lambda: bool(data_files(lk, key)))
+        orphans = data_files(lk, key)
+        run.kill()
+    assert lk.version() == 0, "the commit came before the kill: make the window larger"
+    assert lk.ledger.receipts(lk.declaration.raw_table) == {}
+    # The server goes on with what the killed run asked for: this load may meet its commit, or be met by it.
+    assert lk.load(key).receipt.rows == LARGE
+    wait_until("the server has ended the killed load", lambda: all(map(is_complete, orphans)))
+    assert_exact(lk)
+    assert lk.load(key).outcome == "unchanged"
+    assert_exact(lk)
+
+
+@contextmanager
+def server_of_its_own(folder: Path) -> Iterator[Callable[[], tuple[str, ProcessRecord]]]:
+    """Starts a Spark server, and again after it died: on the same port, with the same token."""
+    home = home_at(folder)
+
+    def start() -> tuple[str, ProcessRecord]:
+        options = UpOptions(spark=SparkSettings(heap="1g"))
+        record = platform.start_service("spark", home, options, environ=service_environment())
+        return spark_server.remote(home, record.address), record
+
+    try:
+        yield start
+    finally:
+        platform.down(home)
+
+
+def test_a_server_killed_in_the_middle_of_a_load_leaves_the_table_as_it_was(lake: LakeMaker, tmp_path: Path) -> None:
+    """The run says that the outcome is not known, tries again by itself, and the next run finds the window exact."""
+    lk = lake(partitions=2, start=minutes_ago(3))
+    key = large_window(lk)
+    with server_of_its_own(tmp_path / "spark home") as start:
+        remote, record = start()
+        with LoadProcess(lk, key, remote, dagster=True) as run:
+            wait_until("files of the load appear", lambda: bool(data_files(lk, key)), 120)
+            os.kill(record.pid, signal.SIGKILL)
+            assert lk.version() == 0, "the commit came before the kill: make the window larger"
+            assert lk.rows() == []
+            start()
+            result = run.result(300)
+    assert result["retries"] >= 1
+    # On a slow machine the server may come back after the run's last try; then it says what to do.
+    assert result["success"] or "run it again" in result["message"], result
+    assert lk.load(key).receipt.rows == LARGE
+    assert_exact(lk)
+    assert lk.load(key).outcome == "unchanged"
+
+
+# --- between table and ledger ----------------------------------------------------------------------------------
+
+
+class Crashed(Exception):
+    """Stands for the end of the process, at a point where no signal can be sent in time."""
+
+
+@contextmanager
+def crash_before_the_ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The run ends after its commit to the table and before its entry in the ledger."""
+
+    def crash(self: Ledger, receipts: Any) -> None:
+        raise Crashed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "record_receipts", crash)
+        with pytest.raises(Crashed):
+            yield
+
+
+@pytest.mark.parametrize("aborted", [False, True], ids=["rows", "no rows"])
+def test_a_commit_that_the_ledger_lacks_is_found_by_the_next_run(
+    lake: LakeMaker, monkeypatch: pytest.MonkeyPatch, aborted: bool
+) -> None:
+    lk = lake(partitions=2)
+    if aborted:
+        lk.abort(numbered(10, 2))
+    else:
+        lk.send(numbered(10, 2))
+    key = lk.close_window()
+    with crash_before_the_ledger(monkeypatch):
+        lk.load(key)
+    assert lk.version() == 1
+    assert lk.ledger.receipts(lk.declaration.raw_table) == {}
+    mended = lk.load(key)
+    if not aborted:
+        assert (mended.outcome, mended.receipt.table_version, lk.version()) == ("unchanged", 1, 1)
+    assert mended.receipt.rows == (0 if aborted else 10)
+    assert_exact(lk)
+    version = lk.version()
+    again = lk.load(key)
+    assert (again.outcome, again.receipt, lk.version()) == ("unchanged", mended.receipt, version)
+
+
+def test_a_commit_that_the_ledger_lacks_is_found_although_kafka_has_lost_the_records(
+    lake: LakeMaker, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lk = lake()
+    key = lk.window_of(numbered(10))
+    with crash_before_the_ledger(monkeypatch):
+        lk.load(key)
+    good = lk.rows()
+    delete_before(broker, lk, 10)
+    with pytest.raises(OffsetsExpiredError, match="still holds all 10 rows"):
+        lk.load(key)
+    assert lk.ledger.receipts(lk.declaration.raw_table)[key].rows == 10
+    assert lk.rows() == good
+
+
+def test_a_window_damaged_before_its_commit_came_into_the_ledger_is_healed(
+    lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The receipt that is made up for is of the version that was committed, not of what was done to it since."""
+    lk = lake()
+    key = lk.window_of(numbered(10))
+    with crash_before_the_ledger(monkeypatch):
+        lk.load(key)
+    delete_rows(lk, key)
+    assert len(lk.rows()) < 10
+    assert lk.load(key).outcome == "healed"
+    assert_exact(lk)
+
+
+def test_a_crash_after_healing_is_made_good(lake: LakeMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    lk = lake()
+    key = lk.window_of(numbered(10))
+    lk.load(key)
+    delete_rows(lk, key)
+    with crash_before_the_ledger(monkeypatch):
+        lk.load(key)
+    assert records(lk.rows()) == records(lk.committed())
+    lk.load(key)
+    assert_exact(lk)
+    assert lk.load(key).outcome == "unchanged"

@@ -1,0 +1,513 @@
+"""Any window, loaded any number of times, is in the table exactly once; or the load is refused and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import TopicPartition
+from deltalake import DeltaTable, write_deltalake
+
+from platform_assets.errors import (
+    LostForGoodError,
+    OffsetsExpiredError,
+    ReloadDiffersError,
+    TopicRecreatedError,
+    UnreadableTimestampError,
+)
+from platform_assets.kafka.timestamps import LAST_READABLE_MS
+from platform_assets.lake import load_log, rows
+from platform_assets.ledger.entries import Receipt
+from platform_assets.model.offsets import OffsetRange, TopicRanges, dense_digest
+from platform_assets.model.windows import milliseconds
+from platform_assets.windows.acceptance import accept, find_losses
+from platform_assets_tests.support.loads import START, Record, TopicLake, records, wait_until, whole
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker, LakeMaker
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+def numbered(count: int, partitions: int = 1, stem: str = "v") -> list[Record]:
+    """Records that differ, spread over partitions."""
+    return [Record(f"{stem}{i}".encode(), b"k%d" % (i % 7), i % partitions) for i in range(count)]
+
+
+# --- loading again ---------------------------------------------------------------------------------------------
+
+
+def test_loading_again_gives_the_same_rows_whatever_was_produced_since(lake: LakeMaker) -> None:
+    lk = lake(partitions=2)
+    first = lk.window_of(numbered(40, 2, "a"))
+    second = lk.window_of(numbered(30, 2, "b"))
+    loaded = {key: lk.load(key) for key in (second, first)}
+    assert {key: one.outcome for key, one in loaded.items()} == {first: "loaded", second: "loaded"}
+    before = lk.snapshot()
+    lk.send(numbered(50, 2, "later"))
+    for key in (first, second, first):
+        again = lk.load(key)
+        assert (again.outcome, again.receipt) == ("unchanged", loaded[key].receipt)
+    assert lk.snapshot() == before
+    # And with what came later closed, loaded and committed as well.
+    third = lk.close_window()
+    lk.load(third)
+    for key in (first, second):
+        assert lk.load(key).outcome == "unchanged"
+    assert records(lk.rows()) == records(lk.committed())
+    assert [len(lk.rows(key)) for key in (first, second, third)] == [40, 30, 50]
+
+
+def test_a_load_by_hand_needs_no_sensor(lake: LakeMaker) -> None:
+    """It seals the window itself, by timestamp since nobody looked at the time, and the windows before it on the way."""
+    lk = lake(config={"retention.ms": "-1"})
+    lk.send(Record(str(i).encode(), timestamp=milliseconds(START) + i * 20_000) for i in range(12))
+    lk.closed = START + timedelta(minutes=10)
+    assert lk.load("2026-03-01-00:02").receipt.ranges == TopicRanges({0: OffsetRange(6, 9)})
+    assert [(r.value, r.window) for r in lk.rows()] == [(b"%d" % i, "2026-03-01-00:02") for i in (6, 7, 8)]
+    for minute in (0, 1, 3):
+        assert lk.load(f"2026-03-01-00:0{minute}").receipt.rows == 3
+    assert records(lk.rows()) == records(lk.committed())
+
+
+def delete_rows(lk: TopicLake, key: str) -> None:
+    DeltaTable(lk.table).delete(f"window = '{key}' AND kafka_offset IN (3, 5)")
+
+
+def append_rows(lk: TopicLake, key: str) -> None:
+    """Doubled rows of the window, and one that no topic ever held."""
+    table = DeltaTable(lk.table)
+    some = table.to_pyarrow_table(filters=[("window", "=", key)]).slice(0, 4)
+    rogue = some.slice(0, 1).set_column(
+        some.column_names.index("kafka_offset"), "kafka_offset", pa.array([999_999], pa.int64())
+    )
+    write_deltalake(table, pa.concat_tables([some, rogue]), mode="append")
+
+
+def change_rows(lk: TopicLake, key: str) -> None:
+    """As many rows with the same offsets, and another value in one."""
+    where = f"window = '{key}' AND kafka_offset = 4"
+    DeltaTable(lk.table).update({"value": "arrow_cast('changed', 'Binary')"}, predicate=where)
+
+
+def remove_file(lk: TopicLake, key: str) -> None:
+    """A commit by hand that takes a data file of the window out of the table."""
+    path = load_log.files_of(lk.table, key).paths[0]
+    version = lk.version() + 1
+    action = {"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True, "extendedFileMetadata": False}}
+    (lk.table / "_delta_log" / f"{version:020}.json").write_text(json.dumps(action) + "\n")
+    assert path not in load_log.files_of(lk.table, key).paths
+
+
+def rewrite_files(lk: TopicLake, key: str) -> None:
+    """What OPTIMIZE does: the same rows in other files. No damage, but no longer what the load is known to have left."""
+    rows = DeltaTable(lk.table).to_pyarrow_table(filters=[("window", "=", key)])
+    write_deltalake(lk.table, rows, mode="overwrite", predicate=f"window = '{key}'")
+
+
+@pytest.mark.parametrize("damage", [delete_rows, append_rows, change_rows, remove_file, rewrite_files])
+def test_a_damaged_window_is_healed_by_loading_it_again(
+    lake: LakeMaker, damage: Callable[[TopicLake, str], None]
+) -> None:
+    lk = lake(partitions=2, records_per_file=10)
+    key, other = lk.window_of(numbered(40, 2)), lk.window_of(numbered(20, 2, "other"))
+    first = lk.load(key)
+    lk.load(other)
+    good = whole(lk.rows())
+    damage(lk, key)
+    damaged = lk.version()
+    assert (whole(lk.rows()) != good) == (damage is not rewrite_files)
+    healed = lk.load(key)
+    assert (healed.outcome, lk.version()) == ("healed", damaged + 1)
+    assert whole(lk.rows()) == good
+    # Digest by digest what was first recorded.
+    assert healed.receipt.offsets == first.receipt.offsets == dense_digest(first.receipt.ranges)
+    assert healed.receipt.content == first.receipt.content
+    assert healed.receipt.partitions == first.receipt.partitions
+    assert healed.receipt.duplicates == 0
+    assert [lk.load(k).outcome for k in (key, other)] == ["unchanged", "unchanged"]
+    assert not list((lk.root / "_staging").rglob("*.parquet"))
+
+
+# --- refusals --------------------------------------------------------------------------------------------------
+
+
+def delete_before(broker: Broker, lk: TopicLake, offset: int, partition: int = 0) -> None:
+    """What `kafka-delete-records` does: the log then starts at `offset`."""
+    deleted = broker.admin.delete_records([TopicPartition(lk.topic, partition, offset)])
+    for future in deleted.values():
+        future.result(30)
+
+
+def retire(broker: Broker, lk: TopicLake) -> None:
+    """Let retention take all but the newest segment."""
+    state = lk.cluster.topic(lk.topic)
+    wait_until("retention has run", lambda: lk.cluster.log_starts(state)[0].offset > 0)
+
+
+def test_a_reload_after_records_were_deleted_is_refused(lake: LakeMaker, broker: Broker) -> None:
+    lk = lake(partitions=2)
+    key = lk.window_of(numbered(40, 2))
+    lk.load(key)
+    before = lk.snapshot()
+    delete_before(broker, lk, 7, partition=1)
+    with pytest.raises(OffsetsExpiredError, match=r"partition 1 offsets \[0, 7\).*still holds all 40 rows") as e:
+        lk.load(key)
+    assert e.value.lost == ((1, 0, 7),)
+    assert lk.snapshot() == before
+    # A damaged table gets the window back from its own past, as long as that is there.
+    rows_before = whole(lk.rows())
+    delete_rows(lk, key)
+    assert lk.load(key).outcome == "restored"
+    assert whole(lk.rows()) == rows_before
+    delete_rows(lk, key)
+    DeltaTable(lk.table).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    before = lk.snapshot()
+    with pytest.raises(LostForGoodError, match=r"40 rows are lost for good.*\[0, 7\)"):
+        lk.load(key)
+    assert lk.snapshot() == before
+
+
+def test_a_reload_after_retention_is_refused(lake: LakeMaker, broker: Broker) -> None:
+    """Segments of a hundredth of a second, and the time of the records long past."""
+    lk = lake(config={"segment.ms": "10", "retention.ms": "-1"})
+    key = lk.window_of([Record(b"a", timestamp=1000), Record(b"b", timestamp=2000)])
+    lk.load(key)
+    before = lk.snapshot()
+    lk.send([Record(b"new segment")])
+    set_config(broker, lk.topic, "retention.ms", "1000")
+    retire(broker, lk)
+    with pytest.raises(OffsetsExpiredError, match=r"partition 0 offsets \[0, 2\)"):
+        lk.load(key)
+    assert lk.snapshot() == before
+
+
+def test_a_first_load_of_expired_records_is_refused_and_names_them(lake: LakeMaker, broker: Broker) -> None:
+    lk = lake()
+    key, next_key = lk.window_of(numbered(10)), lk.window_of(numbered(5))
+    delete_before(broker, lk, 12)
+    before = lk.snapshot()
+    with pytest.raises(OffsetsExpiredError, match=r"partition 0 offsets \[0, 10\).*accept-loss") as e:
+        lk.load(key)
+    assert e.value.lost == ((0, 0, 10),)
+    with pytest.raises(OffsetsExpiredError, match=r"partition 0 offsets \[10, 12\)"):
+        lk.load(next_key)
+    assert lk.ledger.receipts(lk.declaration.raw_table) == {}
+    assert lk.rows() == []
+    assert lk.snapshot()["cuts"] == before["cuts"]
+
+
+def test_what_held_no_row_cannot_be_lost(lake: LakeMaker, broker: Broker) -> None:
+    """Aborted records at the start of a window expire: its rows are all there still, so it proves equal."""
+    lk = lake()
+    lk.abort(numbered(5))
+    key = lk.window_of(numbered(5, stem="kept"))
+    loaded = lk.load(key)
+    delete_before(broker, lk, 6)
+    assert lk.load(key).outcome == "unchanged"
+    delete_rows(lk, key)
+    append_rows(lk, key)
+    assert lk.load(key).receipt.content == loaded.receipt.content
+    assert [r.value for r in lk.rows()] == [f"kept{i}".encode() for i in range(5)]
+
+
+def test_a_topic_that_was_made_anew_is_refused(lake: LakeMaker, broker: Broker) -> None:
+    lk = lake()
+    key = lk.window_of(numbered(10))
+    lk.load(key)
+    later = lk.window_of(numbered(10))
+    before = lk.snapshot()
+    recreate(broker, lk.topic)
+    lk.send(numbered(30, stem="other topic"))
+    for window in (key, later):
+        with pytest.raises(TopicRecreatedError, match="re-created"):
+            lk.load(window)
+    with pytest.raises(TopicRecreatedError, match="re-created"):
+        lk.close_window()
+    assert lk.snapshot() == before
+
+
+def test_a_topic_made_anew_while_it_is_read_again_is_refused(
+    lake: LakeMaker, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka reads go by name: the staged rows are of the old topic or the new one, so the id is asked for again."""
+    lk = lake()
+    key = lk.window_of(numbered(10))
+    lk.load(key)
+    delete_rows(lk, key)
+    before = lk.snapshot()
+    loader = lk.loader()
+    described = loader.cluster.topic
+
+    def after_the_first(name: str) -> Any:
+        answer = described(name)
+        monkeypatch.setattr(loader.cluster, "topic", described)
+        recreate(broker, lk.topic)
+        lk.send(numbered(10))
+        return answer
+
+    monkeypatch.setattr(loader.cluster, "topic", after_the_first)
+    with pytest.raises((TopicRecreatedError, OffsetsExpiredError)):
+        loader.load(key)
+    assert lk.snapshot() == before
+
+
+def test_a_reload_after_compaction_is_refused_and_names_what_is_gone(lake: LakeMaker, broker: Broker) -> None:
+    lk = lake(
+        config={
+            "cleanup.policy": "compact",
+            "segment.ms": "10",
+            "min.cleanable.dirty.ratio": "0.001",
+            "min.compaction.lag.ms": str(10**9),
+        }
+    )
+    key = lk.window_of([Record(b"%d" % i, b"same key" if i in (2, 3, 6) else b"k%d" % i) for i in range(8)])
+    lk.load(key)
+    before = lk.snapshot()
+    lk.send([Record(b"newer", b"same key")])
+    set_config(broker, lk.topic, "min.compaction.lag.ms", "0")
+    lk.send([Record(b"new segment", b"another")])
+    wait_until("the log is compacted", lambda: len(lk.committed()) < 9)
+    with pytest.raises(
+        ReloadDiffersError,
+        match=r"5 rows, fewer than the 8 .*gone: partition 0 offsets \[2, 4\), partition 0 offsets \[6, 7\)\. Likely cause: "
+        r"compaction or retention .*The table keeps what was loaded first",
+    ):
+        lk.load(key)
+    assert lk.snapshot() == before
+
+
+def more_rows(receipt: Receipt) -> Receipt:
+    return replace(receipt, partitions={0: replace(receipt.partitions[0], rows=receipt.rows + 2)})
+
+
+def fewer_rows(receipt: Receipt) -> Receipt:
+    return replace(receipt, partitions={0: replace(receipt.partitions[0], rows=receipt.rows - 2)})
+
+
+def other_offsets(receipt: Receipt) -> Receipt:
+    return replace(receipt, offsets_digest=receipt.offsets_digest + 1)
+
+
+def other_content(receipt: Receipt) -> Receipt:
+    return replace(receipt, content_digest=receipt.content_digest + 1)
+
+
+def test_a_reload_against_an_edited_receipt_is_refused_and_says_that_it_was_edited(lake: LakeMaker) -> None:
+    lk = lake()
+    key = lk.window_of(numbered(10))
+    true = lk.load(key).receipt
+    rows_before, version = whole(lk.rows()), lk.version()
+    for edit, seen in (
+        (more_rows, "10 rows, fewer than the 12 of the receipt"),
+        (fewer_rows, "10 rows, more than the 8 of the receipt"),
+        (other_offsets, "10 rows as before, of other offsets"),
+        (other_content, "10 rows as before, of the same offsets but other content"),
+    ):
+        lk.ledger.record_receipts([edit(true)])
+        with pytest.raises(ReloadDiffersError, match=f"{seen}, and the table's own rows .* The ledger was edited"):
+            lk.load(key)
+        assert (whole(lk.rows()), lk.version()) == (rows_before, version)
+    lk.ledger.record_receipts([true])
+    assert lk.load(key).outcome == "unchanged"
+
+
+def test_a_partition_that_was_added_starts_at_zero(lake: LakeMaker, broker: Broker) -> None:
+    from confluent_kafka.admin import NewPartitions
+
+    lk = lake()
+    first = lk.window_of(numbered(3))
+    for future in broker.admin.create_partitions([NewPartitions(lk.topic, 2)]).values():
+        future.result(30)
+    wait_until("the partition is known", lambda: len(lk.cluster.topic(lk.topic).partitions) == 2)
+    wait_until("it has a leader", lambda: len(lk.high_watermarks()) == 2)
+    second = lk.window_of([Record(b"new", partition=1), Record(b"old", partition=0)])
+    assert lk.load(second).receipt.ranges == TopicRanges({0: OffsetRange(3, 4), 1: OffsetRange(0, 1)})
+    assert lk.load(first).receipt.ranges == TopicRanges({0: OffsetRange(0, 3)})
+    assert records(lk.rows()) == records(lk.committed())
+
+
+def recreate(broker: Broker, topic: str) -> None:
+    """Delete the topic and make one of the same name."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import NewTopic
+
+    for future in broker.admin.delete_topics([topic]).values():
+        future.result(30)
+
+    def made() -> bool:
+        try:
+            broker.admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])[topic].result(30)
+        except KafkaException:
+            return False
+        return True
+
+    wait_until("the topic is made anew", made)
+
+
+def set_config(broker: Broker, topic: str, name: str, value: str) -> None:
+    """Change one setting of a topic."""
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for future in broker.admin.incremental_alter_configs([resource]).values():
+        future.result(30)
+
+
+# --- transactions ----------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_that_is_open_at_a_cut_is_in_no_window_until_it_is_decided(lake: LakeMaker) -> None:
+    lk = lake(partitions=2)
+    lk.commit([Record(b"committed", partition=p) for p in (0, 1)])
+    lk.abort([Record(b"aborted", partition=0)])
+    commits_later = lk.open_transaction([Record(b"committed later", partition=0)])
+    aborts_later = lk.open_transaction([Record(b"aborted later", partition=1)])
+    lk.send([Record(b"behind the open one", partition=p) for p in (0, 1)])
+    first = lk.close_window()
+    # The log: [committed][marker][aborted][marker][open…]; what is behind an open transaction waits with it.
+    assert lk.load(first).receipt.ranges == TopicRanges({0: OffsetRange(0, 4), 1: OffsetRange(0, 2)})
+    assert [(r.partition, r.value) for r in lk.rows()] == [(0, b"committed"), (1, b"committed")]
+    second = lk.close_window()
+    assert lk.load(second).outcome == "empty"
+    aborts_later.end(commit=False)
+    third = lk.close_window()
+    lk.load(third)
+    assert [r.value for r in lk.rows(third)] == [b"behind the open one"]
+    commits_later.end(commit=True)
+    fourth = lk.close_window()
+    lk.load(fourth)
+    assert [r.value for r in lk.rows(fourth)] == [b"committed later", b"behind the open one"]
+    assert records(lk.rows()) == records(lk.committed())
+    assert len(lk.rows()) == 5
+    for key in (first, third, fourth):
+        assert lk.load(key).outcome == "unchanged"
+
+
+def test_a_transaction_may_straddle_a_cut_record_by_record(lake: LakeMaker) -> None:
+    """Committed in two partitions, one of which another transaction holds back: two windows, each record once."""
+    lk = lake(partitions=2)
+    holder = lk.open_transaction([Record(b"holder", partition=1)])
+    lk.commit([Record(b"straddles", partition=p) for p in (0, 1)])
+    first = lk.close_window()
+    holder.end(commit=True)
+    second = lk.close_window()
+    for key in (first, second):
+        lk.load(key)
+    assert [(r.partition, r.value) for r in lk.rows(first)] == [(0, b"straddles")]
+    assert [(r.partition, r.value) for r in lk.rows(second)] == [(1, b"holder"), (1, b"straddles")]
+    assert records(lk.rows()) == records(lk.committed())
+
+
+# --- clocks ----------------------------------------------------------------------------------------------------
+
+LONGEST = "9223372036854775807"
+ANY_CLOCK = {
+    "message.timestamp.after.max.ms": LONGEST,
+    "message.timestamp.before.max.ms": LONGEST,
+    # Retention goes by the records' own clocks.
+    "retention.ms": "-1",
+}
+YEAR_MS = 31_556_952_000
+
+
+def test_records_with_clocks_off_by_years_are_loaded_exactly_once(lake: LakeMaker) -> None:
+    lk = lake(partitions=2, config=ANY_CLOCK)
+    now = int(time.time() * 1000)
+    keys = []
+    for number in range(3):
+        stamps = [now, now - 30 * YEAR_MS, now + 40 * YEAR_MS, now + 5_000 * YEAR_MS, LAST_READABLE_MS, 1]
+        keys.append(
+            lk.window_of(Record(f"{number}/{i}".encode(), partition=i % 2, timestamp=t) for i, t in enumerate(stamps))
+        )
+    for key in reversed(keys):
+        assert lk.load(key).receipt.rows == 6
+    assert records(lk.rows()) == records(lk.committed())
+    for key in keys:
+        assert lk.load(key).outcome == "unchanged"
+
+
+def test_a_timestamp_that_spark_cannot_read_is_named_and_its_window_alone_waits(lake: LakeMaker) -> None:
+    lk = lake(partitions=2, config=ANY_CLOCK)
+    before = lk.window_of(numbered(4, 2))
+    bad = [Record(b"bad", b"k", 1, timestamp=2**62), Record(b"worse", b"k", 1, timestamp=2**63 - 1)]
+    key = lk.window_of([*numbered(4, 2), *bad, *numbered(4, 2, "behind")])
+    after = lk.window_of(numbered(4, 2))
+    for other in (before, after):
+        assert lk.load(other).outcome == "loaded"
+    at_rest = lk.snapshot()
+    with pytest.raises(UnreadableTimestampError, match=r"partition 1 offset 4 .*, partition 1 offset 5 ") as e:
+        lk.load(key)
+    assert e.value.records == ((1, 4, 2**62), (1, 5, 2**63 - 1))
+    assert lk.snapshot() == at_rest
+    # Half of the loss accepted is not enough; all of it is, and costs just these records.
+    window = lk.ledger.window(lk.topic, key)
+    assert window is not None
+    lk.ledger.record_acceptance(window, {1: (OffsetRange(4, 5),)}, "the first of them")
+    with pytest.raises(UnreadableTimestampError, match="partition 1 offset 5 "):
+        lk.load(key)
+    (loss,) = find_losses(window, lk.ledger, lk.cluster, lk.settings)
+    assert loss.ranges == {1: (OffsetRange(5, 6),)}
+    accept(window, [loss], "the producer's clock was broken", lk.ledger)
+    loaded = lk.load(key)
+    assert (loaded.outcome, loaded.receipt.rows, loaded.receipt.missing) == ("loaded", 8, 2)
+    expected = [r for r in lk.committed() if (r.partition, r.offset) not in {(1, 4), (1, 5)}]
+    assert records(lk.rows()) == records(expected)
+    assert lk.load(key).outcome == "unchanged"
+
+
+# --- histories -------------------------------------------------------------------------------------------------
+
+
+def test_any_history_of_producing_and_loading_leaves_the_table_exact(lake: LakeMaker, rng: random.Random) -> None:
+    """Random transactions and windows; loads, re-loads and damage in random order; then every record, once."""
+    lk = lake(partitions=3, records_per_file=rng.choice([5, 50, 1_000_000]))
+    keys: list[str] = []
+    open_transactions: list[Any] = []
+    sent = 0
+    for _ in range(4):
+        for _ in range(rng.randint(0, 4)):
+            some = [
+                Record(
+                    rng.choice([None, b"", f"{sent + i}".encode()]),
+                    rng.choice([None, b"", b"k%d" % rng.randint(0, 5)]),
+                    rng.randrange(3),
+                    rng.choice([None, (("h", None),), (("h", b""), ("h", b"2"))]),
+                )
+                for i in range(rng.randint(1, 40))
+            ]
+            sent += len(some)
+            what = rng.choice(["plain", "commit", "abort", "open"])
+            if what == "plain":
+                lk.send(some)
+            elif what == "open":
+                open_transactions.append(lk.open_transaction(some))
+            else:
+                lk.open_transaction(some).end(commit=what == "commit")
+        while open_transactions and rng.random() < 0.6:
+            open_transactions.pop(rng.randrange(len(open_transactions))).end(commit=rng.random() < 0.5)
+        keys.append(lk.close_window())
+        for key in rng.sample(keys, rng.randint(0, min(2, len(keys)))):
+            lk.load(key)
+    for transaction in open_transactions:
+        transaction.end(commit=rng.random() < 0.5)
+    keys.append(lk.close_window())
+    held = {key: lk.load(key).receipt for key in rng.sample(keys, len(keys))}
+    victim = rng.choice([k for k in keys if held[k].rows] or keys)
+    DeltaTable(lk.table).delete(f"window = '{victim}'")
+    for key in rng.sample(keys, len(keys)):
+        again = lk.load(key)
+        assert again.outcome in {"unchanged", "empty"} or (key == victim and again.outcome == "healed")
+        assert again.receipt.content == held[key].content
+    expected = lk.committed()
+    assert records(lk.rows()) == records(expected)
+    assert sum(r.rows for r in held.values()) == len(expected)
+    assert all(rows.read_window(lk.table, key).duplicates == {} for key in keys)

@@ -1,0 +1,183 @@
+"""A ledger that is lost is rebuilt from the table, and nothing that was sealed goes missing by it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from platform_assets.errors import LedgerCorruptError
+from platform_assets.lake.load_log import LoadCommit, LoadMetadata
+from platform_assets.ledger.entries import Receipt, RecordedCut, windows_between
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
+from platform_assets.model.windows import Window
+from platform_assets.windows.rebuild import Rebuilt, cuts_of, rebuild
+from platform_assets_tests.support.loads import Record, TopicLake, records
+from platform_assets_tests.windows.test_load_faults import data_files
+from platform_assets_tests.windows.test_loading import numbered
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import LakeMaker
+
+START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+DECLARATION = TopicDeclaration("orders", "* * * * *", START)
+
+
+def edge(minute: int) -> datetime:
+    return START + timedelta(minutes=minute)
+
+
+def load(minute: int, ranges: Mapping[int, tuple[int, int]], first: Mapping[int, int] | None = None) -> LoadCommit:
+    """The commit of the one-minute window that starts `minute` minutes after the start."""
+    metadata = LoadMetadata(
+        "orders",
+        "C-o_VJXETNWQtfYhLseebg",
+        1,
+        Window(edge(minute), edge(minute + 1)),
+        TopicRanges({p: OffsetRange(a, b) for p, (a, b) in ranges.items()}),
+        f"load-{minute}",
+        "",
+        None if first is None else (START, Cut(first)),
+    )
+    return LoadCommit(minute, metadata)
+
+
+def windows(cuts: list[RecordedCut]) -> dict[str, tuple[tuple[int, int, int], ...]]:
+    return {w.key[-5:]: w.ranges.triples() for w in windows_between(cuts)}
+
+
+def test_cuts_between_neighbouring_loads_are_those_of_their_commits() -> None:
+    cuts, merged = cuts_of(DECLARATION, [load(0, {0: (5, 9)}, {0: 5}), load(1, {0: (9, 12)}, {0: 5})], None)
+    assert windows(cuts) == {"12:00": ((0, 5, 9),), "12:01": ((0, 9, 12),)}
+    assert merged == ()
+
+
+def test_edges_between_loads_without_offsets_are_windows_without_offsets() -> None:
+    cuts, merged = cuts_of(DECLARATION, [load(0, {0: (0, 9)}, {0: 0}), load(3, {0: (9, 12)}, {0: 0})], None)
+    assert windows(cuts) == {
+        "12:00": ((0, 0, 9),), "12:01": ((0, 9, 9),), "12:02": ((0, 9, 9),), "12:03": ((0, 9, 12),),
+    }  # fmt: skip
+    assert merged == ()
+
+
+def test_sealed_windows_that_were_never_loaded_become_one_window_and_keep_their_offsets() -> None:
+    cuts, merged = cuts_of(DECLARATION, [load(0, {0: (0, 9)}, {0: 0}), load(3, {0: (20, 22)}, {0: 0})], None)
+    assert windows(cuts) == {"12:00": ((0, 0, 9),), "12:01": ((0, 9, 20),), "12:03": ((0, 20, 22),)}
+    assert merged == ("2026-03-01-12:01",)
+
+
+def test_windows_before_the_first_load_are_not_forgotten() -> None:
+    cuts, merged = cuts_of(DECLARATION, [load(4, {0: (100, 110)}, {0: 7})], None)
+    assert windows(cuts) == {"12:00": ((0, 7, 100),), "12:04": ((0, 100, 110),)}
+    assert merged == ("2026-03-01-12:00",)
+
+
+def test_without_a_word_of_the_first_cut_all_below_the_first_load_waits() -> None:
+    cuts, _ = cuts_of(DECLARATION, [load(4, {0: (100, 110)})], None)
+    assert windows(cuts) == {"12:00": ((0, 0, 100),), "12:04": ((0, 100, 110),)}
+
+
+def test_a_partition_that_was_added_later_starts_at_zero() -> None:
+    cuts, _ = cuts_of(DECLARATION, [load(0, {0: (0, 9)}, {0: 0}), load(1, {0: (9, 9), 1: (0, 4)}, {0: 0})], None)
+    assert windows(cuts) == {"12:00": ((0, 0, 9),), "12:01": ((0, 9, 9), (1, 0, 4))}
+
+
+def test_only_what_an_older_ledger_lacks_is_added() -> None:
+    known = RecordedCut("orders", "C-o_VJXETNWQtfYhLseebg", 1, edge(1), Cut({0: 9}), {0: "timestamp"}, {0: 3})
+    cuts, _ = cuts_of(DECLARATION, [load(0, {0: (0, 9)}, {0: 0}), load(1, {0: (9, 12)}, {0: 0})], known)
+    assert [(c.edge, dict(c.cut.offsets)) for c in cuts] == [(edge(2), {0: 12})]
+
+
+def test_overlapping_loads_are_refused() -> None:
+    with pytest.raises(LedgerCorruptError, match="12:01"):
+        cuts_of(DECLARATION, [load(0, {0: (0, 9)}, {0: 0}), load(1, {0: (8, 12)}, {0: 0})], None)
+
+
+def test_metadata_survives_its_way_through_a_commit() -> None:
+    metadata = load(4, {0: (100, 110), 3: (0, 0)}, {0: 7}).metadata
+    assert LoadMetadata.from_json(metadata.to_json()) == metadata
+    assert LoadMetadata.from_json('{"somebody": "else"}') is None
+    assert LoadMetadata.from_json("free text") is None
+    newer = json.dumps({**json.loads(metadata.to_json()), "platform_assets": 99})
+    with pytest.raises(LedgerCorruptError, match="version 99"):
+        LoadMetadata.from_json(newer)
+
+
+# --- with services ------------------------------------------------------------------------------------------------
+
+
+def rebuilt(lk: TopicLake, told: list[str]) -> Rebuilt:
+    return rebuild(lk.declaration, lk.ledger, lk.root, lk.spark, progress=told.append)
+
+
+def lose_the_ledger(lk: TopicLake) -> None:
+    shutil.rmtree(lk.root / "_ledger")
+
+
+def receipts(lk: TopicLake) -> dict[str, Receipt]:
+    """All but how they came about, when, and how long it took; what has no rows has no load to be told by."""
+    return {
+        k: replace(r, kind="load", load_id=r.load_id if r.rows else "", run_id="", seconds=0.0, proved_at=None)
+        for k, r in lk.ledger.receipts(lk.declaration.raw_table).items()
+    }
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_a_lost_ledger_comes_back_as_it_was_and_every_window_is_proved_unchanged(lake: LakeMaker) -> None:
+    lk = lake(partitions=2)
+    keys = [lk.window_of(numbered(20, 2))]
+    lk.abort([Record(b"aborted", partition=0)])
+    keys.append(lk.window_of(numbered(10, 2, "holes")))
+    keys += [lk.close_window() for _ in range(2)]
+    keys += [lk.window_of(numbered(10, 2, stem)) for stem in ("healed", "touched", "last")]
+    for key in keys:
+        lk.load(key)
+    healed, touched, _ = keys[4:]
+    DeltaTable(lk.table).delete(f"window = '{healed}' AND kafka_partition = 1")
+    lk.load(healed)
+    DeltaTable(lk.table).delete(f"window = '{touched}' AND kafka_partition = 0")
+    before, windows_before = receipts(lk), [(w.key, w.ranges) for w in lk.ledger.windows(lk.topic)]
+    lose_the_ledger(lk)
+    told: list[str] = []
+
+    done = rebuilt(lk, told)
+
+    assert (done.receipts, done.merged, done.unread) == (5, (), ())
+    assert [(w.key, w.ranges) for w in lk.ledger.windows(lk.topic)] == windows_before
+    assert receipts(lk) == before
+    # One query for the windows that are as they were loaded, and one for that which was touched since.
+    assert [text.partition(" (")[2] for text in told] == ["4 of 5)", "5 of 5)"]
+    expected = dict.fromkeys(keys, "unchanged") | dict.fromkeys(keys[2:4], "empty") | {touched: "healed"}
+    assert {key: lk.load(key).outcome for key in keys} == expected
+    assert records(lk.rows()) == records(lk.committed())
+    assert rebuilt(lk, []).receipts == 0
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_lost_files_of_one_window_hold_up_no_other(lake: LakeMaker) -> None:
+    lk = lake(partitions=2)
+    keys = [lk.window_of(numbered(10, 2, stem)) for stem in "abc"]
+    for key in keys:
+        lk.load(key)
+    before = receipts(lk)
+    for path in data_files(lk, keys[1]):
+        path.unlink()
+    lose_the_ledger(lk)
+
+    done = rebuilt(lk, [])
+
+    assert [error.window for error in done.unread] == [keys[1]]
+    assert receipts(lk) == {k: r for k, r in before.items() if k != keys[1]}
+    # It is sealed as it was, so that Kafka gives the same rows again.
+    lk.load(keys[1])
+    assert records(lk.rows()) == records(lk.committed())
+    assert rebuilt(lk, []).receipts == 0
