@@ -25,7 +25,8 @@ from platform_assets.lake import load_log, rows
 from platform_assets.lake.load_log import WindowFiles
 from platform_assets.ledger.entries import UTC_MICROS, recorded_cuts, windows_between
 from platform_assets.ledger.store import Ledger
-from platform_assets.model.offsets import Digest, OffsetRange, TopicRanges
+from platform_assets.model.digest import Digest
+from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.windows import Span, key_of
 
 T = TypeVar("T")

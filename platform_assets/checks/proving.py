@@ -22,7 +22,8 @@ from platform_assets.engines.spark import measure, raw
 from platform_assets.errors import MEND_LEDGER, FilesLostError, PlatformError, Retryable
 from platform_assets.lake import load_log, rows
 from platform_assets.ledger.entries import Receipt
-from platform_assets.model.offsets import Digest, OffsetRange, offsets_digest
+from platform_assets.model.digest import Digest, offsets_digest
+from platform_assets.model.offsets import OffsetRange
 
 if TYPE_CHECKING:
     from platform_assets.kafka.evidence.account import Evidence

@@ -18,7 +18,8 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from platform_assets.errors import LedgerCorruptError, ranges_text
-from platform_assets.model.offsets import Digest, OffsetRange, offsets_digest, ranges_of
+from platform_assets.model.digest import Digest, offsets_digest
+from platform_assets.model.offsets import OffsetRange, ranges_of
 
 
 @dataclass(frozen=True, slots=True)

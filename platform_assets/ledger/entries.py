@@ -13,7 +13,8 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.model.offsets import Cut, Digest, OffsetRange, TopicRanges
+from platform_assets.model.digest import Digest
+from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.model.windows import Window
 
 Taken = Literal["log start", "last stable offset", "timestamp", "carried", "rebuilt"]

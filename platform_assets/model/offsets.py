@@ -1,4 +1,4 @@
-"""Cuts, offset ranges, tiling and digests: pure values, no I/O.
+"""Cuts, offset ranges and tiling: pure values, no I/O.
 
 Every range is half-open, `[start, end)`: `start` is the first offset inside, `end` the first one outside. This is the
 only module that does arithmetic on offsets.
@@ -9,11 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-
-import numpy as np
-import numpy.typing as npt
-
-_MASK64 = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -184,85 +179,3 @@ def tiling_faults(windows: Sequence[tuple[str, TopicRanges]]) -> tuple[TilingFau
             reached[partition] = r.end
         previous = key
     return tuple(faults)
-
-
-# --- digests --------------------------------------------------------------------------------------------------------
-
-# Constants of XXH64, as its specification gives them (https://github.com/Cyan4973/xxHash, doc/xxhash_spec.md).
-_PRIME1 = 0x9E3779B185EBCA87
-_PRIME2 = 0xC2B2AE3D27D4EB4F
-_PRIME3 = 0x165667B19E3779F9
-_PRIME4 = 0x85EBCA77C2B2AE63
-_PRIME5 = 0x27D4EB2F165667C5
-SPARK_SEED = 42
-"""The seed that Spark's `xxhash64` starts from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """A multiset digest: `rows` values and the exact sum of their 64-bit hashes.
-
-    Independent of order, and additive: the digest of a union is the sum of the digests. It detects any lost, doubled
-    or altered row with a chance of error of about 2^-64 a comparison for accidents; XXH64 is no cryptographic hash,
-    so it is no protection against somebody who sets out to forge it.
-    """
-
-    rows: int
-    total: int
-
-    def __add__(self, other: Digest) -> Digest:
-        return Digest(self.rows + other.rows, self.total + other.total)
-
-    @classmethod
-    def from_halves(cls, rows: int, high: int, low: int) -> Digest:
-        """From the sums of the hashes' upper and lower 32 bits, which a 64-bit sum holds for 2^31 rows and more."""
-        return cls(rows, (high << 32) + low)
-
-
-def _rotl(x: npt.NDArray[np.uint64], r: int) -> npt.NDArray[np.uint64]:
-    return (x << np.uint64(r)) | (x >> np.uint64(64 - r))
-
-
-def _avalanche(h: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    h = (h ^ (h >> np.uint64(33))) * np.uint64(_PRIME2)
-    h = (h ^ (h >> np.uint64(29))) * np.uint64(_PRIME3)
-    return h ^ (h >> np.uint64(32))
-
-
-def _xxhash64_int(value: int, seed: int) -> int:
-    h = (seed + _PRIME5 + 4) & _MASK64
-    h ^= ((value & 0xFFFFFFFF) * _PRIME1) & _MASK64
-    h = ((((h << 23) | (h >> 41)) & _MASK64) * _PRIME2 + _PRIME3) & _MASK64
-    return int(_avalanche(np.array([h], dtype=np.uint64))[0])
-
-
-def offset_hashes(partition: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Spark's `xxhash64(kafka_partition, kafka_offset)` of each offset, as unsigned 64-bit values."""
-    seed = _xxhash64_int(partition, SPARK_SEED)
-    values = offsets.astype(np.uint64)
-    h = _rotl(values * np.uint64(_PRIME2), 31) * np.uint64(_PRIME1)
-    h = h ^ np.uint64((seed + _PRIME5 + 8) & _MASK64)
-    h = _rotl(h, 27) * np.uint64(_PRIME1) + np.uint64(_PRIME4)
-    return _avalanche(h)
-
-
-def offsets_digest(partition: int, offsets: npt.NDArray[np.int64]) -> Digest:
-    """Digest of a set of offsets of one partition; equals what Spark computes over the same rows."""
-    hashes = offset_hashes(partition, offsets)
-    high = int((hashes >> np.uint64(32)).sum(dtype=np.uint64))
-    low = int((hashes & np.uint64(0xFFFFFFFF)).sum(dtype=np.uint64))
-    return Digest.from_halves(len(offsets), high, low)
-
-
-def dense_digest(ranges: TopicRanges, chunk: int = 1 << 16) -> Digest:
-    """The digest that `ranges` have when every offset in them holds a record; memory is flat, `chunk` offsets a step.
-
-    Comparing it with the digest of the loaded rows proves that the window is dense and free of duplicates, which
-    count, minimum, maximum and plain sums cannot: `{0, 3, 5, 6}` and `{1, 2, 4, 7}` agree in count, sum and sum of
-    squares.
-    """
-    digest = Digest(0, 0)
-    for partition, r in ranges.items():
-        for start in range(r.start, r.end, chunk):
-            digest += offsets_digest(partition, np.arange(start, min(start + chunk, r.end), dtype=np.int64))
-    return digest

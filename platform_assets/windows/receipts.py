@@ -13,7 +13,8 @@ from platform_assets.errors import LoadError
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.load_log import LoadCommit
 from platform_assets.ledger.entries import CommitKind, PartitionReceipt, Receipt, SealedWindow
-from platform_assets.model.offsets import OffsetRange, dense_digest
+from platform_assets.model.digest import dense_digest
+from platform_assets.model.offsets import OffsetRange
 
 
 def receipt_of(

@@ -16,7 +16,8 @@ from deltalake import DeltaTable
 
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.rows import PartitionRows
-from platform_assets.model.offsets import Digest, OffsetRange, offsets_digest, ranges_of
+from platform_assets.model.digest import Digest, offsets_digest
+from platform_assets.model.offsets import OffsetRange, ranges_of
 from platform_assets_tests.support import samples
 
 KEY, OTHER = "2026-01-01-00:00", "2026-01-01-01:00"

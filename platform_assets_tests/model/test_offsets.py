@@ -1,4 +1,4 @@
-"""The algebra of ranges against sets of integers, cuts that only grow, faults in tilings, and digests."""
+"""The algebra of ranges against sets of integers, cuts that only grow, and faults in tilings."""
 
 from __future__ import annotations
 
@@ -6,27 +6,10 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
-from platform_assets.model.offsets import (
-    Cut,
-    Digest,
-    OffsetRange,
-    TilingFault,
-    TopicRanges,
-    dense_digest,
-    merge,
-    offset_hashes,
-    offsets_digest,
-    ranges_of,
-    tiling_faults,
-)
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from platform_assets.model.offsets import Cut, OffsetRange, TilingFault, TopicRanges, merge, ranges_of, tiling_faults
 
 ROUNDS = 300
 BIG = (2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**62, 2**63 - 1)
@@ -220,61 +203,3 @@ def test_a_partition_that_pauses_goes_on_where_it_was() -> None:
     paused = [TILED[0], ("b", topic_ranges(p0=(9, 9))), ("c", topic_ranges(p0=(9, 12), p1=(4, 8)))]
     assert tiling_faults(paused) == ()
     assert tiling_faults([*paused[:2], ("c", topic_ranges(p1=(0, 8)))]) == (TilingFault("overlap", 1, 0, 4, "b", "c"),)
-
-
-# --- digests --------------------------------------------------------------------------------------------------------
-
-
-def digest_of(*offsets: int, partition: int = 0) -> Digest:
-    return offsets_digest(partition, np.array(offsets, dtype=np.int64))
-
-
-def test_a_dense_range_has_the_digest_of_its_offsets_however_it_is_chunked(rng: random.Random) -> None:
-    ranges = topic_ranges(p0=(3, 40), p2=(7, 7), p5=(2**40, 2**40 + 100))
-    offsets = list(range(3, 40))
-    rng.shuffle(offsets)
-    whole = digest_of(*offsets) + digest_of(*range(2**40, 2**40 + 100), partition=5)
-    assert dense_digest(ranges) == whole
-    assert all(dense_digest(ranges, chunk) == whole for chunk in (1, 3, 37, 1000))
-
-
-def test_lost_doubled_and_swapped_offsets_change_the_digest(rng: random.Random) -> None:
-    dense = dense_digest(topic_ranges(p0=(0, 50)))
-    for _ in range(ROUNDS):
-        offsets = list(range(50))
-        lost, doubled = rng.sample(offsets, 2)
-        without = [o for o in offsets if o != lost]
-        assert digest_of(*without) != dense
-        assert digest_of(*offsets, doubled) != dense
-        swapped = digest_of(*without, doubled)
-        assert (swapped.rows, swapped != dense) == (dense.rows, True)
-        moved = digest_of(*without) + digest_of(lost, partition=1)
-        assert (moved.rows, moved != dense) == (dense.rows, True)
-
-
-def test_sets_that_agree_in_count_sum_and_squares_differ_in_digest() -> None:
-    left, right = (0, 3, 5, 6), (1, 2, 4, 7)
-    assert all(sum(o**n for o in left) == sum(o**n for o in right) for n in (0, 1, 2))
-    assert digest_of(*left) != digest_of(*right)
-
-
-def test_a_digest_from_halves_is_exact_past_64_bits() -> None:
-    assert Digest.from_halves(3, 3 * (2**32 - 1), 3 * (2**32 - 1)) == Digest(3, 3 * (2**64 - 1))
-
-
-@pytest.mark.spark
-def test_hashes_and_digests_equal_those_of_spark(spark: SparkSession, rng: random.Random) -> None:
-    from pyspark.sql import functions as F
-
-    pairs = [(p, o) for p in (0, 1, 7, 255, 2**31 - 1) for o in (0, 1, 2, 255, *BIG)]
-    pairs += [(rng.randrange(2**31), rng.randrange(2**63)) for _ in range(500)]
-    frame = spark.createDataFrame(pairs, "kafka_partition int, kafka_offset long")
-    value = F.xxhash64("kafka_partition", "kafka_offset")
-    hashes = {(row[0], row[1]): row[2] for row in frame.select("kafka_partition", "kafka_offset", value).collect()}
-    total = Digest(0, 0)
-    for partition, offset in pairs:
-        mine = offset_hashes(partition, np.array([offset], dtype=np.int64))
-        assert int(mine.view(np.int64)[0]) == hashes[partition, offset]
-        total += digest_of(offset, partition=partition)
-    high, low = F.sum(F.shiftrightunsigned(value, 32)), F.sum(value.bitwiseAND(F.lit(0xFFFFFFFF)))
-    assert Digest.from_halves(len(pairs), *frame.agg(high, low).first()) == total

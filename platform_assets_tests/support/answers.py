@@ -18,7 +18,8 @@ from platform_assets.kafka.evidence.account import Evidence
 from platform_assets.kafka.evidence.tally import OffsetAccount, OffsetListing
 from platform_assets.lake import rows
 from platform_assets.ledger.store import Ledger
-from platform_assets.model.offsets import Digest, OffsetRange, TopicRanges, offsets_digest
+from platform_assets.model.digest import Digest, offsets_digest
+from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets_tests.support import tables
 
 

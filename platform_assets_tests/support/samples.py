@@ -18,7 +18,8 @@ from platform_assets.lake import load_log
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.ledger.entries import PartitionReceipt, Receipt, RecordedCut, SealedWindow
 from platform_assets.ledger.store import Ledger
-from platform_assets.model.offsets import Cut, Digest, OffsetRange, TopicRanges, offsets_digest
+from platform_assets.model.digest import Digest, offsets_digest
+from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.model.windows import Window, edge_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ import pytest
 
 from platform_assets.engines.spark.raw import Measured
 from platform_assets.ledger.entries import Receipt
-from platform_assets.model.offsets import Digest
+from platform_assets.model.digest import Digest
 from platform_assets.windows import differences
 from platform_assets_tests.support import samples
 

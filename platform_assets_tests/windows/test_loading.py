@@ -25,7 +25,8 @@ from platform_assets.errors import (
 from platform_assets.kafka.timestamps import LAST_READABLE_MS
 from platform_assets.lake import load_log, rows
 from platform_assets.ledger.entries import Receipt
-from platform_assets.model.offsets import OffsetRange, TopicRanges, dense_digest
+from platform_assets.model.digest import dense_digest
+from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.windows import milliseconds
 from platform_assets.windows.acceptance import accept, find_losses
 from platform_assets_tests.support.loads import START, Record, TopicLake, records, wait_until, whole

@@ -16,7 +16,7 @@ from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Finding, Verdict, counted
 from platform_assets.checks.proving import name_differences, open_windows, prove_by_evidence, prove_by_reading
 from platform_assets.errors import MEND_LEDGER
-from platform_assets.model.offsets import dense_digest
+from platform_assets.model.digest import dense_digest
 
 NAME = "every_offset_accounted_for"
 _HASHED: Final = 20_000_000

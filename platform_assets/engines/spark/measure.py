@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from platform_assets.engines.spark import failures, raw
 from platform_assets.errors import FilesLostError, PlatformError
-from platform_assets.model.offsets import Digest
+from platform_assets.model.digest import Digest
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

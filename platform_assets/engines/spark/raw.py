@@ -19,7 +19,8 @@ from deltalake.schema import ArrayType, PrimitiveType, StructType
 from platform_assets.errors import LakeNotWritableError
 from platform_assets.lake import load_log
 from platform_assets.lake.load_log import LoadMetadata
-from platform_assets.model.offsets import Digest, OffsetRange, TopicRanges
+from platform_assets.model.digest import Digest
+from platform_assets.model.offsets import OffsetRange, TopicRanges
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -22,7 +22,8 @@ from platform_assets.kafka.batches.reading import Buffers, PartitionReading, pas
 from platform_assets.kafka.batches.wire import Stopped
 from platform_assets.kafka.evidence.tally import EXPLAINED_HOLES, KINDS, LISTED, Kind, OffsetAccount, Tally
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.model.offsets import Digest, TopicRanges
+from platform_assets.model.digest import Digest
+from platform_assets.model.offsets import TopicRanges
 from platform_assets.model.topics import checked_topic
 
 _VERSION: Final = 1

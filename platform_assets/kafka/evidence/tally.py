@@ -12,7 +12,8 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from platform_assets.kafka.batches.record_batches import ABORT, COMMIT, CONTROL, TRANSACTIONAL, Batch, Batches
-from platform_assets.model.offsets import Digest, OffsetRange, offsets_digest
+from platform_assets.model.digest import Digest, offsets_digest
+from platform_assets.model.offsets import OffsetRange
 
 Kind = Literal[
     "records",

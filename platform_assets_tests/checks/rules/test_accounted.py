@@ -10,7 +10,7 @@ import pytest
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Finding
 from platform_assets.checks.rules import accounted
-from platform_assets.model.offsets import dense_digest
+from platform_assets.model.digest import dense_digest
 from platform_assets_tests.support import tables
 from platform_assets_tests.support.tables import key
 

@@ -18,7 +18,8 @@ from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from platform_assets.kafka.batches import record_batches
 from platform_assets.kafka.batches.record_batches import Batches, Damage
 from platform_assets.kafka.evidence.tally import EXPLAINED_HOLES, KINDS, Kind, OffsetAccount, OffsetListing, Tally
-from platform_assets.model.offsets import Digest, OffsetRange, offsets_digest, ranges_of
+from platform_assets.model.digest import Digest, offsets_digest
+from platform_assets.model.offsets import OffsetRange, ranges_of
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 PACKERS: Mapping[str, Callable[[bytes], bytes]] = {

@@ -30,7 +30,8 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.evidence.account import Evidence, account
 from platform_assets.kafka.evidence.tally import KINDS, OffsetAccount, Tally
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.model.offsets import Digest, OffsetRange, TopicRanges, dense_digest, offsets_digest, ranges_of
+from platform_assets.model.digest import Digest, dense_digest, offsets_digest
+from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker
