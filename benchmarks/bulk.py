@@ -24,6 +24,7 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.evidence.account import account
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.lake.location import Folder
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.windows import Window
 
@@ -106,7 +107,7 @@ class Bulk:
     def load(self) -> None:
         """As the platform does."""
         table = self._new_table()
-        measured = raw.overwrite_window(self._frame(), table, self._metadata())
+        measured = raw.overwrite_window(self._frame(), Folder.at(table), self._metadata())
         _all(measured.rows, self.records)
 
     def clear(self) -> None:
@@ -173,7 +174,7 @@ class Bulk:
 
     def _new_table(self) -> Path:
         table = self.root / f"raw-{uuid.uuid4().hex[:8]}"
-        raw.create_table(table, self.topic)
+        raw.create_table(Folder.at(table), self.topic)
         return table
 
     def _metadata(self) -> LoadMetadata:

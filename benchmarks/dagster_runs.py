@@ -11,7 +11,8 @@ from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PART
 
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration.names import raw_key
+from platform_assets.model.tables import TableRef
+from platform_assets.orchestration.names import table_key
 from platform_assets_tests.support.runs_of import definitions
 
 QUIET: Final = {"loggers": {"console": {"config": {"log_level": "WARNING"}}}}
@@ -59,7 +60,7 @@ def instance_in(stack: ExitStack, folder: Path) -> tuple[Path, dg.DagsterInstanc
 
 def job_of(declaration: TopicDeclaration, bootstrap: str, root: Path, remote: str) -> dg.JobDefinition:
     """What the sensor asks for: the table and the checks of a load."""
-    key = raw_key(declaration.topic)
+    key = table_key(TableRef.raw(declaration.topic))
     checks = dg.AssetSelection.checks(*(dg.AssetCheckKey(key, name) for name in CHECKS))
     job = dg.define_asset_job(_JOB, dg.AssetSelection.assets(key).without_checks() | checks)
     found = dg.Definitions.merge(

@@ -36,7 +36,7 @@ def run(bench: Bench) -> Measured:
         places = {
             "ledger of cuts": runs.root / "_ledger" / "cuts",
             "ledger of commits": runs.root / "_ledger" / "commits",
-            "table's log": runs.root / declaration.raw_table / "_delta_log",
+            "table's log": runs.root / declaration.raw_table.name / "_delta_log",
             "orchestrator's store": bench.root / "growth" / "dagster",
         }
         before = {name: _held(place) for name, place in places.items()}

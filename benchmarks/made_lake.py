@@ -23,6 +23,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from platform_assets.engines.spark import raw
 from platform_assets.lake import load_log
 from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS, SealedWindow, arrow_type
 from platform_assets.ledger.store import FOLDED, Ledger
 from platform_assets.model.digest import Digest, offset_hashes
@@ -40,10 +41,10 @@ def make(root: Path, topic: str, windows: int, partitions: int, topic_id: str = 
     Window `n` holds offset `n` of each partition, in one file, which does not exist. The newest `one_by_one` windows
     have commits of their own.
     """
-    ledger = Ledger(root)
+    ledger = Ledger(Lake.at(root))
     ledger.create()
     table = root / "raw" / topic
-    raw.create_table(table, topic)
+    raw.create_table(Folder.at(table), topic)
     old = max(windows - one_by_one, 0)
     numbers = np.arange(old, dtype=np.int64)
     keys = _keys(numbers)
@@ -58,7 +59,7 @@ def make(root: Path, topic: str, windows: int, partitions: int, topic_id: str = 
         ledger.record_cuts([replace(cut, topic_id=topic_id)], ledger.newest_edges([topic])[topic])
     for number, window in enumerate(ledger.windows(topic, start=edge(old)), old):
         _commit(table, [_add(window.key, number, partitions)], window)
-        found = next(iter(load_log.load_commits(table, 1)))
+        found = next(iter(load_log.load_commits(Folder.at(table), 1)))
         files = (load_log.added_files(found) or (load_log.NO_FILES, []))[0]
         ledger.record_receipts(
             [
@@ -93,7 +94,7 @@ def _record_receipts(root: Path, topic: str, topic_id: str, keys: Sequence[str],
     windows = len(keys)
     count = windows * partitions
     numbers = np.repeat(np.arange(windows, dtype=np.int64), partitions)
-    files = load_log.window_files(load_log.file_actions(root / "raw" / topic))
+    files = load_log.window_files(load_log.file_actions(Folder.at(root / "raw" / topic)))
     digests = [str(d) for d in _digests(windows, partitions)]
     values = {
         "table": pa.repeat(f"raw/{topic}", count),
@@ -158,7 +159,7 @@ def _repeated(values: Sequence[str], times: int) -> pa.Array:
 
 def _commit(table: Path, adds: Sequence[dict[str, object]], window: SealedWindow | None) -> None:
     """Write the next commit of the table's log, as a load of `window` does."""
-    version = load_log.version(table) + 1
+    version = load_log.version(Folder.at(table)) + 1
     info: dict[str, object] = {"timestamp": _now(), "operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}
     if window is not None:
         info["userMetadata"] = LoadMetadata(

@@ -23,10 +23,12 @@ from platform_assets.checks.report import rendering
 from platform_assets.engines.spark.session import connect
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import metadata, runs, status
-from platform_assets.orchestration.names import raw_key
+from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.sensors import Tick, cursor_at, sealed_event
 from platform_assets.windows.loading import Loader
 from platform_assets_tests.support.samples import START, edge
@@ -53,7 +55,7 @@ class Grown:
         self.declaration = TopicDeclaration(self.topic, "0 * * * *", START)
         self.settings = ClientSettings(self.bench.bootstrap)
         self.cluster = Cluster.connect(self.settings)
-        self.ledger = Ledger(self.root)
+        self.ledger = Ledger(Lake.at(self.root))
         self.next = self.windows
         self.cursor: str | None = cursor_at(edge(self.windows))
         made_lake.make(self.root, self.topic, self.windows, PARTITIONS, self.cluster.topic(self.topic).topic_id)
@@ -70,7 +72,7 @@ class Grown:
 
     def tick(self) -> None:
         """What the sensor does once the window has closed."""
-        tick = Tick(self.declaration, self.cluster, self.ledger, self.root, self.instance, self.now)
+        tick = Tick(self.declaration, self.cluster, self.ledger, self.instance, self.now)
         result = tick.evaluate(self.cursor)
         if len(result.run_requests or []) != 1:
             raise RuntimeError(f"the tick asked for {len(result.run_requests or [])} runs instead of one")
@@ -80,7 +82,7 @@ class Grown:
         """What the run does in its first step."""
         session = connect(self.bench.remote)
         loader = Loader(
-            self.declaration, self.root, self.settings, self.cluster, self.ledger, lambda: session, now=lambda: self.now
+            self.declaration, self.settings, self.cluster, self.ledger, lambda: session, now=lambda: self.now
         )
         loaded = loader.load(self._key)
         if loaded.receipt.rows != RECORDS:
@@ -90,14 +92,14 @@ class Grown:
     def told(self) -> None:
         """What Dagster does between load and checks; not measured."""
         values = metadata.of_receipt(self.loaded.receipt, self.loaded.outcome, str(self.root))
-        event = dg.AssetMaterialization(raw_key(self.topic), partition=self._key, metadata=values)
+        event = dg.AssetMaterialization(table_key(TableRef.raw(self.topic)), partition=self._key, metadata=values)
         self.instance.report_runless_asset_event(event)
         self.next += 1
 
     def checks(self) -> None:
         """What the run does in its second step: all four, with their reports as Dagster gets them."""
         evaluation = Evaluation(
-            self.declaration, self.root, self.ledger, runs.orchestration(self.instance, self.topic),
+            self.declaration, self.ledger, runs.orchestration(self.instance, TableRef.raw(self.topic)),
             lambda: self.settings, lambda: self.cluster, lambda: connect(self.bench.remote), whole=False,
         )  # fmt: skip
         for check in CHECKS.values():
@@ -124,7 +126,7 @@ class Grown:
         table = str(self.root / "raw" / self.topic)
         start = edge(max(self.windows - _REPORTED, 0))
         receipts = self.ledger.receipts(
-            f"raw/{self.topic}",
+            TableRef.raw(self.topic),
             [w.key for w in self.ledger.windows(self.topic, start=edge(max(self.windows - 200, 0)))],
         )
         some = next(iter(receipts.values()))
@@ -133,7 +135,7 @@ class Grown:
             own = metadata.of_receipt(receipts[window.key], "loaded", table) if window.key in receipts else values
             self.instance.report_runless_asset_event(sealed_event(window))
             self.instance.report_runless_asset_event(
-                dg.AssetMaterialization(raw_key(self.topic), partition=window.key, metadata=own)
+                dg.AssetMaterialization(table_key(TableRef.raw(self.topic)), partition=window.key, metadata=own)
             )
 
 

@@ -17,6 +17,7 @@ from benchmarks.scenario import Bench, Goal, Measured
 from infra.home import CHECKOUT
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import key_of
@@ -56,13 +57,15 @@ def run(bench: Bench) -> Measured:
                 began = time.monotonic()
                 runs.load(key_of(closed - MINUTE))
                 busy.append(time.monotonic() - began)
-                newest = Ledger(runs.root).newest_cut(topic)
+                newest = Ledger(Lake.at(runs.root)).newest_cut(topic)
                 held = 0 if newest is None else sum(newest.cut.offsets.values())
                 lags.append(float(sum(f.offset for f in cluster.last_stable_offsets(state).values()) - held))
                 bench.report(f"window {number + 1} of {minutes + 1}: {busy[-1]:.1f} s, lag {lags[-1]:,.0f} records")
             sent = int(producer.communicate(timeout=60)[0])
-            rows = sum(r.rows for r in Ledger(runs.root).receipts(declaration.raw_table).values())
-            proved = sum(r.holes is not None for r in Ledger(runs.root).receipts(declaration.raw_table).values())
+            rows = sum(r.rows for r in Ledger(Lake.at(runs.root)).receipts(declaration.raw_table).values())
+            proved = sum(
+                r.holes is not None for r in Ledger(Lake.at(runs.root)).receipts(declaration.raw_table).values()
+            )
     finally:
         if producer.poll() is None:
             producer.kill()

@@ -19,6 +19,7 @@ from benchmarks.rounds import middle
 from benchmarks.scenario import Bench, Measured, at_most
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration.sensors import Tick, cursor_at
@@ -61,7 +62,7 @@ def run(bench: Bench) -> Measured:
                 began = time.perf_counter()
                 asked = 0
                 for d in declared:
-                    tick = Tick(d, cluster, Ledger(root), root, instance, now)
+                    tick = Tick(d, cluster, Ledger(Lake.at(root)), instance, now)
                     result = tick.evaluate(cursors[d.topic])
                     asked += len(result.run_requests or [])
                     cursors[d.topic] = result.cursor or cursors[d.topic]
@@ -90,7 +91,7 @@ def _idle(
     for _ in range(2):
         began = time.perf_counter()
         for d in declared:
-            Tick(d, cluster, Ledger(root), root, instance, at + timedelta(seconds=1)).evaluate(cursor)
+            Tick(d, cluster, Ledger(Lake.at(root)), instance, at + timedelta(seconds=1)).evaluate(cursor)
         took = time.perf_counter() - began
     return round(took / len(declared), 5)
 

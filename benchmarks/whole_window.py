@@ -21,6 +21,7 @@ from benchmarks.scenario import Bench, Measured, at_most
 from platform_assets.engines.spark import raw
 from platform_assets.engines.spark.session import connect
 from platform_assets.lake import load_log
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import key_of
@@ -61,7 +62,7 @@ class Runs:
             )
         took = time.perf_counter() - began
         passed(result, key_of(self.start))
-        receipts = Ledger(root).receipts(declaration.raw_table)
+        receipts = Ledger(Lake.at(root)).receipts(declaration.raw_table)
         if sum(r.rows for r in receipts.values()) != self.bulk.records:
             raise RuntimeError("not all records were loaded: the figure would mean nothing")
         self.divided.append(_divided(took, parts, instance, result.run_id))

@@ -189,10 +189,10 @@ class LedgerConflictError(Retryable):
 class LedgerLostError(Terminal):
     """The tables know more than the ledger does: it was lost or rolled back."""
 
-    def __init__(self, topic: str, detail: str) -> None:
-        self.topic = topic
+    def __init__(self, table: str, detail: str) -> None:
+        self.table = table
         super().__init__(
-            f"the ledger is lost or older than table raw/{topic}: {detail}. Nothing is cut or loaded. Run "
+            f"the ledger is lost or older than table {table}: {detail}. Nothing is cut or loaded. Run "
             "`platform-assets rebuild-ledger` to restore it from the tables' own commits."
         )
 
@@ -284,10 +284,10 @@ class FilesLostError(LoadError):
 class LostForGoodError(LoadError):
     """A damaged window that neither Kafka nor any past version of the table still has."""
 
-    def __init__(self, topic: str, window: str, rows: int, cause: str) -> None:
-        self.topic, self.window = topic, window
+    def __init__(self, table: str, window: str, rows: int, cause: str) -> None:
+        self.table, self.window = table, window
         super().__init__(
-            f"window {window} of raw/{topic} is damaged and its {rows} rows are lost for good, unless a backup has "
+            f"window {window} of {table} is damaged and its {rows} rows are lost for good, unless a backup has "
             f"them: no past version of the table still holds them as committed, and Kafka does not either: {cause}"
         )
 
@@ -303,10 +303,10 @@ class ReloadDiffersError(LoadError):
 class ConcurrentLoadError(Retryable):
     """Another run committed the same window first."""
 
-    def __init__(self, topic: str, window: str) -> None:
-        self.topic, self.window = topic, window
+    def __init__(self, table: str, window: str) -> None:
+        self.table, self.window = table, window
         super().__init__(
-            f"another run committed window {window} of raw/{topic} first; Delta refused this one, so the table holds "
+            f"another run committed window {window} of {table} first; Delta refused this one, so the table holds "
             "the window once. Run it again to compare it with what was committed."
         )
 

@@ -32,6 +32,7 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import TopicRanges
 from platform_assets.orchestration import assets
@@ -148,7 +149,7 @@ def test_a_window_before_the_start_is_refused_also_when_nothing_was_ever_sealed(
 def test_a_lake_root_that_cannot_be_written_is_named(unchanged: TopicLake, tmp_path: Path, root: str) -> None:
     (tmp_path / "file").write_text("not a folder")
     path = tmp_path / "file" / "lake" if root == "a file in the way" else Path("/proc/lake")
-    loader = replace(unchanged.loader(), lake_root=path, ledger=Ledger(path))
+    loader = replace(unchanged.loader(), ledger=Ledger(Lake.at(path)))
     with pytest.raises(LakeNotWritableError, match=re.escape(f"lake root {path} cannot be written") + ".*LAKE_ROOT"):
         loader.load(sealed_keys(unchanged)[0])
 

@@ -123,7 +123,7 @@ def audit(evaluation: Evaluation, now: datetime, *, deep: bool = False) -> Audit
         done.append(_evaluated(check, evaluation, span))
     strip = _told(lambda: strip_of(evaluation.facts(), [f for c in done for f in c.findings]))
     return Audit(
-        evaluation.declaration.raw_table,
+        evaluation.declaration.raw_table.name,
         now.isoformat(timespec="seconds"),
         span,
         deep,

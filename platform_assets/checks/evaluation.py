@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from platform_assets.checks import facts as facts_of
 from platform_assets.checks.facts import Facts, Orchestration
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import Span
@@ -30,7 +30,6 @@ class Evaluation:
     """
 
     declaration: TopicDeclaration
-    lake_root: Path
     ledger: Ledger
     orchestration: Orchestration
     settings: Callable[[], ClientSettings]
@@ -45,9 +44,14 @@ class Evaluation:
     _collected: list[Facts] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
-    def table(self) -> Path:
+    def lake(self) -> Lake:
+        """The lake of the table and of its ledger."""
+        return self.ledger.lake
+
+    @property
+    def table(self) -> Folder:
         """Where the raw table is."""
-        return self.lake_root / self.declaration.raw_table
+        return self.lake.table(self.declaration.raw_table)
 
     @property
     def deadline(self) -> float:
@@ -58,8 +62,6 @@ class Evaluation:
         """The facts that all checks of this evaluation judge; `fresh` gathers them anew, once something was changed."""
         if self._collected and not fresh:
             return self._collected[0]
-        facts = facts_of.collect(
-            self.lake_root, self.declaration.topic, self.ledger, self.orchestration, whole=self.whole
-        )
+        facts = facts_of.collect(self.declaration.raw_table, self.ledger, self.orchestration, whole=self.whole)
         self._collected[:] = [facts if self.span is None else facts.within(self.span)]
         return self._collected[0]

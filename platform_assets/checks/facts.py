@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -27,6 +26,7 @@ from platform_assets.ledger.entries import UTC_MICROS, recorded_cuts, windows_be
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span, key_of
 
 T = TypeVar("T")
@@ -78,8 +78,7 @@ class Facts:
     `entries` are the rows of the ledger that `recorded` is from.
     """
 
-    topic: str
-    table: str
+    table: TableRef
     windows: Mapping[str, TopicRanges]
     recorded: Mapping[str, Recorded]
     files: Mapping[str, WindowFiles]
@@ -91,6 +90,11 @@ class Facts:
     older: Older = older.NONE
     baseline: Baseline | None = None
     entries: pa.Table | None = None
+
+    @property
+    def topic(self) -> str:
+        """The Kafka topic that the table is of."""
+        return self.table.topic
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -128,27 +132,25 @@ class Orchestration:
 
 
 def collect(
-    lake_root: Path,
-    topic: str,
+    table: TableRef,
     ledger: Ledger,
     orchestration: Orchestration | None = None,
     *,
     whole: bool = True,
 ) -> Facts:
-    """Gather the facts of `raw/<topic>`; unless `whole`, older windows that are in order are only counted.
+    """Gather the facts of `table`; unless `whole`, older windows that are in order are only counted.
 
     Which these are is remembered beside the ledger, so that only what is new is looked at next time.
     """
     known = orchestration or Orchestration()
-    if whole or not load_log.exists(lake_root / "raw" / topic):
-        return _collected(lake_root, topic, ledger, known, None)
-    base = snapshot.recall(lake_root, topic) or snapshot.taken(lake_root, topic, NEWEST_COMMITS)
-    return _collected(lake_root, topic, ledger, known, base)
+    if whole or not load_log.exists(ledger.lake.table(table)):
+        return _collected(table, ledger, known, None)
+    base = snapshot.recall(ledger.lake, table) or snapshot.taken(ledger.lake, table, NEWEST_COMMITS)
+    return _collected(table, ledger, known, base)
 
 
-def _collected(lake_root: Path, topic: str, ledger: Ledger, known: Orchestration, base: Baseline | None) -> Facts:
-    table = f"raw/{topic}"
-    path = lake_root / table
+def _collected(table: TableRef, ledger: Ledger, known: Orchestration, base: Baseline | None) -> Facts:
+    topic, path = table.topic, ledger.lake.table(table)
     since = base.older.until if base is not None else None
     cuts = ledger.cut_rows(topic, since)
     # Asked before the receipts are read, so that a load which ends in between is not taken for missing.
@@ -157,11 +159,11 @@ def _collected(lake_root: Path, topic: str, ledger: Ledger, known: Orchestration
     if base is not None:
         current = snapshot.followed(base, path)
         if current is None:
-            return _collected(lake_root, topic, ledger, known, snapshot.taken(lake_root, topic, NEWEST_COMMITS))
+            return _collected(table, ledger, known, snapshot.taken(ledger.lake, table, NEWEST_COMMITS))
         base = current.later_than(current.older + older.find(cuts, entries, current.actions))
         cuts, entries = _from(base.older.until, cuts, "edge"), _from(base.older.until, entries, "window_start")
         if base.older.until is not None:
-            snapshot.remember(lake_root, topic, base)
+            snapshot.remember(ledger.lake, table, base)
         actions: pa.Table | None = base.actions
     else:
         actions = load_log.file_actions(path) if load_log.exists(path) else None
@@ -196,9 +198,9 @@ def _collected(lake_root: Path, topic: str, ledger: Ledger, known: Orchestration
             unreadable[key] = f"{e.strerror}: {e.filename}" if e.filename else str(e)
     if past.windows and _reach_before(touched, windows):
         # An older window may hold these offsets too, and only a look at it says which.
-        return _collected(lake_root, topic, ledger, known, None)
+        return _collected(table, ledger, known, None)
     return Facts(
-        topic, table, windows, recorded, files, waiting, unasked, touched, unreadable, frozenset(in_flight), past, base,
+        table, windows, recorded, files, waiting, unasked, touched, unreadable, frozenset(in_flight), past, base,
         entries,
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableRef
 
 Kind = Literal[
     "cuts do not tile",
@@ -78,7 +79,7 @@ class Verdict:
     """
 
     check: str
-    table: str
+    table: TableRef
     findings: tuple[Finding, ...]
     headline: str
     figures: tuple[tuple[str, int], ...]

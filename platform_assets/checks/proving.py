@@ -136,7 +136,7 @@ def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved
         last = batch[-1].window.key
         e.progress(f"reading {counted(len(batch), 'window')}, the last {last} ({done:,} of {len(with_rows):,})")
         together = [receipt.window.key for receipt in batch]
-        for key, measured in measure.measure_each(e.spark, e.lake_root, e.declaration.topic, together, version):
+        for key, measured in measure.measure_each(e.spark, e.lake, e.declaration.raw_table, together, version):
             outcome = _compared(facts, receipts[key], measured, version)
             if isinstance(outcome, Receipt):
                 proved.append(outcome)

@@ -154,12 +154,12 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
     from platform_assets.windows.rebuild import rebuild
 
     environment = _environment()
-    ledger, lake_root = _ledger(environment), _lake_root(environment)
+    ledger = _ledger(environment)
     chosen = [declaration_of(t) for t in tables] or list(declarations().values())
     complete = True
     for declaration in chosen:
         with progress(Console(stderr=True)) as tell:
-            done = rebuild(declaration, ledger, lake_root, lambda: connect(_spark_remote(environment)), progress=tell)
+            done = rebuild(declaration, ledger, lambda: connect(_spark_remote(environment)), progress=tell)
         complete &= not done.unread
         for error in done.unread:
             click.echo(f"platform-assets: {error}", err=True)
@@ -236,9 +236,8 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
         found = audit_of(
             Evaluation(
                 declaration,
-                _lake_root(environment),
                 ledger,
-                Orchestration() if instance is None else runs.orchestration(instance, declaration.topic),
+                Orchestration() if instance is None else runs.orchestration(instance, declaration.raw_table),
                 settings=lambda: _settings(environment),
                 cluster=lambda: Cluster.connect(_settings(environment)),
                 spark=functools.cache(lambda: connect(_spark_remote(environment))),
@@ -280,16 +279,11 @@ def _settings(environment: dict[str, str]) -> ClientSettings:
     return ClientSettings.from_environment(environment)
 
 
-def _lake_root(environment: dict[str, str]) -> Path:
-    from platform_assets.orchestration.resources import lake_path
-
-    return lake_path(environment["LAKE_ROOT"])
-
-
 def _ledger(environment: dict[str, str]) -> Ledger:
+    from platform_assets.lake.location import Lake
     from platform_assets.ledger.store import Ledger
 
-    return Ledger(_lake_root(environment))
+    return Ledger(Lake.at(environment["LAKE_ROOT"]))
 
 
 def _spark_remote(environment: dict[str, str]) -> str:

@@ -11,7 +11,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from infra import platform
@@ -25,6 +24,7 @@ from platform_assets.demo.producing import Streams, open_streams
 from platform_assets.errors import ConfigurationError, PlatformError, ServiceEndedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class _Demo:
                 views = self._follow(client, streams, stop, counters)
         self.display.say("Comparing the tables with the data and with the topics, row by row.")
         lake = self._lake()
-        results = [summary.collect(client, lake, Ledger(lake), topic, views[topic]) for topic in SOURCES]
+        results = [summary.collect(client, Ledger(lake), topic, views[topic]) for topic in SOURCES]
         return summary.print_results(self.display.console, results)
 
     def _follow(
@@ -186,10 +186,8 @@ class _Demo:
         addresses = {s.service: s.address for s in platform.running_state(self.home)}
         return addresses.get("dagster-webserver") or "your own, since DAGSTER_HOME is given"
 
-    def _lake(self) -> Path:
-        from platform_assets.orchestration.resources import lake_path
-
-        return lake_path(self._environment()[LAKE_ROOT])
+    def _lake(self) -> Lake:
+        return Lake.at(self._environment()[LAKE_ROOT])
 
     def _explain(self, topic: TopicName, view: TopicView) -> str:
         parts = [f"Topic {topic}: {waiting.progress(view)}"]

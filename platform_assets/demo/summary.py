@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rich.box import SIMPLE_HEAD
@@ -18,6 +17,7 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.model.tables import TableRef
 
 if TYPE_CHECKING:
     from platform_assets.demo.watching import TopicView
@@ -82,7 +82,7 @@ class TopicResult:
         return [*found, *self.check_faults]
 
 
-def collect(client: ClientSettings, lake: Path, ledger: Ledger, topic: TopicName, view: TopicView) -> TopicResult:
+def collect(client: ClientSettings, ledger: Ledger, topic: TopicName, view: TopicView) -> TopicResult:
     """Read topic, table and ledger of one topic and put them side by side.
 
     Raises:
@@ -93,12 +93,12 @@ def collect(client: ClientSettings, lake: Path, ledger: Ledger, topic: TopicName
     committed = scan(client, topic, log)
     produced = scan(client, topic, log, committed=False)
     windows = ledger.windows(topic)
-    receipts = ledger.receipts(f"raw/{topic}", [window.key for window in windows]) if windows else {}
+    receipts = ledger.receipts(TableRef.raw(topic), [window.key for window in windows]) if windows else {}
     return TopicResult(
         produced=len(produced),
         committed=len(committed),
         log=log,
-        exactness=compare(lake / "raw" / topic, load(topic), committed),
+        exactness=compare(ledger.lake.table(TableRef.raw(topic)).path, load(topic), committed),
         ranges=_together([window.ranges for window in windows]),
         sealed=len(windows),
         loaded=len(receipts),

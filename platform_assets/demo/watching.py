@@ -19,8 +19,9 @@ from platform_assets.demo.dataset import SOURCES, TopicName
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import status
-from platform_assets.orchestration.names import raw_key
+from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.runs import windows_of
 from platform_assets.orchestration.status import TableStatus
 
@@ -129,7 +130,7 @@ class Observer:
 
 
 def _loads(run: dg.DagsterRun, topic: str) -> bool:
-    return windows_of(run, raw_key(topic), ()) is not None
+    return windows_of(run, table_key(TableRef.raw(topic)), ()) is not None
 
 
 def _first_line(headline: str) -> str:

@@ -10,10 +10,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
+from platform_assets.lake.location import Folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,38 +59,38 @@ class Commit:
         return self.anchor.version
 
 
-def anchor(table: Path, version: int) -> Anchor | None:
+def anchor(table: Folder, version: int) -> Anchor | None:
     """The commit of this version, to look for what comes after it; None where its file is gone."""
     content = _read(table, version)
     return None if content is None else _anchor(version, content)
 
 
-def newest_version(table: Path, at_least: int | None = None) -> int | None:
+def newest_version(table: Folder, at_least: int | None = None) -> int | None:
     """The newest version of the table, or None where there is no table.
 
     Goes on from `at_least`, a version known to exist, or from the newest checkpoint; without both, lists the log.
     """
     start = at_least if at_least is not None else newest_checkpoint(table)
-    if start is None or (at_least is None and not _path(table, start).exists()):
-        listed = (table / "_delta_log").glob("*.json") if (table / "_delta_log").is_dir() else ()
-        return max((int(p.stem) for p in listed if p.stem.isdigit()), default=None)
-    while _path(table, start + 1).exists():
+    if start is None or (at_least is None and not table.has(_name(start))):
+        stems = (name.removesuffix(".json") for name in table.files("_delta_log") if name.endswith(".json"))
+        return max((int(stem) for stem in stems if stem.isdigit()), default=None)
+    while table.has(_name(start + 1)):
         start += 1
     return start
 
 
-def exists(table: Path) -> bool:
+def exists(table: Folder) -> bool:
     """Whether there is a Delta table. Lists the log, which may be long, only where neither end of it is to be seen."""
-    return _path(table, 0).exists() or newest_version(table) is not None or DeltaTable.is_deltatable(table)
+    return table.has(_name(0)) or newest_version(table) is not None or table.has_delta_log()
 
 
-def commit(table: Path, version: int) -> Commit | None:
+def commit(table: Folder, version: int) -> Commit | None:
     """The commit of this version; None where its file is gone, or was never written."""
     content = _read(table, version)
     return None if content is None else _parsed(version, content)
 
 
-def commits_after(table: Path, seen: Anchor) -> list[Commit] | None:
+def commits_after(table: Folder, seen: Anchor) -> list[Commit] | None:
     """All commits after `seen`, ascending; None where `seen` is not in the log, or no longer."""
     if anchor(table, seen.version) != seen:
         return None
@@ -101,18 +100,18 @@ def commits_after(table: Path, seen: Anchor) -> list[Commit] | None:
     return found
 
 
-def newest_anchor(table: Path) -> Anchor | None:
+def newest_anchor(table: Folder) -> Anchor | None:
     """The newest commit; None where there is no table."""
     version = newest_version(table)
     return None if version is None else anchor(table, version)
 
 
-def newest_checkpoint(table: Path) -> int | None:
+def newest_checkpoint(table: Folder) -> int | None:
     """The version of the newest checkpoint, as the log names it; None where there is none."""
-    try:
-        version: int = json.loads((table / "_delta_log" / "_last_checkpoint").read_bytes())["version"]
-    except (FileNotFoundError, NotADirectoryError):
+    content = table.read("_delta_log/_last_checkpoint")
+    if content is None:
         return None
+    version: int = json.loads(content)["version"]
     return version
 
 
@@ -146,15 +145,12 @@ def _parsed(version: int, content: bytes) -> Commit:
     )
 
 
-def _path(table: Path, version: int) -> Path:
-    return table / "_delta_log" / f"{version:020}.json"
+def _name(version: int) -> str:
+    return f"_delta_log/{version:020}.json"
 
 
-def _read(table: Path, version: int) -> bytes | None:
-    try:
-        return _path(table, version).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+def _read(table: Folder, version: int) -> bytes | None:
+    return table.read(_name(version))
 
 
 def _anchor(version: int, content: bytes) -> Anchor:

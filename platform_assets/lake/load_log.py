@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from platform_assets.errors import LedgerCorruptError
 from platform_assets.lake import delta_log
 from platform_assets.lake.delta_log import Anchor, DataFile
+from platform_assets.lake.location import Folder
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.model.windows import Window, edge_of, key_of
 
@@ -121,12 +120,12 @@ class WindowFiles:
         return self.digest == digest and self.rows in (None, rows)
 
 
-def exists(path: Path) -> bool:
+def exists(path: Folder) -> bool:
     """Whether there is a Delta table at `path`."""
     return delta_log.exists(path)
 
 
-def version(path: Path) -> int:
+def version(path: Folder) -> int:
     """The table's newest version. Raises FileNotFoundError where there is no table."""
     newest = delta_log.newest_version(path)
     if newest is None:
@@ -134,7 +133,7 @@ def version(path: Path) -> int:
     return newest
 
 
-def load_commits(path: Path, limit: int | None = None) -> Iterator[LoadCommit]:
+def load_commits(path: Folder, limit: int | None = None) -> Iterator[LoadCommit]:
     """The platform's commits among the newest `limit` commits of the table, newest first, each read when it is asked for."""
     newest = version(path)
     for number in range(newest, -1 if limit is None else max(newest - limit, -1), -1):
@@ -145,7 +144,7 @@ def load_commits(path: Path, limit: int | None = None) -> Iterator[LoadCommit]:
             yield load
 
 
-def newest_loads(path: Path, limit: int | None = None) -> dict[str, LoadCommit]:
+def newest_loads(path: Folder, limit: int | None = None) -> dict[str, LoadCommit]:
     """The newest load of each window, by key, among the newest `limit` commits of the table; the newest one first."""
     found: dict[str, LoadCommit] = {}
     for load in load_commits(path, limit):
@@ -159,14 +158,14 @@ def load_in(commit: delta_log.Commit) -> LoadCommit | None:
     return None if metadata is None else LoadCommit(commit.version, metadata, commit.adds)
 
 
-def newest_load(path: Path) -> LoadCommit | None:
+def newest_load(path: Folder) -> LoadCommit | None:
     """The newest commit of the platform's, or None where the table has none."""
     if not exists(path):
         return None
     return next(load_commits(path, limit=10), None) or next(load_commits(path), None)
 
 
-def load_beyond(path: Path, edge: datetime | None) -> LoadCommit | None:
+def load_beyond(path: Folder, edge: datetime | None) -> LoadCommit | None:
     """A load of a window that ends after `edge`, or of any window where that is None; None where there is none.
 
     The newest commit may be a re-load of an old window, so the files are looked at too. Rows of a later window that
@@ -186,7 +185,7 @@ class Horizon:
     Only the first look costs one at the whole log, or that at a table which was put in the place of another.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Folder) -> None:
         self._path = path
         self._seen: tuple[Anchor, str] | None = None
 
@@ -206,12 +205,12 @@ class Horizon:
 
 
 @lru_cache(maxsize=1024)
-def _horizon(path: Path) -> Horizon:
+def _horizon(path: Folder) -> Horizon:
     """One a table and process: a sensor looks at each tick."""
     return Horizon(path)
 
 
-def find_load(path: Path, load_id: str) -> LoadCommit | None:
+def find_load(path: Folder, load_id: str) -> LoadCommit | None:
     """The commit that a load made, looked for among the newest; None where it made none.
 
     A commit whose answer was lost may have been made twice by Delta's own retry; the newer one counts.
@@ -223,9 +222,9 @@ def find_load(path: Path, load_id: str) -> LoadCommit | None:
     return None
 
 
-def file_actions(path: Path, version: int | None = None) -> pa.Table:
+def file_actions(path: Folder, version: int | None = None) -> pa.Table:
     """One row a data file of the table, with its size, number of records and column statistics, flattened."""
-    return pa.table(DeltaTable(path, version=version).get_add_actions(flatten=True))
+    return pa.table(path.delta(version).get_add_actions(flatten=True))
 
 
 def added_files(commit: LoadCommit) -> tuple[WindowFiles, list[dict[str, Any]]] | None:
@@ -260,12 +259,12 @@ def window_files(actions: pa.Table) -> dict[str, WindowFiles]:
     return {window: _window_files(files) for window, files in grouped.items()}
 
 
-def files_of(path: Path, key: str, version: int | None = None) -> WindowFiles:
+def files_of(path: Folder, key: str, version: int | None = None) -> WindowFiles:
     """The data files of one window; none of them where it has no rows."""
     return files_at(path, key, version)[0]
 
 
-def files_at(path: Path, key: str, version: int | None = None) -> tuple[WindowFiles, list[dict[str, Any]]]:
+def files_at(path: Folder, key: str, version: int | None = None) -> tuple[WindowFiles, list[dict[str, Any]]]:
     """The data files of one window at a version, the newest by default, and the statistics of each."""
     actions = file_actions(path, version)
     of_window = actions.filter(pc.equal(actions["partition.window"], key))

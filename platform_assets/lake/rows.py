@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
 from platform_assets.errors import LedgerCorruptError, ranges_text
+from platform_assets.lake.location import Folder
 from platform_assets.model.digest import Digest, offsets_digest
 from platform_assets.model.offsets import OffsetRange, ranges_of
 
@@ -61,7 +60,7 @@ def from_statistics(files: list[dict[str, Any]]) -> dict[int, PartitionRows] | N
     return found
 
 
-def partition_rows(table: Path, key: str, version: int | None = None) -> dict[int, PartitionRows]:
+def partition_rows(table: Folder, key: str, version: int | None = None) -> dict[int, PartitionRows]:
     """Counts and bounds by partition from the files' own columns; memory is flat."""
     found: dict[int, PartitionRows] = {}
     for partition, offsets in _offsets(table, key, version):
@@ -70,7 +69,7 @@ def partition_rows(table: Path, key: str, version: int | None = None) -> dict[in
     return found
 
 
-def topic_id_of(table: Path, key: str) -> str:
+def topic_id_of(table: Folder, key: str) -> str:
     """The topic id in the rows of one window. Raises LedgerCorruptError where they name none or several."""
     dataset = _dataset(table, key)
     found = pc.unique(dataset.to_table(columns=["topic_id"], filter=pc.field("window") == key)["topic_id"]).to_pylist()
@@ -79,7 +78,7 @@ def topic_id_of(table: Path, key: str) -> str:
     return str(found[0])
 
 
-def read_window(table: Path, key: str, version: int | None = None) -> WindowRows:
+def read_window(table: Folder, key: str, version: int | None = None) -> WindowRows:
     """Read the offsets of one window and find what statistics cannot tell: duplicates, and the digest of the set.
 
     Memory is 8 bytes an offset, for one window at a time.
@@ -96,14 +95,14 @@ def read_window(table: Path, key: str, version: int | None = None) -> WindowRows
     return WindowRows(partitions, duplicates, digest)
 
 
-def offsets_of(table: Path, key: str, version: int | None = None) -> dict[int, npt.NDArray[np.int64]]:
+def offsets_of(table: Folder, key: str, version: int | None = None) -> dict[int, npt.NDArray[np.int64]]:
     """Every offset of one window, sorted, by partition."""
     return _sorted(_offsets(table, key, version))
 
 
-def offsets_in_files(directory: Path) -> dict[int, npt.NDArray[np.int64]]:
-    """Every offset in the Parquet files of `directory`, sorted, by partition."""
-    dataset = ds.dataset(directory, format="parquet", exclude_invalid_files=False)
+def offsets_in_files(folder: Folder) -> dict[int, npt.NDArray[np.int64]]:
+    """Every offset in the Parquet files of `folder`, sorted, by partition."""
+    dataset = ds.dataset(folder.uri, format="parquet", exclude_invalid_files=False)
     return _sorted(_split(dataset.to_batches(columns=["kafka_partition", "kafka_offset"])))
 
 
@@ -130,14 +129,14 @@ def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, npt.NDArray
         yield partition, offsets[mask]
 
 
-def _offsets(table: Path, key: str, version: int | None) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+def _offsets(table: Folder, key: str, version: int | None) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     dataset = _dataset(table, key, version)
     yield from _split(dataset.to_batches(columns=["kafka_partition", "kafka_offset"], filter=pc.field("window") == key))
 
 
-def _dataset(table: Path, key: str, version: int | None = None) -> ds.Dataset:
+def _dataset(table: Folder, key: str, version: int | None = None) -> ds.Dataset:
     """The files of one window alone: of a table of many windows, those of the others are not even looked at."""
-    return DeltaTable(table, version=version).to_pyarrow_dataset(file_pruning_predicate=[("window", "=", key)])
+    return table.delta(version).to_pyarrow_dataset(file_pruning_predicate=[("window", "=", key)])
 
 
 def _split(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:

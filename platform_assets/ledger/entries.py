@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from platform_assets.model.digest import Digest
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
 
 Taken = Literal["log start", "last stable offset", "timestamp", "carried", "rebuilt"]
@@ -110,7 +111,7 @@ class PartitionReceipt:
 class Receipt:
     """What one load of one window committed. `bytes` is the size of its files, `seconds` its duration."""
 
-    table: str
+    table: TableRef
     topic: str
     topic_id: str
     generation: int
@@ -227,7 +228,7 @@ def receipt_table(receipts: Sequence[Receipt]) -> pa.Table:
         COMMIT_COLUMNS,
         [
             {
-                "table": r.table,
+                "table": r.table.name,
                 "window": r.window.key,
                 "window_start": r.window.start,
                 "window_end": r.window.end,
@@ -264,7 +265,7 @@ def receipt_table(receipts: Sequence[Receipt]) -> pa.Table:
 def acceptance_table(window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str) -> pa.Table:
     """Entries that accept the loss of `ranges` of `window`; they hold no rows and never count as a load."""
     entry = {
-        "table": f"raw/{window.topic}",
+        "table": TableRef.raw(window.topic).name,
         "window": window.key,
         "window_start": window.window.start,
         "window_end": window.window.end,
@@ -312,7 +313,7 @@ def receipts_in(rows: pa.Table) -> list[Receipt]:
             found[row["window"]] = replace(known, partitions={**known.partitions, row["partition"]: part})
             continue
         found[row["window"]] = Receipt(
-            table=row["table"],
+            table=TableRef.parse(row["table"]),
             topic=row["topic"],
             topic_id=row["topic_id"],
             generation=row["generation"],

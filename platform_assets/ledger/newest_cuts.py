@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 
 from deltalake import DeltaTable
 
 from platform_assets.lake import delta_log
 from platform_assets.lake.delta_log import Anchor, Commit
+from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import RecordedCut
 
 _KEPT_FOR = 16
@@ -41,7 +41,7 @@ class _Kept:
 class NewestCuts:
     """What one process knows of one ledger of cuts. A ledger that is edited or put back is looked at anew."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Folder) -> None:
         self._path = path
         self._seen: _Seen | None = None
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class NewestCuts:
                 handle, opened_at = kept.handle, kept.opened_at
                 handle.update_incremental()
             else:
-                handle = DeltaTable(self._path)
+                handle = self._path.delta()
                 opened_at = handle.version()
             yield handle
             at = delta_log.anchor(self._path, handle.version())
@@ -79,7 +79,7 @@ class NewestCuts:
         wanted = list(app_ids)
         unknown = [app for app in wanted if app not in seen.versions]
         if unknown:
-            handle = DeltaTable(self._path)
+            handle = self._path.delta()
             found = {app: handle.transaction_version(app) for app in unknown}
             seen.versions.update({app: version for app, version in found.items() if version is not None})
         return {app: seen.versions[app] for app in wanted if app in seen.versions}
@@ -116,6 +116,6 @@ def _advanced(seen: _Seen, commits: Sequence[Commit]) -> _Seen:
 
 
 @lru_cache(maxsize=64)
-def of(path: Path) -> NewestCuts:
+def of(path: Folder) -> NewestCuts:
     """One a ledger and process: the sensors of all topics look at each tick."""
     return NewestCuts(path)

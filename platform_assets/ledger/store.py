@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +20,7 @@ from deltalake.schema import PrimitiveType
 
 from platform_assets.errors import LakeNotWritableError, LedgerConflictError, LedgerCorruptError
 from platform_assets.lake import delta_log
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import newest_cuts
 from platform_assets.ledger.entries import (
     COMMIT_COLUMNS,
@@ -39,6 +39,7 @@ from platform_assets.ledger.entries import (
     windows_between,
 )
 from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of, key_of
 
 _log = logging.getLogger(__name__)
@@ -55,15 +56,14 @@ FOLDED = WriterProperties(max_row_group_size=1 << 14)
 class Ledger:
     """The ledgers under one lake root. Handles are opened per call, so an instance may be shared and kept."""
 
-    def __init__(self, lake_root: Path) -> None:
-        self._root = lake_root
-        self._cuts = lake_root / "_ledger" / "cuts"
-        self._commits = lake_root / "_ledger" / "commits"
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._cuts, self._commits = lake.cuts, lake.commits
 
     @property
-    def root(self) -> Path:
-        """The lake root."""
-        return self._root
+    def lake(self) -> Lake:
+        """The lake that it is of."""
+        return self._lake
 
     def create(self) -> None:
         """Create the tables where they are missing. Raises LakeNotWritableError."""
@@ -72,9 +72,9 @@ class Ledger:
                 continue
             schema = Schema([Field(n, PrimitiveType(t), metadata={"comment": c}) for n, (t, c) in columns.items()])
             try:
-                path.mkdir(parents=True, exist_ok=True)
+                path.make()
                 DeltaTable.create(
-                    path,
+                    path.uri,
                     schema,
                     mode="ignore",
                     partition_by=[partition],
@@ -88,7 +88,7 @@ class Ledger:
                 if not delta_log.exists(path):
                     raise
             except OSError as e:
-                raise LakeNotWritableError(str(self._root), e.strerror or str(e)) from e
+                raise LakeNotWritableError(str(self._lake), e.strerror or str(e)) from e
 
     # --- cuts -------------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class Ledger:
         known = newest_cuts.of(self._cuts)
         cut = known.cut(topic)
         if edge is not None and (cut is None or cut.edge != edge):
-            cut = self._newest_cut(DeltaTable(self._cuts), topic)
+            cut = self._newest_cut(self._cuts.delta(), topic)
             if cut is not None:
                 known.keep(cut)
         return None if edge is None else cut
@@ -181,7 +181,7 @@ class Ledger:
                 )
             except CommitFailedError:
                 # Refused: another writer recorded edges of this topic since the handle saw the newest commit.
-                if DeltaTable(self._cuts).transaction_version(_app_id(topic)) == recorded:
+                if self._cuts.delta().transaction_version(_app_id(topic)) == recorded:
                     raise LedgerConflictError(
                         f"cuts of topic {topic!r} could not be recorded among other writers; run it again"
                     ) from None
@@ -217,7 +217,7 @@ class Ledger:
         """Append what loads committed. Of several entries for a window, the one with the highest version counts."""
         if not receipts:
             return
-        handle = DeltaTable(self._commits)
+        handle = self._commits.delta()
         write_deltalake(
             handle,
             receipt_table(receipts),
@@ -225,43 +225,45 @@ class Ledger:
             commit_properties=CommitProperties(max_commit_retries=50),
         )
         for table in sorted({r.table for r in receipts}):
-            self._compact(self._commits, handle, "table", table)
+            self._compact(self._commits, handle, "table", table.name)
 
-    def commit_rows(self, table: str, keys: Sequence[str] | None = None, start: datetime | None = None) -> pa.Table:
+    def commit_rows(
+        self, table: TableRef, keys: Sequence[str] | None = None, start: datetime | None = None
+    ) -> pa.Table:
         """The rows of `commits` that count, newest entry of each window only, one row a partition.
 
         Of all windows, of those in `keys`, or of those that start at `start` or later.
         """
         handle = self._open(self._commits)
-        condition = pc.field("table") == table
+        condition = pc.field("table") == table.name
         if keys is not None:
             condition &= _start_among(keys)
         if start is not None:
             condition &= pc.field("window_start") >= pa.scalar(start, UTC_MICROS)
         if handle is None:
             return pa.table({n: pa.array([], arrow_type(t)) for n, (t, _) in COMMIT_COLUMNS.items()})
-        rows = _rows(handle, condition, partition=("table", table))
+        rows = _rows(handle, condition, partition=("table", table.name))
         return newest_entries(rows.filter(pc.field("kind") != "acceptance"))
 
-    def receipts(self, table: str, keys: Sequence[str] | None = None) -> dict[str, Receipt]:
+    def receipts(self, table: TableRef, keys: Sequence[str] | None = None) -> dict[str, Receipt]:
         """The newest receipt of each loaded window, by key; of all windows, or of those in `keys`."""
         return {r.window.key: r for r in receipts_in(self.commit_rows(table, keys))}
 
     def record_acceptance(self, window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str) -> None:
         """Write down that the loss of `ranges` of `window`, by partition, was accepted, and why."""
         write_deltalake(
-            DeltaTable(self._commits),
+            self._commits.delta(),
             acceptance_table(window, ranges, reason),
             mode="append",
             commit_properties=CommitProperties(max_commit_retries=50),
         )
 
-    def accepted_losses(self, table: str, key: str) -> dict[int, tuple[OffsetRange, ...]]:
+    def accepted_losses(self, table: TableRef, key: str) -> dict[int, tuple[OffsetRange, ...]]:
         """The ranges of a window whose loss an operator accepted, by partition."""
         handle = self._open(self._commits)
         if handle is None:
             return {}
-        rows = _rows(handle, (pc.field("table") == table) & _start_among([key]), partition=("table", table))
+        rows = _rows(handle, (pc.field("table") == table.name) & _start_among([key]), partition=("table", table.name))
         accepted: dict[int, tuple[OffsetRange, ...]] = {}
         for row in rows.filter(pc.field("kind") == "acceptance").to_pylist():
             lost = OffsetRange(row["start"], row["end"])
@@ -270,10 +272,10 @@ class Ledger:
 
     # --- both -------------------------------------------------------------------------------------------------
 
-    def _open(self, path: Path) -> DeltaTable | None:
-        return DeltaTable(path) if delta_log.exists(path) else None
+    def _open(self, path: Folder) -> DeltaTable | None:
+        return path.delta() if delta_log.exists(path) else None
 
-    def _compact(self, path: Path, handle: DeltaTable, column: str, value: str) -> None:
+    def _compact(self, path: Folder, handle: DeltaTable, column: str, value: str) -> None:
         """Fold the small files of one topic or table into one, so that reads stay flat as windows grow.
 
         `handle` stands at the commit that it was just used for.

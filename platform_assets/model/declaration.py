@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from platform_assets.errors import ConfigurationError
+from platform_assets.model.tables import TableRef
 from platform_assets.model.topics import checked_topic
 from platform_assets.model.windows import first_edge, is_cron
 
@@ -54,6 +55,6 @@ class TopicDeclaration:
         return first_edge(self.schedule, self.start).astimezone(UTC)
 
     @property
-    def raw_table(self) -> str:
-        """Path of the raw table below the lake root, which is also its asset key."""
-        return f"raw/{self.topic}"
+    def raw_table(self) -> TableRef:
+        """The topic's raw table."""
+        return TableRef.raw(self.topic)

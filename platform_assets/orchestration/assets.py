@@ -13,9 +13,10 @@ from platform_assets.checks.report import rendering
 from platform_assets.errors import PlatformError, Terminal, UnknownOutcome
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import KEY_FORMAT
 from platform_assets.orchestration import metadata, runs
-from platform_assets.orchestration.names import identifier, raw_key, topic_key
+from platform_assets.orchestration.names import identifier, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.sensors import build_sensor, sealed_event
 from platform_assets.windows.loading import Loaded, Loader
@@ -73,7 +74,7 @@ def _raw_table(
     topic = declaration.topic
 
     @dg.asset(
-        key=raw_key(topic),
+        key=table_key(declaration.raw_table),
         deps=[topic_key(topic)],
         partitions_def=partitions,
         backfill_policy=dg.BackfillPolicy.single_run(),
@@ -82,16 +83,15 @@ def _raw_table(
         owners=list(owners),
         description=f"Every committed record of Kafka topic {topic}, exactly once, as bytes. Materialising a partition "
         "again proves it equal, heals it, or refuses and changes nothing.",
-        metadata={"dagster/table_name": declaration.raw_table, "dagster/storage_kind": "delta"},
+        metadata={"dagster/table_name": declaration.raw_table.name, "dagster/storage_kind": "delta"},
         op_tags={"platform_assets/topic": topic},
     )
     def _load(
         context: dg.AssetExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
     ) -> dg.MaterializeResult[Any]:
-        root = lake.path()
+        root = lake.lake()
         loader = Loader(
             declaration,
-            root,
             kafka.settings(),
             kafka.cluster(),
             Ledger(root),
@@ -128,7 +128,7 @@ def _raw_table(
 def _checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
     """The checks of each load, in one step: they judge the same facts."""
     topic = declaration.topic
-    specs = [_spec(topic, check) for check in CHECKS.values()]
+    specs = [_spec(declaration.raw_table, check) for check in CHECKS.values()]
 
     @dg.multi_asset_check(specs=specs, name=f"{identifier(topic)}_checks", can_subset=True)
     def _evaluate_all(
@@ -146,20 +146,22 @@ def _checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
 def _deep_audit_check(declaration: TopicDeclaration, budget: float) -> dg.AssetChecksDefinition:
     topic = declaration.topic
 
-    @dg.multi_asset_check(specs=[_spec(topic, DEEP_AUDIT)], name=f"{identifier(topic)}_{DEEP_AUDIT.name}_check")
+    @dg.multi_asset_check(
+        specs=[_spec(declaration.raw_table, DEEP_AUDIT)], name=f"{identifier(topic)}_{DEEP_AUDIT.name}_check"
+    )
     def _evaluate(
         context: dg.AssetCheckExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
     ) -> Iterator[dg.AssetCheckResult]:
-        keys = (w.key for w in Ledger(lake.path()).windows(topic))
-        windows = runs.windows_of(context.run, raw_key(topic), keys)
+        keys = (w.key for w in Ledger(lake.lake()).windows(topic))
+        windows = runs.windows_of(context.run, table_key(declaration.raw_table), keys)
         evaluation = _evaluation(context, declaration, kafka, lake, spark, budget=budget, windows=windows, whole=True)
         yield rendering.result(DEEP_AUDIT.evaluate(evaluation), evaluation.facts())
 
     return _evaluate
 
 
-def _spec(topic: str, check: Check) -> dg.AssetCheckSpec:
-    return dg.AssetCheckSpec(check.name, asset=raw_key(topic), blocking=check.blocking, description=check.description)
+def _spec(table: TableRef, check: Check) -> dg.AssetCheckSpec:
+    return dg.AssetCheckSpec(check.name, asset=table_key(table), blocking=check.blocking, description=check.description)
 
 
 def _evaluation(
@@ -173,12 +175,10 @@ def _evaluation(
     windows: frozenset[str] | None = None,
     whole: bool = False,
 ) -> Evaluation:
-    root = lake.path()
     return Evaluation(
         declaration,
-        root,
-        Ledger(root),
-        runs.orchestration(context.instance, declaration.topic, but=context.run.run_id),
+        Ledger(lake.lake()),
+        runs.orchestration(context.instance, declaration.raw_table, but=context.run.run_id),
         kafka.settings,
         kafka.cluster,
         spark.session,
@@ -190,14 +190,14 @@ def _evaluation(
 
 
 def _deep_audit_selection(declaration: TopicDeclaration) -> dg.AssetSelection:
-    return dg.AssetSelection.checks(dg.AssetCheckKey(raw_key(declaration.topic), DEEP_AUDIT.name))
+    return dg.AssetSelection.checks(dg.AssetCheckKey(table_key(declaration.raw_table), DEEP_AUDIT.name))
 
 
 def _deep_audit_job(declaration: TopicDeclaration) -> Any:
     return dg.define_asset_job(
         f"{identifier(declaration.topic)}_deep_audit",
         selection=_deep_audit_selection(declaration),
-        description=f"Reads files of raw/{declaration.topic} again, oldest proof first, and recomputes their digests.",
+        description=f"Reads files of {declaration.raw_table} again, oldest proof first, and recomputes their digests.",
     )
 
 
@@ -223,7 +223,7 @@ def _report_done(context: dg.AssetExecutionContext, loader: Loader, done: dict[s
     for key, loaded in done.items():
         context.log_event(
             dg.AssetMaterialization(
-                raw_key(loader.declaration.topic),
+                table_key(loader.declaration.raw_table),
                 partition=key,
                 metadata=metadata.of_receipt(loaded.receipt, loaded.outcome, str(loader.table)),
             )

@@ -12,8 +12,6 @@ from platform_assets.components.topic_table import TopicTable
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
 
-RAW_PREFIX = "raw/"
-
 
 def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
     """Every declared topic by name, from the YAML under `defs/`. Raises ConfigurationError where two declare one.
@@ -34,9 +32,8 @@ def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
 def declaration_of(table: str) -> TopicDeclaration:
     """The declaration behind the raw table `table`. Raises ConfigurationError, naming the tables that there are."""
     known = declarations()
-    topic = table.removeprefix(RAW_PREFIX)
-    if not table.startswith(RAW_PREFIX) or topic not in known:
-        raise ConfigurationError(
-            f"{table!r} is no table of this project; there are: {', '.join(RAW_PREFIX + t for t in known) or 'none'}"
-        )
-    return known[topic]
+    found = next((d for d in known.values() if table == d.raw_table.name), None)
+    if found is None:
+        names = ", ".join(d.raw_table.name for d in known.values())
+        raise ConfigurationError(f"{table!r} is no table of this project; there are: {names or 'none'}")
+    return found

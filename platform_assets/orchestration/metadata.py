@@ -10,7 +10,8 @@ import dagster as dg
 
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.model.offsets import TopicRanges
-from platform_assets.orchestration.names import raw_key, topic_key
+from platform_assets.model.tables import TableRef
+from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.windows.loading import Outcome
 
 SUMMARY: Final = "summary"
@@ -61,7 +62,7 @@ def of_sealed(window: SealedWindow) -> dict[str, Any]:
         OFFSET_RANGES: dg.MetadataValue.table(records, schema),
         "window_start": dg.MetadataValue.timestamp(window.window.start),
         "window_end": dg.MetadataValue.timestamp(window.window.end),
-        TARGET: dg.MetadataValue.asset(raw_key(window.topic)),
+        TARGET: dg.MetadataValue.asset(table_key(TableRef.raw(window.topic))),
         "topic_id": window.topic_id,
         "generation": window.generation,
     }

@@ -7,15 +7,17 @@ from hashlib import sha256
 
 import dagster as dg
 
+from platform_assets.model.tables import TableRef
+
 
 def topic_key(topic: str) -> dg.AssetKey:
     """Key of the external source asset."""
     return dg.AssetKey(["kafka", topic])
 
 
-def raw_key(topic: str) -> dg.AssetKey:
-    """Key of the raw table."""
-    return dg.AssetKey(["raw", topic])
+def table_key(table: TableRef) -> dg.AssetKey:
+    """Key of a lake table."""
+    return dg.AssetKey(list(table.parts))
 
 
 def identifier(topic: str) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from platform_assets.engines.spark.session import connect
-from platform_assets.errors import ConfigurationError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake.location import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -38,9 +37,9 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     root: str = Field(description="Folder of the tables and of the ledger.")
 
-    def path(self) -> Path:
-        """The root. Raises ConfigurationError for anything but an absolute local path."""
-        return lake_path(self.root)
+    def lake(self) -> Lake:
+        """The lake. Raises ConfigurationError for anything but an absolute local path."""
+        return Lake.at(self.root)
 
 
 class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -60,15 +59,3 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         if self._session is not None:
             session, self._session = self._session, None
             session.stop()
-
-
-def lake_path(root: str) -> Path:
-    """`root` as a path. Raises ConfigurationError for an empty, relative or remote one.
-
-    Object stores are refused rather than half supported: their Delta commits need a log store that makes
-    put-if-absent atomic, which this release does not set up.
-    """
-    path = Path(root.removeprefix("file://"))
-    if "://" in str(path) or not path.is_absolute():
-        raise ConfigurationError(f"LAKE_ROOT must be an absolute path of a local or mounted folder, not {root!r}")
-    return path

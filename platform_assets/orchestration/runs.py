@@ -12,8 +12,9 @@ from dagster._core.storage.tags import (
 )
 
 from platform_assets.checks.facts import Orchestration
+from platform_assets.model.tables import TableRef
 from platform_assets.orchestration.metadata import LOAD_ID
-from platform_assets.orchestration.names import raw_key, topic_key
+from platform_assets.orchestration.names import table_key, topic_key
 
 _NEWEST_EVENTS = 200
 _UNDER_WAY = [
@@ -24,15 +25,15 @@ _UNDER_WAY = [
 ]
 
 
-def orchestration(instance: dg.DagsterInstance, topic: str, but: str | None = None) -> Orchestration:
-    """What `instance` knows of the windows of `topic`, run `but` left aside.
+def orchestration(instance: dg.DagsterInstance, table: TableRef, but: str | None = None) -> Orchestration:
+    """What `instance` knows of the windows of `table`, run `but` left aside.
 
     A sensor asks for a window's load when it reports the window on the topic asset, so what was reported was asked for.
     """
     return Orchestration(
-        in_flight=lambda keys: windows_in_flight(instance, raw_key(topic), keys, but),
-        asked=lambda keys: reported_partitions(instance, topic_key(topic), sorted(keys)),
-        reported=lambda keys: reported_loads(instance, raw_key(topic), keys),
+        in_flight=lambda keys: windows_in_flight(instance, table_key(table), keys, but),
+        asked=lambda keys: reported_partitions(instance, topic_key(table.topic), sorted(keys)),
+        reported=lambda keys: reported_loads(instance, table_key(table), keys),
     )
 
 

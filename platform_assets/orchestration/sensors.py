@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -23,7 +22,7 @@ from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import metadata, requests, runs
-from platform_assets.orchestration.names import identifier, raw_key, topic_key
+from platform_assets.orchestration.names import identifier, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.windows import sealing
 from platform_assets.windows.receipts import empty_receipt
@@ -38,7 +37,6 @@ class Tick:
     declaration: TopicDeclaration
     cluster: Cluster
     ledger: Ledger
-    lake_root: Path
     instance: dg.DagsterInstance
     now: datetime
 
@@ -51,7 +49,7 @@ class Tick:
         reported = _edge_in(cursor)
         fresh: list[SealedWindow] | None = None
         if sealing.pending_edges(d, newest, self.now, 1):
-            done = sealing.seal(d, self.cluster, self.ledger, self.lake_root, self.now, deadline=deadline)
+            done = sealing.seal(d, self.cluster, self.ledger, self.now, deadline=deadline)
             fresh = done.windows_since(reported)
             newest = self.ledger.newest_edges([d.topic]).get(d.topic)
         if newest is None or newest == reported:
@@ -74,7 +72,7 @@ class Tick:
         empty = {w.key: empty_receipt(w, "") for w in windows if not w.ranges.size and w.key not in receipts}
         self.ledger.record_receipts(list(empty.values()))
         receipts |= empty
-        in_flight = runs.windows_in_flight(self.instance, raw_key(d.topic), keys)
+        in_flight = runs.windows_in_flight(self.instance, table_key(d.raw_table), keys)
         asked = requests.grouped(
             windows,
             {*receipts, *in_flight},
@@ -93,9 +91,9 @@ class Tick:
 
     def _empty_events(self, receipts: dict[str, Receipt]) -> Iterator[dg.AssetMaterialization]:
         empty = {k: r for k, r in receipts.items() if r.kind == "empty"}
-        key = raw_key(self.declaration.topic)
+        key = table_key(self.declaration.raw_table)
         known = runs.reported_partitions(self.instance, key, list(empty))
-        path = str(self.lake_root / self.declaration.raw_table)
+        path = str(self.ledger.lake.table(self.declaration.raw_table))
         for window, receipt in sorted(empty.items()):
             if window not in known:
                 yield dg.AssetMaterialization(
@@ -118,7 +116,7 @@ def build_sensor(declaration: TopicDeclaration, running: bool) -> dg.SensorDefin
 
     @dg.sensor(
         name=f"{identifier(declaration.topic)}_windows",
-        target=dg.AssetSelection.assets(raw_key(declaration.topic)),
+        target=dg.AssetSelection.assets(table_key(declaration.raw_table)),
         # Dagster's daemon looks every five seconds which sensors are due. A look that came a moment early would put a
         # tick off to the next one, and its edges would then be cut by look-up, since they were not seen in time.
         minimum_interval_seconds=max(round(declaration.sensor_interval.total_seconds()) - 1, 1),
@@ -126,8 +124,7 @@ def build_sensor(declaration: TopicDeclaration, running: bool) -> dg.SensorDefin
         description=f"Seals the windows of topic {declaration.topic}, reports their offsets and asks for their loads.",
     )
     def _sensor(context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource) -> dg.SensorResult:
-        root = lake.path()
-        tick = Tick(declaration, kafka.cluster(), Ledger(root), root, context.instance, datetime.now(UTC))
+        tick = Tick(declaration, kafka.cluster(), Ledger(lake.lake()), context.instance, datetime.now(UTC))
         return tick.evaluate(context.cursor)
 
     return _sensor
@@ -145,11 +142,11 @@ def sealed_event(window: SealedWindow) -> dg.AssetMaterialization:
 
 
 def _run_request(d: TopicDeclaration, request: requests.LoadRequest) -> dg.RunRequest:
-    run_key = request.run_key(d.raw_table)
+    run_key = request.run_key(d.raw_table.name)
     # All but the deep audit, which has a schedule of its own.
     selected: dict[str, Any] = {
-        "asset_selection": [raw_key(d.topic)],
-        "asset_check_keys": [dg.AssetCheckKey(raw_key(d.topic), name) for name in CHECKS],
+        "asset_selection": [table_key(d.raw_table)],
+        "asset_check_keys": [dg.AssetCheckKey(table_key(d.raw_table), name) for name in CHECKS],
     }
     if request.first == request.last:
         return dg.RunRequest(run_key, partition_key=request.first, **selected)

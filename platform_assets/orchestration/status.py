@@ -20,7 +20,8 @@ from platform_assets.errors import PlatformError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration.names import raw_key
+from platform_assets.model.tables import TableRef
+from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.runs import windows_in_flight
 
 JSON_VERSION = 1
@@ -124,14 +125,14 @@ def _table(
     topic = declaration.topic
     ends, broker_error = _ends(cluster, topic)
     try:
-        remembered = snapshot.recall(ledger.root, topic)
+        remembered = snapshot.recall(ledger.lake, declaration.raw_table)
         older = Older() if remembered is None else remembered.older
         edges = ledger.edges(topic, older.until)
         rows = ledger.commit_rows(declaration.raw_table, start=older.until)
         newest_cut = ledger.newest_cut(topic)
     except PlatformError as e:
         return TableStatus(
-            declaration.raw_table, topic, 0, 0, 0, 0, 0, 0, None, None, None, (), (), broker_error, str(e)
+            declaration.raw_table.name, topic, 0, 0, 0, 0, 0, 0, None, None, None, (), (), broker_error, str(e)
         )
     sealed = edges[:-1]
     loaded = set(rows["window"].to_pylist())
@@ -139,7 +140,7 @@ def _table(
     newest = max(loaded, default=None)
     under_way: frozenset[str] = frozenset()
     if instance is not None and missing:
-        under_way = windows_in_flight(instance, raw_key(topic), missing)
+        under_way = windows_in_flight(instance, table_key(declaration.raw_table), missing)
     failed = [k for k in missing if newest is not None and k < newest and k not in under_way]
     committed = _committed(rows, edges, loaded)
     if not committed and older.until is not None:
@@ -150,7 +151,7 @@ def _table(
     lags = [p.lag for p in partitions]
     held = older.rows + (pc.sum(rows["rows"]).as_py() or 0)
     return TableStatus(
-        table=declaration.raw_table,
+        table=declaration.raw_table.name,
         topic=topic,
         windows_sealed=older.windows + len(sealed),
         windows_loaded=older.windows + len(loaded),
@@ -162,7 +163,7 @@ def _table(
         newest_window_age_seconds=None if newest_end is None else round((now - newest_end).total_seconds(), 1),
         lag=None if not lags or None in lags else sum(lag for lag in lags if lag is not None),
         partitions=partitions,
-        checks=_checks(instance, topic, checks),
+        checks=_checks(instance, declaration.raw_table, checks),
         broker_error=broker_error,
         error=None,
     )
@@ -197,10 +198,10 @@ def _partition(
     return PartitionStatus(partition, at, sealed.get(partition), end, lag)
 
 
-def _checks(instance: dg.DagsterInstance | None, topic: str, names: tuple[str, ...]) -> tuple[CheckStatus, ...]:
+def _checks(instance: dg.DagsterInstance | None, table: TableRef, names: tuple[str, ...]) -> tuple[CheckStatus, ...]:
     if instance is None:
         return tuple(CheckStatus(n, None, None, "no DAGSTER_HOME") for n in names)
-    keys = [dg.AssetCheckKey(raw_key(topic), n) for n in names]
+    keys = [dg.AssetCheckKey(table_key(table), n) for n in names]
     latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     found: list[CheckStatus] = []
     for key in keys:

@@ -12,6 +12,7 @@ from platform_assets.kafka.timestamps import unreadable_records
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange, ranges_of
+from platform_assets.model.tables import TableRef
 from platform_assets.windows.sealing import checked_state
 
 
@@ -34,7 +35,7 @@ def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings
 
     What was accepted already is left out. Raises what `sealing.checked_state` raises.
     """
-    table = f"raw/{sealed.topic}"
+    table = TableRef.raw(sealed.topic)
     accepted = ledger.accepted_losses(table, sealed.key)
     state = checked_state(cluster, sealed.topic, ledger.newest_cut(sealed.topic))
     starts = {p: f.offset for p, f in cluster.log_starts(state).items()}

@@ -6,13 +6,11 @@ A first load is one pass. A re-load stages what it reads and compares it with th
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from platform_assets.engines.spark import failures, raw
@@ -36,6 +34,7 @@ from platform_assets.kafka.settings import ClientSettings
 from platform_assets.kafka.timestamps import unreadable_records
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -71,7 +70,6 @@ class Loader:
     """All that loading windows of one topic needs; `spark` is called when a session is first needed."""
 
     declaration: TopicDeclaration
-    lake_root: Path
     settings: ClientSettings
     cluster: Cluster
     ledger: Ledger
@@ -80,9 +78,14 @@ class Loader:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     @property
-    def table(self) -> Path:
+    def lake(self) -> Lake:
+        """The lake of the table and of its ledger."""
+        return self.ledger.lake
+
+    @property
+    def table(self) -> Folder:
         """Where the raw table is."""
-        return self.lake_root / self.declaration.raw_table
+        return self.lake.table(self.declaration.raw_table)
 
     def load(self, key: str) -> Loaded:
         """Load the window with this key, so that the table holds it exactly once.
@@ -93,9 +96,7 @@ class Loader:
         """
         deadline = time.monotonic() + 60
         self.ledger.create()
-        sealed = sealing.sealed_window(
-            self.declaration, self.cluster, self.ledger, self.lake_root, key, self.now(), deadline=deadline
-        )
+        sealed = sealing.sealed_window(self.declaration, self.cluster, self.ledger, key, self.now(), deadline=deadline)
         raw.create_table(self.table, self.declaration.topic)
         for attempt in range(_RACES):
             try:
@@ -154,13 +155,11 @@ class Loader:
         except (OffsetsExpiredError, TruncationError, TopicRecreatedError) as e:
             return self._restored(sealed, receipt, e)
         metadata = self._metadata(sealed)
-        staging = self.lake_root / "_staging" / sealed.topic / metadata.load_id
+        staging = self.lake.root / "_staging" / sealed.topic / metadata.load_id
         # Below the log start there is nothing to ask for, and by the check above nothing that had a row.
         below = {p: (OffsetRange(0, start), *accepted.get(p, ())) for p, start in starts.items()}
         try:
-            staged = self._spark_call(
-                sealed, lambda spark: raw.write_files(self._frame(spark, sealed, below), str(staging))
-            )
+            staged = self._spark_call(sealed, lambda spark: raw.write_files(self._frame(spark, sealed, below), staging))
             sealing.checked_state(self.cluster, sealed.topic, self.ledger.newest_cut(sealed.topic))
             if not _same(staged, receipt):
                 raise self._difference(sealed, receipt, staged, staging)
@@ -173,7 +172,7 @@ class Loader:
                 ),
             )
         finally:
-            shutil.rmtree(staging, ignore_errors=True)
+            staging.delete()
         return Loaded(self._written_again(sealed, receipt, metadata, written, began), "healed")
 
     def _restored(self, sealed: SealedWindow, receipt: Receipt, cause: LoadError | Terminal) -> Loaded:
@@ -203,7 +202,7 @@ class Loader:
                 continue
             return Loaded(self._written_again(sealed, receipt, metadata, written, began), "restored")
         gone = f"it no longer holds {ranges_text(cause.lost)}" if isinstance(cause, OffsetsExpiredError) else str(cause)
-        raise LostForGoodError(sealed.topic, sealed.key, receipt.rows, gone) from cause
+        raise LostForGoodError(receipt.table.name, sealed.key, receipt.rows, gone) from cause
 
     def _past_versions(self, sealed: SealedWindow, receipt: Receipt) -> Iterator[int]:
         """Versions in which the window had other files than now: that of the receipt, then the newest first."""
@@ -228,7 +227,7 @@ class Loader:
         return self._record(replace(again, holes=receipt.holes, proved_by=receipt.proved_by))
 
     def _difference(
-        self, sealed: SealedWindow, receipt: Receipt, staged: raw.Measured, staging: Path
+        self, sealed: SealedWindow, receipt: Receipt, staged: raw.Measured, staging: Folder
     ) -> ReloadDiffersError:
         held, gone, new = self._held(sealed, receipt), "", ""
         if held is not None and held.offsets != staged.offsets:
@@ -340,7 +339,7 @@ class Loader:
             suit(spark, sealed.ranges.size)
             return call(spark)
         except (PySparkException, RpcError) as e:
-            error = failures.named(e, sealed.topic, sealed.key, str(self.lake_root))
+            error = failures.named(e, self.declaration.raw_table, sealed.key, str(self.lake))
             if not isinstance(error, TimestampOverflowError):
                 raise error from e
             records = unreadable_records(self.settings, sealed.topic, sealed.ranges)
@@ -367,7 +366,7 @@ class Loader:
 
     def _receipt(self, commit: LoadCommit, measured: raw.Measured, began: float) -> Receipt:
         return receipt_of(
-            self.lake_root,
+            self.lake,
             self.declaration.raw_table,
             commit,
             measured,
@@ -384,5 +383,5 @@ def _same(measured: raw.Measured, receipt: Receipt) -> bool:
     return measured.offsets == receipt.offsets and measured.content == receipt.content
 
 
-def _schema(spark: SparkSession, table: Path) -> StructType:
+def _schema(spark: SparkSession, table: Folder) -> StructType:
     return spark.read.format("delta").load(str(table)).schema

@@ -13,13 +13,13 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from platform_assets.engines.spark import measure, raw
 from platform_assets.errors import FilesLostError, LedgerConflictError, LedgerCorruptError, PlatformError
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata, WindowFiles
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import Receipt, RecordedCut
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -47,7 +47,6 @@ class Rebuilt:
 def rebuild(
     declaration: TopicDeclaration,
     ledger: Ledger,
-    lake_root: Path,
     spark: Callable[[], SparkSession],
     *,
     progress: Callable[[str], None] = lambda text: None,
@@ -59,7 +58,7 @@ def rebuild(
     what reading the table raises, but for lost files.
     """
     ledger.create()
-    table = lake_root / declaration.raw_table
+    table = ledger.lake.table(declaration.raw_table)
     newest = ledger.newest_cut(declaration.topic)
     loads = with_expired(table, declaration, newest_loads(table))
     _check_agree(declaration.topic, ledger, loads)
@@ -73,7 +72,7 @@ def rebuild(
     ledger.record_receipts([empty_receipt(w, "") for w in empty])
     lacking = [load for load in loads if load.metadata.window.key not in known]
     restored, unread = 0, list[FilesLostError]()
-    for found in _receipts(declaration, lake_root, lacking, spark, progress):
+    for found in _receipts(declaration, ledger.lake, lacking, spark, progress):
         receipts = [outcome for outcome in found if isinstance(outcome, Receipt)]
         unread += [outcome for outcome in found if isinstance(outcome, FilesLostError)]
         ledger.record_receipts(receipts)
@@ -81,7 +80,7 @@ def rebuild(
     return Rebuilt(declaration.topic, len(cuts), restored, merged, tuple(unread))
 
 
-def newest_loads(table: Path) -> list[LoadCommit]:
+def newest_loads(table: Folder) -> list[LoadCommit]:
     """The newest load of each window that the table's log still has, in order of the windows."""
     if not load_log.exists(table):
         return []
@@ -89,7 +88,7 @@ def newest_loads(table: Path) -> list[LoadCommit]:
     return [newest[key] for key in sorted(newest)]
 
 
-def with_expired(table: Path, declaration: TopicDeclaration, loads: Sequence[LoadCommit]) -> list[LoadCommit]:
+def with_expired(table: Folder, declaration: TopicDeclaration, loads: Sequence[LoadCommit]) -> list[LoadCommit]:
     """`loads`, and in their order one for each window whose rows are in the table and whose commit has left the log.
 
     The ranges of such a window reach from the end of its neighbour before it, or from its first row where it has none,
@@ -195,7 +194,7 @@ def _check_agree(topic: str, ledger: Ledger, loads: Sequence[LoadCommit]) -> Non
 
 def _receipts(
     declaration: TopicDeclaration,
-    lake_root: Path,
+    lake: Lake,
     loads: Sequence[LoadCommit],
     spark: Callable[[], SparkSession],
     progress: Callable[[str], None],
@@ -203,7 +202,7 @@ def _receipts(
     """The receipt of each load, as many together as were read in one query."""
     if not loads:
         return
-    table = lake_root / declaration.raw_table
+    table = lake.table(declaration.raw_table)
     newest = load_log.version(table)
     files = load_log.window_files(load_log.file_actions(table, newest))
     # What is as its load left it can be read at the newest version, and with others.
@@ -218,9 +217,9 @@ def _receipts(
         progress(f"reading windows up to {batch[-1].metadata.window} ({done:,} of {len(loads):,})")
         by_key = {load.metadata.window.key: load for load in batch}
         began = time.monotonic()
-        measured = dict(measure.measure_each(spark, lake_root, declaration.topic, list(by_key), version))
+        measured = dict(measure.measure_each(spark, lake, declaration.raw_table, list(by_key), version))
         seconds = (time.monotonic() - began) / len(batch)
-        yield [_receipt(declaration, lake_root, by_key[key], m, seconds) for key, m in measured.items()]
+        yield [_receipt(declaration, lake, by_key[key], m, seconds) for key, m in measured.items()]
 
 
 def _is_unchanged(load: LoadCommit, newest: int, files: Mapping[str, WindowFiles]) -> bool:
@@ -231,7 +230,7 @@ def _is_unchanged(load: LoadCommit, newest: int, files: Mapping[str, WindowFiles
 
 def _receipt(
     declaration: TopicDeclaration,
-    lake_root: Path,
+    lake: Lake,
     load: LoadCommit,
     measured: raw.Measured | PlatformError,
     seconds: float,
@@ -240,4 +239,4 @@ def _receipt(
         return measured
     if isinstance(measured, PlatformError):
         raise measured
-    return receipt_of(lake_root, declaration.raw_table, load, measured, kind="rebuilt", seconds=seconds)
+    return receipt_of(lake, declaration.raw_table, load, measured, kind="rebuilt", seconds=seconds)

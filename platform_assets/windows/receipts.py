@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 
@@ -12,13 +11,15 @@ from platform_assets.engines.spark import raw
 from platform_assets.errors import LoadError
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.load_log import LoadCommit
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import CommitKind, PartitionReceipt, Receipt, SealedWindow
 from platform_assets.model.digest import dense_digest
 from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableRef
 
 
 def receipt_of(
-    lake_root: Path, table: str, commit: LoadCommit, measured: raw.Measured, *, kind: CommitKind, seconds: float
+    lake: Lake, table: TableRef, commit: LoadCommit, measured: raw.Measured, *, kind: CommitKind, seconds: float
 ) -> Receipt:
     """The receipt of `commit` to `table`, whose rows of the window gave `measured`; `seconds` is the load's duration.
 
@@ -26,7 +27,7 @@ def receipt_of(
     duplicates. Any other is read back for duplicates, and stays open until the broker accounts for its holes. Raises
     LoadError where Spark observed another number of rows than the files hold.
     """
-    m, path = commit.metadata, lake_root / table
+    m, path = commit.metadata, lake.table(table)
     files, statistics = load_log.added_files(commit) or load_log.files_at(path, m.window.key, commit.version)
     found = rows.from_statistics(statistics)
     if found is None:
@@ -64,7 +65,7 @@ def receipt_of(
 def empty_receipt(sealed: SealedWindow, run_id: str) -> Receipt:
     """The receipt of a window without offsets, which is loaded without a run: nothing can be missing."""
     return Receipt(
-        table=f"raw/{sealed.topic}",
+        table=TableRef.raw(sealed.topic),
         topic=sealed.topic,
         topic_id=sealed.topic_id,
         generation=sealed.generation,
@@ -92,7 +93,7 @@ def _of_partition(r: OffsetRange, found: rows.PartitionRows | None) -> Partition
     return PartitionReceipt(r, found.rows, found.first_offset, found.last_offset)
 
 
-def _duplicates(table: Path, key: str, version: int) -> int:
+def _duplicates(table: Folder, key: str, version: int) -> int:
     """Number of rows that share their offset with another."""
     found = rows.offsets_of(table, key, version)
     return sum(len(offsets) - len(np.unique(offsets)) for offsets in found.values())

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from platform_assets.errors import (
     BrokerUnreachableError,
@@ -25,10 +24,12 @@ from platform_assets.errors import (
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 from platform_assets.kafka.lookup import TimestampLookup
 from platform_assets.lake import load_log
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import RecordedCut, SealedWindow, Taken, windows_between
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import Cut
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window, closed_edges, edge_of, key_of, window_starting_at
 
 _RACES = 5
@@ -66,7 +67,6 @@ def seal(
     declaration: TopicDeclaration,
     cluster: Cluster,
     ledger: Ledger,
-    lake_root: Path,
     now: datetime,
     *,
     until: datetime | None = None,
@@ -82,7 +82,7 @@ def seal(
     bounded = cluster.with_deadline(deadline)
     for _ in range(_RACES):
         newest = ledger.newest_cut(topic)
-        check_ledger_knows_table(topic, lake_root, newest)
+        check_ledger_knows_table(declaration.raw_table, ledger.lake, newest)
         limit = declaration.max_edges_per_tick
         closed = pending_edges(declaration, newest.edge if newest else None, now, limit + 1)
         edges = [e for e in closed[:limit] if until is None or e <= until]
@@ -104,7 +104,6 @@ def sealed_window(
     declaration: TopicDeclaration,
     cluster: Cluster,
     ledger: Ledger,
-    lake_root: Path,
     key: str,
     now: datetime,
     *,
@@ -122,10 +121,10 @@ def sealed_window(
     while True:
         known = ledger.window(topic, key)
         if known is not None:
-            check_ledger_knows_table(topic, lake_root, ledger.newest_cut(topic))
+            check_ledger_knows_table(declaration.raw_table, ledger.lake, ledger.newest_cut(topic))
             return known
         end = _closing_edge(declaration, ledger, key, start, now)
-        sealing = seal(declaration, cluster, ledger, lake_root, now, until=end, deadline=deadline)
+        sealing = seal(declaration, cluster, ledger, now, until=end, deadline=deadline)
         if not sealing.recorded and ledger.window(topic, key) is None:
             raise UnknownWindowError(topic, key, "it lies inside a longer window that is recorded")
 
@@ -138,13 +137,13 @@ def checked_state(cluster: Cluster, topic: str, newest: RecordedCut | None) -> T
     return state
 
 
-def check_ledger_knows_table(topic: str, lake_root: Path, newest: RecordedCut | None) -> None:
-    """Raise LedgerLostError where the raw table holds a window that the ledger has no cut for."""
-    load = load_log.load_beyond(lake_root / "raw" / topic, newest.edge if newest else None)
+def check_ledger_knows_table(table: TableRef, lake: Lake, newest: RecordedCut | None) -> None:
+    """Raise LedgerLostError where `table` holds a window that the ledger has no cut for."""
+    load = load_log.load_beyond(lake.table(table), newest.edge if newest else None)
     if load is None:
         return
     known = f"the ledger's newest edge is {key_of(newest.edge)}" if newest else "the ledger has no cut of the topic"
-    raise LedgerLostError(topic, f"the table holds window {load.metadata.window}, {known}")
+    raise LedgerLostError(table.name, f"the table holds window {load.metadata.window}, {known}")
 
 
 def _closing_edge(declaration: TopicDeclaration, ledger: Ledger, key: str, start: datetime, now: datetime) -> datetime:

@@ -22,10 +22,12 @@ from deltalake import DeltaTable, write_deltalake
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.findings import Finding
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
+from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import runs
 from platform_assets.orchestration.metadata import of_receipt
-from platform_assets.orchestration.names import raw_key, topic_key
+from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets_tests.support.loads import Record, TopicLake
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ class Case:
         receipt = self.lake.ledger.receipts(self.lake.declaration.raw_table)[key]
         self.instance.report_runless_asset_event(
             dg.AssetMaterialization(
-                raw_key(self.lake.topic),
+                table_key(TableRef.raw(self.lake.topic)),
                 partition=key,
                 metadata=of_receipt(replace(receipt, **changes), "loaded", ""),
             )
@@ -98,9 +100,8 @@ class Case:
         for check in (*CHECKS.values(), DEEP_AUDIT):
             evaluation = Evaluation(
                 self.lake.declaration,
-                self.lake.root,
-                Ledger(self.lake.root),
-                runs.orchestration(self.instance, self.lake.topic),
+                Ledger(Lake.at(self.lake.root)),
+                runs.orchestration(self.instance, TableRef.raw(self.lake.topic)),
                 lambda: self.lake.settings,
                 lambda: self.lake.cluster,
                 self.lake.spark,
@@ -231,7 +232,7 @@ def dropped_commit(case: Case) -> None:
 
 def orchestrator_behind(case: Case) -> None:
     """Of the three materialisations that the fixture reported, the second never was."""
-    case.instance.wipe_assets([raw_key(case.lake.topic)])
+    case.instance.wipe_assets([table_key(TableRef.raw(case.lake.topic))])
     case.report(DENSE)
     case.report(LAST)
 

@@ -20,6 +20,7 @@ from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.cli.audit_table import print_audit, progress
 from platform_assets.cli.main import main
 from platform_assets.errors import ConfigurationError
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.windows import Span
 from platform_assets_tests.support import answers, samples, tables
@@ -246,7 +247,7 @@ def test_command_exits_2_and_says_what_it_would_have_needed(
     lake: Callable[[str], Path], command: Callable[..., Result]
 ) -> None:
     root = lake("sound")
-    window = samples.loaded(root, Ledger(root).windows(TOPIC)[-2], {0: [2800]}, holes=None)
+    window = samples.loaded(root, Ledger(Lake.at(root)).windows(TOPIC)[-2], {0: [2800]}, holes=None)
     assert window.missing
 
     result = command(f"raw/{TOPIC}")

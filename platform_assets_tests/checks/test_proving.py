@@ -12,11 +12,13 @@ from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.engines.spark import measure
 from platform_assets.engines.spark.raw import Measured
 from platform_assets.errors import FilesLostError, PlatformError, SparkUnreachableError
+from platform_assets.lake.location import Lake
+from platform_assets.model.tables import TableRef
 from platform_assets_tests.support import answers, tables
 from platform_assets_tests.support.tables import SOUND, WAITING, WINDOWS, key
 
 LOADED = WINDOWS - WAITING
-Read = Callable[[Callable[[], Any], Path, str, list[str], int], dict[str, Measured] | PlatformError]
+Read = Callable[[Callable[[], Any], Lake, TableRef, list[str], int], dict[str, Measured] | PlatformError]
 
 
 @pytest.fixture
@@ -34,10 +36,10 @@ def answered(
     files: Read = measure._read
 
     def read(
-        spark: Callable[[], Any], lake_root: Path, topic: str, keys: list[str], version: int
+        spark: Callable[[], Any], lake: Lake, table: TableRef, keys: list[str], version: int
     ) -> dict[str, Measured] | PlatformError:
         asked.append(keys)
-        return error(keys) or files(spark, lake_root, topic, keys, version)
+        return error(keys) or files(spark, lake, table, keys, version)
 
     patch.setattr(measure, "_read", read)
 

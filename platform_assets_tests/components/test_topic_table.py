@@ -17,8 +17,9 @@ import pytest
 
 from platform_assets.components.topic_table import TopicTable
 from platform_assets.errors import ConfigurationError
+from platform_assets.model.tables import TableRef
 from platform_assets.orchestration.declared import declarations
-from platform_assets.orchestration.names import identifier, raw_key, topic_key
+from platform_assets.orchestration.names import identifier, table_key, topic_key
 
 CHECKOUT = Path(__file__).parents[2]
 PROJECT = """[tool.dg]
@@ -93,17 +94,17 @@ def mistake(root: Path) -> str:
 def test_three_lines_make_a_source_a_table_its_checks_and_a_sensor(project: Project) -> None:
     definitions = built(project({}))
     graph = definitions.resolve_asset_graph()
-    assert graph.get_all_asset_keys() == {topic_key("orders"), raw_key("orders")}
+    assert graph.get_all_asset_keys() == {topic_key("orders"), table_key(TableRef.raw("orders"))}
     assert not graph.get(topic_key("orders")).is_executable
-    assert graph.get(raw_key("orders")).parent_keys == {topic_key("orders")}
-    assert graph.get(raw_key("orders")).group_name == "shop"
+    assert graph.get(table_key(TableRef.raw("orders"))).parent_keys == {topic_key("orders")}
+    assert graph.get(table_key(TableRef.raw("orders"))).group_name == "shop"
     for key in graph.get_all_asset_keys():
         partitions = graph.get(key).partitions_def
         assert isinstance(partitions, dg.TimeWindowPartitionsDefinition)
         assert partitions.get_partition_keys(current_time=datetime(2026, 1, 1, 2, tzinfo=UTC)) == [
             "2026-01-01-00:00", "2026-01-01-01:00"
         ]  # fmt: skip
-    checks = {k.name for k in graph.get_check_keys_for_assets({raw_key("orders")})}
+    checks = {k.name for k in graph.get_check_keys_for_assets({table_key(TableRef.raw("orders"))})}
     assert checks > {"no_gaps", "no_duplicates"}
     (sensor,) = definitions.sensors or ()
     assert isinstance(sensor, dg.SensorDefinition)
@@ -157,7 +158,7 @@ def test_topics_whose_names_differ_by_dots_and_dashes_do_not_collide(project: Pr
     names = ("a.b", "a-b", "a_b", "a__b")
     definitions = built(project(*({"topic": n} for n in names)))
     assert len({s.name for s in definitions.sensors or ()}) == len(names)
-    assert {raw_key(n) for n in names} <= definitions.resolve_asset_graph().get_all_asset_keys()
+    assert {table_key(TableRef.raw(n)) for n in names} <= definitions.resolve_asset_graph().get_all_asset_keys()
     assert all(re.fullmatch("[A-Za-z0-9_]+", identifier(n)) for n in names)
 
 

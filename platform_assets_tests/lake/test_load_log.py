@@ -15,6 +15,7 @@ from platform_assets.engines.spark import raw
 from platform_assets.errors import LedgerCorruptError
 from platform_assets.lake import load_log
 from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.model.windows import key_of
@@ -84,14 +85,14 @@ def test_metadata_of_a_later_release_is_refused() -> None:
 
 def test_a_folder_without_a_commit_is_no_table(table: Path) -> None:
     """As after a process ended in the middle of creating it."""
-    assert not load_log.exists(table)
-    assert load_log.newest_load(table) is None
-    assert load_log.load_beyond(table, None) is None
+    assert not load_log.exists(Folder.at(table))
+    assert load_log.newest_load(Folder.at(table)) is None
+    assert load_log.load_beyond(Folder.at(table), None) is None
     (table / "_delta_log").mkdir(parents=True)
-    assert not load_log.exists(table)
-    raw.create_table(table, "t")
-    assert load_log.exists(table)
-    assert load_log.newest_load(table) is None
+    assert not load_log.exists(Folder.at(table))
+    raw.create_table(Folder.at(table), "t")
+    assert load_log.exists(Folder.at(table))
+    assert load_log.newest_load(Folder.at(table)) is None
 
 
 def test_loads_are_told_from_other_commits_newest_first(tmp_path: Path, table: Path) -> None:
@@ -106,13 +107,13 @@ def test_loads_are_told_from_other_commits_newest_first(tmp_path: Path, table: P
         mode="append",
         commit_properties=CommitProperties(custom_metadata={"userMetadata": "a note"}),
     )
-    found = list(load_log.load_commits(table))
+    found = list(load_log.load_commits(Folder.at(table)))
     assert [(c.metadata.load_id, c.metadata.window) for c in found] == [("b", second.window), ("a", first.window)]
     assert [c.version for c in found] == [3, 1]
-    newest = load_log.newest_load(table)
+    newest = load_log.newest_load(Folder.at(table))
     assert newest == found[0]
-    assert load_log.find_load(table, "a") == found[1]
-    assert load_log.find_load(table, "c") is None
+    assert load_log.find_load(Folder.at(table), "a") == found[1]
+    assert load_log.find_load(Folder.at(table), "c") is None
 
 
 def test_a_load_is_found_under_any_number_of_other_commits(tmp_path: Path, table: Path) -> None:
@@ -120,7 +121,11 @@ def test_a_load_is_found_under_any_number_of_other_commits(tmp_path: Path, table
     overwrite(tmp_path, first, load_id="a")
     for _ in range(25):
         append(tmp_path, "t", rows(first.key, {0: [3]}))
-    for found in (load_log.newest_load(table), load_log.find_load(table, "a"), load_log.load_beyond(table, None)):
+    for found in (
+        load_log.newest_load(Folder.at(table)),
+        load_log.find_load(Folder.at(table), "a"),
+        load_log.load_beyond(Folder.at(table), None),
+    ):
         assert found is not None
         assert (found.version, found.metadata.load_id) == (1, "a")
 
@@ -130,7 +135,7 @@ def test_a_commit_that_was_made_twice_is_found_as_the_newer_one(tmp_path: Path, 
     (first,) = windows(0)
     overwrite(tmp_path, first, load_id="a")
     overwrite(tmp_path, first, load_id="a")
-    found = load_log.find_load(table, "a")
+    found = load_log.find_load(Folder.at(table), "a")
     assert found is not None
     assert found.version == 2
 
@@ -138,19 +143,19 @@ def test_a_commit_that_was_made_twice_is_found_as_the_newer_one(tmp_path: Path, 
 def test_a_load_beyond_an_edge_is_found_though_an_old_window_was_loaded_last(tmp_path: Path, table: Path) -> None:
     for window in (*windows(0, 1, 2), *windows(0)):
         overwrite(tmp_path, window)
-    beyond = load_log.load_beyond(table, edge(2))
+    beyond = load_log.load_beyond(Folder.at(table), edge(2))
     assert beyond is not None
     assert beyond.metadata.window.end == edge(3)
-    assert load_log.load_beyond(table, edge(3)) is None
+    assert load_log.load_beyond(Folder.at(table), edge(3)) is None
 
 
 def test_a_load_beyond_an_edge_is_found_whenever_it_came(tmp_path: Path, table: Path) -> None:
     first, second = windows(0, 1)
     overwrite(tmp_path, first)
-    assert load_log.load_beyond(table, edge(1)) is None
+    assert load_log.load_beyond(Folder.at(table), edge(1)) is None
     for window in (second, first):
         overwrite(tmp_path, window)
-    beyond = load_log.load_beyond(table, edge(1))
+    beyond = load_log.load_beyond(Folder.at(table), edge(1))
     assert beyond is not None
     assert beyond.metadata.window.end == edge(2)
 
@@ -159,7 +164,7 @@ def test_rows_of_a_later_window_that_no_load_wrote_are_no_load_beyond(tmp_path: 
     overwrite(tmp_path, windows(0)[0])
     append(tmp_path, "t", rows("2027-01-01-00:00", {0: [3]}))
     append(tmp_path, "t", rows("2026-01-01-00:00", {0: [3]}))
-    assert load_log.load_beyond(table, edge(1)) is None
+    assert load_log.load_beyond(Folder.at(table), edge(1)) is None
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -169,14 +174,14 @@ def test_files_of_a_window_are_known_by_path_and_size(tmp_path: Path, table: Pat
     first, second = windows(0, 1)
     overwrite(tmp_path, first)
     overwrite(tmp_path, second, {0: [12]})
-    before = load_log.files_of(table, first.key)
+    before = load_log.files_of(Folder.at(table), first.key)
     assert (before.rows, len(before.paths)) == (10, 1)
     assert before.bytes == sum((table / unquote(p)).stat().st_size for p in before.paths)
-    assert load_log.window_files(load_log.file_actions(table)) == {
+    assert load_log.window_files(load_log.file_actions(Folder.at(table))) == {
         first.key: before,
-        second.key: load_log.files_of(table, second.key),
+        second.key: load_log.files_of(Folder.at(table), second.key),
     }
-    assert load_log.files_of(table, "2026-01-01-09:00") == load_log.NO_FILES
+    assert load_log.files_of(Folder.at(table), "2026-01-01-09:00") == load_log.NO_FILES
 
 
 def test_any_change_to_the_files_of_a_window_changes_their_digest_and_that_alone(tmp_path: Path, table: Path) -> None:
@@ -184,26 +189,26 @@ def test_any_change_to_the_files_of_a_window_changes_their_digest_and_that_alone
     overwrite(tmp_path, first)
     overwrite(tmp_path, second)
     version = DeltaTable(table).version()
-    before, other = load_log.files_of(table, first.key), load_log.files_of(table, second.key)
+    before, other = load_log.files_of(Folder.at(table), first.key), load_log.files_of(Folder.at(table), second.key)
     append(tmp_path, "t", rows(first.key, {0: [3]}))
-    appended = load_log.files_of(table, first.key)
+    appended = load_log.files_of(Folder.at(table), first.key)
     DeltaTable(table).optimize.compact(partition_filters=[("window", "=", first.key)])
-    folded = load_log.files_of(table, first.key)
+    folded = load_log.files_of(Folder.at(table), first.key)
     DeltaTable(table).delete(f"window = '{first.key}' and kafka_offset = 3")
-    deleted = load_log.files_of(table, first.key)
+    deleted = load_log.files_of(Folder.at(table), first.key)
     assert len({before.digest, appended.digest, folded.digest, deleted.digest}) == 4
     assert (before.rows, appended.rows, folded.rows, deleted.rows) == (10, 11, 11, 9)
-    assert load_log.files_of(table, second.key) == other
-    assert load_log.files_of(table, first.key, version) == before
+    assert load_log.files_of(Folder.at(table), second.key) == other
+    assert load_log.files_of(Folder.at(table), first.key, version) == before
 
 
 def test_the_same_rows_written_again_are_other_files(tmp_path: Path, table: Path) -> None:
     """Of the same size: what tells them apart is their names."""
     (first,) = windows(0)
     overwrite(tmp_path, first)
-    before = load_log.files_of(table, first.key)
+    before = load_log.files_of(Folder.at(table), first.key)
     overwrite(tmp_path, first, load_id="again")
-    after = load_log.files_of(table, first.key)
+    after = load_log.files_of(Folder.at(table), first.key)
     assert (after.bytes, after.rows) == (before.bytes, before.rows)
     assert after.digest != before.digest
 

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from platform_assets.lake import load_log, rows
+from platform_assets.lake.location import Folder
 from platform_assets.lake.rows import PartitionRows
 from platform_assets.model.digest import Digest, offsets_digest
 from platform_assets.model.offsets import OffsetRange, ranges_of
@@ -46,7 +47,7 @@ def bounds(*files: Offsets) -> dict[int, PartitionRows]:
 
 
 def statistics(table: Path, key: str = KEY) -> list[dict[str, Any]]:
-    return load_log.files_at(table, key, load_log.version(table))[1]
+    return load_log.files_at(Folder.at(table), key, load_log.version(Folder.at(table)))[1]
 
 
 def plain(found: dict[int, np.ndarray[Any, np.dtype[np.int64]]]) -> Offsets:
@@ -80,9 +81,9 @@ def test_reading_tells_what_is_there(tmp_path: Path, rng: random.Random) -> None
     for offsets in files:
         for partition, some in offsets.items():
             together.setdefault(partition, []).extend(some)
-    assert rows.partition_rows(table, KEY) == bounds(*files)
-    assert plain(rows.offsets_of(table, KEY)) == {p: sorted(o) for p, o in sorted(together.items())}
-    read = rows.read_window(table, KEY)
+    assert rows.partition_rows(Folder.at(table), KEY) == bounds(*files)
+    assert plain(rows.offsets_of(Folder.at(table), KEY)) == {p: sorted(o) for p, o in sorted(together.items())}
+    read = rows.read_window(Folder.at(table), KEY)
     assert read.partitions == bounds(*files)
     assert read.duplicates == {
         p: ranges_of(o for o, n in Counter(some).items() if n > 1)
@@ -95,19 +96,19 @@ def test_reading_tells_what_is_there(tmp_path: Path, rng: random.Random) -> None
 
 def test_an_empty_window_has_no_rows(tmp_path: Path) -> None:
     table = put(tmp_path, {0: [1]})
-    assert rows.partition_rows(table, OTHER) == {}
-    assert plain(rows.offsets_of(table, OTHER)) == {}
-    assert rows.read_window(table, OTHER) == rows.WindowRows({}, {}, Digest(0, 0))
+    assert rows.partition_rows(Folder.at(table), OTHER) == {}
+    assert plain(rows.offsets_of(Folder.at(table), OTHER)) == {}
+    assert rows.read_window(Folder.at(table), OTHER) == rows.WindowRows({}, {}, Digest(0, 0))
 
 
 def test_an_earlier_version_is_read_as_it_was(tmp_path: Path) -> None:
     table = put(tmp_path, {0: [1, 2, 3]})
     version = DeltaTable(table).version()
     DeltaTable(table).delete("kafka_offset = 2")
-    assert plain(rows.offsets_of(table, KEY)) == {0: [1, 3]}
-    assert plain(rows.offsets_of(table, KEY, version)) == {0: [1, 2, 3]}
-    assert rows.read_window(table, KEY, version).partitions == {0: PartitionRows(3, 1, 3)}
-    assert rows.partition_rows(table, KEY, version) == {0: PartitionRows(3, 1, 3)}
+    assert plain(rows.offsets_of(Folder.at(table), KEY)) == {0: [1, 3]}
+    assert plain(rows.offsets_of(Folder.at(table), KEY, version)) == {0: [1, 2, 3]}
+    assert rows.read_window(Folder.at(table), KEY, version).partitions == {0: PartitionRows(3, 1, 3)}
+    assert rows.partition_rows(Folder.at(table), KEY, version) == {0: PartitionRows(3, 1, 3)}
 
 
 def test_offsets_in_plain_files(tmp_path: Path) -> None:
@@ -117,16 +118,16 @@ def test_offsets_in_plain_files(tmp_path: Path) -> None:
     pq.write_table(samples.rows(KEY, {1: [5, 4]}), folder / "part-0.parquet")
     pq.write_table(samples.rows(KEY, {0: [2], 1: [9]}), folder / "part-1.parquet")
     (folder / "_SUCCESS").touch()
-    assert plain(rows.offsets_in_files(folder)) == {0: [2], 1: [4, 5, 9]}
+    assert plain(rows.offsets_in_files(Folder.at(folder))) == {0: [2], 1: [4, 5, 9]}
 
 
 def test_a_data_file_that_is_gone_is_an_error_and_no_gap(tmp_path: Path) -> None:
     table = put(tmp_path, {0: [1, 2]})
-    (file,) = load_log.files_of(table, KEY).paths
+    (file,) = load_log.files_of(Folder.at(table), KEY).paths
     (table / unquote(file)).unlink()
     for read in (rows.offsets_of, rows.partition_rows, rows.read_window):
         with pytest.raises(FileNotFoundError, match=r"parquet"):
-            read(table, KEY)
+            read(Folder.at(table), KEY)
 
 
 def test_differences_are_named_as_ranges(rng: random.Random) -> None:

@@ -23,11 +23,13 @@ import pytest
 from deltalake import DeltaTable, WriterProperties
 
 from platform_assets.errors import LakeNotWritableError, LedgerConflictError, LedgerCorruptError
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import newest_cuts
 from platform_assets.ledger import store as ledger_module
 from platform_assets.ledger.entries import RecordedCut, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
 from platform_assets_tests.support.samples import cut, edge, hourly, log_entries, receipt, sealed
 
@@ -36,10 +38,11 @@ KEY = "2026-01-01-00:00"
 RACER = """
 import sys
 from pathlib import Path
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets_tests.support.samples import cut, edge
 root, topic, name, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-ledger = Ledger(root)
+ledger = Ledger(Lake.at(root))
 print("ready", flush=True)
 for number in range(rounds):
     assert sys.stdin.readline().strip() == str(number)
@@ -54,13 +57,16 @@ CREATOR = """
 import sys
 from pathlib import Path
 from platform_assets.engines.spark import raw
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
+from platform_assets.model.tables import TableRef
 root, topic, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[4])
 print("ready", flush=True)
 for number in range(rounds):
     assert sys.stdin.readline().strip() == str(number)
-    Ledger(root / str(number)).create()
-    raw.create_table(root / str(number) / "raw" / topic, topic)
+    lake = Lake.at(root / str(number))
+    Ledger(lake).create()
+    raw.create_table(lake.table(TableRef.raw(topic)), topic)
     print("created", flush=True)
 """
 
@@ -72,7 +78,7 @@ def _as_another_process() -> None:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    made = Ledger(tmp_path)
+    made = Ledger(Lake.at(tmp_path))
     made.create()
     return made
 
@@ -128,7 +134,7 @@ def test_processes_that_record_the_same_edge_at_once_leave_one_cut_that_all_read
             winners = [name for name, answer in enumerate(answers) if answer.startswith("won")]
             assert len(winners) == 1, answers
             assert {answer.split(" ", 1)[1] for answer in answers} == {f"True {10 * number + winners[0]}"}
-    cuts = Ledger(tmp_path).cuts("t")
+    cuts = Ledger(Lake.at(tmp_path)).cuts("t")
     assert [c.edge for c in cuts] == [edge(n) for n in range(rounds)]
     rows = DeltaTable(tmp_path / "_ledger" / "cuts").to_pyarrow_table()
     assert rows.num_rows == rounds
@@ -150,14 +156,14 @@ def test_processes_that_record_different_topics_at_once_all_win(tmp_path: Path) 
         for number in range(rounds):
             assert all(answer.startswith("won True") for answer in race.round(number))
     for name, topic in enumerate("abc"):
-        assert [c.cut.at(0) for c in Ledger(tmp_path).cuts(topic)] == [10 * n + name for n in range(rounds)]
+        assert [c.cut.at(0) for c in Ledger(Lake.at(tmp_path)).cuts(topic)] == [10 * n + name for n in range(rounds)]
 
 
 def test_a_handle_that_went_stale_between_look_up_and_commit_is_refused(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rival commits after this process looked up the newest edge, and before it commits."""
-    write, rival = ledger_module.write_deltalake, Ledger(tmp_path)  # type: ignore[attr-defined]
+    write, rival = ledger_module.write_deltalake, Ledger(Lake.at(tmp_path))  # type: ignore[attr-defined]
 
     def late(*arguments: Any, **options: Any) -> None:
         monkeypatch.setattr(ledger_module, "write_deltalake", write)
@@ -173,7 +179,7 @@ def test_a_handle_that_went_stale_between_look_up_and_commit_is_refused(
 def test_a_stale_handle_is_refused_although_the_rival_went_further(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, rival = ledger_module.write_deltalake, Ledger(tmp_path)  # type: ignore[attr-defined]
+    write, rival = ledger_module.write_deltalake, Ledger(Lake.at(tmp_path))  # type: ignore[attr-defined]
 
     def late(*arguments: Any, **options: Any) -> None:
         monkeypatch.setattr(ledger_module, "write_deltalake", write)
@@ -189,7 +195,7 @@ def test_a_stale_handle_is_refused_although_the_rival_went_further(
 def test_another_topic_in_between_does_not_refuse_a_cut(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, other = ledger_module.write_deltalake, Ledger(tmp_path)  # type: ignore[attr-defined]
+    write, other = ledger_module.write_deltalake, Ledger(Lake.at(tmp_path))  # type: ignore[attr-defined]
 
     def late(*arguments: Any, **options: Any) -> None:
         monkeypatch.setattr(ledger_module, "write_deltalake", write)
@@ -219,14 +225,14 @@ def test_threads_that_record_the_same_edge_at_once_leave_one_cut(ledger: Ledger,
         for number in range(20):
             after = edge(number - 1) if number else None
             cuts = [cut("t", edge(number), {0: 10 * number + name}) for name in range(4)]
-            won = list(pool.map(lambda c, a=after: Ledger(tmp_path).record_cuts([c], a), cuts))
+            won = list(pool.map(lambda c, a=after: Ledger(Lake.at(tmp_path)).record_cuts([c], a), cuts))
             assert won.count(True) == 1
     assert [c.edge for c in ledger.cuts("t")] == [edge(n) for n in range(20)]
 
 
 def test_a_handle_is_for_one_caller_at_a_time(ledger: Ledger, tmp_path: Path) -> None:
     ledger.record_cuts([cut("t", edge(0), {0: 1})], None)
-    kept = newest_cuts.of(tmp_path / "_ledger" / "cuts")
+    kept = newest_cuts.of(Lake.at(tmp_path).cuts)
     order: list[str] = []
 
     def second() -> None:
@@ -243,14 +249,15 @@ def test_a_handle_is_for_one_caller_at_a_time(ledger: Ledger, tmp_path: Path) ->
 
 
 def test_the_log_is_read_whole_only_now_and_then(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[Path] = []
+    opened: list[Folder] = []
+    delta = Folder.delta
 
-    def opening(path: Path) -> DeltaTable:
-        opened.append(path)
-        return DeltaTable(path)
+    def opening(folder: Folder, version: int | None = None) -> DeltaTable:
+        opened.append(folder)
+        return delta(folder, version)
 
     ledger.newest_edges("tu")
-    monkeypatch.setattr(newest_cuts, "DeltaTable", opening)
+    monkeypatch.setattr(Folder, "delta", opening)
     for number in range(20):
         for topic in "tu":
             assert ledger.record_cuts([cut(topic, edge(number), {0: number})], edge(number - 1) if number else None)
@@ -259,10 +266,10 @@ def test_the_log_is_read_whole_only_now_and_then(ledger: Ledger, monkeypatch: py
 
 def test_a_handle_that_was_kept_sees_what_others_recorded_since(ledger: Ledger, tmp_path: Path) -> None:
     ledger.record_cuts([cut("t", edge(0), {0: 1})], None)
-    kept = newest_cuts.of(tmp_path / "_ledger" / "cuts")
+    kept = newest_cuts.of(Lake.at(tmp_path).cuts)
     _as_another_process()
     for number in range(1, 60):  # past a folding of small files
-        assert Ledger(tmp_path).record_cuts([cut("t", edge(number), {0: number})], edge(number - 1))
+        assert Ledger(Lake.at(tmp_path)).record_cuts([cut("t", edge(number), {0: number})], edge(number - 1))
     with kept.handle() as handle:
         assert handle.transaction_version("cuts/t") == edge(59).timestamp()
         assert handle.version() == DeltaTable(tmp_path / "_ledger" / "cuts").version()
@@ -389,13 +396,13 @@ def test_topics_do_not_see_each_others_cuts(ledger: Ledger) -> None:
 
 
 def test_a_ledger_that_was_never_made_is_empty(tmp_path: Path) -> None:
-    absent = Ledger(tmp_path)
+    absent = Ledger(Lake.at(tmp_path))
     assert absent.newest_cut("t") is None
     assert absent.newest_edges(["t"]) == {}
     assert (absent.cuts("t"), absent.windows("t"), absent.edges("t")) == ([], [], [])
     assert absent.window("t", KEY) is None
-    assert absent.receipts("raw/t") == {}
-    assert absent.accepted_losses("raw/t", KEY) == {}
+    assert absent.receipts(TableRef.raw("t")) == {}
+    assert absent.accepted_losses(TableRef.raw("t"), KEY) == {}
     assert not list(tmp_path.iterdir())
 
 
@@ -403,7 +410,7 @@ def test_an_empty_ledger_is_empty(ledger: Ledger) -> None:
     assert ledger.newest_cut("t") is None
     assert (ledger.cuts("t"), ledger.windows("t"), ledger.edges("t")) == ([], [], [])
     assert ledger.window("t", KEY) is None
-    assert ledger.receipts("raw/t", [KEY]) == {}
+    assert ledger.receipts(TableRef.raw("t"), [KEY]) == {}
 
 
 # --- creation and damage --------------------------------------------------------------------------------------------
@@ -425,9 +432,9 @@ def test_a_creation_that_was_cut_short_is_finished_by_the_next(tmp_path: Path) -
     """A process may end between making the folder of the log and writing the first commit."""
     for name in ("cuts", "commits"):
         (tmp_path / "_ledger" / name / "_delta_log").mkdir(parents=True)
-    ledger = Ledger(tmp_path)
+    ledger = Ledger(Lake.at(tmp_path))
     assert ledger.newest_cut("t") is None
-    assert ledger.receipts("raw/t") == {}
+    assert ledger.receipts(TableRef.raw("t")) == {}
     ledger.create()
     assert ledger.record_cuts(hourly("t", [{0: 2}]), None)
 
@@ -435,7 +442,7 @@ def test_a_creation_that_was_cut_short_is_finished_by_the_next(tmp_path: Path) -
 def test_a_lake_root_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LakeNotWritableError, match=r"lake root .*file.*LAKE_ROOT"):
-        Ledger(tmp_path / "file").create()
+        Ledger(Lake.at(tmp_path / "file")).create()
 
 
 def test_rows_that_end_before_the_edge_that_the_log_names_are_corrupt(ledger: Ledger, tmp_path: Path) -> None:
@@ -453,7 +460,7 @@ def test_a_process_that_was_killed_before_its_commit_leaves_nothing(ledger: Ledg
     table = tmp_path / "_ledger" / "cuts"
     copy = tmp_path / "copy"
     shutil.copytree(table, copy)
-    Ledger(tmp_path).record_cuts([cut("t", edge(1), {0: 8})], edge(0))
+    Ledger(Lake.at(tmp_path)).record_cuts([cut("t", edge(1), {0: 8})], edge(0))
     newest = max((table / "_delta_log").glob("*.json"))
     newest.unlink()
     assert {f.name for f in table.rglob("*.parquet")} > {f.name for f in copy.rglob("*.parquet")}
@@ -480,7 +487,7 @@ def test_a_receipt_comes_back_as_it_was_recorded(ledger: Ledger) -> None:
         holes={"markers": 3},
     )
     ledger.record_receipts([entry])
-    assert ledger.receipts("raw/t") == {KEY: entry}
+    assert ledger.receipts(TableRef.raw("t")) == {KEY: entry}
     assert (entry.rows, entry.missing) == (2, 3)
 
 
@@ -496,16 +503,16 @@ def test_the_entry_of_the_newest_table_version_counts_in_whatever_order_they_cam
     rng.shuffle(entries)
     for entry in entries:
         ledger.record_receipts([entry])
-    newest = ledger.receipts("raw/t")
+    newest = ledger.receipts(TableRef.raw("t"))
     assert {k: r.load_id for k, r in newest.items()} == {window_of(n).key: f"{n}/9" for n in range(4)}
-    assert ledger.receipts("raw/t", [window_of(2).key]).keys() == {window_of(2).key}
-    assert ledger.receipts("raw/u") == {}
+    assert ledger.receipts(TableRef.raw("t"), [window_of(2).key]).keys() == {window_of(2).key}
+    assert ledger.receipts(TableRef.raw("u")) == {}
 
 
 def test_of_equal_versions_the_last_entry_counts(ledger: Ledger) -> None:
     for load_id in ("first", "second", "third"):
         ledger.record_receipts([receipt(window_of(0), version=None, load_id=load_id)])
-    assert ledger.receipts("raw/t")[KEY].load_id == "third"
+    assert ledger.receipts(TableRef.raw("t"))[KEY].load_id == "third"
 
 
 def test_a_load_written_down_twice_counts_once(ledger: Ledger) -> None:
@@ -513,7 +520,7 @@ def test_a_load_written_down_twice_counts_once(ledger: Ledger) -> None:
     entry = receipt(window_of(0, p0=(0, 5), p1=(0, 3)))
     ledger.record_receipts([entry])
     ledger.record_receipts([replace(entry, kind="rebuilt", seconds=0.1)])
-    rows = ledger.commit_rows("raw/t")
+    rows = ledger.commit_rows(TableRef.raw("t"))
     assert pc.sum(rows["rows"]).as_py() == entry.rows == 8
     assert rows.num_rows == 2
 
@@ -527,16 +534,16 @@ def test_accepted_losses_add_up_and_are_no_receipts(ledger: Ledger) -> None:
     window = window_of(0, p0=(0, 5), p1=(0, 9))
     ledger.record_acceptance(window, {0: [OffsetRange(0, 2)], 1: [OffsetRange(4, 5)]}, "retention")
     ledger.record_acceptance(window, {0: [OffsetRange(3, 4)]}, "unreadable timestamp")
-    accepted = ledger.accepted_losses("raw/t", KEY)
+    accepted = ledger.accepted_losses(TableRef.raw("t"), KEY)
     assert {p: sorted(r) for p, r in accepted.items()} == {
         0: [OffsetRange(0, 2), OffsetRange(3, 4)],
         1: [OffsetRange(4, 5)],
     }
-    assert ledger.receipts("raw/t") == {}
-    assert ledger.accepted_losses("raw/t", window_of(1).key) == {}
+    assert ledger.receipts(TableRef.raw("t")) == {}
+    assert ledger.accepted_losses(TableRef.raw("t"), window_of(1).key) == {}
     ledger.record_receipts([receipt(window, {0: [2]})])
-    assert ledger.receipts("raw/t")[KEY].rows == 1
-    assert ledger.accepted_losses("raw/t", KEY) == accepted
+    assert ledger.receipts(TableRef.raw("t"))[KEY].rows == 1
+    assert ledger.accepted_losses(TableRef.raw("t"), KEY) == accepted
 
 
 def test_rows_that_another_writer_wrote_anew_are_read_by_key_and_start(ledger: Ledger, tmp_path: Path) -> None:
@@ -552,12 +559,12 @@ def test_rows_that_another_writer_wrote_anew_are_read_by_key_and_start(ledger: L
     declared = {pq.read_schema(file).field("window").type for file in commits.rglob("*.parquet")}
     assert pa.string_view() in declared
     keys = [windows[3].key, windows[1].key]
-    assert {k: r.bytes for k, r in ledger.receipts("raw/t", keys).items()} == dict.fromkeys(keys, 7)
-    assert ledger.commit_rows("raw/t", start=windows[2].window.start)["window"].to_pylist() == [
+    assert {k: r.bytes for k, r in ledger.receipts(TableRef.raw("t"), keys).items()} == dict.fromkeys(keys, 7)
+    assert ledger.commit_rows(TableRef.raw("t"), start=windows[2].window.start)["window"].to_pylist() == [
         w.key for w in windows[2:]
     ]
-    assert ledger.accepted_losses("raw/t", windows[0].key) == {0: (OffsetRange(0, 2),)}
-    assert ledger.accepted_losses("raw/t", windows[3].key) == {}
+    assert ledger.accepted_losses(TableRef.raw("t"), windows[0].key) == {0: (OffsetRange(0, 2),)}
+    assert ledger.accepted_losses(TableRef.raw("t"), windows[3].key) == {}
 
 
 # --- folding --------------------------------------------------------------------------------------------------------
@@ -604,9 +611,11 @@ def test_folding_keeps_every_receipt_and_acceptance(soon_folded: Ledger, tmp_pat
     for entry in entries:
         ledger.record_receipts([entry])
     assert data_files(tmp_path, "commits") < 8
-    assert {r.load_id for r in ledger.receipts("raw/t").values()} == {str(n) for n in range(number - 10, number)}
+    assert {r.load_id for r in ledger.receipts(TableRef.raw("t")).values()} == {
+        str(n) for n in range(number - 10, number)
+    }
     assert DeltaTable(tmp_path / "_ledger" / "commits").to_pyarrow_table().num_rows == number + 1
-    assert ledger.accepted_losses("raw/t", KEY) == {0: (OffsetRange(0, 2),)}
+    assert ledger.accepted_losses(TableRef.raw("t"), KEY) == {0: (OffsetRange(0, 2),)}
 
 
 def test_a_long_ledger_is_not_written_again_by_each_fold(
@@ -653,7 +662,7 @@ def test_folding_never_deletes_a_file_that_a_reader_may_still_hold(soon_folded: 
 
 
 def test_newest_edges_follow_what_others_record_and_a_ledger_put_back(tmp_path: Path) -> None:
-    ledger, other = Ledger(tmp_path), Ledger(tmp_path)
+    ledger, other = Ledger(Lake.at(tmp_path)), Ledger(Lake.at(tmp_path))
     ledger.create()
     cuts = hourly("t", [{0: n} for n in range(4)])
     assert other.record_cuts(cuts[:2], None)
@@ -669,7 +678,7 @@ def test_newest_edges_follow_what_others_record_and_a_ledger_put_back(tmp_path: 
 
 
 def test_a_newest_cut_that_somebody_edits_is_not_told_from_memory(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
+    ledger = Ledger(Lake.at(tmp_path))
     ledger.create()
     assert ledger.record_cuts(hourly("t", [{0: 3}, {0: 5}]), None)
     known = ledger.newest_cut("t")

@@ -48,4 +48,4 @@ def test_the_first_edge_lies_at_or_after_the_start_in_utc() -> None:
 
 
 def test_the_table_is_named_after_the_topic() -> None:
-    assert declared(topic="a.b_c-d").raw_table == "raw/a.b_c-d"
+    assert declared(topic="a.b_c-d").raw_table.name == "raw/a.b_c-d"

@@ -10,9 +10,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from platform_assets.checks.registry import CHECKS
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import KEY_FORMAT
 from platform_assets.orchestration import metadata
-from platform_assets.orchestration.names import raw_key, topic_key
+from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets_tests.support.loads import Record, TopicLake, records
 from platform_assets_tests.support.runs_of import definitions, failure_of, materializations, materialize, minutes_ago
 from platform_assets_tests.windows.test_loading import ANY_CLOCK, numbered
@@ -40,7 +41,7 @@ def reader_of(lk: TopicLake) -> dg.AssetsDefinition:
         start=lk.declaration.first_edge, fmt=KEY_FORMAT, cron_schedule=lk.declaration.schedule, timezone="UTC"
     )
 
-    @dg.asset(deps=[raw_key(lk.topic)], partitions_def=partitions)
+    @dg.asset(deps=[table_key(TableRef.raw(lk.topic))], partitions_def=partitions)
     def reader() -> None: ...
 
     return reader
@@ -62,7 +63,7 @@ def test_a_run_of_one_window_reports_what_it_loaded(
     result = materialize(lk, spark_remote, [key], instance)
     assert result.success
     assert records(lk.rows()) == records(lk.committed())
-    values = materializations(instance, raw_key(lk.topic))[key]
+    values = materializations(instance, table_key(TableRef.raw(lk.topic)))[key]
     receipt = lk.ledger.receipts(lk.declaration.raw_table)[key]
     assert (values[metadata.OUTCOME], values[metadata.ROWS], values[metadata.OFFSETS]) == ("loaded", 10, 12)
     assert (values[metadata.WITHOUT_ROW], values[metadata.TABLE_VERSION]) == (2, 1)
@@ -86,8 +87,8 @@ def test_the_same_window_again_is_the_same_version_of_the_data(
     versions = []
     for expected in ("loaded", "unchanged"):
         assert materialize(lk, spark_remote, [key], instance).success
-        assert materializations(instance, raw_key(lk.topic))[key][metadata.OUTCOME] == expected
-        event = instance.get_latest_data_version_record(raw_key(lk.topic), partition_key=key)
+        assert materializations(instance, table_key(TableRef.raw(lk.topic)))[key][metadata.OUTCOME] == expected
+        event = instance.get_latest_data_version_record(table_key(TableRef.raw(lk.topic)), partition_key=key)
         assert event is not None
         assert event.asset_materialization is not None
         assert event.asset_materialization.tags is not None
@@ -106,7 +107,7 @@ def test_a_run_of_many_windows_reports_each_with_its_own_metadata(
     keys = [lk.window_of(numbered(count, 2)) for count in counts]
     result = materialize(lk, spark_remote, keys, instance)
     assert result.success
-    found = materializations(instance, raw_key(lk.topic))
+    found = materializations(instance, table_key(TableRef.raw(lk.topic)))
     assert [found[key][metadata.ROWS] for key in keys] == counts
     assert [found[key][metadata.OUTCOME] for key in keys] == ["loaded", "empty", "loaded"]
     sealed = materializations(instance, topic_key(lk.topic))
@@ -126,10 +127,10 @@ def test_a_run_that_fails_at_one_window_reports_those_before_it(
     result = materialize(lk, spark_remote, keys, instance, [reader_of(lk)])
     assert "partition 0 offset 1" in failure_of(result)
     assert "accept-loss" in failure_of(result)
-    assert set(materializations(instance, raw_key(lk.topic))) == {keys[0]}
+    assert set(materializations(instance, table_key(TableRef.raw(lk.topic)))) == {keys[0]}
     # What waits does not hold up the windows after it.
     assert materialize(lk, spark_remote, keys[2:], instance).success
-    assert set(materializations(instance, raw_key(lk.topic))) == {keys[0], keys[2]}
+    assert set(materializations(instance, table_key(TableRef.raw(lk.topic)))) == {keys[0], keys[2]}
     assert [r.offset for r in lk.rows()] == [0, 2]
 
 
@@ -167,7 +168,7 @@ def test_a_check_that_fails_holds_back_what_is_downstream_until_the_window_is_he
     assert "STEP_START" not in {e.event_type_value for e in result.all_events if e.step_key == "reader"}
     healed = materialize(lk, spark_remote, keys[:1], instance, [reader_of(lk)])
     assert healed.success
-    assert materializations(instance, raw_key(lk.topic))[keys[0]][metadata.OUTCOME] == "healed"
+    assert materializations(instance, table_key(TableRef.raw(lk.topic)))[keys[0]][metadata.OUTCOME] == "healed"
     assert "STEP_SUCCESS" in {e.event_type_value for e in healed.all_events if e.step_key == "reader"}
     assert records(lk.rows()) == records(lk.committed())
 
@@ -177,7 +178,7 @@ def test_definitions_of_a_topic_load_and_name_what_they_hold(lake: LakeMaker, sp
     found = definitions(lk.declaration, lk.bootstrap, lk.root, spark_remote)
     dg.Definitions.validate_loadable(found)
     graph = found.resolve_asset_graph()
-    assert graph.get(raw_key(lk.topic)).parent_keys == {topic_key(lk.topic)}
+    assert graph.get(table_key(TableRef.raw(lk.topic))).parent_keys == {topic_key(lk.topic)}
     assert graph.get(topic_key(lk.topic)).is_external
     checks = {spec.name: spec.blocking for check in found.asset_checks or () for spec in check.check_specs}
     assert checks.items() >= dict.fromkeys(("no_gaps", "no_duplicates"), True).items()

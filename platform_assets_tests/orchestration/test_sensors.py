@@ -22,12 +22,14 @@ from dagster._core.storage.tags import (
 from platform_assets.errors import BrokerUnreachableError, TopicRecreatedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of, milliseconds
 from platform_assets.orchestration.assets import DeepAudit, build_definitions
-from platform_assets.orchestration.names import raw_key, topic_key
+from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.sensors import Tick
 from platform_assets.windows import sealing
@@ -83,7 +85,7 @@ class Ticker(Stream):
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(self.root)
+        self.ledger = Ledger(Lake.at(self.root))
         self.declaration = TopicDeclaration(self.topic, "* * * * *", START, **self.settings)
 
     @property
@@ -92,11 +94,11 @@ class Ticker(Stream):
 
     @property
     def table(self) -> dg.AssetKey:
-        return raw_key(self.topic)
+        return table_key(TableRef.raw(self.topic))
 
     def tick(self, now: datetime, cursor: str | None = None, cluster: Cluster | None = None) -> dg.SensorResult:
         """One evaluation; nothing of its result is kept yet."""
-        tick = Tick(self.declaration, cluster or self.cluster, self.ledger, self.root, self.instance, now)
+        tick = Tick(self.declaration, cluster or self.cluster, self.ledger, self.instance, now)
         return tick.evaluate(cursor)
 
     def keep(self, result: dg.SensorResult, limit: int | None = None) -> None:
@@ -277,7 +279,7 @@ def test_runs_that_are_over_or_of_other_tables_hold_nothing_back(ticker: Callabl
     backlog(t, 1, 1, 1)
     for status in OVER:
         t.run(status, {PARTITION_NAME_TAG: key(1)})
-    t.run(UNDER_WAY[-1], {PARTITION_NAME_TAG: key(1)}, [raw_key("another")])
+    t.run(UNDER_WAY[-1], {PARTITION_NAME_TAG: key(1)}, [table_key(TableRef.raw("another"))])
     assert asked(t.tick(minute(3.9))) == [(key(0), key(2))]
 
 
@@ -285,7 +287,7 @@ def test_windows_that_were_loaded_by_hand_are_reported_and_not_asked_for(ticker:
     t = ticker()
     backlog(t, 1, 1, 1)
     t.ledger.create()
-    sealing.seal(t.declaration, t.cluster, t.ledger, t.root, minute(3.9), deadline=float("inf"))
+    sealing.seal(t.declaration, t.cluster, t.ledger, minute(3.9), deadline=float("inf"))
     loaded(t.root, t.windows()[1])
     result = t.tick(minute(3.9))
     assert asked(result) == [(key(0), key(0)), (key(2), key(2))]

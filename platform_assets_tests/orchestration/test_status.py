@@ -12,8 +12,10 @@ from rich.console import Console
 from platform_assets.checks.baseline import older
 from platform_assets.checks.facts import collect
 from platform_assets.cli.status_table import print_status
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import status
 from platform_assets.orchestration.status import CheckStatus, PartitionStatus, Status, TableStatus
 from platform_assets_tests.support.samples import START, edge, loaded, recorded
@@ -24,7 +26,7 @@ WINDOWS = 9
 
 def told(root: Path) -> TableStatus:
     declared = TopicDeclaration(TOPIC, "0 * * * *", START)
-    (table,) = status.collect([declared], Ledger(root), None, None, ("no_gaps",), edge(WINDOWS + 2)).tables
+    (table,) = status.collect([declared], Ledger(Lake.at(root)), None, None, ("no_gaps",), edge(WINDOWS + 2)).tables
     return table
 
 
@@ -53,14 +55,14 @@ def test_what_is_remembered_changes_nothing(
             first = {p: [r.start] for p, r in window.ranges.items()}
             loaded(tmp_path, window, first, holes={"commit markers": 13}, proved_by="broker evidence")
     before = told(tmp_path)
-    assert collect(tmp_path, TOPIC, Ledger(tmp_path), whole=False).older.windows == WINDOWS - 4
+    assert collect(TableRef.raw(TOPIC), Ledger(Lake.at(tmp_path)), whole=False).older.windows == WINDOWS - 4
     assert told(tmp_path) == before
 
 
 def test_a_table_of_which_nothing_is_known_is_told_as_empty(tmp_path: Path) -> None:
     t = told(tmp_path)
     assert (t.windows_sealed, t.rows, t.newest_window, t.partitions, t.error) == (0, 0, None, (), None)
-    assert status.collect([], Ledger(tmp_path), None, None, (), datetime.now(UTC)).healthy
+    assert status.collect([], Ledger(Lake.at(tmp_path)), None, None, (), datetime.now(UTC)).healthy
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

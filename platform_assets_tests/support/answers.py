@@ -17,9 +17,11 @@ from platform_assets.kafka.evidence import account
 from platform_assets.kafka.evidence.account import Evidence
 from platform_assets.kafka.evidence.tally import OffsetAccount, OffsetListing
 from platform_assets.lake import rows
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Digest, offsets_digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.model.tables import TableRef
 from platform_assets_tests.support import tables
 
 
@@ -33,8 +35,7 @@ def unanswered(root: Path, topic: str, **changes: Any) -> Evaluation:
     """What a check of `topic` is given where neither Spark nor a broker is to be had."""
     return Evaluation(
         tables.declaration(topic),
-        root,
-        Ledger(root),
+        Ledger(Lake.at(root)),
         Orchestration(),
         settings=nothing_answers,
         cluster=nothing_answers,
@@ -48,9 +49,9 @@ def nothing_answers() -> NoReturn:
     raise SparkUnreachableError("sc://nowhere", "connection refused")
 
 
-def _read(spark: object, lake_root: Path, topic: str, keys: list[str], version: int) -> dict[str, Measured]:
+def _read(spark: object, lake: Lake, table: TableRef, keys: list[str], version: int) -> dict[str, Measured]:
     """The files as they are; `samples` has content digests follow from those of the offsets."""
-    found = {key: rows.read_window(lake_root / "raw" / topic, key, version).offsets for key in keys}
+    found = {key: rows.read_window(lake.table(table), key, version).offsets for key in keys}
     return {key: Measured(digest, Digest(digest.rows, digest.total + 1)) for key, digest in found.items()}
 
 

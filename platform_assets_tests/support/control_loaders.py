@@ -23,8 +23,10 @@ import pyarrow.compute as pc
 from platform_assets.engines.spark import raw
 from platform_assets.lake import load_log
 from platform_assets.lake.load_log import WindowFiles
+from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import PartitionReceipt, Receipt, SealedWindow
 from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.model.tables import TableRef
 from platform_assets_tests.support.faults import Faults
 from platform_assets_tests.support.loads import TopicLake
 
@@ -53,7 +55,7 @@ class ControlLoader:
         if not ranges.size:
             self.faults.reach("after all")
             return "nothing to do"
-        raw.create_table(lake.table, lake.topic)
+        raw.create_table(Folder.at(lake.table), lake.topic)
         frame = raw.kafka_frame(
             lake.spark(), lake.settings.java(), lake.topic, sealed.topic_id, key, [ranges.non_empty()]
         )
@@ -64,7 +66,7 @@ class ControlLoader:
             self.faults.reach("between the writes")
             self._append(frame)
         else:
-            before = load_log.file_actions(lake.table)["path"]
+            before = load_log.file_actions(Folder.at(lake.table))["path"]
             self._append(frame)
             self.faults.reach("between the writes")
             lake.ledger.record_receipts([_with_files(planned, self._files_since(key, before))])
@@ -85,7 +87,7 @@ class ControlLoader:
         frame.write.format("delta").mode("append").save(str(self.lake.table))
 
     def _files_since(self, key: str, before: pa.ChunkedArray) -> WindowFiles:
-        actions = load_log.file_actions(self.lake.table)
+        actions = load_log.file_actions(Folder.at(self.lake.table))
         own = actions.filter(pc.invert(pc.is_in(actions["path"], before)))
         return load_log.window_files(own).get(key, load_log.NO_FILES)
 
@@ -98,7 +100,7 @@ def _planned(frame: DataFrame, sealed: SealedWindow, ranges: TopicRanges) -> Rec
     bounds = F.count(F.lit(1)), F.min("kafka_offset"), F.max("kafka_offset")
     found = {p: rest for p, *rest in frame.groupBy("kafka_partition").agg(*bounds).collect()}
     return Receipt(
-        table=f"raw/{sealed.topic}",
+        table=TableRef.raw(sealed.topic),
         topic=sealed.topic,
         topic_id=sealed.topic_id,
         generation=sealed.generation,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from platform_assets.engines.spark import raw
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.windows.loading import Loader
@@ -63,7 +64,7 @@ class InterruptedLedger(Ledger):
     """A ledger whose caller may crash when it begins, and between a data commit and its entry."""
 
     def __init__(self, lake: TopicLake, faults: Faults) -> None:
-        super().__init__(lake.root)
+        super().__init__(Lake.at(lake.root))
         self._faults = faults
 
     def create(self) -> None:

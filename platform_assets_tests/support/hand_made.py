@@ -11,6 +11,7 @@ import numpy as np
 from platform_assets.checks.facts import Facts, Recorded
 from platform_assets.lake.load_log import WindowFiles
 from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.model.tables import TableRef
 
 A, B, C, D = "2026-01-01-00:00", "2026-01-01-01:00", "2026-01-01-02:00", "2026-01-01-03:00"
 UNKNOWN = "2025-12-31-00:00"
@@ -53,8 +54,7 @@ def recorded(key: str) -> Recorded:
 def sound(**changes: Any) -> Facts:
     """Four windows in three partitions, all loaded: with holes in the second, and the third without offsets."""
     facts = Facts(
-        topic="t",
-        table="raw/t",
+        table=TableRef.raw("t"),
         windows=RANGES,
         recorded={k: recorded(k) for k in RANGES},
         files={k: WindowFiles((k,), 100, recorded(k).total_rows, f"files of {k}") for k in RANGES if k != EMPTY},

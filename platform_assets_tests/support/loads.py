@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import load_log
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.windows import sealing
@@ -89,7 +90,7 @@ class TopicLake:
         self.closed = max(self.closed, self.start)
         self.settings = ClientSettings(self.bootstrap)
         self.cluster = Cluster.connect(self.settings)
-        self.ledger = Ledger(self.root)
+        self.ledger = Ledger(Lake.at(self.root))
         self.declaration = TopicDeclaration(
             self.topic, EVERY_MINUTE, self.start, records_per_file=self.records_per_file
         )
@@ -144,9 +145,7 @@ class TopicLake:
         start = self.closed
         self.closed += timedelta(minutes=1)
         self.ledger.create()
-        sealing.seal(
-            self.declaration, self.cluster, self.ledger, self.root, self.closed, deadline=time.monotonic() + 30
-        )
+        sealing.seal(self.declaration, self.cluster, self.ledger, self.closed, deadline=time.monotonic() + 30)
         window = self.ledger.windows(self.topic, start=start)[-1]
         assert window.window.end == self.closed
         return window.key
@@ -160,7 +159,6 @@ class TopicLake:
         """A loader that lives at the time of the newest closed edge."""
         loader = Loader(
             self.declaration,
-            self.root,
             self.settings,
             self.cluster,
             self.ledger,
@@ -186,10 +184,10 @@ class TopicLake:
     def snapshot(self) -> Mapping[str, Any]:
         """All that a refused load must leave as it was: the table's version and rows, and every ledger entry."""
         found: dict[str, Any] = {}
-        if load_log.exists(self.table):
+        if load_log.exists(Folder.at(self.table)):
             found |= {"version": self.version(), "rows": [r.whole for r in self.rows()]}
         for ledger in ("cuts", "commits"):
-            if load_log.exists(self.root / "_ledger" / ledger):
+            if load_log.exists(Folder.at(self.root / "_ledger" / ledger)):
                 entries = DeltaTable(self.root / "_ledger" / ledger).to_pyarrow_table().to_pylist()
                 found[ledger] = sorted(map(repr, entries))
         return found

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dagster as dg
 
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
+from platform_assets.model.tables import TableRef
 from platform_assets.orchestration.assets import DeepAudit, build_definitions
-from platform_assets.orchestration.names import raw_key
+from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets_tests.support import tables
 
@@ -18,8 +19,8 @@ JOB, AUDIT_JOB = "evaluate_checks", "evaluate_deep_audits"
 @dg.definitions
 def defs() -> dg.Definitions:
     """No broker and no Spark answers here: what needs them cannot tell."""
-    every = [dg.AssetCheckKey(raw_key(t), name) for t in TOPICS for name in CHECKS]
-    audits = [dg.AssetCheckKey(raw_key(t), DEEP_AUDIT.name) for t in AUDITED]
+    every = [dg.AssetCheckKey(table_key(TableRef.raw(t)), name) for t in TOPICS for name in CHECKS]
+    audits = [dg.AssetCheckKey(table_key(TableRef.raw(t)), DEEP_AUDIT.name) for t in AUDITED]
     return dg.Definitions.merge(
         *(
             build_definitions(

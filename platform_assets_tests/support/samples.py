@@ -16,10 +16,12 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from platform_assets.engines.spark import raw
 from platform_assets.lake import load_log
 from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import PartitionReceipt, Receipt, RecordedCut, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Digest, offsets_digest
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window, edge_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -71,7 +73,7 @@ def receipt(
     }
     digest = sum((offsets_digest(p, o) for p, o in found.items()), Digest(0, 0))
     values: dict[str, Any] = {
-        "table": f"raw/{window.topic}",
+        "table": TableRef.raw(window.topic),
         "topic": window.topic,
         "topic_id": window.topic_id,
         "generation": window.generation,
@@ -126,14 +128,14 @@ def rows(key: str, offsets: Offsets, topic_id: str = TOPIC_ID) -> pa.Table:
 
 def append(lake_root: Path, topic: str, table: pa.Table) -> None:
     """What a rogue does: rows without a load."""
-    raw.create_table(lake_root / "raw" / topic, topic)
+    raw.create_table(Folder.at(lake_root / "raw" / topic), topic)
     write_deltalake(lake_root / "raw" / topic, table, mode="append")
 
 
 def overwrite(lake_root: Path, window: SealedWindow, offsets: Offsets | None = None, load_id: str = "load") -> None:
     """The commit of a load: the rows of `offsets`, all of the window's by default, and metadata as Spark writes it."""
     path = lake_root / "raw" / window.topic
-    raw.create_table(path, window.topic)
+    raw.create_table(Folder.at(path), window.topic)
     metadata = LoadMetadata(
         window.topic, window.topic_id, window.generation, window.window, window.ranges, load_id, run_id="run"
     )
@@ -153,7 +155,7 @@ def loaded(
     name = load_id or f"load of {window.key}"
     overwrite(lake_root, window, offsets, name)
     path = lake_root / "raw" / window.topic
-    files = load_log.files_of(path, window.key)
+    files = load_log.files_of(Folder.at(path), window.key)
     entry = receipt(
         window,
         offsets,
@@ -163,13 +165,13 @@ def loaded(
         files_digest=files.digest,
         **more,
     )
-    Ledger(lake_root).record_receipts([entry])
+    Ledger(Lake.at(lake_root)).record_receipts([entry])
     return entry
 
 
 def recorded(lake_root: Path, topic: str, ends: Sequence[Mapping[int, int]]) -> list[SealedWindow]:
     """Hourly cuts at `ends`, recorded; gives their windows."""
-    ledger = Ledger(lake_root)
+    ledger = Ledger(Lake.at(lake_root))
     ledger.create()
     assert ledger.record_cuts(hourly(topic, ends), None)
     return ledger.windows(topic)

@@ -207,7 +207,6 @@ def _result(name: LoaderName, lake: TopicLake, met: Sequence[tuple[str, Point]])
 def _evaluation(lake: TopicLake) -> Evaluation:
     return Evaluation(
         lake.declaration,
-        lake.root,
         lake.ledger,
         Orchestration(),
         lambda: lake.settings,

@@ -11,13 +11,15 @@ from deltalake import DeltaTable
 
 from platform_assets.checks.facts import Facts, Recorded
 from platform_assets.checks.findings import Finding, Kind
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
 from platform_assets.orchestration import metadata
-from platform_assets.orchestration.names import raw_key, topic_key
+from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.sensors import sealed_event
 from platform_assets_tests.support import samples
 
@@ -72,8 +74,8 @@ def torn(lake_root: Path, topic: str = TORN) -> list[SealedWindow]:
 def at_odds(lake_root: Path, topic: str = AT_ODDS) -> list[SealedWindow]:
     """The same table with another ledger: of rows that are all there, what is written down is wrong."""
     windows = sound(lake_root, topic)
-    ledger = Ledger(lake_root)
-    receipts = ledger.receipts(f"raw/{topic}")
+    ledger = Ledger(Lake.at(lake_root))
+    receipts = ledger.receipts(TableRef.raw(topic))
     behind = f"\"table\" = 'raw/{topic}' and \"window\" = '{windows[BEHIND].key}'"
     DeltaTable(lake_root / "_ledger" / "commits").delete(behind)
     ahead, unbalanced = receipts[windows[AHEAD].key], receipts[windows[UNBALANCED].key]
@@ -96,7 +98,7 @@ def reported(
     otherwise: Iterable[int] = (),
 ) -> None:
     """Tell Dagster of the windows what sensor and runs would have told, of some nothing or of another load."""
-    receipts = Ledger(lake_root).receipts(f"raw/{topic}")
+    receipts = Ledger(Lake.at(lake_root)).receipts(TableRef.raw(topic))
     for number, window in enumerate(windows):
         instance.report_runless_asset_event(sealed_event(window))
         if window.key in receipts and number not in but:
@@ -105,7 +107,7 @@ def reported(
                 receipt = replace(receipt, load_id="e" * 36)
             told = metadata.of_receipt(receipt, "loaded", str(lake_root / "raw" / topic))
             instance.report_runless_asset_event(
-                dg.AssetMaterialization(raw_key(topic), partition=window.key, metadata=told)
+                dg.AssetMaterialization(table_key(TableRef.raw(topic)), partition=window.key, metadata=told)
             )
     assert instance.get_latest_materialization_event(topic_key(topic)) is not None
 
@@ -140,7 +142,7 @@ def facts(
                 kinds[kind] = kinds.get(kind, 0) + number
         held[k] = Recorded(k, ranges[k], rows, {}, 0, "", 1, "run", 0, None if None in told.values() else kinds, None)
     return Facts(
-        SOUND, f"raw/{SOUND}", ranges, held, {}, frozenset(keys[n] for n in waiting),
+        TableRef.raw(SOUND), ranges, held, {}, frozenset(keys[n] for n in waiting),
         frozenset(keys[n] for n in unasked), {},
     )  # fmt: skip
 

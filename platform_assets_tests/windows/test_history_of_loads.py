@@ -14,6 +14,7 @@ import pytest
 
 from platform_assets.checks import facts
 from platform_assets.checks.rules import no_duplicates, no_gaps
+from platform_assets.model.tables import TableRef
 from platform_assets.windows import sealing
 from platform_assets_tests.support.faults import POINTS, Crash, Faults, InterruptedLoader, Point
 from platform_assets_tests.support.history import Row, check_history
@@ -32,7 +33,7 @@ def close_windows(lk: TopicLake, minutes: int) -> None:
     """Let minutes pass: the newest edge is cut at the last stable offset, those before it by timestamp."""
     lk.closed += timedelta(minutes=minutes)
     lk.ledger.create()
-    sealing.seal(lk.declaration, lk.cluster, lk.ledger, lk.root, lk.closed, deadline=time.monotonic() + 30)
+    sealing.seal(lk.declaration, lk.cluster, lk.ledger, lk.closed, deadline=time.monotonic() + 30)
     assert lk.ledger.newest_edges([lk.topic])[lk.topic] == lk.closed
 
 
@@ -111,6 +112,6 @@ def test_random_loads_of_random_producers_have_a_clean_history(lake: LakeMaker, 
         found = check_history(producers.sends, broken, [w.ranges for w in windows])
         assert [(a.name, a.value) for a in found] == [(name, rows[index].value)]
     # The checks agree.
-    known = facts.collect(lk.root, lk.topic, lk.ledger)
+    known = facts.collect(TableRef.raw(lk.topic), lk.ledger)
     assert no_gaps.check(known).findings == ()
     assert no_duplicates.check(known).findings == ()

@@ -17,6 +17,7 @@ from infra.process import ProcessRecord
 from infra.spark_server import SparkSettings
 from platform_assets.errors import OffsetsExpiredError
 from platform_assets.lake import load_log
+from platform_assets.lake.location import Folder
 from platform_assets.ledger.store import Ledger
 from platform_assets_tests.conftest import home_at, service_environment
 from platform_assets_tests.support.load_process import LoadProcess
@@ -42,7 +43,7 @@ def assert_exact(lk: TopicLake) -> None:
     """The table holds what the topic holds, and the ledger what the table does."""
     assert records(lk.rows()) == records(lk.committed())
     for key, receipt in lk.ledger.receipts(lk.declaration.raw_table).items():
-        assert receipt.files_digest == load_log.files_of(lk.table, key).digest
+        assert receipt.files_digest == load_log.files_of(Folder.at(lk.table), key).digest
         assert receipt.rows == len(lk.rows(key))
 
 

@@ -24,6 +24,7 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.timestamps import LAST_READABLE_MS
 from platform_assets.lake import load_log, rows
+from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import Receipt
 from platform_assets.model.digest import dense_digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges
@@ -100,11 +101,11 @@ def change_rows(lk: TopicLake, key: str) -> None:
 
 def remove_file(lk: TopicLake, key: str) -> None:
     """A commit by hand that takes a data file of the window out of the table."""
-    path = load_log.files_of(lk.table, key).paths[0]
+    path = load_log.files_of(Folder.at(lk.table), key).paths[0]
     version = lk.version() + 1
     action = {"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True, "extendedFileMetadata": False}}
     (lk.table / "_delta_log" / f"{version:020}.json").write_text(json.dumps(action) + "\n")
-    assert path not in load_log.files_of(lk.table, key).paths
+    assert path not in load_log.files_of(Folder.at(lk.table), key).paths
 
 
 def rewrite_files(lk: TopicLake, key: str) -> None:
@@ -511,4 +512,4 @@ def test_any_history_of_producing_and_loading_leaves_the_table_exact(lake: LakeM
     expected = lk.committed()
     assert records(lk.rows()) == records(expected)
     assert sum(r.rows for r in held.values()) == len(expected)
-    assert all(rows.read_window(lk.table, key).duplicates == {} for key in keys)
+    assert all(rows.read_window(Folder.at(lk.table), key).duplicates == {} for key in keys)

@@ -30,6 +30,7 @@ from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 from platform_assets.kafka.evidence.search import BatchSearch
 from platform_assets.kafka.lookup import TimestampLookup
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import RecordedCut, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -75,20 +76,18 @@ class Sealer(Stream):
     schedule: str = "* * * * *"
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(self.root)
+        self.ledger = Ledger(Lake.at(self.root))
         self.ledger.create()
         self.declaration = TopicDeclaration(self.topic, self.schedule, START, sensor_interval=INTERVAL)
 
     def seal(self, now: datetime, *, seconds: float = 60, cluster: Cluster | None = None) -> sealing.Sealing:
         return sealing.seal(
-            self.declaration, cluster or self.cluster, self.ledger, self.root, now, deadline=time.monotonic() + seconds
+            self.declaration, cluster or self.cluster, self.ledger, now, deadline=time.monotonic() + seconds
         )
 
     def window(self, key: str, now: datetime, **changes: Any) -> SealedWindow:
         declaration = replace(self.declaration, **changes)
-        return sealing.sealed_window(
-            declaration, self.cluster, self.ledger, self.root, key, now, deadline=time.monotonic() + 60
-        )
+        return sealing.sealed_window(declaration, self.cluster, self.ledger, key, now, deadline=time.monotonic() + 60)
 
     @property
     def cuts(self) -> list[RecordedCut]:
@@ -731,5 +730,5 @@ def test_a_table_without_any_load_is_no_lost_ledger(sealer: Callable[..., Sealer
     from platform_assets.engines.spark import raw
 
     s = sealer()
-    raw.create_table(s.root / "raw" / s.topic, s.topic)
+    raw.create_table(Folder.at(s.root / "raw" / s.topic), s.topic)
     assert len(s.seal(minute(1)).recorded) == 2

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,6 +21,8 @@ from platform_assets.checks.baseline.older import Older
 from platform_assets.lake import delta_log, load_log
 from platform_assets.lake.delta_log import Anchor, Commit
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata
+from platform_assets.lake.location import Folder, Lake
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
 
 _log = logging.getLogger(__name__)
@@ -81,38 +81,38 @@ class Baseline:
         )
 
 
-def taken(lake_root: Path, topic: str, recent: int) -> Baseline | None:
+def taken(lake: Lake, table: TableRef, recent: int) -> Baseline | None:
     """A baseline of every window, none of them older yet; None where the logs cannot be gone on from.
 
     `loads` are those of the newest `recent` commits. Costs a look at the whole log of the table.
     """
-    anchors = [delta_log.newest_anchor(path) for path in _logs(lake_root, topic)]
+    anchors = [delta_log.newest_anchor(path) for path in _logs(lake, table)]
     if None in anchors:
         return None
-    cuts, commits, table = (a for a in anchors if a is not None)
-    path = lake_root / "raw" / topic
-    actions = load_log.file_actions(path, table.version)
+    cuts, commits, log = (a for a in anchors if a is not None)
+    path = lake.table(table)
+    actions = load_log.file_actions(path, log.version)
     columns = (actions[name].to_pylist() for name in ("partition.window", "path", "size_bytes", "num_records"))
     files = {file.path: file for file in map(File, *columns)}
     loads = {key: replace(load, adds=None) for key, load in load_log.newest_loads(path, recent).items()}
-    return Baseline(Older(), cuts, commits, table, files, loads, max(table.version - recent + 1, 0))
+    return Baseline(Older(), cuts, commits, log, files, loads, max(log.version - recent + 1, 0))
 
 
-def recall(lake_root: Path, topic: str) -> Baseline | None:
+def recall(lake: Lake, table: TableRef) -> Baseline | None:
     """What was remembered, brought up to the newest commits; None where nothing is, or where it no longer holds."""
-    known = _read(_path(lake_root, topic))
+    known = _read(lake.baselines, _name(table))
     if known is None or known.older.until is None:
         return None
-    cuts_log, commits_log, table = _logs(lake_root, topic)
+    cuts_log, commits_log, table_log = _logs(lake, table)
     until = known.older.until
-    cuts = _undisturbed(cuts_log, known.cuts, ("topic", topic), "edge", until)
-    commits = _undisturbed(commits_log, known.commits, ("table", f"raw/{topic}"), "window_start", until)
+    cuts = _undisturbed(cuts_log, known.cuts, ("topic", table.topic), "edge", until)
+    commits = _undisturbed(commits_log, known.commits, ("table", table.name), "window_start", until)
     if cuts is None or commits is None:
         return None
-    return followed(replace(known, cuts=cuts, commits=commits), table)
+    return followed(replace(known, cuts=cuts, commits=commits), table_log)
 
 
-def followed(known: Baseline, table: Path) -> Baseline | None:
+def followed(known: Baseline, table: Folder) -> Baseline | None:
     """`known` with the table's commits since; None where one of them touched an older window."""
     commits = delta_log.commits_after(table, known.table)
     if not commits:
@@ -134,10 +134,8 @@ def followed(known: Baseline, table: Path) -> Baseline | None:
     return replace(known, table=commits[-1].anchor, files=files, loads=loads)
 
 
-def remember(lake_root: Path, topic: str, baseline: Baseline) -> None:
+def remember(lake: Lake, table: TableRef, baseline: Baseline) -> None:
     """Keep `baseline` for the next run. Of two that are kept at once, one stays: either of them holds."""
-    path = _path(lake_root, topic)
-    path.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "version": _VERSION,
         "older": {**asdict(baseline.older), "until": baseline.older.until and baseline.older.until.isoformat()},
@@ -148,12 +146,10 @@ def remember(lake_root: Path, topic: str, baseline: Baseline) -> None:
         "loads": [[load.version, load.metadata.to_json()] for load in baseline.loads.values()],
         "since": baseline.since,
     }
-    written = path.with_suffix(f".{os.getpid()}")
-    written.write_text(json.dumps(document, separators=(",", ":")))
-    os.replace(written, path)
+    lake.baselines.write(_name(table), json.dumps(document, separators=(",", ":")).encode())
 
 
-def _undisturbed(log: Path, seen: Anchor, partition: tuple[str, str], column: str, until: datetime) -> Anchor | None:
+def _undisturbed(log: Folder, seen: Anchor, partition: tuple[str, str], column: str, until: datetime) -> Anchor | None:
     """The newest commit of a ledger, where all commits after `seen` left its entries before `until` as they were."""
     commits = delta_log.commits_after(log, seen)
     if commits is None or any(_disturbs(c, partition, column, until) for c in commits):
@@ -178,21 +174,23 @@ def _instant(text: str) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-def _logs(lake_root: Path, topic: str) -> tuple[Path, Path, Path]:
-    return lake_root / "_ledger" / "cuts", lake_root / "_ledger" / "commits", lake_root / "raw" / topic
+def _logs(lake: Lake, table: TableRef) -> tuple[Folder, Folder, Folder]:
+    return lake.cuts, lake.commits, lake.table(table)
 
 
-def _path(lake_root: Path, topic: str) -> Path:
-    return lake_root / "_ledger" / "baselines" / f"{topic}.json"
+def _name(table: TableRef) -> str:
+    # Raw tables have the plain name, as in the first release.
+    return f"{table.topic}.json" if table.kind == "raw" else f"{table.kind}-{table.topic}.json"
 
 
-def _read(path: Path) -> Baseline | None:
-    try:
-        document: Any = json.loads(path.read_bytes())
-    except FileNotFoundError:
+def _read(folder: Folder, name: str) -> Baseline | None:
+    content = folder.read(name)
+    if content is None:
         return None
+    try:
+        document: Any = json.loads(content)
     except json.JSONDecodeError as e:
-        _log.warning("%s cannot be read (%s): every window is looked at, and it is written anew", path, e)
+        _log.warning("%s cannot be read (%s): every window is looked at, and it is written anew", f"{folder}/{name}", e)
         return None
     if document["version"] != _VERSION:
         return None

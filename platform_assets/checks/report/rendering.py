@@ -11,7 +11,6 @@ from platform_assets.checks.findings import Verdict
 from platform_assets.checks.report.description import describe
 from platform_assets.checks.report.strip import strip_of
 from platform_assets.checks.report.worst import WorstWindow, remedies, worst_windows
-from platform_assets.orchestration.names import raw_key
 
 ANOMALIES: Final = "anomalies"
 """The worst windows. The UI sorts by key, and this is to come first."""
@@ -33,7 +32,7 @@ def result(verdict: Verdict, facts: Facts) -> dg.AssetCheckResult:
             values[NOT_LISTED] = left
         values[REMEDY] = _numbered([str(r) for r in remedies(worst)])
     return dg.AssetCheckResult(
-        asset_key=raw_key(facts.topic),
+        asset_key=dg.AssetKey(list(facts.table.parts)),
         check_name=verdict.check,
         passed=verdict.passed,
         severity=dg.AssetCheckSeverity.ERROR if verdict.alarming else dg.AssetCheckSeverity.WARN,

@@ -156,7 +156,7 @@ def strip_of(facts: Facts, findings: Iterable[Finding] = (), columns: int = COLU
         worst = max(states.values(), default=State.EMPTY)
         counts[worst] = counts.get(worst, 0) + 1
     return Strip(
-        facts.table,
+        facts.table.name,
         _rows(grid, rows),
         len(grid),
         len(keys),

@@ -19,6 +19,7 @@ from platform_assets.errors import (
     TimestampOverflowError,
     TopicMissingError,
 )
+from platform_assets.model.tables import TableRef
 
 _CONFLICT = ("ConcurrentAppendException", "ConcurrentDeleteReadException", "ConcurrentDeleteDeleteException",
              "ConcurrentWriteException", "ConcurrentTransactionException", "DELTA_CONCURRENT_")  # fmt: skip
@@ -34,12 +35,13 @@ _UNWRITABLE = ("Permission denied", "Read-only file system", "Mkdirs failed", "N
                "AccessDeniedException")  # fmt: skip
 
 
-def named(error: Exception, topic: str, window: str, root: str) -> PlatformError:
-    """The platform's error for what Spark raised while loading `window` of `topic` into the lake at `root`."""
+def named(error: Exception, table: TableRef, window: str, root: str) -> PlatformError:
+    """The platform's error for what Spark raised while loading `window` of `table` in the lake at `root`."""
+    topic = table.topic
     text = without_token(str(error))
     first_line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)[:500]
     if any(sign in text for sign in _CONFLICT):
-        return ConcurrentLoadError(topic, window)
+        return ConcurrentLoadError(table.name, window)
     if "long overflow" in text or "ARITHMETIC_OVERFLOW" in text:
         return TimestampOverflowError(topic, window)
     if any(sign in text for sign in _VANISHED):
@@ -47,13 +49,13 @@ def named(error: Exception, topic: str, window: str, root: str) -> PlatformError
     if "UnknownTopicOrPartitionException" in text:
         return TopicMissingError(topic)
     if any(sign in text for sign in _FILES):
-        return FilesLostError(f"raw/{topic}", window, first_line)
+        return FilesLostError(table.name, window, first_line)
     if any(sign in text for sign in _UNWRITABLE):
         return LakeNotWritableError(root, first_line)
     if any(sign in text for sign in _BROKER):
         return BrokerUnreachableError(f"Spark read window {window} of topic {topic!r}", 60, first_line)
     if any(sign in text for sign in _LOST):
-        return CommitOutcomeUnknownError(f"raw/{topic}", window, first_line)
+        return CommitOutcomeUnknownError(table.name, window, first_line)
     return LoadError(
         f"Spark could not load window {window} of topic {topic!r}; the table was not changed: {first_line}"
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from platform_assets.engines.spark import failures, raw
 from platform_assets.errors import FilesLostError, PlatformError
+from platform_assets.lake.location import Lake
 from platform_assets.model.digest import Digest
+from platform_assets.model.tables import TableRef
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -39,17 +40,17 @@ def read_together(windows: Iterable[T], rows: Callable[[T], int]) -> Iterator[li
 
 
 def measure_each(
-    spark: Callable[[], SparkSession], lake_root: Path, topic: str, keys: list[str], version: int
+    spark: Callable[[], SparkSession], lake: Lake, table: TableRef, keys: list[str], version: int
 ) -> Iterator[tuple[str, raw.Measured | PlatformError]]:
-    """What the raw table of `topic` holds of each window at `version`, or why that cannot be told, in the order of `keys`.
+    """What `table` holds of each window at `version`, or why that cannot be told, in the order of `keys`.
 
     Lost files are put to the windows they are of, by halves.
     """
-    found = _read(spark, lake_root, topic, keys, version)
+    found = _read(spark, lake, table, keys, version)
     if isinstance(found, FilesLostError) and len(keys) > 1:
         half = len(keys) // 2
-        yield from measure_each(spark, lake_root, topic, keys[:half], version)
-        yield from measure_each(spark, lake_root, topic, keys[half:], version)
+        yield from measure_each(spark, lake, table, keys[:half], version)
+        yield from measure_each(spark, lake, table, keys[half:], version)
     elif isinstance(found, PlatformError):
         yield from ((key, found) for key in keys)
     else:
@@ -57,15 +58,15 @@ def measure_each(
 
 
 def _read(
-    spark: Callable[[], SparkSession], lake_root: Path, topic: str, keys: list[str], version: int
+    spark: Callable[[], SparkSession], lake: Lake, table: TableRef, keys: list[str], version: int
 ) -> dict[str, raw.Measured] | PlatformError:
     from grpc import RpcError
     from pyspark.errors import PySparkException
 
     try:
-        return raw.measure_windows(raw.windows_frame(spark(), lake_root / "raw" / topic, keys, version))
+        return raw.measure_windows(raw.windows_frame(spark(), lake.table(table), keys, version))
     except (PySparkException, RpcError) as error:
         told = keys[0] if len(keys) == 1 else f"{min(keys)}..{max(keys)}"
-        return failures.named(error, topic, told, str(lake_root))
+        return failures.named(error, table, told, str(lake))
     except PlatformError as error:
         return error

@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deltalake import CommitProperties, DeltaTable, Field, Schema
@@ -19,6 +18,7 @@ from deltalake.schema import ArrayType, PrimitiveType, StructType
 from platform_assets.errors import LakeNotWritableError
 from platform_assets.lake import load_log
 from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.lake.location import Folder
 from platform_assets.model.digest import Digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 
@@ -81,15 +81,15 @@ class Measured:
         return self.offsets.rows
 
 
-def create_table(path: Path, topic: str) -> None:
+def create_table(path: Folder, topic: str) -> None:
     """Create the raw table of `topic` where it is missing, before its first load. Raises LakeNotWritableError."""
     if load_log.exists(path):
         return
     schema = Schema([Field(n, t, nullable=True, metadata={"comment": c}) for n, t, c in _COLUMNS])
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.make()
         DeltaTable.create(
-            path,
+            path.uri,
             schema,
             mode="ignore",
             partition_by=["window"],
@@ -153,14 +153,14 @@ def client_options(ranges: TopicRanges) -> dict[str, str]:
     }
 
 
-def write_files(frame: DataFrame, path: str) -> Measured:
-    """Write `frame` to plain Parquet files at `path`, in one pass; what it measures is of the rows written."""
+def write_files(frame: DataFrame, folder: Folder) -> Measured:
+    """Write `frame` to plain Parquet files in `folder`, in one pass; what it measures is of the rows written."""
     observation, observed = _observed(frame)
-    observed.write.mode("error").parquet(path)
+    observed.write.mode("error").parquet(str(folder))
     return _measured(observation.get)
 
 
-def overwrite_window(frame: DataFrame, table: Path, metadata: LoadMetadata) -> Measured:
+def overwrite_window(frame: DataFrame, table: Folder, metadata: LoadMetadata) -> Measured:
     """Replace the rows of one window with `frame` in one Delta commit that carries `metadata`.
 
     Commits also where there are no rows. What comes out of Spark's errors is the caller's to name: see
@@ -190,12 +190,12 @@ def measure_windows(frame: DataFrame) -> dict[str, Measured]:
     return {row["window"]: _measured(row.asDict()) for row in found}
 
 
-def window_frame(spark: SparkSession, table: Path, key: str, version: int) -> DataFrame:
+def window_frame(spark: SparkSession, table: Folder, key: str, version: int) -> DataFrame:
     """The rows of one window at one version of the table."""
     return windows_frame(spark, table, [key], version)
 
 
-def windows_frame(spark: SparkSession, table: Path, keys: Sequence[str], version: int) -> DataFrame:
+def windows_frame(spark: SparkSession, table: Folder, keys: Sequence[str], version: int) -> DataFrame:
     """The rows of some windows at one version of the table."""
     from pyspark.sql import functions as F
 

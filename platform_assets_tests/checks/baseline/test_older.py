@@ -19,9 +19,11 @@ from platform_assets.checks.findings import Verdict
 from platform_assets.checks.registry import CHECKS
 from platform_assets.engines.spark import raw
 from platform_assets.lake import load_log
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets_tests.support.samples import START, append, receipt, recorded, rows
 
 TOPIC = "clicks"
@@ -39,10 +41,10 @@ def lake(root: Path, change: Callable[[list[Receipt]], list[Receipt]] = lambda r
         itertools.accumulate(({0: 3, 1: 0 if n % 5 == 0 else 2} for n in range(WINDOWS)), _grown, initial={0: 7, 1: 0})
     )
     windows = recorded(root, TOPIC, ends)
-    raw.create_table(root / "raw" / TOPIC, TOPIC)
+    raw.create_table(Folder.at(root / "raw" / TOPIC), TOPIC)
     held = {w.key: {0: _offsets(w.ranges, 0), 1: _offsets(w.ranges, 1)[:1]} for w in windows}
     append(root, TOPIC, pa.concat_tables([rows(key, offsets) for key, offsets in held.items()]))
-    files = load_log.window_files(load_log.file_actions(root / "raw" / TOPIC))
+    files = load_log.window_files(load_log.file_actions(Folder.at(root / "raw" / TOPIC)))
     receipts = [
         receipt(
             w,
@@ -56,7 +58,7 @@ def lake(root: Path, change: Callable[[list[Receipt]], list[Receipt]] = lambda r
         )
         for w in windows
     ]
-    Ledger(root).record_receipts(change(receipts))
+    Ledger(Lake.at(root)).record_receipts(change(receipts))
 
 
 def _grown(ends: dict[int, int], more: dict[int, int]) -> dict[int, int]:
@@ -81,8 +83,7 @@ BY_LOG = ("no_gaps", "no_duplicates")
 def verdicts(root: Path, *, whole: bool, checks: Iterable[str] = CHECKS) -> list[Verdict]:
     evaluation = Evaluation(
         TopicDeclaration(TOPIC, "0 * * * *", START),
-        root,
-        Ledger(root),
+        Ledger(Lake.at(root)),
         Orchestration(),
         asked,
         asked,
@@ -93,7 +94,7 @@ def verdicts(root: Path, *, whole: bool, checks: Iterable[str] = CHECKS) -> list
 
 
 def facts(root: Path) -> Any:
-    return collect(root, TOPIC, Ledger(root), whole=False)
+    return collect(TableRef.raw(TOPIC), Ledger(Lake.at(root)), whole=False)
 
 
 def test_verdicts_are_the_same_with_older_windows_only_counted(tmp_path: Path) -> None:

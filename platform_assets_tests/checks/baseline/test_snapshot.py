@@ -18,9 +18,11 @@ from platform_assets.checks.facts import Facts, collect
 from platform_assets.checks.findings import Verdict
 from platform_assets.checks.rules import accounted, no_duplicates, no_gaps
 from platform_assets.lake import load_log
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableRef
 from platform_assets_tests.support.samples import append, cut, edge, loaded, recorded, rows
 
 TOPIC = "clicks"
@@ -47,7 +49,7 @@ def lake(tmp_path: Path) -> list[SealedWindow]:
 
 
 def facts(root: Path) -> Facts:
-    return collect(root, TOPIC, Ledger(root), whole=False)
+    return collect(TableRef.raw(TOPIC), Ledger(Lake.at(root)), whole=False)
 
 
 def table_of(root: Path) -> DeltaTable:
@@ -56,7 +58,7 @@ def table_of(root: Path) -> DeltaTable:
 
 def load_next(root: Path, number: int) -> SealedWindow:
     """Seal and load the window with this number."""
-    ledger = Ledger(root)
+    ledger = Ledger(Lake.at(root))
     at = number + 1
     assert ledger.record_cuts([cut(TOPIC, edge(at), {0: at * 3, 1: at * 2})], edge(number))
     window = ledger.windows(TOPIC, start=edge(number))[0]
@@ -104,7 +106,7 @@ def test_windows_become_older_as_new_ones_come(tmp_path: Path) -> None:
     assert len(kept["files"]) == len(kept["loads"]) == RECENT
     assert told(found) == told(gathered_anew(tmp_path))
     assert found.older.rows == sum(
-        r.size for w in Ledger(tmp_path).windows(TOPIC)[:-RECENT] for _, r in w.ranges.items()
+        r.size for w in Ledger(Lake.at(tmp_path)).windows(TOPIC)[:-RECENT] for _, r in w.ranges.items()
     )
 
 
@@ -140,8 +142,8 @@ def delete_a_receipt(root: Path, windows: list[SealedWindow]) -> None:
 
 
 def record_a_receipt(root: Path, windows: list[SealedWindow]) -> None:
-    known = Ledger(root).receipts(f"raw/{TOPIC}", [windows[2].key]).values()
-    Ledger(root).record_receipts([replace(receipt, holes=None) for receipt in known])
+    known = Ledger(Lake.at(root)).receipts(TableRef.raw(TOPIC), [windows[2].key]).values()
+    Ledger(Lake.at(root)).record_receipts([replace(receipt, holes=None) for receipt in known])
 
 
 def edit_a_cut(root: Path, windows: list[SealedWindow]) -> None:
@@ -179,7 +181,7 @@ def test_whatever_is_done_to_an_older_window_has_all_looked_at(
     tmp_path: Path, lake: list[SealedWindow], harm: Callable[[Path, list[SealedWindow]], None]
 ) -> None:
     harm(tmp_path, lake)
-    assert snapshot.recall(tmp_path, TOPIC) is None
+    assert snapshot.recall(Lake.at(tmp_path), TableRef.raw(TOPIC)) is None
     assert told(facts(tmp_path)) == told(gathered_anew(tmp_path))
 
 
@@ -187,28 +189,28 @@ def test_whatever_is_done_to_an_older_window_has_all_looked_at(
 @pytest.mark.usefixtures("lake")
 def test_what_cannot_be_read_is_written_anew(tmp_path: Path, text: str) -> None:
     (tmp_path / REMEMBERED).write_text(text)
-    assert snapshot.recall(tmp_path, TOPIC) is None
+    assert snapshot.recall(Lake.at(tmp_path), TableRef.raw(TOPIC)) is None
     assert facts(tmp_path).older.windows == OLDER
-    assert snapshot.recall(tmp_path, TOPIC) is not None
+    assert snapshot.recall(Lake.at(tmp_path), TableRef.raw(TOPIC)) is not None
 
 
 @pytest.mark.usefixtures("lake")
 def test_folding_the_ledgers_files_changes_nothing(tmp_path: Path) -> None:
     for name, column, value in (("cuts", "topic", TOPIC), ("commits", "table", f"raw/{TOPIC}")):
         DeltaTable(tmp_path / "_ledger" / name).optimize.compact(partition_filters=[(column, "=", value)])
-    assert snapshot.recall(tmp_path, TOPIC) is not None
+    assert snapshot.recall(Lake.at(tmp_path), TableRef.raw(TOPIC)) is not None
 
 
 @pytest.mark.usefixtures("lake")
 def test_another_topics_entries_change_nothing(tmp_path: Path) -> None:
     for window in recorded(tmp_path, "other", [{0: 0}, {0: 3}]):
         loaded(tmp_path, window)
-    assert snapshot.recall(tmp_path, TOPIC) is not None
+    assert snapshot.recall(Lake.at(tmp_path), TableRef.raw(TOPIC)) is not None
 
 
 def test_a_recent_window_with_rows_of_an_older_one_names_both(tmp_path: Path, lake: list[SealedWindow]) -> None:
     append(tmp_path, TOPIC, rows(lake[-1].key, {0: [7]}))
-    assert snapshot.recall(tmp_path, TOPIC) is not None
+    assert snapshot.recall(Lake.at(tmp_path), TableRef.raw(TOPIC)) is not None
     (found,) = no_duplicates.check(facts(tmp_path)).findings
     assert (found.window, found.ranges) == (lake[-1].key, (OffsetRange(7, 8),))
     assert lake[2].key in found.detail

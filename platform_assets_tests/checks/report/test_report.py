@@ -14,12 +14,13 @@ from platform_assets.checks.report.description import describe, plain
 from platform_assets.checks.report.strip import strip_of
 from platform_assets.checks.report.worst import remedies, worst_windows
 from platform_assets.checks.rules import no_gaps
+from platform_assets.model.tables import TableRef
 from platform_assets_tests.support import report_defs, tables
 from platform_assets_tests.support.tables import SOUND, facts, finding, key
 
 
 def verdict(*findings: Finding, headline: str = "2 gaps in 2 windows.") -> Verdict:
-    return Verdict("no_gaps", f"raw/{SOUND}", findings, headline, (("rows", 40), ("lag_offsets", 10)))
+    return Verdict("no_gaps", TableRef.raw(SOUND), findings, headline, (("rows", 40), ("lag_offsets", 10)))
 
 
 def table_of(result: dg.AssetCheckResult) -> list[dict[str, Any]]:

@@ -10,8 +10,10 @@ from deltalake import DeltaTable
 
 from platform_assets.checks.facts import Facts, collect
 from platform_assets.checks.rules import no_duplicates
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
+from platform_assets.model.tables import TableRef
 from platform_assets_tests.support import samples
 from platform_assets_tests.support.hand_made import UNKNOWN, A, B, C, D, recorded, rows_of, sound, touched
 
@@ -123,7 +125,7 @@ def windows(tmp_path: Path) -> list[SealedWindow]:
 
 
 def collected(root: Path) -> Facts:
-    return collect(root, "t", Ledger(root))
+    return collect(TableRef.raw("t"), Ledger(Lake.at(root)))
 
 
 def test_a_real_table_in_order_passes_without_reading(tmp_path: Path, windows: list[SealedWindow]) -> None:

@@ -12,9 +12,11 @@ from deltalake import DeltaTable
 from platform_assets.checks.facts import Facts, Orchestration, collect
 from platform_assets.checks.findings import Finding
 from platform_assets.checks.rules import no_gaps
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.model.tables import TableRef
 from platform_assets_tests.support import samples
 from platform_assets_tests.support.hand_made import RANGES, UNKNOWN, A, B, C, D, recorded, rows_of, sound, touched
 
@@ -207,7 +209,7 @@ def windows(tmp_path: Path) -> list[SealedWindow]:
 
 
 def collected(root: Path, orchestration: Orchestration | None = None) -> Facts:
-    return collect(root, "t", Ledger(root), orchestration)
+    return collect(TableRef.raw("t"), Ledger(Lake.at(root)), orchestration)
 
 
 def test_facts_of_a_table_in_order_read_no_data(tmp_path: Path, windows: list[SealedWindow]) -> None:
@@ -294,7 +296,7 @@ def test_a_window_sealed_and_loaded_while_facts_are_gathered_is_no_alarm(
     """The cuts are looked at first, and the sensor of the same minute records a window without offsets."""
 
     def meanwhile(keys: object) -> tuple[str, ...]:
-        ledger = Ledger(tmp_path)
+        ledger = Ledger(Lake.at(tmp_path))
         if len(ledger.windows("t")) == len(windows):
             assert ledger.record_cuts([samples.cut("t", samples.edge(6), {0: 30, 1: 9})], samples.edge(5))
             ledger.record_receipts([samples.receipt(ledger.windows("t")[-1], {}, version=None, kind="empty")])

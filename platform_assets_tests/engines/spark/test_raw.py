@@ -14,7 +14,9 @@ from platform_assets.checks import facts
 from platform_assets.checks.rules import no_duplicates, no_gaps
 from platform_assets.engines.spark import raw, session
 from platform_assets.lake import load_log
+from platform_assets.lake.location import Folder
 from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import milliseconds
 from platform_assets_tests.support.loads import Record, records
 
@@ -81,7 +83,7 @@ def test_a_table_says_what_it_holds_and_keeps_statistics_that_help(lake: LakeMak
     comments = {f.name: f.metadata.get("comment") for f in table.schema().fields}
     assert list(comments) == list(raw.COLUMN_NAMES)
     assert all(comments.values())
-    columns = set(load_log.file_actions(lk.table).column_names)
+    columns = set(load_log.file_actions(Folder.at(lk.table)).column_names)
     for name in ("kafka_partition", "kafka_offset", "kafka_timestamp"):
         assert {f"min.{name}", f"max.{name}"} <= columns
     for name in ("key", "value", "headers", "topic_id"):
@@ -120,14 +122,14 @@ def test_a_window_of_aborted_records_alone_is_a_commit_with_no_rows(lake: LakeMa
     assert (loaded.outcome, loaded.receipt.rows, loaded.receipt.kind) == ("loaded", 0, "load")
     assert loaded.receipt.ranges == TopicRanges({0: OffsetRange(1, 7)})
     assert loaded.receipt.table_version == lk.version() == 2
-    newest = load_log.newest_load(lk.table)
+    newest = load_log.newest_load(Folder.at(lk.table))
     assert newest is not None
     assert newest.metadata.ranges == loaded.receipt.ranges
     assert [r.value for r in lk.rows()] == [b"before"]
     # It is a loaded window like any other: proved equal when loaded again, and no gap.
     again = lk.load(key)
     assert (again.outcome, again.receipt, lk.version()) == ("unchanged", loaded.receipt, 2)
-    found = facts.collect(lk.root, lk.topic, lk.ledger)
+    found = facts.collect(TableRef.raw(lk.topic), lk.ledger)
     assert no_gaps.check(found).passed
     assert no_duplicates.check(found).passed
     assert dict(no_gaps.check(found).figures)["offsets_without_row"] == 6
@@ -147,7 +149,7 @@ def test_small_windows_have_few_files_and_large_ones_a_file_a_partition(lake: La
     for per_partition, files in ((1, 1), (25, 1), (26, 2), (200, 4)):
         key = lk.window_of(Record(partition=p) for p in range(4) for _ in range(per_partition))
         receipt = lk.load(key).receipt
-        assert len(load_log.files_of(lk.table, key).paths) == files
+        assert len(load_log.files_of(Folder.at(lk.table), key).paths) == files
         # Counts and bounds a partition are right whether they come from statistics or from the files.
         last = {p: r.end for p, r in receipt.ranges.items()}
         for partition, part in receipt.partitions.items():
@@ -167,7 +169,7 @@ def test_rows_outside_of_the_window_are_refused_by_the_table(lake: LakeMaker) ->
     own = raw.kafka_frame(lk.spark(), lk.settings.java(), lk.topic, sealed[0].topic_id, keys[0], [sealed[0].ranges])
     for frame in (other, own.unionAll(other)):
         with pytest.raises(Exception, match="DELTA_REPLACE_WHERE_MISMATCH"):
-            raw.overwrite_window(frame, lk.table, metadata)
+            raw.overwrite_window(frame, Folder.at(lk.table), metadata)
         assert lk.snapshot() == before
 
 

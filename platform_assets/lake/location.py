@@ -1,0 +1,144 @@
+"""Where the lake is: the one module that knows its paths and calls its file system.
+
+A lake is a local or mounted folder. An object store would be another implementation of `Folder`'s few calls.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from platform_assets.errors import ConfigurationError, LakeNotWritableError
+from platform_assets.model.tables import TableRef
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Folder:
+    """A folder of the lake, which need not exist: a table's, or one beside the tables.
+
+    Names below it are relative paths with `/` between the parts. It is a value, so it may be a key.
+    """
+
+    uri: str
+
+    @classmethod
+    def at(cls, path: str | Path) -> Folder:
+        """The folder at a path of the file system."""
+        return cls(str(path))
+
+    def __truediv__(self, name: str) -> Folder:
+        return Folder(f"{self.uri}/{name}")
+
+    def __str__(self) -> str:
+        return self.uri
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.uri.rpartition("/")[2]
+
+    @property
+    def path(self) -> Path:
+        """The same for the file system."""
+        return Path(self.uri)
+
+    def delta(self, version: int | None = None) -> DeltaTable:
+        """The Delta table in it, at its newest version or at `version`. Raises what delta-rs raises."""
+        return DeltaTable(self.uri, version=version)
+
+    def has_delta_log(self) -> bool:
+        """Whether delta-rs finds a table in it, of which log files may have been removed."""
+        return DeltaTable.is_deltatable(self.uri)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        return (self.path / name).exists()
+
+    def read(self, name: str) -> bytes | None:
+        """The file's content; None where there is no such file."""
+        try:
+            return (self.path / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def files(self, below: str = "") -> list[str]:
+        """Names of the files directly in the folder `below`, in no order; none where there is no such folder."""
+        try:
+            with os.scandir(self.path / below) as entries:
+                return [entry.name for entry in entries if entry.is_file()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None where there is no such file."""
+        try:
+            return (self.path / name).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def make(self) -> None:
+        """Create it where it is missing. Raises LakeNotWritableError."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise LakeNotWritableError(self.uri, e.strerror or str(e)) from e
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file whole: a reader sees the former content or this one. Raises LakeNotWritableError."""
+        self.make()
+        beside = self.path / f".{name}.{os.getpid()}"
+        try:
+            beside.write_bytes(content)
+            beside.replace(self.path / name)
+        except OSError as e:
+            raise LakeNotWritableError(self.uri, e.strerror or str(e)) from e
+
+    def delete(self) -> None:
+        """Delete it with all that it holds, where it exists; what cannot be deleted stays."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A lake: its tables, the ledger, and what the checks remember, each in a folder of its own."""
+
+    root: Folder
+
+    @classmethod
+    def at(cls, root: str | Path) -> Lake:
+        """The lake at an absolute local path, also as `file://…`. Raises ConfigurationError for any other.
+
+        Object stores are refused rather than half supported: their commits need conditional writes.
+        """
+        path = Path(str(root).removeprefix("file://"))
+        if "://" in str(path) or not path.is_absolute():
+            raise ConfigurationError(
+                f"LAKE_ROOT must be an absolute path of a local or mounted folder, not {str(root)!r}"
+            )
+        return cls(Folder(str(path)))
+
+    def __str__(self) -> str:
+        return str(self.root)
+
+    def table(self, table: TableRef) -> Folder:
+        """The folder of a table."""
+        return self.root / table.kind / table.topic
+
+    @property
+    def cuts(self) -> Folder:
+        """The ledger of cuts, a Delta table."""
+        return self.root / "_ledger" / "cuts"
+
+    @property
+    def commits(self) -> Folder:
+        """The ledger of loads, a Delta table."""
+        return self.root / "_ledger" / "commits"
+
+    @property
+    def baselines(self) -> Folder:
+        """What the checks remember, a file a topic: a cache, which may be deleted at any time."""
+        return self.root / "_ledger" / "baselines"

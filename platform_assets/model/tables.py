@@ -1,0 +1,57 @@
+"""Tables of the lake: what kind of table, of which topic, and the one name that follows from both. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from platform_assets.errors import ConfigurationError
+from platform_assets.model.topics import checked_topic
+
+TableKind = Literal["raw", "decoded", "dead_letters", "state"]
+"""raw: every committed record as bytes; decoded: typed rows; dead_letters: records that could not be typed; state: the
+latest row of each key."""
+
+_KINDS: Final[tuple[TableKind, ...]] = get_args(TableKind)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TableRef:
+    """One table of the lake. Its name is its path below the lake root, its key in the ledger, and its asset key."""
+
+    kind: TableKind
+    topic: str
+
+    def __post_init__(self) -> None:
+        checked_topic(self.topic)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def name(self) -> str:
+        """`raw/orders`, as people and tools name it."""
+        return f"{self.kind}/{self.topic}"
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The name as a path or an asset key has it: `("raw", "orders")`."""
+        return self.kind, self.topic
+
+    @classmethod
+    def raw(cls, topic: str) -> TableRef:
+        """The raw table of `topic`. Raises TopicNameError."""
+        return cls("raw", topic)
+
+    @classmethod
+    def parse(cls, name: str) -> TableRef:
+        """From a name; a topic's name alone stands for its raw table. Raises ConfigurationError."""
+        kind, slash, topic = name.partition("/")
+        if not slash:
+            return cls.raw(name)
+        for known in _KINDS:
+            if kind == known:
+                return cls(known, topic)
+        raise ConfigurationError(
+            f"{name!r} names no kind of table; a name is one of {', '.join(_KINDS)}, '/', and a topic"
+        )

@@ -1,0 +1,53 @@
+"""Folders of the lake: what is not there reads as nothing, and what cannot be written is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from platform_assets.errors import ConfigurationError, LakeNotWritableError
+from platform_assets.lake.location import Folder, Lake
+from platform_assets.model.tables import TableRef
+
+
+def test_a_folder_that_does_not_exist_has_no_files(tmp_path: Path) -> None:
+    folder = Folder.at(tmp_path / "a")
+    assert (folder.files(), folder.files("b"), folder.read("c"), folder.size("c"), folder.has("c")) == (
+        [],
+        [],
+        None,
+        None,
+        False,
+    )
+    folder.delete()
+
+
+def test_a_file_in_the_place_of_a_folder_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    folder = Folder.at(tmp_path / "a")
+    assert (folder.files(), folder.read("c"), folder.size("c")) == ([], None, None)
+    with pytest.raises(LakeNotWritableError, match="cannot be written"):
+        folder.write("c", b"y")
+
+
+def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    folder = Folder.at(tmp_path) / "a" / "b"
+    for content in (b"first", b"second"):
+        folder.write("c.json", content)
+        assert folder.read("c.json") == content
+    assert folder.files() == ["c.json"]
+    assert folder.size("c.json") == 6
+    assert (folder.name, str(folder)) == ("b", str(tmp_path / "a" / "b"))
+
+
+def test_each_table_has_the_folder_of_its_name(tmp_path: Path) -> None:
+    lake = Lake.at(f"file://{tmp_path}")
+    for name in ("raw/orders", "dead_letters/orders"):
+        assert lake.table(TableRef.parse(name)).path == tmp_path / name
+
+
+@pytest.mark.parametrize("root", ["", "lake", "s3://bucket/lake", "./lake"])
+def test_a_root_that_is_no_absolute_local_path_is_refused(root: str) -> None:
+    with pytest.raises(ConfigurationError, match="absolute path"):
+        Lake.at(root)

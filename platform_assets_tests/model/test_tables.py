@@ -1,0 +1,25 @@
+"""Names of lake tables: one name each, read back as it was written, and nothing that could leave its folder."""
+
+from __future__ import annotations
+
+import pytest
+
+from platform_assets.errors import ConfigurationError
+from platform_assets.model.tables import TableRef
+
+
+@pytest.mark.parametrize("kind", ["raw", "decoded", "dead_letters", "state"])
+def test_a_name_is_read_back_as_the_table_it_is_of(kind: str) -> None:
+    table = TableRef.parse(f"{kind}/a.b_c-d")
+    assert (table.kind, table.topic, table.name, table.parts) == (kind, "a.b_c-d", f"{kind}/a.b_c-d", (kind, "a.b_c-d"))
+    assert str(table) == table.name
+
+
+def test_a_topic_alone_stands_for_its_raw_table() -> None:
+    assert TableRef.parse("orders") == TableRef.raw("orders")
+
+
+@pytest.mark.parametrize("name", ["", "raw/", "raw/..", "raw/a/b", "/orders", "row/orders", "raw/or ders"])
+def test_what_names_no_table_is_refused_and_named(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="name"):
+        TableRef.parse(name)
