@@ -18,14 +18,19 @@ from confluent_kafka import Consumer, TopicPartition
 from benchmarks.producing import Sent, create, produce
 from benchmarks.rounds import alternate, middle, ratio
 from benchmarks.scenario import Bench, Measured, at_least
+from platform_assets.engines.choice import choose_engine
+from platform_assets.engines.protocol import Records
 from platform_assets.engines.spark import raw
 from platform_assets.engines.spark.session import connect
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.evidence.account import account
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake import raw_table
+from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
-from platform_assets.lake.location import Folder
+from platform_assets.lake.location import Lake
 from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
 
 if TYPE_CHECKING:
@@ -34,13 +39,14 @@ if TYPE_CHECKING:
 
 PARTITIONS = 2
 VALUE_BYTES = 172
+RECORDS_PER_FILE = 200_000
 PUBLISHED_MIB_PER_CORE = 5.0
 """Throughput per core to plan with for Redpanda's Iceberg topics, from its documentation."""
 WINDOW = Window(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=1))
 
 TUNED = "Structured Streaming availableNow, its client and session tuned as ours"
 LOAD = "load with digests"
-BARE = "the same load without digests"
+BARE = "the same frame by Spark's own Delta writer, without digests"
 STREAMING = "Structured Streaming availableNow to Delta, as shipped"
 READ = "connector's read alone (noop sink)"
 EVIDENCE = "evidence audit"
@@ -105,18 +111,22 @@ class Bulk:
         }
 
     def load(self) -> None:
-        """As the platform does."""
-        table = self._new_table()
-        measured = raw.overwrite_window(self._frame(), Folder.at(table), self._metadata())
-        _all(measured.rows, self.records)
+        """As the platform does: files, digests, one commit."""
+        lake, metadata = self._new_lake(), self._metadata()
+        commit = WindowCommit(lake, self._table)
+        records = Records(self.topic, self.topic_id, WINDOW.key, self.ranges)
+        engine = choose_engine(lake, lambda: ClientSettings(self.bootstrap), lambda: self.spark)
+        written = engine.write(records, self._table, metadata.load_id, RECORDS_PER_FILE)
+        commit.replace(metadata, written.files)
+        _all(written.measured.rows, self.records)
 
     def clear(self) -> None:
         """Delete what was written. Else the kernel slows writers down once it has too much left to put on the disk."""
         shutil.rmtree(self.root, ignore_errors=True)
 
     def load_bare(self) -> None:
-        """The same frame, table and commit, without the observation."""
-        table = self._new_table()
+        """The same frame into the same table by Spark's own Delta writer, which also commits; no digests."""
+        table = self._new_lake().table(self._table)
         (
             self._frame()
             .write.format("delta")
@@ -172,10 +182,14 @@ class Bulk:
         java = ClientSettings(self.bootstrap).java()
         return raw.kafka_frame(self.spark, java, self.topic, self.topic_id, WINDOW.key, [self.ranges])
 
-    def _new_table(self) -> Path:
-        table = self.root / f"raw-{uuid.uuid4().hex[:8]}"
-        raw.create_table(Folder.at(table), self.topic)
-        return table
+    @property
+    def _table(self) -> TableRef:
+        return TableRef.raw(self.topic)
+
+    def _new_lake(self) -> Lake:
+        lake = Lake.at(self.root / f"lake-{uuid.uuid4().hex[:8]}")
+        raw_table.create(lake.table(self._table), self.topic)
+        return lake
 
     def _metadata(self) -> LoadMetadata:
         return LoadMetadata(

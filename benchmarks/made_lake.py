@@ -20,8 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from platform_assets.engines.spark import raw
-from platform_assets.lake import load_log
+from platform_assets.lake import load_log, raw_table
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS, SealedWindow, arrow_type
@@ -44,7 +43,7 @@ def make(root: Path, topic: str, windows: int, partitions: int, topic_id: str = 
     ledger = Ledger(Lake.at(root))
     ledger.create()
     table = root / "raw" / topic
-    raw.create_table(Folder.at(table), topic)
+    raw_table.create(Folder.at(table), topic)
     old = max(windows - one_by_one, 0)
     numbers = np.arange(old, dtype=np.int64)
     keys = _keys(numbers)

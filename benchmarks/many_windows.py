@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import tempfile
 import time
@@ -20,6 +21,8 @@ from benchmarks.scenario import Bench, Measured, at_most
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.report import rendering
+from platform_assets.engines.choice import choose_engine
+from platform_assets.engines.protocol import LoadEngine
 from platform_assets.engines.spark.session import connect
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
@@ -80,14 +83,15 @@ class Grown:
 
     def load(self) -> None:
         """What the run does in its first step."""
-        session = connect(self.bench.remote)
-        loader = Loader(
-            self.declaration, self.settings, self.cluster, self.ledger, lambda: session, now=lambda: self.now
-        )
+        loader = Loader(self.declaration, self.cluster, self.ledger, self._engine(), now=lambda: self.now)
         loaded = loader.load(self._key)
         if loaded.receipt.rows != RECORDS:
             raise RuntimeError(f"{loaded.receipt.rows} rows instead of {RECORDS}: the figure would mean nothing")
         self.loaded = loaded
+
+    def _engine(self) -> LoadEngine:
+        session = functools.cache(lambda: connect(self.bench.remote))
+        return choose_engine(self.ledger.lake, lambda: self.settings, session)
 
     def told(self) -> None:
         """What Dagster does between load and checks; not measured."""
@@ -100,7 +104,7 @@ class Grown:
         """What the run does in its second step: all four, with their reports as Dagster gets them."""
         evaluation = Evaluation(
             self.declaration, self.ledger, runs.orchestration(self.instance, TableRef.raw(self.topic)),
-            lambda: self.settings, lambda: self.cluster, lambda: connect(self.bench.remote), whole=False,
+            lambda: self.settings, lambda: self.cluster, self._engine(), whole=False,
         )  # fmt: skip
         for check in CHECKS.values():
             verdict = check.evaluate(evaluation)

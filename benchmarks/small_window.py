@@ -25,7 +25,7 @@ from benchmarks.scenario import Bench, Measured, at_most
 from infra import platform
 from infra.platform import UpOptions
 from platform_assets.checks.registry import CHECKS
-from platform_assets.engines.spark.session import connect, suit
+from platform_assets.engines.spark.session import configure_codegen, connect
 from platform_assets.ledger.entries import Receipt
 from platform_assets.model.windows import key_of
 from platform_assets_tests.conftest import home_at, service_environment
@@ -83,7 +83,7 @@ def run(bench: Bench) -> Measured:
     windows, before = bench.pick(5, 2), bench.pick(40, 5)
     bench.report(f"{before} loads, for a server that has been at work")
     other = Bulk.produced(bench.bootstrap, connect(bench.remote), bench.root / "before", RECORDS_A_MINUTE)
-    suit(other.spark, other.records)
+    configure_codegen(other.spark, other.records)
     for _ in range(before):
         other.load()
     other.clear()

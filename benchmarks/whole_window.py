@@ -18,25 +18,27 @@ from benchmarks.bulk import PARTITIONS, VALUE_BYTES, Bulk
 from benchmarks.dagster_runs import QUIET, instance_in, job_of, passed
 from benchmarks.rounds import WARM_UP, alternate, ratio
 from benchmarks.scenario import Bench, Measured, at_most
-from platform_assets.engines.spark import raw
+from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.engines.spark.session import connect
-from platform_assets.lake import load_log
+from platform_assets.lake import raw_table
+from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import key_of
 from platform_assets.orchestration import resources
-from platform_assets.windows import loading, sealing
+from platform_assets.windows import replacing, sealing
 
 RUN = "Dagster run: sealed, loaded, in the ledger, four checks"
 BARE = "bare Spark write"
 
 _PARTS: Mapping[str, Sequence[tuple[Any, str]]] = {
-    "new ledger and table": ((Ledger, "create"), (raw, "create_table")),
+    "new ledger and table": ((Ledger, "create"), (raw_table, "create")),
     "sealing": ((sealing, "sealed_window"),),
     "Spark session": ((resources, "connect"),),
-    "Spark's read and write": ((raw, "overwrite_window"),),
-    "receipt and ledger": ((load_log, "find_load"), (loading, "receipt_of"), (Ledger, "record_receipts")),
+    "Spark's read and write": ((SparkEngine, "write"),),
+    "commit": ((WindowCommit, "replace"),),
+    "receipt and ledger": ((replacing, "receipt_of"), (Ledger, "record_receipts")),
 }
 """Functions whose time is taken, by the part of a load that they are; none of them calls another."""
 

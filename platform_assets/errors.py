@@ -241,14 +241,14 @@ class OffsetsExpiredError(LoadError):
 class UnreadableTimestampError(LoadError):
     """Records carry timestamps that Spark's reader cannot represent."""
 
-    def __init__(self, topic: str, window: str, records: Sequence[tuple[int, int, int]]) -> None:
-        self.topic, self.window, self.records = topic, window, tuple(records)
+    def __init__(self, table: str, window: str, records: Sequence[tuple[int, int, int]]) -> None:
+        self.table, self.window, self.records = table, window, tuple(records)
         named = ", ".join(f"partition {p} offset {o} (timestamp {t} ms)" for p, o, t in self.records[:20])
         more = f" and {len(self.records) - 20} more" if len(self.records) > 20 else ""
         super().__init__(
-            f"window {window} of topic {topic!r} waits: Spark cannot represent the timestamp of {named}{more}. The "
+            f"window {window} of {table} waits: Spark cannot represent the timestamp of {named}{more}. The "
             "table was not changed. Accept the loss of just these records with "
-            f'`platform-assets accept-loss raw/{topic} {window} --reason "…"`, then load the window again.'
+            f'`platform-assets accept-loss {table} {window} --reason "…"`, then load the window again.'
         )
 
 
@@ -311,14 +311,26 @@ class ConcurrentLoadError(Retryable):
         )
 
 
+class TableRefusedError(LoadError):
+    """delta-rs, which commits to every table, cannot write this one."""
+
+    def __init__(self, table: str, reason: str) -> None:
+        self.table, self.reason = table, reason
+        super().__init__(
+            f"table {table} cannot be committed to: {reason}. Nothing was changed. Where somebody has switched on a feature of "
+            "Delta that delta-rs cannot write (row tracking, clustering, in-commit timestamps, type widening), drop it with "
+            "`ALTER TABLE … DROP FEATURE`, then load the window again."
+        )
+
+
 class CommitOutcomeUnknownError(UnknownOutcome):
-    """The connection broke while a commit was under way."""
+    """It cannot be said whether a commit, or the writing of files for it, took place."""
 
     def __init__(self, table: str, window: str, reason: str) -> None:
         self.table, self.window = table, window
         super().__init__(
-            f"the connection to Spark broke while window {window} of {table} was being committed ({reason}). It may "
-            "be in the table or not; run the window again, which finds out and makes it exact."
+            f"the connection broke while window {window} of {table} was being loaded ({reason}). It may be in the table or "
+            "not; run it again, which finds out and makes it exact."
         )
 
 

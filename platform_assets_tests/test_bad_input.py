@@ -11,6 +11,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ import pytest
 
 from infra.home import CHECKOUT, Home
 from platform_assets.engines.spark import raw
+from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.engines.spark.session import connect
 from platform_assets.errors import (
     BrokerUnreachableError,
@@ -84,7 +86,8 @@ def sealed_keys(lk: TopicLake) -> tuple[str, str]:
 
 def with_broker(loader: Loader, bootstrap: str) -> Loader:
     settings = ClientSettings(bootstrap)
-    return replace(loader, settings=settings, cluster=Cluster.connect(settings, timeout=2))
+    engine = replace(spark_engine(loader), settings=lambda: settings)
+    return replace(loader, engine=engine, cluster=Cluster.connect(settings, timeout=2))
 
 
 def without_topic(loader: Loader) -> Loader:
@@ -92,7 +95,13 @@ def without_topic(loader: Loader) -> Loader:
 
 
 def without_spark(loader: Loader) -> Loader:
-    return replace(loader, spark=lambda: connect(f"sc://{NOBODY}/;token={CANARY}"))
+    session = partial(connect, f"sc://{NOBODY}/;token={CANARY}")
+    return replace(loader, engine=replace(spark_engine(loader), session=session))
+
+
+def spark_engine(loader: Loader) -> SparkEngine:
+    assert isinstance(loader.engine, SparkEngine)
+    return loader.engine
 
 
 Change = Callable[[Loader], Loader]
@@ -267,7 +276,8 @@ def test_a_password_is_in_nothing_that_a_failing_load_leaves_behind(
     caplog.set_level(logging.DEBUG)
     settings = secret_settings(unchanged, monkeypatch)
     assert CANARY in settings.java()["sasl.jaas.config"]
-    loader = replace(unchanged.loader(), settings=settings)
+    loader = unchanged.loader()
+    loader = replace(loader, engine=replace(spark_engine(loader), settings=lambda: settings))
     (window,) = (w for w in unchanged.ledger.windows(unchanged.topic) if w.key == sealed_keys(unchanged)[1])
     with pytest.raises(PlatformError) as e:
         loader.load(window.key)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from platform_assets.checks import facts as facts_of
 from platform_assets.checks.facts import Facts, Orchestration
+from platform_assets.engines.protocol import LoadEngine
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import Span
-
-if TYPE_CHECKING:
-    from pyspark.sql.connect.session import SparkSession
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class Evaluation:
     orchestration: Orchestration
     settings: Callable[[], ClientSettings]
     cluster: Callable[[], Cluster]
-    spark: Callable[[], SparkSession]
+    engine: LoadEngine
     budget: float = 120.0
     windows: frozenset[str] | None = None
     span: Span | None = None

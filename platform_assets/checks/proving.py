@@ -18,11 +18,11 @@ import numpy.typing as npt
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts, Recorded
 from platform_assets.checks.findings import Finding, counted, runs_of
-from platform_assets.engines.spark import measure, raw
+from platform_assets.engines.batching import read_together
 from platform_assets.errors import MEND_LEDGER, FilesLostError, PlatformError, Retryable
 from platform_assets.lake import load_log, rows
 from platform_assets.ledger.entries import Receipt
-from platform_assets.model.digest import Digest, offsets_digest
+from platform_assets.model.digest import Digest, Measured, offsets_digest
 from platform_assets.model.offsets import OffsetRange
 
 if TYPE_CHECKING:
@@ -129,14 +129,14 @@ def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved
     version = load_log.version(e.table)
     done = 0
     with_rows = sorted((r for r in receipts.values() if r.kind != "empty"), key=_last_proof)
-    for batch in measure.read_together(with_rows, lambda receipt: receipt.rows):
+    for batch in read_together(with_rows, lambda receipt: receipt.rows):
         if time.monotonic() > e.deadline:
             break
         done += len(batch)
         last = batch[-1].window.key
         e.progress(f"reading {counted(len(batch), 'window')}, the last {last} ({done:,} of {len(with_rows):,})")
         together = [receipt.window.key for receipt in batch]
-        for key, measured in measure.measure_each(e.spark, e.lake, e.declaration.raw_table, together, version):
+        for key, measured in e.engine.measure(e.declaration.raw_table, together, version):
             outcome = _compared(facts, receipts[key], measured, version)
             if isinstance(outcome, Receipt):
                 proved.append(outcome)
@@ -146,9 +146,7 @@ def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved
     return Proved(tuple(proved), tuple(findings))
 
 
-def _compared(
-    facts: Facts, receipt: Receipt, measured: raw.Measured | PlatformError, version: int
-) -> Receipt | Finding:
+def _compared(facts: Facts, receipt: Receipt, measured: Measured | PlatformError, version: int) -> Receipt | Finding:
     if isinstance(measured, FilesLostError):
         return _finding("files lost", receipt, None, (), str(measured))
     if isinstance(measured, PlatformError):

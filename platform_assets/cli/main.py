@@ -17,6 +17,7 @@ from platform_assets.errors import ConfigurationError, PlatformError, Retryable,
 if TYPE_CHECKING:
     import dagster as dg
 
+    from platform_assets.engines.protocol import LoadEngine
     from platform_assets.kafka.settings import ClientSettings
     from platform_assets.ledger.store import Ledger
 
@@ -149,7 +150,6 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
     from rich.console import Console
 
     from platform_assets.cli.audit_table import progress
-    from platform_assets.engines.spark.session import connect
     from platform_assets.orchestration.declared import declaration_of, declarations
     from platform_assets.windows.rebuild import rebuild
 
@@ -159,7 +159,7 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
     complete = True
     for declaration in chosen:
         with progress(Console(stderr=True)) as tell:
-            done = rebuild(declaration, ledger, lambda: connect(_spark_remote(environment)), progress=tell)
+            done = rebuild(declaration, ledger, _engine(environment), progress=tell)
         complete &= not done.unread
         for error in done.unread:
             click.echo(f"platform-assets: {error}", err=True)
@@ -218,7 +218,6 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
     from platform_assets.checks.evaluation import Evaluation
     from platform_assets.checks.facts import Orchestration
     from platform_assets.cli.audit_table import print_audit, progress
-    from platform_assets.engines.spark.session import connect
     from platform_assets.kafka.cluster import Cluster
     from platform_assets.model.windows import Span
     from platform_assets.orchestration import runs
@@ -240,7 +239,7 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
                 Orchestration() if instance is None else runs.orchestration(instance, declaration.raw_table),
                 settings=lambda: _settings(environment),
                 cluster=lambda: Cluster.connect(_settings(environment)),
-                spark=functools.cache(lambda: connect(_spark_remote(environment))),
+                engine=_engine(environment),
                 budget=float("inf"),
                 windows=None
                 if span is None
@@ -284,6 +283,17 @@ def _ledger(environment: dict[str, str]) -> Ledger:
     from platform_assets.ledger.store import Ledger
 
     return Ledger(Lake.at(environment["LAKE_ROOT"]))
+
+
+def _engine(environment: dict[str, str]) -> LoadEngine:
+    from platform_assets.engines.choice import choose_engine
+    from platform_assets.engines.spark.session import connect
+
+    return choose_engine(
+        _ledger(environment).lake,
+        lambda: _settings(environment),
+        functools.cache(lambda: connect(_spark_remote(environment))),
+    )
 
 
 def _spark_remote(environment: dict[str, str]) -> str:

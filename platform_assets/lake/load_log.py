@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
 
 from platform_assets.errors import LedgerCorruptError
 from platform_assets.lake import delta_log
@@ -19,6 +21,8 @@ from platform_assets.lake.delta_log import Anchor, DataFile
 from platform_assets.lake.location import Folder
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.model.windows import Window, edge_of, key_of
+
+_log = logging.getLogger(__name__)
 
 METADATA_KEY = "platform_assets"
 METADATA_VERSION = 1
@@ -210,18 +214,6 @@ def _horizon(path: Folder) -> Horizon:
     return Horizon(path)
 
 
-def find_load(path: Folder, load_id: str) -> LoadCommit | None:
-    """The commit that a load made, looked for among the newest; None where it made none.
-
-    A commit whose answer was lost may have been made twice by Delta's own retry; the newer one counts.
-    """
-    for limit in (20, None):
-        for commit in load_commits(path, limit):
-            if commit.metadata.load_id == load_id:
-                return commit
-    return None
-
-
 def file_actions(path: Folder, version: int | None = None) -> pa.Table:
     """One row a data file of the table, with its size, number of records and column statistics, flattened."""
     return pa.table(path.delta(version).get_add_actions(flatten=True))
@@ -262,6 +254,15 @@ def window_files(actions: pa.Table) -> dict[str, WindowFiles]:
 def files_of(path: Folder, key: str, version: int | None = None) -> WindowFiles:
     """The data files of one window; none of them where it has no rows."""
     return files_at(path, key, version)[0]
+
+
+def files_if_kept(path: Folder, key: str, version: int) -> WindowFiles | None:
+    """The data files of one window at a past version; None where the log no longer reaches back to it."""
+    try:
+        return files_of(path, key, version)
+    except DeltaError as e:
+        _log.info("version %d of %s cannot be read any more: %s", version, path.name, e)
+        return None
 
 
 def files_at(path: Folder, key: str, version: int | None = None) -> tuple[WindowFiles, list[dict[str, Any]]]:

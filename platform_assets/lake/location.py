@@ -10,6 +10,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from platform_assets.errors import ConfigurationError, LakeNotWritableError
@@ -79,6 +80,10 @@ class Folder:
             return (self.path / name).stat().st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def open(self, name: str) -> pa.NativeFile:
+        """The file for reading from any place in it. Raises FileNotFoundError."""
+        return pa.OSFile(str(self.path / name), "rb")
 
     def make(self) -> None:
         """Create it where it is missing. Raises LakeNotWritableError."""

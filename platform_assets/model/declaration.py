@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from platform_assets.errors import ConfigurationError
@@ -28,7 +28,6 @@ class TopicDeclaration:
     max_edges_per_tick: int = 1_000
     tick_budget: timedelta = timedelta(seconds=20)
     records_per_file: int = 200_000
-    reader_options: tuple[tuple[str, str], ...] = field(default=())
 
     def __post_init__(self) -> None:
         checked_topic(self.topic)

@@ -45,6 +45,24 @@ class Digest:
         return cls(rows, (high << 32) + low)
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one pass over a window's rows observed: two digests that depend on no order."""
+
+    offsets: Digest
+    content: Digest
+
+    @classmethod
+    def of_nothing(cls) -> Measured:
+        """That of no rows."""
+        return cls(Digest(0, 0), Digest(0, 0))
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.offsets.rows
+
+
 def _rotl(x: npt.NDArray[np.uint64], r: int) -> npt.NDArray[np.uint64]:
     return (x << np.uint64(r)) | (x >> np.uint64(64 - r))
 

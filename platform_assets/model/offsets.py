@@ -33,6 +33,15 @@ class OffsetRange:
         """Number of offsets inside, which is not the number of records: markers and compaction leave holes."""
         return self.end - self.start
 
+    @classmethod
+    def closed(cls, first: int, last: int) -> OffsetRange:
+        """The offsets from `first` to `last`, both inside."""
+        return cls(first, last + 1)
+
+    def before(self, offset: int) -> OffsetRange:
+        """The offsets of this range that lie before `offset`; an empty range where none does."""
+        return OffsetRange(self.start, max(self.start, min(self.end, offset)))
+
     def intersect(self, other: OffsetRange) -> OffsetRange | None:
         """The offsets in both ranges, or None where there are none."""
         start, end = max(self.start, other.start), min(self.end, other.end)

@@ -10,6 +10,7 @@ import dagster as dg
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT, Check
 from platform_assets.checks.report import rendering
+from platform_assets.engines.choice import choose_engine
 from platform_assets.errors import PlatformError, Terminal, UnknownOutcome
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -19,7 +20,8 @@ from platform_assets.orchestration import metadata, runs
 from platform_assets.orchestration.names import identifier, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.sensors import build_sensor, sealed_event
-from platform_assets.windows.loading import Loaded, Loader
+from platform_assets.windows.loading import Loader
+from platform_assets.windows.replacing import Loaded
 
 _CHECK_BUDGET_SECONDS = 120.0
 _RETRIES = 2
@@ -92,10 +94,9 @@ def _raw_table(
         root = lake.lake()
         loader = Loader(
             declaration,
-            kafka.settings(),
             kafka.cluster(),
             Ledger(root),
-            spark.session,
+            choose_engine(root, kafka.settings, spark.session),
             run_id=context.run.run_id,
         )
         keys = list(context.partition_keys)
@@ -181,7 +182,7 @@ def _evaluation(
         runs.orchestration(context.instance, declaration.raw_table, but=context.run.run_id),
         kafka.settings,
         kafka.cluster,
-        spark.session,
+        choose_engine(lake.lake(), kafka.settings, spark.session),
         budget,
         windows,
         whole=whole,

@@ -12,7 +12,7 @@ from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.model.offsets import TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration.names import table_key, topic_key
-from platform_assets.windows.loading import Outcome
+from platform_assets.windows.replacing import Outcome
 
 SUMMARY: Final = "summary"
 SOURCE: Final = "source"

@@ -5,12 +5,12 @@ Pure. The table settles it: its rows are measured too, as long as its files are 
 
 from __future__ import annotations
 
-from platform_assets.engines.spark.raw import Measured
 from platform_assets.errors import MEND_LEDGER
 from platform_assets.ledger.entries import Receipt
+from platform_assets.model.digest import Measured
 
 
-def told(receipt: Receipt, now: Measured, held: Measured | None, *, gone: str = "", new: str = "") -> str:
+def explain(receipt: Receipt, now: Measured, held: Measured | None, *, gone: str = "", new: str = "") -> str:
     """Sentences on `receipt` and what Kafka gives `now`, which differ.
 
     `held` is what the table's own rows come to, None where their files are not those of the receipt or are lost. `gone`

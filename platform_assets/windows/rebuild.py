@@ -13,9 +13,9 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
-from platform_assets.engines.spark import measure, raw
+from platform_assets.engines.batching import read_together
+from platform_assets.engines.protocol import LoadEngine
 from platform_assets.errors import FilesLostError, LedgerConflictError, LedgerCorruptError, PlatformError
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata, WindowFiles
@@ -23,12 +23,10 @@ from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import Receipt, RecordedCut
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.digest import Measured
 from platform_assets.model.offsets import Cut, TopicRanges
 from platform_assets.model.windows import Window, closed_edges, edge_of, edges_from, key_of
 from platform_assets.windows.receipts import empty_receipt, receipt_of
-
-if TYPE_CHECKING:
-    from pyspark.sql.connect.session import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class Rebuilt:
 def rebuild(
     declaration: TopicDeclaration,
     ledger: Ledger,
-    spark: Callable[[], SparkSession],
+    engine: LoadEngine,
     *,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Rebuilt:
@@ -72,7 +70,7 @@ def rebuild(
     ledger.record_receipts([empty_receipt(w, "") for w in empty])
     lacking = [load for load in loads if load.metadata.window.key not in known]
     restored, unread = 0, list[FilesLostError]()
-    for found in _receipts(declaration, ledger.lake, lacking, spark, progress):
+    for found in _receipts(declaration, ledger.lake, lacking, engine, progress):
         receipts = [outcome for outcome in found if isinstance(outcome, Receipt)]
         unread += [outcome for outcome in found if isinstance(outcome, FilesLostError)]
         ledger.record_receipts(receipts)
@@ -196,7 +194,7 @@ def _receipts(
     declaration: TopicDeclaration,
     lake: Lake,
     loads: Sequence[LoadCommit],
-    spark: Callable[[], SparkSession],
+    engine: LoadEngine,
     progress: Callable[[str], None],
 ) -> Iterator[list[Receipt | FilesLostError]]:
     """The receipt of each load, as many together as were read in one query."""
@@ -209,7 +207,7 @@ def _receipts(
     unchanged, changed = list[LoadCommit](), list[LoadCommit]()
     for load in loads:
         (unchanged if _is_unchanged(load, newest, files) else changed).append(load)
-    batches = [(batch, newest) for batch in measure.read_together(unchanged, lambda load: load.metadata.ranges.size)]
+    batches = [(batch, newest) for batch in read_together(unchanged, lambda load: load.metadata.ranges.size)]
     batches += [([load], load.version) for load in changed]
     done = 0
     for batch, version in batches:
@@ -217,7 +215,7 @@ def _receipts(
         progress(f"reading windows up to {batch[-1].metadata.window} ({done:,} of {len(loads):,})")
         by_key = {load.metadata.window.key: load for load in batch}
         began = time.monotonic()
-        measured = dict(measure.measure_each(spark, lake, declaration.raw_table, list(by_key), version))
+        measured = dict(engine.measure(declaration.raw_table, list(by_key), version))
         seconds = (time.monotonic() - began) / len(batch)
         yield [_receipt(declaration, lake, by_key[key], m, seconds) for key, m in measured.items()]
 
@@ -232,7 +230,7 @@ def _receipt(
     declaration: TopicDeclaration,
     lake: Lake,
     load: LoadCommit,
-    measured: raw.Measured | PlatformError,
+    measured: Measured | PlatformError,
     seconds: float,
 ) -> Receipt | FilesLostError:
     if isinstance(measured, FilesLostError):

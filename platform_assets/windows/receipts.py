@@ -7,19 +7,18 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from platform_assets.engines.spark import raw
 from platform_assets.errors import LoadError
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.load_log import LoadCommit
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import CommitKind, PartitionReceipt, Receipt, SealedWindow
-from platform_assets.model.digest import dense_digest
+from platform_assets.model.digest import Measured, dense_digest
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 
 
 def receipt_of(
-    lake: Lake, table: TableRef, commit: LoadCommit, measured: raw.Measured, *, kind: CommitKind, seconds: float
+    lake: Lake, table: TableRef, commit: LoadCommit, measured: Measured, *, kind: CommitKind, seconds: float
 ) -> Receipt:
     """The receipt of `commit` to `table`, whose rows of the window gave `measured`; `seconds` is the load's duration.
 

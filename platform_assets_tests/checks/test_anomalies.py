@@ -104,7 +104,7 @@ class Case:
                 runs.orchestration(self.instance, TableRef.raw(self.lake.topic)),
                 lambda: self.lake.settings,
                 lambda: self.lake.cluster,
-                self.lake.spark,
+                self.lake.engine,
             )
             found[check.name] = list(check.evaluate(evaluation).findings)
         return found

@@ -10,9 +10,9 @@ import pytest
 
 from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.engines.spark import measure
-from platform_assets.engines.spark.raw import Measured
 from platform_assets.errors import FilesLostError, PlatformError, SparkUnreachableError
 from platform_assets.lake.location import Lake
+from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
 from platform_assets_tests.support import answers, tables
 from platform_assets_tests.support.tables import SOUND, WAITING, WINDOWS, key

@@ -11,9 +11,8 @@ from urllib.parse import unquote
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from platform_assets.engines.spark import raw
 from platform_assets.errors import LedgerCorruptError
-from platform_assets.lake import load_log
+from platform_assets.lake import load_log, raw_table
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
@@ -90,7 +89,7 @@ def test_a_folder_without_a_commit_is_no_table(table: Path) -> None:
     assert load_log.load_beyond(Folder.at(table), None) is None
     (table / "_delta_log").mkdir(parents=True)
     assert not load_log.exists(Folder.at(table))
-    raw.create_table(Folder.at(table), "t")
+    raw_table.create(Folder.at(table), "t")
     assert load_log.exists(Folder.at(table))
     assert load_log.newest_load(Folder.at(table)) is None
 
@@ -112,8 +111,6 @@ def test_loads_are_told_from_other_commits_newest_first(tmp_path: Path, table: P
     assert [c.version for c in found] == [3, 1]
     newest = load_log.newest_load(Folder.at(table))
     assert newest == found[0]
-    assert load_log.find_load(Folder.at(table), "a") == found[1]
-    assert load_log.find_load(Folder.at(table), "c") is None
 
 
 def test_a_load_is_found_under_any_number_of_other_commits(tmp_path: Path, table: Path) -> None:
@@ -123,21 +120,10 @@ def test_a_load_is_found_under_any_number_of_other_commits(tmp_path: Path, table
         append(tmp_path, "t", rows(first.key, {0: [3]}))
     for found in (
         load_log.newest_load(Folder.at(table)),
-        load_log.find_load(Folder.at(table), "a"),
         load_log.load_beyond(Folder.at(table), None),
     ):
         assert found is not None
         assert (found.version, found.metadata.load_id) == (1, "a")
-
-
-def test_a_commit_that_was_made_twice_is_found_as_the_newer_one(tmp_path: Path, table: Path) -> None:
-    """Delta tries again by itself where a commit's answer was lost."""
-    (first,) = windows(0)
-    overwrite(tmp_path, first, load_id="a")
-    overwrite(tmp_path, first, load_id="a")
-    found = load_log.find_load(Folder.at(table), "a")
-    assert found is not None
-    assert found.version == 2
 
 
 def test_a_load_beyond_an_edge_is_found_though_an_old_window_was_loaded_last(tmp_path: Path, table: Path) -> None:

@@ -56,7 +56,7 @@ for number in range(rounds):
 CREATOR = """
 import sys
 from pathlib import Path
-from platform_assets.engines.spark import raw
+from platform_assets.lake import raw_table
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
@@ -66,7 +66,7 @@ for number in range(rounds):
     assert sys.stdin.readline().strip() == str(number)
     lake = Lake.at(root / str(number))
     Ledger(lake).create()
-    raw.create_table(lake.table(TableRef.raw(topic)), topic)
+    raw_table.create(lake.table(TableRef.raw(topic)), topic)
     print("created", flush=True)
 """
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from platform_assets.engines.spark import raw
 from platform_assets.model.digest import Digest, dense_digest, offset_hashes, offsets_digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets_tests.support import digest_reference
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 ROUNDS = 300
 BIG = (2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**62, 2**63 - 1)
@@ -75,3 +79,44 @@ def test_hashes_and_digests_equal_those_of_spark(spark: SparkSession, rng: rando
         total += digest_of(offset, partition=partition)
     high, low = F.sum(F.shiftrightunsigned(value, 32)), F.sum(value.bitwiseAND(F.lit(0xFFFFFFFF)))
     assert Digest.from_halves(len(pairs), *frame.agg(high, low).first()) == total
+
+
+# --- docs/DIGEST.md -------------------------------------------------------------------------------------------------
+
+
+def test_the_reference_has_the_hashes_of_the_golden_vectors() -> None:
+    """A change of either shows here; the vectors themselves are held against Spark below."""
+    found = digest_reference.vectors()
+    assert len(found) >= 10
+    for v in found:
+        assert digest_reference.offsets_hash(v.partition, v.offset) == v.offsets_hash
+        hashed = digest_reference.content_hash(
+            v.partition, v.offset, v.timestamp, v.timestamp_type, v.key, v.value, v.headers
+        )
+        assert hashed == v.content_hash
+
+
+def test_numpy_hashes_the_places_of_the_golden_vectors_alike() -> None:
+    for v in digest_reference.vectors():
+        assert int(offset_hashes(v.partition, np.array([v.offset], dtype=np.int64))[0]) == v.offsets_hash
+
+
+@pytest.mark.spark
+def test_spark_has_the_digests_of_the_golden_vectors(connection: Callable[[], ConnectSession]) -> None:
+    """Row by row, and all together, by the very expressions that loads and audits use."""
+    from pyspark.sql import functions as F
+
+    found = digest_reference.vectors()
+    schema = (
+        "kafka_partition int, kafka_offset long, micros long, kafka_timestamp_type int, key binary, value binary, "
+        "headers array<struct<key: string, value: binary>>"
+    )
+    lines = [(v.partition, v.offset, v.timestamp, v.timestamp_type, v.key, v.value, v.headers) for v in found]
+    frame = connection().createDataFrame(lines, schema).withColumn("kafka_timestamp", F.timestamp_micros("micros"))
+    whole = raw.measure(frame)
+    assert whole.offsets == Digest(len(found), sum(v.offsets_hash for v in found))
+    assert whole.content == Digest(len(found), sum(v.content_hash for v in found))
+    for v in found:
+        place = (F.col("kafka_partition") == v.partition) & (F.col("kafka_offset") == v.offset)
+        one = raw.measure(frame.where(place))
+        assert (one.offsets.total, one.content.total) == (v.offsets_hash, v.content_hash), v

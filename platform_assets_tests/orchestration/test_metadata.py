@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from platform_assets.orchestration import metadata
-from platform_assets.windows.loading import Outcome
+from platform_assets.windows.replacing import Outcome
 from platform_assets_tests.support import samples
 
 WINDOW = samples.sealed("t", "2026-01-01-00:00", p0=(0, 1500), p1=(7, 7))

@@ -10,8 +10,8 @@ import pytest
 
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
+from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.spark import measure
-from platform_assets.engines.spark.raw import Measured
 from platform_assets.errors import SparkUnreachableError
 from platform_assets.kafka.evidence import account
 from platform_assets.kafka.evidence.account import Evidence
@@ -19,7 +19,7 @@ from platform_assets.kafka.evidence.tally import OffsetAccount, OffsetListing
 from platform_assets.lake import rows
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
-from platform_assets.model.digest import Digest, offsets_digest
+from platform_assets.model.digest import Digest, Measured, offsets_digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets_tests.support import tables
@@ -39,7 +39,7 @@ def unanswered(root: Path, topic: str, **changes: Any) -> Evaluation:
         Orchestration(),
         settings=nothing_answers,
         cluster=nothing_answers,
-        spark=nothing_answers,
+        engine=choose_engine(Lake.at(root), nothing_answers, nothing_answers),
         **changes,
     )
 

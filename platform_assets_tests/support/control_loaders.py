@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.engines.spark import raw
-from platform_assets.lake import load_log
+from platform_assets.lake import load_log, raw_table
 from platform_assets.lake.load_log import WindowFiles
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import PartitionReceipt, Receipt, SealedWindow
@@ -55,7 +55,7 @@ class ControlLoader:
         if not ranges.size:
             self.faults.reach("after all")
             return "nothing to do"
-        raw.create_table(Folder.at(lake.table), lake.topic)
+        raw_table.create(Folder.at(lake.table), lake.topic)
         frame = raw.kafka_frame(
             lake.spark(), lake.settings.java(), lake.topic, sealed.topic_id, key, [ranges.non_empty()]
         )

@@ -6,11 +6,14 @@ killed process leaves on disk is left here too.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
+from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.spark import raw
+from platform_assets.lake.data_files import load_folder
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
@@ -56,8 +59,8 @@ def leave_files(lake: TopicLake, key: str) -> None:
     assert sealed is not None
     ranges = sealed.ranges.non_empty()
     frame = raw.kafka_frame(lake.spark(), lake.settings.java(), lake.topic, sealed.topic_id, key, [ranges])
-    folder = lake.table / f"window={key.replace(':', '%3A')}"
-    frame.drop("window").write.mode("append").parquet(str(folder))
+    folder = lake.table / load_folder(key, str(uuid.uuid4()))
+    frame.drop("window").write.parquet(str(folder))
 
 
 class InterruptedLedger(Ledger):
@@ -92,7 +95,8 @@ class InterruptedLoader:
             self.faults.reach_plan(self.lake, key)
             return self.lake.spark()
 
-        loader: Loader = self.lake.loader(ledger=InterruptedLedger(self.lake, self.faults), spark=session)
+        engine = choose_engine(Lake.at(self.lake.root), lambda: self.lake.settings, session)
+        loader: Loader = self.lake.loader(ledger=InterruptedLedger(self.lake, self.faults), engine=engine)
         outcome = loader.load(key).outcome
         self.faults.reach("after all")
         return outcome

@@ -21,7 +21,7 @@ from platform_assets_tests.support.loads import TopicLake
 
 
 class LoadProcess:
-    """Such a process, as its parent has it; it ends with the block. With `hold`, it waits for `go` before it writes."""
+    """Such a process, as its parent has it; it ends with the block. With `hold`, it waits for `go` before it commits."""
 
     def __init__(self, lake: TopicLake, key: str, remote: str, *, hold: bool = False, dagster: bool = False) -> None:
         settings = {
@@ -76,17 +76,17 @@ class LoadProcess:
 
 
 def _hold() -> None:
-    """Wait for the parent's word at the last moment before a load writes."""
-    from platform_assets.engines.spark import raw
+    """Wait for the parent's word at the last moment before a load commits."""
+    from platform_assets.lake.commits import WindowCommit
 
-    write = raw.overwrite_window
+    commit = WindowCommit.replace
 
     def held(*arguments: Any) -> Any:
         print("holding", flush=True)
         sys.stdin.readline()
-        return write(*arguments)
+        return commit(*arguments)
 
-    raw.overwrite_window = held  # type: ignore[assignment]
+    WindowCommit.replace = held  # type: ignore[method-assign, assignment]
 
 
 def _lake(settings: Mapping[str, Any]) -> TopicLake:

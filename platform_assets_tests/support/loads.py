@@ -13,11 +13,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from deltalake import DeltaTable
 
+from platform_assets.engines.choice import choose_engine
+from platform_assets.engines.protocol import LoadEngine
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import load_log
@@ -25,7 +28,8 @@ from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.windows import sealing
-from platform_assets.windows.loading import Loaded, Loader
+from platform_assets.windows.loading import Loader
+from platform_assets.windows.replacing import Loaded
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -155,16 +159,14 @@ class TopicLake:
         self.send(records)
         return self.close_window()
 
+    @property
+    def engine(self) -> LoadEngine:
+        """What loads, and reads again, by the settings and the session of this lake."""
+        return choose_engine(Lake.at(self.root), lambda: self.settings, self.spark)
+
     def loader(self, **changes: Any) -> Loader:
         """A loader that lives at the time of the newest closed edge."""
-        loader = Loader(
-            self.declaration,
-            self.settings,
-            self.cluster,
-            self.ledger,
-            self.spark,
-            now=lambda: self.closed,
-        )
+        loader = Loader(self.declaration, self.cluster, self.ledger, self.engine, now=lambda: self.closed)
         return replace(loader, **changes) if changes else loader
 
     def load(self, key: str) -> Loaded:
@@ -180,6 +182,11 @@ class TopicLake:
     def version(self) -> int:
         """Version of the table."""
         return DeltaTable(self.table).version()
+
+    def orphans(self) -> list[Path]:
+        """Data files in the table's folder that its newest version does not name."""
+        named = {Path(unquote(urlsplit(uri).path)) for uri in DeltaTable(self.table).file_uris()}
+        return sorted(set(self.table.rglob("*.parquet")) - named - set(self.table.glob("_delta_log/*")))
 
     def snapshot(self) -> Mapping[str, Any]:
         """All that a refused load must leave as it was: the table's version and rows, and every ledger entry."""

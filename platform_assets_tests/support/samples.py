@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from platform_assets.engines.spark import raw
-from platform_assets.lake import load_log
+from platform_assets.lake import load_log, raw_table
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import PartitionReceipt, Receipt, RecordedCut, SealedWindow
@@ -128,14 +127,14 @@ def rows(key: str, offsets: Offsets, topic_id: str = TOPIC_ID) -> pa.Table:
 
 def append(lake_root: Path, topic: str, table: pa.Table) -> None:
     """What a rogue does: rows without a load."""
-    raw.create_table(Folder.at(lake_root / "raw" / topic), topic)
+    raw_table.create(Folder.at(lake_root / "raw" / topic), topic)
     write_deltalake(lake_root / "raw" / topic, table, mode="append")
 
 
 def overwrite(lake_root: Path, window: SealedWindow, offsets: Offsets | None = None, load_id: str = "load") -> None:
     """The commit of a load: the rows of `offsets`, all of the window's by default, and metadata as Spark writes it."""
     path = lake_root / "raw" / window.topic
-    raw.create_table(Folder.at(path), window.topic)
+    raw_table.create(Folder.at(path), window.topic)
     metadata = LoadMetadata(
         window.topic, window.topic_id, window.generation, window.window, window.ranges, load_id, run_id="run"
     )

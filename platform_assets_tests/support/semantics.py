@@ -211,7 +211,7 @@ def _evaluation(lake: TopicLake) -> Evaluation:
         Orchestration(),
         lambda: lake.settings,
         lambda: lake.cluster,
-        lake.spark,
+        lake.engine,
     )
 
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from platform_assets.engines.spark.raw import Measured
 from platform_assets.ledger.entries import Receipt
-from platform_assets.model.digest import Digest
+from platform_assets.model.digest import Digest, Measured
 from platform_assets.windows import differences
 from platform_assets_tests.support import samples
 
@@ -35,7 +34,7 @@ ALTERED = Measured(RECEIPT.offsets, Digest(10, 3))
     ],
 )
 def test_kafka_changed(now: Measured, seen: str, cause: str) -> None:
-    text = differences.told(RECEIPT, now, HELD, gone="partition 0 offsets [3, 4)")
+    text = differences.explain(RECEIPT, now, HELD, gone="partition 0 offsets [3, 4)")
 
     assert text.startswith(f"Kafka gives {seen}; gone: partition 0 offsets [3, 4). ")
     assert cause in text
@@ -46,7 +45,7 @@ def test_kafka_changed(now: Measured, seen: str, cause: str) -> None:
 
 @pytest.mark.parametrize("now", [FEWER, MORE, ELSEWHERE, ALTERED])
 def test_receipt_was_edited_where_the_table_has_what_kafka_gives(now: Measured) -> None:
-    text = differences.told(RECEIPT, now, now)
+    text = differences.explain(RECEIPT, now, now)
 
     assert ", and the table's own rows are just what Kafka gives. The ledger was edited: restore _ledger" in text
     assert "cause" not in text
@@ -55,7 +54,7 @@ def test_receipt_was_edited_where_the_table_has_what_kafka_gives(now: Measured) 
 
 @pytest.mark.parametrize("now", [FEWER, MORE, ELSEWHERE, ALTERED])
 def test_table_was_changed_too(now: Measured) -> None:
-    other, damaged = differences.told(RECEIPT, now, None), differences.told(RECEIPT, now, measured(5))
+    other, damaged = differences.explain(RECEIPT, now, None), differences.explain(RECEIPT, now, measured(5))
 
     assert "compare with version 7 of raw/t" in other
     assert "neither those of the receipt nor what Kafka gives" in damaged
@@ -63,7 +62,7 @@ def test_table_was_changed_too(now: Measured) -> None:
 
 
 def test_both_sides_of_a_difference_are_named() -> None:
-    text = differences.told(
+    text = differences.explain(
         RECEIPT, ELSEWHERE, HELD, gone="partition 0 offsets [3, 4)", new="partition 0 offsets [12, 13)"
     )
 
@@ -76,6 +75,6 @@ def edited(receipt: Receipt, rows: int) -> Receipt:
 
 @pytest.mark.parametrize(("rows", "than"), [(8, "more"), (12, "fewer")])
 def test_edited_number_of_rows_is_named_as_that(rows: int, than: str) -> None:
-    text = differences.told(edited(RECEIPT, rows), HELD, HELD)
+    text = differences.explain(edited(RECEIPT, rows), HELD, HELD)
 
     assert text.startswith(f"Kafka gives 10 rows, {than} than the {rows} of the receipt, and the table's own rows")

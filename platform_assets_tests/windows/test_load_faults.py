@@ -49,8 +49,7 @@ def assert_exact(lk: TopicLake) -> None:
 
 def data_files(lk: TopicLake, key: str) -> list[Path]:
     """Files of a window that lie in the table's folder, committed or not."""
-    found = lk.table.glob("window=*/*.parquet")
-    return [path for path in found if path.parent.name.replace("%3A", ":") == f"window={key}"]
+    return list((lk.table / key.replace(":", "-")).rglob("*.parquet"))
 
 
 def is_complete(path: Path) -> bool:

@@ -114,7 +114,7 @@ def test_metadata_survives_its_way_through_a_commit() -> None:
 
 
 def rebuilt(lk: TopicLake, told: list[str]) -> Rebuilt:
-    return rebuild(lk.declaration, lk.ledger, lk.spark, progress=told.append)
+    return rebuild(lk.declaration, lk.ledger, lk.engine, progress=told.append)
 
 
 def lose_the_ledger(lk: TopicLake) -> None:

@@ -30,6 +30,7 @@ from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 from platform_assets.kafka.evidence.search import BatchSearch
 from platform_assets.kafka.lookup import TimestampLookup
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake import raw_table
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import RecordedCut, SealedWindow
 from platform_assets.ledger.store import Ledger
@@ -727,8 +728,7 @@ def test_a_ledger_that_knows_all_that_the_table_holds_goes_on(sealer: Callable[.
 
 
 def test_a_table_without_any_load_is_no_lost_ledger(sealer: Callable[..., Sealer]) -> None:
-    from platform_assets.engines.spark import raw
 
     s = sealer()
-    raw.create_table(Folder.at(s.root / "raw" / s.topic), s.topic)
+    raw_table.create(Folder.at(s.root / "raw" / s.topic), s.topic)
     assert len(s.seal(minute(1)).recorded) == 2

@@ -35,7 +35,7 @@ _UNWRITABLE = ("Permission denied", "Read-only file system", "Mkdirs failed", "N
                "AccessDeniedException")  # fmt: skip
 
 
-def named(error: Exception, table: TableRef, window: str, root: str) -> PlatformError:
+def to_platform_error(error: Exception, table: TableRef, window: str, root: str) -> PlatformError:
     """The platform's error for what Spark raised while loading `window` of `table` in the lake at `root`."""
     topic = table.topic
     text = without_token(str(error))

@@ -1,6 +1,6 @@
-"""The raw table: its columns, the one batch read that fills a window, and the one overwrite that commits it.
+"""Spark's side of a raw table: the one batch read of a window, the files that it fills, and the digests of its rows.
 
-There is no append path. Everything that takes part in a commit is in the values handed in; nothing is looked up late.
+Everything that a read needs is in the values handed in; nothing is looked up late.
 """
 
 from __future__ import annotations
@@ -8,50 +8,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deltalake import CommitProperties, DeltaTable, Field, Schema
-from deltalake.exceptions import CommitFailedError
-from deltalake.schema import ArrayType, PrimitiveType, StructType
-
-from platform_assets.errors import LakeNotWritableError
-from platform_assets.lake import load_log
-from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder
-from platform_assets.model.digest import Digest
-from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.model.digest import Digest, Measured
+from platform_assets.model.offsets import TopicRanges
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.connect.session import SparkSession
-
-_COLUMNS: tuple[tuple[str, Any, str], ...] = (
-    ("topic_id", PrimitiveType("string"), "Kafka topic id that the offsets belong to"),
-    ("kafka_partition", PrimitiveType("integer"), "Kafka partition"),
-    ("kafka_offset", PrimitiveType("long"), "Kafka offset, unique within topic id and partition"),
-    ("kafka_timestamp", PrimitiveType("timestamp"), "timestamp of the record, to the millisecond"),
-    ("kafka_timestamp_type", PrimitiveType("integer"), "0: set by the producer; 1: set by the broker on append"),
-    ("key", PrimitiveType("binary"), "key as sent; null where there was none, which is not the same as empty"),
-    ("value", PrimitiveType("binary"), "value as sent; null for a tombstone, which is not the same as empty"),
-    (
-        "headers",
-        ArrayType(
-            StructType([Field("key", PrimitiveType("string")), Field("value", PrimitiveType("binary"))]),
-            contains_null=True,
-        ),
-        "headers in the order sent, duplicates kept; null where there were none",
-    ),
-    ("window", PrimitiveType("string"), "window key and Dagster partition key; the table's partition column"),
-)
-COLUMN_NAMES = tuple(name for name, _, _ in _COLUMNS)
-
-_PROPERTIES = {
-    "delta.dataSkippingStatsColumns": "kafka_partition,kafka_offset,kafka_timestamp",
-    "delta.isolationLevel": "Serializable",
-    # A row deleted by hand then rewrites its file, which a look at the log shows.
-    "delta.enableDeletionVectors": "false",
-}
 
 _READER_OPTIONS = {
     "includeHeaders": "true",
@@ -62,48 +27,11 @@ _READER_OPTIONS = {
 }
 """Not open to configuration: `assign` and explicit offsets come with each read, a consumer group never does."""
 
+_MARKER = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 _POLL_RECORDS = 20_000
 _FETCH_BYTES = 16 << 20
 _SMALLEST_FETCH = 1 << 18
 _RECORD_BYTES = 1 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What one pass over a window's rows observed: two digests that depend on no order."""
-
-    offsets: Digest
-    content: Digest
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return self.offsets.rows
-
-
-def create_table(path: Folder, topic: str) -> None:
-    """Create the raw table of `topic` where it is missing, before its first load. Raises LakeNotWritableError."""
-    if load_log.exists(path):
-        return
-    schema = Schema([Field(n, t, nullable=True, metadata={"comment": c}) for n, t, c in _COLUMNS])
-    try:
-        path.make()
-        DeltaTable.create(
-            path.uri,
-            schema,
-            mode="ignore",
-            partition_by=["window"],
-            name=f"raw_{topic}",
-            description=f"Every committed record of Kafka topic {topic}, exactly once, as bytes",
-            configuration=_PROPERTIES,
-            # Tried again, a creation that lost to another one would be committed on top of it.
-            commit_properties=CommitProperties(max_commit_retries=0),
-        )
-    except CommitFailedError:
-        if not load_log.exists(path):
-            raise
-    except OSError as e:
-        raise LakeNotWritableError(str(path), e.strerror or str(e)) from e
 
 
 def kafka_frame(
@@ -153,27 +81,14 @@ def client_options(ranges: TopicRanges) -> dict[str, str]:
     }
 
 
-def write_files(frame: DataFrame, folder: Folder) -> Measured:
+def write_files(frame: DataFrame, folder: str) -> Measured:
     """Write `frame` to plain Parquet files in `folder`, in one pass; what it measures is of the rows written."""
-    observation, observed = _observed(frame)
-    observed.write.mode("error").parquet(str(folder))
-    return _measured(observation.get)
+    from pyspark.sql import Observation
 
-
-def overwrite_window(frame: DataFrame, table: Folder, metadata: LoadMetadata) -> Measured:
-    """Replace the rows of one window with `frame` in one Delta commit that carries `metadata`.
-
-    Commits also where there are no rows. What comes out of Spark's errors is the caller's to name: see
-    `lake.failures`.
-    """
-    observation, observed = _observed(frame)
-    (
-        observed.write.format("delta")
-        .mode("overwrite")
-        .option("replaceWhere", f"window = '{metadata.window.key}'")
-        .option("userMetadata", metadata.to_json())
-        .save(str(table))
-    )
+    observation = Observation("window")
+    # A file that marks the end of the job would lie in the table's folder for good.
+    writer = frame.observe(observation, *_metrics()).write.option(_MARKER, "false")
+    writer.mode("error").parquet(folder)
     return _measured(observation.get)
 
 
@@ -201,13 +116,6 @@ def windows_frame(spark: SparkSession, table: Folder, keys: Sequence[str], versi
 
     frame = spark.read.format("delta").option("versionAsOf", version).load(str(table))
     return frame.where(F.col("window").isin(*keys))
-
-
-def excluded(ranges: TopicRanges, without: Mapping[int, Iterable[OffsetRange]]) -> tuple[TopicRanges, ...]:
-    """`ranges` less the offsets in `without`, as reads of at most one non-empty range a partition."""
-    pieces = {p: r.minus(without.get(p, ())) for p, r in ranges.items() if r.size}
-    rounds = max((len(left) for left in pieces.values()), default=0)
-    return tuple(TopicRanges({p: left[i] for p, left in pieces.items() if i < len(left)}) for i in range(rounds))
 
 
 def _raw_columns(frame: DataFrame, topic_id: str, window_key: str) -> DataFrame:
@@ -263,13 +171,6 @@ def _metrics() -> list[Column]:
         columns.append(F.sum(F.shiftrightunsigned(value, 32)).alias(f"{name}_high"))
         columns.append(F.sum(value.bitwiseAND(F.lit(0xFFFFFFFF))).alias(f"{name}_low"))
     return columns
-
-
-def _observed(frame: DataFrame) -> tuple[Any, DataFrame]:
-    from pyspark.sql import Observation
-
-    observation = Observation("window")
-    return observation, frame.observe(observation, *_metrics())
 
 
 def _measured(values: Mapping[str, Any]) -> Measured:

@@ -16,17 +16,9 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 _SETTINGS = {
-    # A predicate over the partition column needs no look at columns of data: Delta then holds the files that it wrote
-    # against it, refusing what is outside of the window, and not each row.
-    "spark.databricks.delta.replaceWhere.dataColumns.enabled": "false",
-    # A window of aborted records alone is a commit too.
-    "spark.databricks.delta.skipRecordingEmptyCommits": "false",
-    "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.sql.session.timeZone": "UTC",
     # Spark's first data source API, the default for Kafka, makes a row of objects of each record and takes it apart again.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
-    # A load writes into one partition. By default its records are sorted by that first, which holds them all in memory.
-    "spark.sql.maxConcurrentOutputFileWriters": "4",
     # The default, INT96, is read as nanoseconds by others, which wrap around in the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
@@ -89,7 +81,7 @@ def _is_at(spark: SparkSession, remote: str) -> bool:
     return isinstance(found, DefaultChannelBuilder) and (found.endpoint, found.token) == (wanted.endpoint, wanted.token)
 
 
-def suit(spark: SparkSession, records: int) -> None:
+def configure_codegen(spark: SparkSession, records: int) -> None:
     """Have Spark interpret the queries that follow where they are for few `records`, and compile them for many.
 
     Spark compiles code for each new session and keeps none of it for the next one, which takes longer than to read and

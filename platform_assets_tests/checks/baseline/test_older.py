@@ -17,8 +17,8 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration, collect
 from platform_assets.checks.findings import Verdict
 from platform_assets.checks.registry import CHECKS
-from platform_assets.engines.spark import raw
-from platform_assets.lake import load_log
+from platform_assets.engines.choice import choose_engine
+from platform_assets.lake import load_log, raw_table
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
@@ -41,7 +41,7 @@ def lake(root: Path, change: Callable[[list[Receipt]], list[Receipt]] = lambda r
         itertools.accumulate(({0: 3, 1: 0 if n % 5 == 0 else 2} for n in range(WINDOWS)), _grown, initial={0: 7, 1: 0})
     )
     windows = recorded(root, TOPIC, ends)
-    raw.create_table(Folder.at(root / "raw" / TOPIC), TOPIC)
+    raw_table.create(Folder.at(root / "raw" / TOPIC), TOPIC)
     held = {w.key: {0: _offsets(w.ranges, 0), 1: _offsets(w.ranges, 1)[:1]} for w in windows}
     append(root, TOPIC, pa.concat_tables([rows(key, offsets) for key, offsets in held.items()]))
     files = load_log.window_files(load_log.file_actions(Folder.at(root / "raw" / TOPIC)))
@@ -87,7 +87,7 @@ def verdicts(root: Path, *, whole: bool, checks: Iterable[str] = CHECKS) -> list
         Orchestration(),
         asked,
         asked,
-        asked,
+        choose_engine(Lake.at(root), asked, asked),
         whole=whole,
     )
     return [CHECKS[name].evaluate(evaluation) for name in checks]

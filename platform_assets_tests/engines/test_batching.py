@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from platform_assets.engines.spark import measure
+from platform_assets.engines import batching
 
 
 def batches(*rows: int) -> list[list[int]]:
-    return list(measure.read_together(rows, lambda window: window))
+    return list(batching.read_together(rows, lambda window: window))
 
 
 def test_windows_are_read_together_as_far_as_their_rows_and_number_allow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "_BATCH_ROWS", 100)
-    monkeypatch.setattr(measure, "_BATCH_WINDOWS", 3)
+    monkeypatch.setattr(batching, "_BATCH_ROWS", 100)
+    monkeypatch.setattr(batching, "_BATCH_WINDOWS", 3)
     assert batches(60, 40, 1) == [[60, 40], [1]]
     assert batches(250, 1, 2, 3, 4) == [[250], [1, 2, 3], [4]]
     assert batches() == []

@@ -1,0 +1,70 @@
+"""The connector engine: Spark reads Kafka by its own connector and writes the files; over Spark Connect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from platform_assets.engines.protocol import NO_ROWS, Records, Written
+from platform_assets.engines.spark import measure, raw
+from platform_assets.engines.spark.failures import to_platform_error
+from platform_assets.engines.spark.session import configure_codegen
+from platform_assets.errors import PlatformError, TimestampOverflowError, UnreadableTimestampError
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.kafka.timestamps import unreadable_records
+from platform_assets.lake.data_files import load_folder, written_files
+from platform_assets.lake.location import Lake
+from platform_assets.model.digest import Measured
+from platform_assets.model.tables import TableRef
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+
+@dataclass(frozen=True)
+class SparkEngine:
+    """Loads into `lake`. `settings` and `session` are called when they are first needed."""
+
+    lake: Lake
+    settings: Callable[[], ClientSettings]
+    session: Callable[[], SparkSession]
+    name: str = "connector"
+
+    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
+        """As LoadEngine has it. A small window is one file; in a large one, each file holds one partition."""
+        from grpc import RpcError
+        from pyspark.errors import PySparkException
+
+        below = load_folder(records.window, load_id)
+        if not records.pieces:
+            return Written(below, (), NO_ROWS)
+        folder = self.lake.table(table)
+        try:
+            spark = self.session()
+            configure_codegen(spark, records.ranges.size)
+            frame = raw.kafka_frame(
+                spark, self.settings().java(), records.topic, records.topic_id, records.window, records.pieces
+            ).drop("window")
+            files = -(-records.ranges.size // records_per_file)
+            # Few files for small windows; a large one keeps one file a Kafka partition, whose statistics then say all.
+            if files < len(records.ranges.non_empty().by_partition):
+                frame = frame.coalesce(files)
+            measured = raw.write_files(frame, str(folder / below))
+        except (PySparkException, RpcError) as e:
+            (folder / below).delete()
+            raise self._named(e, records, table) from e
+        return Written(below, written_files(folder, below), measured)
+
+    def measure(
+        self, table: TableRef, keys: Sequence[str], version: int
+    ) -> Iterator[tuple[str, Measured | PlatformError]]:
+        """As LoadEngine has it; many windows are read in one query."""
+        return measure.measure_each(self.session, self.lake, table, list(keys), version)
+
+    def _named(self, error: Exception, records: Records, table: TableRef) -> PlatformError:
+        named = to_platform_error(error, table, records.window, str(self.lake))
+        if not isinstance(named, TimestampOverflowError):
+            return named
+        unreadable = unreadable_records(self.settings(), records.topic, records.ranges)
+        return UnreadableTimestampError(table.name, records.window, unreadable) if unreadable else named

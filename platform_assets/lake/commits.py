@@ -1,0 +1,143 @@
+"""The one place that commits to a lake table: the files of a window replaced by others, in a commit that names its offsets.
+
+delta-rs commits without retries of its own: an overwrite that removes nothing conflicts with nothing, so a first load that
+it tried again would be put beside the rows of the load that was faster. What was committed in between is read here instead.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction
+
+from platform_assets.errors import CommitOutcomeUnknownError, ConcurrentLoadError, TableRefusedError
+from platform_assets.lake import delta_log, load_log
+from platform_assets.lake.delta_log import Anchor, Commit
+from platform_assets.lake.load_log import LoadCommit, LoadMetadata
+from platform_assets.lake.location import Folder, Lake
+from platform_assets.model.tables import TableRef
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS: Final = 100
+"""Commits of other windows that may come first, one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A data file that was written and that no commit names yet.
+
+    `path` is relative to the table's folder and not percent-encoded, `statistics` are Delta's (`minValues`, `maxValues`,
+    `nullCount`).
+    """
+
+    path: str
+    bytes: int
+    rows: int
+    statistics: Mapping[str, Any]
+
+
+class WindowCommit:
+    """A table as it stood when this was opened, and the one commit that replaces a window of it.
+
+    Open it before anything is read that decides on the commit: what others did to the window since is a conflict.
+    """
+
+    def __init__(self, lake: Lake, table: TableRef) -> None:
+        self._table = table
+        self._folder: Folder = lake.table(table)
+        self._opened = self._open()
+
+    def replace(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> LoadCommit:
+        """Commit `files` as all that the table holds of the window of `metadata`; also where there are none.
+
+        Raises ConcurrentLoadError where another commit touched the window since this was opened, CommitOutcomeUnknownError
+        where it cannot be said whether the commit took place, and TableRefusedError where delta-rs cannot write the table.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                self._commit(metadata, files)
+            except CommitFailedError as e:
+                if (made := self._go_on(metadata, e)) is not None:
+                    return made
+                continue
+            except (DeltaError, OSError) as e:
+                made = self._made_since(metadata)
+                if made is None:
+                    raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, str(e)) from e
+                _log.info("the commit of load %s is in the log, although it ended with: %s", metadata.load_id, e)
+                return made
+            if (made := self._made_since(metadata)) is not None:
+                return made
+            raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, "the table's log does not name it")
+        raise ConcurrentLoadError(self._table.name, metadata.window.key)
+
+    def _commit(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> None:
+        window = metadata.window.key
+        now = round(time.time() * 1000)
+        self._opened.create_write_transaction(
+            [AddAction(f.path, f.bytes, {"window": window}, now, True, _statistics(f)) for f in files],
+            "overwrite",
+            self._opened.schema(),
+            partition_by=["window"],
+            partition_filters=[("window", "=", window)],
+            commit_properties=CommitProperties(
+                custom_metadata={"userMetadata": metadata.to_json()}, max_commit_retries=0
+            ),
+        )
+
+    def _go_on(self, metadata: LoadMetadata, refused: CommitFailedError) -> LoadCommit | None:
+        """Stand at the newest version, unless a commit since touched the window; this load's own commit if it is there.
+
+        It is there where the answer of a store was lost and the same write was sent twice.
+        """
+        newest = self._open()
+        if newest.version() == self._opened.version():
+            raise TableRefusedError(self._table.name, str(refused)) from refused
+        window = metadata.window.key
+        own = set(load_log.files_of(self._folder, window, self._opened.version()).paths)
+        for version in range(self._opened.version() + 1, newest.version() + 1):
+            commit = delta_log.commit(self._folder, version)
+            if commit is None or _touches(commit, window, own):
+                load = None if commit is None else load_log.load_in(commit)
+                if load is not None and load.metadata.load_id == metadata.load_id:
+                    return load
+                raise ConcurrentLoadError(self._table.name, window)
+        self._opened = newest
+        return None
+
+    def _made_since(self, metadata: LoadMetadata) -> LoadCommit | None:
+        """The commit of this load, if the log has it."""
+        seen: Anchor | None = delta_log.anchor(self._folder, self._opened.version())
+        for commit in (None if seen is None else delta_log.commits_after(self._folder, seen)) or ():
+            load = load_log.load_in(commit)
+            if load is not None and load.metadata.load_id == metadata.load_id:
+                return load
+        return None
+
+    def _open(self) -> DeltaTable:
+        try:
+            return self._folder.delta()
+        except DeltaError as e:
+            raise TableRefusedError(self._table.name, str(e)) from e
+
+
+def _touches(commit: Commit, window: str, own: set[str]) -> bool:
+    """Whether `commit` changes what the table holds of `window`, whose files were `own`."""
+    load = load_log.load_in(commit)
+    return (
+        (load is not None and load.metadata.window.key == window)
+        or any(add.partition.get("window") == window for add in commit.adds)
+        or not own.isdisjoint(commit.removes)
+    )
+
+
+def _statistics(file: NewFile) -> str:
+    return json.dumps({"numRecords": file.rows, **file.statistics})

@@ -1,0 +1,65 @@
+"""The raw table: its columns, its properties, and how it is made before its first load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deltalake import CommitProperties, DeltaTable, Field, Schema
+from deltalake.exceptions import CommitFailedError
+from deltalake.schema import ArrayType, PrimitiveType, StructType
+
+from platform_assets.errors import LakeNotWritableError
+from platform_assets.lake import load_log
+from platform_assets.lake.location import Folder
+
+_COLUMNS: tuple[tuple[str, Any, str], ...] = (
+    ("topic_id", PrimitiveType("string"), "Kafka topic id that the offsets belong to"),
+    ("kafka_partition", PrimitiveType("integer"), "Kafka partition"),
+    ("kafka_offset", PrimitiveType("long"), "Kafka offset, unique within topic id and partition"),
+    ("kafka_timestamp", PrimitiveType("timestamp"), "timestamp of the record, to the millisecond"),
+    ("kafka_timestamp_type", PrimitiveType("integer"), "0: set by the producer; 1: set by the broker on append"),
+    ("key", PrimitiveType("binary"), "key as sent; null where there was none, which is not the same as empty"),
+    ("value", PrimitiveType("binary"), "value as sent; null for a tombstone, which is not the same as empty"),
+    (
+        "headers",
+        ArrayType(
+            StructType([Field("key", PrimitiveType("string")), Field("value", PrimitiveType("binary"))]),
+            contains_null=True,
+        ),
+        "headers in the order sent, duplicates kept; null where there were none",
+    ),
+    ("window", PrimitiveType("string"), "window key and Dagster partition key; the table's partition column"),
+)
+COLUMN_NAMES = tuple(name for name, _, _ in _COLUMNS)
+
+_PROPERTIES = {
+    "delta.dataSkippingStatsColumns": "kafka_partition,kafka_offset,kafka_timestamp",
+    "delta.isolationLevel": "Serializable",
+    # A row deleted by hand then rewrites its file, which a look at the log shows.
+    "delta.enableDeletionVectors": "false",
+}
+
+
+def create(path: Folder, topic: str) -> None:
+    """Create the raw table of `topic` where it is missing, before its first load. Raises LakeNotWritableError."""
+    if load_log.exists(path):
+        return
+    schema = Schema([Field(n, t, nullable=True, metadata={"comment": c}) for n, t, c in _COLUMNS])
+    try:
+        path.make()
+        DeltaTable.create(
+            path.uri,
+            schema,
+            mode="ignore",
+            partition_by=["window"],
+            name=f"raw_{topic}",
+            description=f"Every committed record of Kafka topic {topic}, exactly once, as bytes",
+            configuration=_PROPERTIES,
+            # Tried again, a creation that lost to another one would be committed on top of it.
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
+    except CommitFailedError:
+        if not load_log.exists(path):
+            raise
+    except OSError as e:
+        raise LakeNotWritableError(str(path), e.strerror or str(e)) from e

@@ -1,0 +1,243 @@
+"""One commit replaces one window: of two that began at once, one wins; of different windows, both do; nothing is doubled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from platform_assets.errors import CommitOutcomeUnknownError, ConcurrentLoadError, TableRefusedError
+from platform_assets.lake import data_files, load_log, raw_table
+from platform_assets.lake.commits import NewFile, WindowCommit
+from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.lake.location import Lake
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import key_of
+from platform_assets_tests.support.samples import edge, rows, sealed
+
+TABLE = TableRef.raw("t")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    made = Lake.at(tmp_path)
+    raw_table.create(made.table(TABLE), TABLE.topic)
+    return made
+
+
+def window(number: int) -> SealedWindow:
+    return sealed("t", key_of(edge(number)), p0=(number * 10, number * 10 + 10))
+
+
+def metadata(of: SealedWindow, load_id: str) -> LoadMetadata:
+    return LoadMetadata(of.topic, of.topic_id, 1, of.window, of.ranges, load_id=load_id, run_id="r")
+
+
+def files(lake: Lake, of: SealedWindow, load_id: str, count: int = 10) -> tuple[NewFile, ...]:
+    """Write the first `count` rows of a window, as an engine does."""
+    below = data_files.load_folder(of.key, load_id)
+    folder = lake.table(TABLE)
+    (folder / below).make()
+    start = of.ranges.by_partition[0].start
+    found = rows(of.key, {0: range(start, start + count)}).drop_columns(["window"])
+    pq.write_table(found, folder.path / below / "part-0.parquet", row_group_size=4)
+    return data_files.written_files(folder, below)
+
+
+def held(lake: Lake) -> dict[str, int]:
+    """Rows of the table by window, as a reader that is not ours has them."""
+    found = lake.table(TABLE).delta().to_pyarrow_table()
+    counts = found.group_by("window").aggregate([("kafka_offset", "count")])
+    return dict(zip(counts["window"].to_pylist(), counts["kafka_offset_count"].to_pylist(), strict=True))
+
+
+def test_a_window_is_replaced_and_the_others_stay(lake: Lake) -> None:
+    for number, count in ((0, 10), (1, 7), (0, 3)):
+        made = WindowCommit(lake, TABLE).replace(
+            metadata(window(number), f"load {count}"), files(lake, window(number), f"{count}", count)
+        )
+        assert made.metadata.load_id == f"load {count}"
+        assert made.adds is not None
+        assert [f.rows for f in made.adds] == [count]
+    assert held(lake) == {window(0).key: 3, window(1).key: 7}
+    assert [c.version for c in load_log.load_commits(lake.table(TABLE))] == [3, 2, 1]
+
+
+def test_no_files_are_a_commit_too(lake: Lake) -> None:
+    WindowCommit(lake, TABLE).replace(metadata(window(0), "a"), files(lake, window(0), "a"))
+    made = WindowCommit(lake, TABLE).replace(metadata(window(0), "b"), ())
+    assert (made.version, made.adds, held(lake)) == (2, (), {})
+
+
+def test_of_two_first_loads_of_one_window_the_second_is_refused(lake: Lake) -> None:
+    """Neither removes anything, so nothing in the log conflicts: with retries of delta-rs's own, both would be in."""
+    one, other = WindowCommit(lake, TABLE), WindowCommit(lake, TABLE)
+    one.replace(metadata(window(0), "a"), files(lake, window(0), "a"))
+    with pytest.raises(ConcurrentLoadError, match=window(0).key):
+        other.replace(metadata(window(0), "b"), files(lake, window(0), "b"))
+    assert held(lake) == {window(0).key: 10}
+
+
+def test_a_load_without_rows_is_a_conflict_too(lake: Lake) -> None:
+    one, other = WindowCommit(lake, TABLE), WindowCommit(lake, TABLE)
+    one.replace(metadata(window(0), "a"), ())
+    with pytest.raises(ConcurrentLoadError):
+        other.replace(metadata(window(0), "b"), files(lake, window(0), "b"))
+
+
+def test_loads_of_other_windows_in_between_are_no_conflict(lake: Lake) -> None:
+    first = WindowCommit(lake, TABLE)
+    for number in (1, 2, 3):
+        WindowCommit(lake, TABLE).replace(metadata(window(number), "x"), files(lake, window(number), f"{number}"))
+    assert first.replace(metadata(window(0), "a"), files(lake, window(0), "a")).version == 4
+    assert set(held(lake).values()) == {10}
+    assert len(held(lake)) == 4
+
+
+def delete(table: DeltaTable, key: str) -> None:
+    table.delete(f"window = '{key}' AND kafka_offset = 3")
+
+
+def append(table: DeltaTable, key: str) -> None:
+    write_deltalake(table, rows(key, {0: [3]}), mode="append")
+
+
+def optimize(table: DeltaTable, key: str) -> None:
+    append(table, key)
+    table.optimize.compact(partition_filters=[("window", "=", key)])
+
+
+@pytest.mark.parametrize("change", [delete, append, optimize])
+def test_a_change_by_others_to_the_window_is_a_conflict(lake: Lake, change: Callable[[DeltaTable, str], None]) -> None:
+    WindowCommit(lake, TABLE).replace(metadata(window(0), "a"), files(lake, window(0), "a"))
+    late = WindowCommit(lake, TABLE)
+    change(lake.table(TABLE).delta(), window(0).key)
+    with pytest.raises(ConcurrentLoadError):
+        late.replace(metadata(window(0), "b"), files(lake, window(0), "b"))
+
+
+def test_many_loads_at_once_put_each_window_in_once(lake: Lake) -> None:
+    """Four loaders of each of five windows, all with handles of the same version."""
+    loaders = 4
+    barrier = threading.Barrier(5 * loaders)
+
+    def load(number: int, name: str) -> bool:
+        written = files(lake, window(number), name)
+        commit = WindowCommit(lake, TABLE)
+        barrier.wait(60)
+        try:
+            commit.replace(metadata(window(number), name), written)
+        except ConcurrentLoadError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(5 * loaders) as pool:
+        won = list(pool.map(load, [n for n in range(5) for _ in range(loaders)], [f"l{i}" for i in range(5 * loaders)]))
+    assert sum(won) == 5
+    assert held(lake) == {window(n).key: 10 for n in range(5)}
+
+
+def test_a_write_whose_answer_was_lost_is_no_conflict_with_itself(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store took the commit and the client, who was not answered, sent it again: the second is refused."""
+    sent = DeltaTable.create_write_transaction
+
+    def twice(self: DeltaTable, *arguments: object, **options: object) -> None:
+        sent(self, *arguments, **options)  # type: ignore[arg-type]
+        sent(self, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", twice)
+    made = WindowCommit(lake, TABLE).replace(metadata(window(0), "a"), files(lake, window(0), "a"))
+    assert (made.version, made.metadata.load_id, held(lake)) == (1, "a", {window(0).key: 10})
+
+
+@pytest.mark.parametrize("took_place", [True, False])
+def test_an_error_behind_the_commit_is_told_by_the_log(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, took_place: bool
+) -> None:
+    sent = DeltaTable.create_write_transaction
+
+    def failing(self: DeltaTable, *arguments: object, **options: object) -> None:
+        if took_place:
+            sent(self, *arguments, **options)  # type: ignore[arg-type]
+        raise OSError("the connection was reset")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", failing)
+    commit, written = WindowCommit(lake, TABLE), files(lake, window(0), "a")
+    if took_place:
+        assert commit.replace(metadata(window(0), "a"), written).version == 1
+    else:
+        with pytest.raises(CommitOutcomeUnknownError, match="the connection was reset"):
+            commit.replace(metadata(window(0), "a"), written)
+
+
+def test_a_table_that_delta_rs_cannot_write_is_named_and_the_remedy_with_it(lake: Lake) -> None:
+    folder = lake.table(TABLE)
+    action = (
+        '{"protocol":{"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":[],"writerFeatures":["rowTracking",'
+        '"domainMetadata"]}}\n'
+    )
+    (folder.path / "_delta_log" / f"{1:020}.json").write_text(action)
+    with pytest.raises(TableRefusedError, match=r"raw/t cannot be committed to.*DROP FEATURE"):
+        WindowCommit(lake, TABLE).replace(metadata(window(0), "a"), files(lake, window(0), "a"))
+    assert folder.delta().version() == 1
+
+
+def test_statistics_are_those_of_the_rows(lake: Lake) -> None:
+    (file,) = files(lake, window(1), "a", 9)
+    assert file.statistics["minValues"]["kafka_offset"] == 10
+    assert file.statistics["maxValues"]["kafka_offset"] == 18
+    assert (file.rows, file.statistics["nullCount"]["kafka_partition"]) == (9, 0)
+    WindowCommit(lake, TABLE).replace(metadata(window(1), "a"), (file,))
+    (entry,) = load_log.file_actions(lake.table(TABLE)).to_pylist()
+    stamp = rows(window(1).key, {0: [0]})["kafka_timestamp"][0].as_py()
+    assert (entry["min.kafka_timestamp"], entry["max.kafka_timestamp"]) == (stamp, stamp)
+    assert entry["size_bytes"] == lake.table(TABLE).size(file.path)
+
+
+@pytest.mark.parametrize("micros", [-1, 253_402_300_800_000_000, 2**63 - 1])
+def test_a_timestamp_that_no_text_can_say_has_no_statistics(lake: Lake, micros: int) -> None:
+    below = "2026/odd"
+    folder = lake.table(TABLE)
+    (folder / below).make()
+    found = rows(window(0).key, {0: [1, 2]}).drop_columns(["window"])
+    stamps = pa.array([0, micros], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    at = found.column_names.index("kafka_timestamp")
+    pq.write_table(found.set_column(at, "kafka_timestamp", stamps), folder.path / below / "a.parquet")
+    (file,) = data_files.written_files(folder, below)
+    assert set(file.statistics["minValues"]) == {"kafka_partition", "kafka_offset"}
+    WindowCommit(lake, TABLE).replace(metadata(window(0), "a"), (file,))
+    assert held(lake) == {window(0).key: 2}
+
+
+def test_files_of_a_past_version_are_named_again(lake: Lake) -> None:
+    """Also those of a folder whose name the log percent-encodes, as the first release wrote them."""
+    first = window(0)
+    folder = lake.table(TABLE)
+    found = rows(first.key, {0: range(10)})
+    metadata_of = CommitProperties(custom_metadata={"userMetadata": metadata(first, "a").to_json()})
+    write_deltalake(folder.uri, found, mode="append", partition_by=["window"], commit_properties=metadata_of)
+    before = load_log.files_of(folder, first.key)
+    assert "%" in before.paths[0]
+    folder.delta().delete(f"window = '{first.key}'")
+    assert held(lake) == {}
+    again = data_files.past_files(folder, first.key, 1)
+    WindowCommit(lake, TABLE).replace(replace(metadata(first, "b"), run_id="s"), again)
+    assert held(lake) == {first.key: 10}
+    assert load_log.files_of(folder, first.key).digest == before.digest
+
+
+def test_a_past_file_that_is_gone_is_said_to_be(lake: Lake) -> None:
+    WindowCommit(lake, TABLE).replace(metadata(window(0), "a"), files(lake, window(0), "a"))
+    folder = lake.table(TABLE)
+    folder.delta().delete(f"window = '{window(0).key}'")
+    folder.delta().vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(FileNotFoundError):
+        data_files.past_files(folder, window(0).key, 1)
