@@ -20,6 +20,7 @@ from platform_assets.lake import delta_log
 from platform_assets.lake.delta_log import Anchor, DataFile
 from platform_assets.lake.location import Folder
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
+from platform_assets.model.tables import TableLoad
 from platform_assets.model.windows import Window, edge_of, key_of
 
 _log = logging.getLogger(__name__)
@@ -33,7 +34,8 @@ class LoadMetadata:
     """What a load writes into its Delta commit as `userMetadata`: a JSON object with a version number.
 
     `first_cut` is the topic's first edge and its offsets: with it, a rebuilt ledger knows of windows before the first
-    load, which were sealed and never loaded.
+    load, which were sealed and never loaded. `made_from` is None where the rows were read from Kafka: they are made from
+    `ranges` of `topic_id` then.
     """
 
     topic: str
@@ -44,6 +46,7 @@ class LoadMetadata:
     load_id: str
     run_id: str
     first_cut: tuple[datetime, Cut] | None = None
+    made_from: TableLoad | None = None
 
     def to_json(self) -> str:
         """The commit's `userMetadata`."""
@@ -63,6 +66,7 @@ class LoadMetadata:
                 else {"edge": key_of(self.first_cut[0]), "offsets": dict(self.first_cut[1].offsets)},
                 "load_id": self.load_id,
                 "run_id": self.run_id,
+                **({} if self.made_from is None else {"made_from": self.made_from.to_fields()}),
             },
             separators=(",", ":"),
         )
@@ -95,6 +99,7 @@ class LoadMetadata:
             fields["load_id"],
             fields["run_id"],
             None if first is None else (edge_of(first["edge"]), Cut({int(p): o for p, o in first["offsets"].items()})),
+            TableLoad.from_fields(fields["made_from"]) if "made_from" in fields else None,
         )
 
 

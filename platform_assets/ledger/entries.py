@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from platform_assets.model.digest import Digest
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
-from platform_assets.model.tables import TableRef
+from platform_assets.model.tables import TableLoad, TableRef
 from platform_assets.model.windows import Window
 
 Taken = Literal["log start", "last stable offset", "timestamp", "carried", "rebuilt"]
@@ -64,6 +64,7 @@ COMMIT_COLUMNS = {
     "run_id": ("string", "Dagster run"),
     "seconds": ("double", "duration of the load"),
     "recorded_at": ("timestamp", "when this entry was written"),
+    "made_from": ("string", "JSON: the load of another table that the window was made from; null: the offsets themselves"),
 }  # fmt: skip
 
 
@@ -109,7 +110,11 @@ class PartitionReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one load of one window committed. `bytes` is the size of its files, `seconds` its duration."""
+    """What one load of one window committed. `bytes` is the size of its files, `seconds` its duration.
+
+    It was made from the offset ranges of its partitions, of `topic_id`; or, where `made_from` says so, from the load of those
+    offsets into another table.
+    """
 
     table: TableRef
     topic: str
@@ -130,6 +135,7 @@ class Receipt:
     holes: Mapping[str, int] | None = None
     proved_by: str | None = None
     proved_at: datetime | None = None
+    made_from: TableLoad | None = None
 
     @property
     def rows(self) -> int:
@@ -255,6 +261,7 @@ def receipt_table(receipts: Sequence[Receipt]) -> pa.Table:
                 "run_id": r.run_id,
                 "seconds": r.seconds,
                 "recorded_at": now,
+                "made_from": None if r.made_from is None else json.dumps(r.made_from.to_fields()),
             }
             for r in receipts
             for p, part in r.partitions.items()
@@ -332,5 +339,6 @@ def receipts_in(rows: pa.Table) -> list[Receipt]:
             holes=None if row["holes"] is None else json.loads(row["holes"]),
             proved_by=row["proved_by"],
             proved_at=row["proved_at"],
+            made_from=None if row["made_from"] is None else TableLoad.from_fields(json.loads(row["made_from"])),
         )
     return list(found.values())

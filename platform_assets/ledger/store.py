@@ -70,7 +70,7 @@ class Ledger:
         for path, columns, partition in ((self._cuts, CUT_COLUMNS, "topic"), (self._commits, COMMIT_COLUMNS, "table")):
             if delta_log.exists(path):
                 continue
-            schema = Schema([Field(n, PrimitiveType(t), metadata={"comment": c}) for n, (t, c) in columns.items()])
+            schema = Schema(_fields(columns))
             try:
                 path.make()
                 DeltaTable.create(
@@ -217,7 +217,7 @@ class Ledger:
         """Append what loads committed. Of several entries for a window, the one with the highest version counts."""
         if not receipts:
             return
-        handle = self._commits.delta()
+        handle = self._commits_with_all_columns()
         write_deltalake(
             handle,
             receipt_table(receipts),
@@ -252,7 +252,7 @@ class Ledger:
     def record_acceptance(self, window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str) -> None:
         """Write down that the loss of `ranges` of `window`, by partition, was accepted, and why."""
         write_deltalake(
-            self._commits.delta(),
+            self._commits_with_all_columns(),
             acceptance_table(window, ranges, reason),
             mode="append",
             commit_properties=CommitProperties(max_commit_retries=50),
@@ -269,6 +269,19 @@ class Ledger:
             lost = OffsetRange(row["start"], row["end"])
             accepted[row["partition"]] = (*accepted.get(row["partition"], ()), lost)
         return accepted
+
+    def _commits_with_all_columns(self) -> DeltaTable:
+        """The ledger of loads; columns that this release has added are added to one that an earlier release made."""
+        handle = self._commits.delta()
+        if lacking := _lacking(handle):
+            try:
+                handle.alter.add_columns(lacking)
+            except CommitFailedError:
+                # Another process has added them first, or will be refused the same way.
+                handle = self._commits.delta()
+                if _lacking(handle):
+                    raise
+        return handle
 
     # --- both -------------------------------------------------------------------------------------------------
 
@@ -303,9 +316,23 @@ def _rows(
 ) -> pa.Table:
     """Rows of one partition of a ledger; files of the others are not even looked at."""
     name, value = partition
-    return handle.to_pyarrow_dataset(file_pruning_predicate=[(name, "=", value)]).to_table(
-        filter=condition, columns=columns
-    )
+    dataset = handle.to_pyarrow_dataset(file_pruning_predicate=[(name, "=", value)])
+    rows = dataset.to_table(filter=condition, columns=columns)
+    if columns is None and name == "table" and (lacking := _lacking(handle)):
+        for added in lacking:
+            kind = arrow_type(COMMIT_COLUMNS[added.name][0])
+            rows = rows.append_column(added.name, pa.nulls(rows.num_rows, kind))
+    return rows
+
+
+def _fields(columns: Mapping[str, tuple[str, str]]) -> list[Field]:
+    return [Field(n, PrimitiveType(t), metadata={"comment": c}) for n, (t, c) in columns.items()]
+
+
+def _lacking(commits: DeltaTable) -> list[Field]:
+    """Columns of the ledger of loads that this release has and `commits`, made by an earlier one, has not."""
+    known = {field.name for field in commits.schema().fields}
+    return [field for field in _fields(COMMIT_COLUMNS) if field.name not in known]
 
 
 def _start_among(keys: Sequence[str]) -> pc.Expression:

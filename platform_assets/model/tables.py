@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.topics import checked_topic
@@ -55,3 +56,30 @@ class TableRef:
         raise ConfigurationError(
             f"{name!r} names no kind of table; a name is one of {', '.join(_KINDS)}, '/', and a topic"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TableLoad:
+    """What a window of a derived table was made from: the load of that window in another table, and by which declaration.
+
+    `version` is the other table's Delta version of that load, `declaration` a digest of what decided how rows were made.
+    """
+
+    table: TableRef
+    version: int
+    load_id: str
+    declaration: str
+
+    def to_fields(self) -> dict[str, str | int]:
+        """As commit metadata and the ledger have it."""
+        return {
+            "table": self.table.name,
+            "version": self.version,
+            "load_id": self.load_id,
+            "declaration": self.declaration,
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> TableLoad:
+        """The same read back."""
+        return cls(TableRef.parse(fields["table"]), fields["version"], fields["load_id"], fields["declaration"])

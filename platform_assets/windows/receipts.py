@@ -58,6 +58,7 @@ def receipt_of(
         load_id=m.load_id,
         run_id=m.run_id,
         seconds=round(seconds, 3),
+        made_from=m.made_from,
     )
 
 

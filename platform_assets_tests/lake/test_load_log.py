@@ -17,6 +17,7 @@ from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
+from platform_assets.model.tables import TableLoad, TableRef
 from platform_assets.model.windows import key_of
 from platform_assets_tests.support.samples import append, edge, overwrite, rows, sealed
 
@@ -203,3 +204,10 @@ def test_rows_are_unknown_where_a_file_has_no_statistics() -> None:
     files = [("a", 10, 3), ("b", 20, None)]
     assert load_log._window_files(list(files)).rows is None
     assert load_log._window_files(files[:1]).rows == 3
+
+
+def test_metadata_say_what_a_derived_window_was_made_from() -> None:
+    load = TableLoad(TableRef.raw("orders.eu"), 12, "the raw load", "a digest")
+    made = replace(METADATA, made_from=load)
+    assert LoadMetadata.from_json(made.to_json()) == made
+    assert "made_from" not in json.loads(METADATA.to_json())

@@ -20,16 +20,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, WriterProperties
+from deltalake import DeltaTable, Schema, WriterProperties, write_deltalake
 
 from platform_assets.errors import LakeNotWritableError, LedgerConflictError, LedgerCorruptError
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import newest_cuts
 from platform_assets.ledger import store as ledger_module
-from platform_assets.ledger.entries import RecordedCut, SealedWindow
+from platform_assets.ledger.entries import RecordedCut, SealedWindow, receipt_table
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.model.tables import TableRef
+from platform_assets.model.tables import TableLoad, TableRef
 from platform_assets.model.windows import Window
 from platform_assets_tests.support.samples import cut, edge, hourly, log_entries, receipt, sealed
 
@@ -59,7 +59,7 @@ from pathlib import Path
 from platform_assets.lake import raw_table
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
-from platform_assets.model.tables import TableRef
+from platform_assets.model.tables import TableLoad, TableRef
 root, topic, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[4])
 print("ready", flush=True)
 for number in range(rounds):
@@ -695,3 +695,40 @@ def test_a_newest_cut_that_somebody_edits_is_not_told_from_memory(tmp_path: Path
     table.delete('"offset" = 4')
     with pytest.raises(LedgerCorruptError):
         ledger.newest_cut("t")
+
+
+# --- ledgers of earlier releases ------------------------------------------------------------------------------------
+
+
+def without_made_from(root: Path) -> None:
+    """Make the ledger of loads that the first release made."""
+    Ledger(Lake.at(root)).create()
+    commits = root / "_ledger" / "commits"
+    fields = [f for f in DeltaTable(commits).schema().fields if f.name != "made_from"]
+    shutil.rmtree(commits)
+    DeltaTable.create(commits, Schema(fields), partition_by=["table"])
+
+
+def test_a_ledger_without_a_later_column_is_read_and_gets_it_with_the_first_entry(tmp_path: Path) -> None:
+    without_made_from(tmp_path)
+    ledger, table = Ledger(Lake.at(tmp_path)), TableRef.raw("t")
+    assert ledger.receipts(table) == {}
+    window = sealed("t", "2026-01-01-00:00", p0=(0, 5))
+    first = receipt(window)
+    # As the first release wrote it.
+    entry = receipt_table([first]).drop_columns(["made_from"])
+    write_deltalake(tmp_path / "_ledger" / "commits", entry, mode="append")
+    assert ledger.receipts(table) == {window.key: first}
+    load = TableLoad(TableRef.raw("t"), 7, "a load", "digest of a declaration")
+    made = replace(receipt(window, version=2, load_id="derived"), table=TableRef("decoded", "t"), made_from=load)
+    ledger.record_receipts([made])
+    assert ledger.receipts(TableRef("decoded", "t")) == {window.key: made}
+    assert ledger.receipts(table) == {window.key: first}
+
+
+def test_processes_that_add_a_column_at_once_all_write(tmp_path: Path) -> None:
+    without_made_from(tmp_path)
+    windows = [sealed("t", f"2026-01-01-{hour:02}:00", p0=(hour, hour + 1)) for hour in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda w: Ledger(Lake.at(tmp_path)).record_receipts([receipt(w)]), windows))
+    assert len(Ledger(Lake.at(tmp_path)).receipts(TableRef.raw("t"))) == 8
