@@ -38,16 +38,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="fewer records and rounds: minutes")
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, metavar="NAME", help=f"of {', '.join(SCENARIOS)}")
     chosen = parser.parse_args(arguments)
-    told, printed = Console(stderr=True), Console()
+    progress, printed = Console(stderr=True), Console()
     path = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}{'-quick' if chosen.quick else ''}.json"
     RESULTS.mkdir(exist_ok=True)
     for name in chosen.only or SCENARIOS:
         began = time.monotonic()
         # Services of its own for each scenario: what one leaves in a heap is not to slow down the next.
         with tempfile.TemporaryDirectory(prefix="bench-") as folder, engines(Path(folder)) as (bootstrap, remote):
-            bench = Bench(Path(folder), bootstrap, remote, chosen.quick, partial(_tell, told, name))
+            bench = Bench(Path(folder), bootstrap, remote, chosen.quick, partial(_tell, progress, name))
             measured = SCENARIOS[name](bench)
-        told.print(f"{name}: done in {time.monotonic() - began:.0f} s")
+        progress.print(f"{name}: done in {time.monotonic() - began:.0f} s")
         show(measured, printed)
         _write(path, measured)
     document, curves = json.loads(path.read_text()), path.with_name(f"{path.stem}-curves.svg")

@@ -93,7 +93,7 @@ class Grown:
         session = functools.cache(lambda: connect(self.bench.remote))
         return choose_engine(self.ledger.lake, lambda: self.settings, session)
 
-    def told(self) -> None:
+    def report(self) -> None:
         """What Dagster does between load and checks; not measured."""
         values = metadata.of_receipt(self.loaded.receipt, self.loaded.outcome, str(self.root))
         event = dg.AssetMaterialization(table_key(TableRef.raw(self.topic)), partition=self._key, metadata=values)
@@ -159,7 +159,7 @@ def run(bench: Bench) -> Measured:
                 for step in STEPS:
                     took = _timed(getattr(one, step))
                     if step == "load":
-                        one.told()
+                        one.report()
                     if number > 0:
                         seconds[f"{step}, window {one.windows + 1:,}"].append(took)
                     bench.report(f"round {number} of {rounds}: {step}, {one.windows:,} windows: {took * 1000:.0f} ms")

@@ -72,7 +72,7 @@ def _listening(remote: str) -> psutil.Process:
 
 @contextmanager
 def _peak(process: psutil.Process) -> Iterator[list[float]]:
-    """The most resident memory of `process` within the block, in bytes, looked at ten times a second."""
+    """The most resident memory of `process` within the block, in bytes, read ten times a second."""
     peak, done = [0.0], threading.Event()
 
     def look() -> None:

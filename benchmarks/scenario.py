@@ -64,7 +64,7 @@ def at_most(what: str, bound: float, found: tuple[float, float | None], unit: st
 class Measured:
     """What one scenario measured: `rounds` by contender, in `unit`, warm-up left out, and what follows from them.
 
-    `setting` says how large the scenario was; `more` holds whatever else is worth keeping.
+    `setting` says how large the scenario was; `more` holds what else is worth keeping.
     """
 
     name: str

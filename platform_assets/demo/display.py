@@ -90,7 +90,7 @@ class _Lines:
             self._tell_if_due()
 
     def finish(self) -> None:
-        """Tell where things stand, unless that was told last."""
+        """Say where things stand, unless that was said last."""
         with self._mutex:
             self._tell_now()
 

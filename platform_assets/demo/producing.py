@@ -1,6 +1,6 @@
 """Streams the demo's rows into its topics, each row once, however often it is interrupted and started again.
 
-What is still to send is found out from the broker: whatever row numbers the topic's committed records lack. `flights`
+What is still to send is found out from the broker: the row numbers that the topic's committed records lack. `flights`
 goes through a transactional producer, whose stable transactional id shuts out a former process and has its open
 transaction aborted before the topic is read. `weather` and `planes` go through idempotent producers, which have no such
 fence: what a killed process had handed to its connection the broker takes within milliseconds, long before the next
@@ -206,7 +206,7 @@ def open_streams(
         client: how to reach the broker.
         start: when the demo first started, aware.
         stop: see `Streams`.
-        on_sent: told of the rows that the topics hold already, then of those that are committed; called from several
+        on_sent: called with the rows that the topics hold already, then with those that are committed; called from several
             threads.
         datasets: what the topics are to hold; all of the demo's data by default.
 

@@ -48,16 +48,16 @@ def run_demo(home: Home, once: bool, *, live_seconds: float = LIVE_SECONDS, disp
     Returns:
         0 if every table is exact and every check has passed, else 1; 130 if it was interrupted before that.
     """
-    told = display or Display()
+    shown = display or Display()
     try:
         with signals_end_in_order(), state.exclusive_demo(home.root), _log_file(home):
-            return _Demo(home, told, live_seconds).run(once)
+            return _Demo(home, shown, live_seconds).run(once)
     except PlatformError as error:
-        told.say(f"The demo failed: {error}")
-        told.say(f"Logs: {home.logs}")
+        shown.say(f"The demo failed: {error}")
+        shown.say(f"Logs: {home.logs}")
         return 1
     except KeyboardInterrupt:
-        told.say("Interrupted. Run it again to go on from here.")
+        shown.say("Interrupted. Run it again to go on from here.")
         return 130
 
 

@@ -40,10 +40,12 @@ def remembered_start(root: Path, now: datetime | None = None) -> datetime:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
             f"{path}, which says when the demo first started, cannot be read ({error}). Delete the data folder {root} "
-            "to start the demo anew."
+            "to start the demo from the beginning."
         ) from error
     if start.tzinfo is None:
-        raise ConfigurationError(f"the start in {path} has no time zone: delete the data folder {root} to start anew.")
+        raise ConfigurationError(
+            f"the start in {path} has no time zone: delete the data folder {root} to start from the beginning."
+        )
     return start
 
 

@@ -154,7 +154,7 @@ def scan(
         topic: its name.
         ranges: the offsets to read; ends are no further than the last stable offset.
         committed: leave out the records of aborted transactions.
-        on_records: told how many records were read since it was told last.
+        on_records: called with the number of records read since its last call.
 
     Raises:
         BrokerUnreachableError: no record and no end of a partition came for `CALL_SECONDS`.

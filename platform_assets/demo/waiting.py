@@ -46,7 +46,7 @@ def follow(
     idle_seconds: float = IDLE_SECONDS,
     stalled_seconds: float = STALLED_SECONDS,
 ) -> Mapping[TopicName, TopicView]:
-    """Return once `streaming` is done and every topic is loaded and checked, with the last look at them.
+    """Return once `streaming` is done and every topic is loaded and checked, with what was seen of them last.
 
     A check that does not pass ends the wait too: what it says is part of the result.
 
@@ -54,7 +54,7 @@ def follow(
         streaming: sends the live records; its error is raised.
         look: how every topic is now.
         alive: raises if a service has died.
-        counters: told of windows.
+        counters: shows the number of windows.
         explain: why a topic is not settled, in a sentence with the next step.
         unchecked_seconds: how long to wait for checks where all is loaded.
         idle_seconds: how long nothing may move, once everything is sent, where no run is under way.
@@ -66,7 +66,7 @@ def follow(
     before: dict[TopicName, object] = {}
     moved = time.monotonic()
     while True:
-        # In this order: a look after the last record was sent sees that record.
+        # In this order: what is read after the last record was sent includes that record.
         sent = streaming.done()
         looked_at = time.monotonic()
         views = look()

@@ -17,7 +17,7 @@ from platform_assets.lake.location import Folder
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A commit that somebody has looked at. `digest` is of its file: a table that was put in its place shows by it."""
+    """A commit that was read. `digest` is that of its file, so that a table put in the place of another is noticed."""
 
     version: int
     digest: str

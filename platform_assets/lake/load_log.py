@@ -177,7 +177,7 @@ def newest_load(path: Folder) -> LoadCommit | None:
 def load_beyond(path: Folder, edge: datetime | None) -> LoadCommit | None:
     """A load of a window that ends after `edge`, or of any window where that is None; None where there is none.
 
-    The newest commit may be a re-load of an old window, so the files are looked at too. Rows of a later window that
+    The newest commit may be a re-load of an old window, so the files count too. Rows of a later window that
     no load wrote do not count: they are somebody else's, which is for a check to say.
     """
     newest = newest_load(path)
@@ -233,11 +233,11 @@ def added_files(commit: LoadCommit) -> tuple[WindowFiles, list[dict[str, Any]]] 
 
 
 def _flat(file: DataFile) -> dict[str, Any]:
-    told = file.statistics or {}
+    known = file.statistics or {}
     return {
         "num_records": file.rows,
-        **{f"min.{name}": value for name, value in told.get("minValues", {}).items()},
-        **{f"max.{name}": value for name, value in told.get("maxValues", {}).items()},
+        **{f"min.{name}": value for name, value in known.get("minValues", {}).items()},
+        **{f"max.{name}": value for name, value in known.get("maxValues", {}).items()},
     }
 
 

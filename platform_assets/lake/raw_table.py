@@ -35,7 +35,7 @@ COLUMN_NAMES = tuple(name for name, _, _ in _COLUMNS)
 _PROPERTIES = {
     "delta.dataSkippingStatsColumns": "kafka_partition,kafka_offset,kafka_timestamp",
     "delta.isolationLevel": "Serializable",
-    # A row deleted by hand then rewrites its file, which a look at the log shows.
+    # A row deleted by hand then rewrites its file, so the log shows it.
     "delta.enableDeletionVectors": "false",
 }
 

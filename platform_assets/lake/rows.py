@@ -135,7 +135,7 @@ def _offsets(table: Folder, key: str, version: int | None) -> Iterator[tuple[int
 
 
 def _dataset(table: Folder, key: str, version: int | None = None) -> ds.Dataset:
-    """The files of one window alone: of a table of many windows, those of the others are not even looked at."""
+    """The files of one window alone: those of other windows are not opened."""
     return table.delta(version).to_pyarrow_dataset(file_pruning_predicate=[("window", "=", key)])
 
 

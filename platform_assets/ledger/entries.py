@@ -44,7 +44,7 @@ COMMIT_COLUMNS = {
     "topic": ("string", "Kafka topic"),
     "topic_id": ("string", "Kafka topic id"),
     "generation": ("integer", "generation of the topic id"),
-    "kind": ("string", "load; empty: no offsets; rebuilt: from the table; proof: looked at again; acceptance: of a loss"),
+    "kind": ("string", "load; empty: no offsets; rebuilt: from the table; proof: of a window loaded before; acceptance: of a loss"),
     "partition": ("integer", "Kafka partition"),
     "start": ("long", "first offset of the range"),
     "end": ("long", "first offset after the range"),

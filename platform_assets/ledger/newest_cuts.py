@@ -1,5 +1,5 @@
-"""The newest cut of each topic, followed from commit to commit of the ledger, so that a look costs nothing while nothing
-is recorded."""
+"""The newest cut of each topic, followed from commit to commit of the ledger: while nothing is recorded, asking for it costs
+nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import RecordedCut
 
 _KEPT_FOR = 16
-"""Versions after which a handle is opened anew: it gets slower with each commit that it has taken in."""
+"""Versions after which a handle is opened again: it gets slower with each commit that it has taken in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class _Kept:
 
 
 class NewestCuts:
-    """What one process knows of one ledger of cuts. A ledger that is edited or put back is looked at anew."""
+    """What one process knows of one ledger of cuts. Where a ledger was edited or put back, it is read whole."""
 
     def __init__(self, path: Folder) -> None:
         self._path = path
@@ -51,7 +51,7 @@ class NewestCuts:
     def handle(self) -> Iterator[DeltaTable]:
         """The ledger at its newest commit, for one caller at a time, to look up and to commit through.
 
-        It stays open in between: reading the whole log anew takes longer than a commit. It is opened anew where the
+        It stays open in between: reading the whole log takes longer than a commit. It is opened again where the
         commit that it stands at is not in the log, as after a backup was put back, and after an error.
         """
         with self._lock:
@@ -117,5 +117,5 @@ def _advanced(seen: _Seen, commits: Sequence[Commit]) -> _Seen:
 
 @lru_cache(maxsize=64)
 def of(path: Folder) -> NewestCuts:
-    """One a ledger and process: the sensors of all topics look at each tick."""
+    """One a ledger and process: the sensors of all topics ask at each tick."""
     return NewestCuts(path)

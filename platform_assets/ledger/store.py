@@ -50,7 +50,7 @@ _FOLDED_BYTES = 4 << 20
 """Files of this size are left alone, so that a long ledger is not written again each time."""
 
 FOLDED = WriterProperties(max_row_group_size=1 << 14)
-"""A look at some windows of a long ledger reads the row groups that hold them, and not the file's hundreds of thousands of rows."""
+"""Some windows of a long ledger are then read from the row groups that hold them, not from hundreds of thousands of rows."""
 
 
 class Ledger:
@@ -95,8 +95,8 @@ class Ledger:
     def newest_edges(self, topics: Iterable[str]) -> dict[str, datetime]:
         """The newest recorded edge of each topic that has any.
 
-        Followed from commit to commit, so that a look costs nothing while nothing is recorded. It is a hint, as any look
-        is: what is recorded is decided by `record_cuts`.
+        Followed from commit to commit, so that asking costs nothing while nothing is recorded. It is a hint:
+        what is recorded is decided by `record_cuts`.
         """
         asked = list(topics)
         versions = newest_cuts.of(self._cuts).versions(_app_id(t) for t in asked)
@@ -314,7 +314,7 @@ class Ledger:
 def _rows(
     handle: DeltaTable, condition: pc.Expression, columns: list[str] | None = None, *, partition: tuple[str, str]
 ) -> pa.Table:
-    """Rows of one partition of a ledger; files of the others are not even looked at."""
+    """Rows of one partition of a ledger; files of the others are not opened."""
     name, value = partition
     dataset = handle.to_pyarrow_dataset(file_pruning_predicate=[(name, "=", value)])
     rows = dataset.to_table(filter=condition, columns=columns)

@@ -77,7 +77,7 @@ def edge_of(key: str) -> datetime:
 def is_cron(schedule: str) -> bool:
     """Whether `schedule` is a cron schedule of five fields, the finest that a key can name, and ever ticks.
 
-    croniter's own R and H fields are refused: they stand for times drawn anew in each process.
+    croniter's own R and H fields are refused: they stand for times drawn again in each process.
     """
     if len(schedule.split()) != 5 or _DRAWN.search(schedule) or not croniter.is_valid(schedule):
         return False

@@ -1,4 +1,4 @@
-"""What Dagster is told of a window: metadata in types that its UI shows as tables, plots and links."""
+"""Metadata of windows for Dagster, in types that its UI shows as tables, plots and links."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ _OUTCOMES: Final[Mapping[Outcome, str]] = {
     "loaded": "Loaded for the first time",
     "empty": "Nothing to load",
     "unchanged": "Read again and proved equal, so nothing was written",
-    "healed": "Its rows in the table were no longer those of the load: read again, proved equal to the first load, and written anew",
+    "healed": "Its rows in the table were no longer those of the load: read again, proved equal to the first load, and written again",
     "restored": "Kafka no longer has these records: restored from a past version of the table, and proved equal",
 }
 

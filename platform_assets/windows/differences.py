@@ -39,7 +39,7 @@ def _cause(receipt: Receipt, now: Measured) -> str:
         )
     if now.rows > receipt.rows:
         return (
-            "Records never come to be in a range that was stable: the log was written anew after an unclean leader "
+            "Records never come to be in a range that was stable: the log was written again after an unclean leader "
             "election, or in a broker restored from a copy."
         )
     where = "these" if now.offsets == receipt.offsets else "this range of"

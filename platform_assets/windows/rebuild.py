@@ -2,7 +2,7 @@
 
 The cuts between loaded windows are in the commits' metadata. Windows whose commits have left the log are restored
 from the rows: any cut between the last row of a window and the first of the next gives the same rows again. Edges
-between two loaded windows at which nothing lies were windows without offsets. Nothing is cut anew.
+between two loaded windows at which nothing lies were windows without offsets. No new cut is taken.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def rebuild(
 ) -> Rebuilt:
     """Restore the entries of one topic that its raw table proves and the ledger lacks. Running it again is safe.
 
-    Receipts are recorded as they are restored, so one that is cut short goes on where it was. `progress` is told what is
-    read. Raises LedgerCorruptError where the table's commits contradict each other or what the ledger still has, and
+    Receipts are recorded as they are restored, so one that is cut short goes on where it was. `progress` is called with what is
+    being read. Raises LedgerCorruptError where the table's commits contradict each other or what the ledger still has, and
     what reading the table raises, but for lost files.
     """
     ledger.create()
@@ -148,7 +148,7 @@ def cuts_of(
             continue
         start = Cut({p: r.start for p, r in m.ranges.items()})
         if at is None:
-            # Without a word of the first cut, whatever lies before the first load may have been sealed and not loaded.
+            # Where the first cut is not known, all that lies before the first load may have been sealed and not loaded.
             edge, first = m.first_cut or (declaration.first_edge, Cut(dict.fromkeys(start.offsets, 0)))
             at = _cut(m, *((edge, first) if edge < m.window.start else (m.window.start, start)))
             cuts.append(at)

@@ -1,6 +1,6 @@
 """Sealing windows: taking the cuts of edges that have closed, and recording them once.
 
-The newest closed edge is cut at the last stable offset if it is looked at within one sensor interval; every other
+The newest closed edge is cut at the last stable offset if a tick comes within one sensor interval of it; every other
 edge by timestamp look-up; the first edge at the log start. Cuts only grow and never pass the last stable offset.
 """
 

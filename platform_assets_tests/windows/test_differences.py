@@ -28,7 +28,7 @@ ALTERED = Measured(RECEIPT.offsets, Digest(10, 3))
     ("now", "seen", "cause"),
     [
         (FEWER, "9 rows, fewer than the 10 of the receipt", "Likely cause: compaction or retention took records"),
-        (MORE, "11 rows, more than the 10 of the receipt", "the log was written anew after an unclean leader election"),
+        (MORE, "11 rows, more than the 10 of the receipt", "the log was written again after an unclean leader election"),
         (ELSEWHERE, "10 rows as before, of other offsets", "other records were written to this range of offsets"),
         (ALTERED, "10 rows as before, of the same offsets but other content", "were written to these offsets"),
     ],

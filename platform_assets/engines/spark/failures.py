@@ -1,6 +1,6 @@
 """Names for what Spark reports: which of the platform's errors a failed load really is.
 
-Over Spark Connect a server-side exception arrives as text, so it is told by the class names and error conditions that
+Over Spark Connect a server-side exception arrives as text, so it is recognised by the class names and error conditions that
 Spark, Delta and the Kafka client put there.
 """
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def measure_each(
     spark: Callable[[], SparkSession], lake: Lake, table: TableRef, keys: list[str], version: int
 ) -> Iterator[tuple[str, Measured | PlatformError]]:
-    """What `table` holds of each window at `version`, or why that cannot be told, in the order of `keys`.
+    """What `table` holds of each window at `version`, or why that cannot be said, in the order of `keys`.
 
-    Lost files are put to the windows they are of, by halves.
+    Where files are lost, halving the query finds the windows that they belong to.
     """
     found = _read(spark, lake, table, keys, version)
     if isinstance(found, FilesLostError) and len(keys) > 1:
@@ -43,7 +43,7 @@ def _read(
     try:
         return raw.measure_windows(raw.windows_frame(spark(), lake.table(table), keys, version))
     except (PySparkException, RpcError) as error:
-        told = keys[0] if len(keys) == 1 else f"{min(keys)}..{max(keys)}"
-        return failures.to_platform_error(error, table, told, str(lake))
+        span = keys[0] if len(keys) == 1 else f"{min(keys)}..{max(keys)}"
+        return failures.to_platform_error(error, table, span, str(lake))
     except PlatformError as error:
         return error
