@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from infra import state
+from infra.errors import ServiceStartError
 from infra.home import Home
 from infra.jars import class_path
 from infra.java import UNICODE_PATHS, find_java
 from infra.kafka_probe import answers
 from infra.ports import KAFKA_VARIABLE, LOOPBACK, choose_ports
 from infra.process import ServiceSpec, log_tail
-from platform_assets.errors import ServiceStartError
 
 SERVICE: Final = "kafka"
 HEAP_VARIABLE: Final = "KAFKA_HEAP"

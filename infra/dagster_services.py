@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 from infra import state
+from infra.errors import ConfigurationError
 from infra.home import Home
 from infra.ports import DAGSTER_VARIABLE, LOOPBACK, choose_ports
 from infra.process import ServiceSpec
-from platform_assets.errors import ConfigurationError
 
 WEBSERVER: Final[Literal["dagster-webserver"]] = "dagster-webserver"
 DAEMON: Final[Literal["dagster-daemon"]] = "dagster-daemon"

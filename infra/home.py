@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from platform_assets.errors import ConfigurationError
+from infra.errors import ConfigurationError
 
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 """The folder that holds `infra/` and `workspace.yaml`."""

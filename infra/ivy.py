@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import quoteattr
 
+from infra.errors import ConfigurationError, JarsUnavailableError
 from infra.jarlock import Jar, JarSet
 from infra.java import Java
 from infra.truststore import trust_options
-from platform_assets.errors import ConfigurationError, Retryable
 
 WANTED_FILE: Final = Path(__file__).with_name("ivy.xml")
 SETTINGS_FILE: Final = Path(__file__).with_name("ivysettings.xml")
@@ -24,17 +24,6 @@ SETTINGS_VARIABLE: Final = "PLATFORM_IVY_SETTINGS"
 
 _FILE_PATTERN: Final = "[organisation]/[artifact]/[revision].[ext]"
 # Folders keep the name and the version apart, which a jar's file name does not (spark-sql-kafka-0-10_2.13-4.0.0).
-
-
-class JarsUnavailableError(Retryable):
-    """Jars could not be fetched; those that were are kept."""
-
-    def __init__(self, reason: str, log_path: str) -> None:
-        self.reason, self.log_path = reason, log_path
-        super().__init__(
-            f"the jars could not be fetched: {reason}. See {log_path}. Check the connection, or name your own Ivy "
-            f"settings in {SETTINGS_VARIABLE}, and run it again; what was fetched is kept."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +86,7 @@ class Ivy:
                 process.kill()
                 raise
         if process.returncode != 0:
-            raise JarsUnavailableError(_reason(self.log), str(self.log))
+            raise JarsUnavailableError(_reason(self.log), str(self.log), SETTINGS_VARIABLE)
         return out
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from platform_assets.errors import ConfigurationError, JarMismatchError
+from infra.errors import ConfigurationError, JarMismatchError
 
 JarSet = Literal["broker", "spark"]
 JAR_SETS: Final[tuple[JarSet, ...]] = get_args(JarSet)

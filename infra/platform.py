@@ -15,13 +15,13 @@ from dotenv import dotenv_values
 from infra import broker, connect_probe, dagster_services, jars, kafka_probe, spark_server, state
 from infra.broker import BrokerSettings
 from infra.dagster_services import DAEMON, WEBSERVER
+from infra.errors import ConfigurationError
 from infra.home import CHECKOUT, Home
 from infra.jarlock import JarSet
 from infra.ports import DAGSTER_VARIABLE, KAFKA_VARIABLE, LOOPBACK, SPARK_VARIABLE, ensure_free, port_of
 from infra.process import ProcessRecord, is_alive
 from infra.spark_server import SparkSettings
 from infra.supervisor import GRACE_SECONDS, Launch, Reporter, bring_up, end, signals_end_in_order
-from platform_assets.errors import ConfigurationError
 
 KAFKA_ADDRESS: Final = "KAFKA_BOOTSTRAP_SERVERS"
 SPARK_ADDRESS: Final = "SPARK_REMOTE"

@@ -11,7 +11,7 @@ from typing import Final
 
 import psutil
 
-from platform_assets.errors import ConfigurationError, PortTakenError
+from infra.errors import ConfigurationError, PortTakenError
 
 LOOPBACK: Final = "127.0.0.1"
 KAFKA_VARIABLE: Final = "KAFKA_PORT"

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import psutil
 
-from platform_assets.errors import ServiceStartError
+from infra.errors import ServiceStartError
 
 MARK_VARIABLE: Final = "PLATFORM_PROCESS_MARK"
 PROBE_INTERVAL_SECONDS: Final = 0.1

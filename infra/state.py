@@ -12,17 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from infra.errors import BusyError, ConfigurationError
 from infra.home import Home
 from infra.process import ProcessRecord
-from platform_assets.errors import ConfigurationError, Retryable
 
 VERSION: Final = 1
 
 _mutex = threading.Lock()
-
-
-class BusyError(Retryable):
-    """Another command is starting or ending services of the same home."""
 
 
 def read_records(home: Home) -> dict[str, ProcessRecord]:
@@ -115,10 +111,7 @@ def exclusive(home: Home, wait_seconds: float = 180.0) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise BusyError(
-                        f"another command has been starting or ending services of {home.root} for {wait_seconds:g} s. "
-                        "Wait for it, or end it, then run this again."
-                    ) from None
+                    raise BusyError(str(home.root), wait_seconds) from None
                 time.sleep(0.1)
         yield
 

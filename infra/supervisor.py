@@ -12,9 +12,9 @@ from types import FrameType
 from typing import Final
 
 from infra import state
+from infra.errors import ServiceStartError
 from infra.home import Home
 from infra.process import CANCELLED, ProcessRecord, ServiceSpec, family, is_alive, planned, spawn, terminate, wait_ready
-from platform_assets.errors import ServiceStartError
 
 Reporter = Callable[[str], None]
 

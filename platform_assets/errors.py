@@ -335,49 +335,6 @@ class CommitOutcomeUnknownError(UnknownOutcome):
         )
 
 
-# --- embedded services ------------------------------------------------------------------------------------------
-
-
-class ServiceStartError(Terminal):
-    """An embedded service did not come up."""
-
-    def __init__(self, service: str, reason: str, log_path: str) -> None:
-        self.service, self.reason, self.log_path = service, reason, log_path
-        super().__init__(f"{service} did not start: {reason}. Its log: {log_path}")
-
-
-class ServiceEndedError(Terminal):
-    """An embedded service that was up has ended by itself."""
-
-    def __init__(self, service: str, log_path: str) -> None:
-        self.service, self.log_path = service, log_path
-        super().__init__(f"{service} has ended while it was needed; the last lines of its log say why: {log_path}")
-
-
-class PortTakenError(Terminal):
-    """A port that was asked for is in use."""
-
-    def __init__(self, port: int, holder: str | None, setting: str) -> None:
-        self.port, self.holder, self.setting = port, holder, setting
-        by = f" by {holder}" if holder else ""
-        super().__init__(f"port {port} is taken{by}. Set {setting} to another port, or unset it to use a free one.")
-
-
-class JarMismatchError(Terminal):
-    """A jar differs from the one that was locked."""
-
-    def __init__(self, jar: str, expected: str, found: str) -> None:
-        self.jar, self.expected, self.found = jar, expected, found
-        super().__init__(
-            f"jar {jar} has sha256 {found}, infra/jars.lock expects {expected}. It was not used; delete it and run "
-            "again, and do not go on if it differs once more."
-        )
-
-
-class JavaNotFoundError(Terminal):
-    """No Java 17 or later was found, nor the one that a Python package carries."""
-
-
 def ranges_text(ranges: Iterable[tuple[int, int, int]], limit: int = 10) -> str:
     """Name `(partition, start, end)` ranges, end exclusive, for a message; the rest beyond `limit` is counted."""
     listed = list(ranges)

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from infra import platform
+from infra.errors import ServiceEndedError
 from infra.home import Home
 from infra.platform import KAFKA_ADDRESS, LAKE_ROOT, SERVICES, Service, UpOptions
 from infra.supervisor import signals_end_in_order
@@ -21,7 +22,7 @@ from platform_assets.demo import state, summary, waiting
 from platform_assets.demo.dataset import SOURCES, TopicName, load
 from platform_assets.demo.display import Counters, Display
 from platform_assets.demo.producing import Streams, open_streams
-from platform_assets.errors import ConfigurationError, PlatformError, ServiceEndedError
+from platform_assets.errors import ConfigurationError, PlatformError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake

@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from infra import platform
+from infra.errors import ServiceStartError
 from infra.platform import ServiceState
 from platform_assets.demo import run, state
 from platform_assets.demo.display import Display
-from platform_assets.errors import ServiceStartError
 from platform_assets_tests.conftest import home_at
 
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from infra.errors import ServiceEndedError
 from platform_assets.demo import waiting
 from platform_assets.demo.dataset import TopicName
 from platform_assets.demo.waiting import StalledError
 from platform_assets.demo.watching import FailedRun, TopicView
-from platform_assets.errors import ServiceEndedError
 from platform_assets.orchestration.status import CheckStatus, TableStatus
 
 CHECKED = (CheckStatus("no_gaps", True, "2026-03-01T12:00:00+00:00", ""),)

@@ -19,9 +19,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from infra import broker as broker_service
 from infra import kafka_probe, platform, ports
 from infra.broker import BrokerSettings
+from infra.errors import PortTakenError, ServiceStartError
 from infra.home import Home
 from infra.platform import UpOptions
-from platform_assets.errors import PortTakenError, ServiceStartError
 from platform_assets_tests.conftest import Broker, TopicMaker, home_at, service_environment
 from platform_assets_tests.support import services
 from platform_assets_tests.support.loads import wait_until

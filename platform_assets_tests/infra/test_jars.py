@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 import pytest
 
 from infra import jars, truststore
+from infra.errors import ConfigurationError, JarMismatchError, JarsUnavailableError
 from infra.home import Home
-from infra.ivy import WANTED_FILE, JarsUnavailableError, pyspark_jars
+from infra.ivy import WANTED_FILE, pyspark_jars
 from infra.jarlock import Jar, read_lock, sha256_of, write_lock
 from infra.java import find_java
-from platform_assets.errors import ConfigurationError, JarMismatchError
 from platform_assets_tests.conftest import home_at
 
 

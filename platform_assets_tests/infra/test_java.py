@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra import java
-from platform_assets.errors import JavaNotFoundError
+from infra.errors import JavaNotFoundError
 
 
 def fake_java(folder: Path, version: str) -> Path:

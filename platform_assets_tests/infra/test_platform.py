@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from infra import platform, state
+from infra.errors import ConfigurationError, PortTakenError
 from infra.home import CHECKOUT, Home
 from infra.platform import UpOptions
-from platform_assets.errors import ConfigurationError, PortTakenError
 from platform_assets_tests.conftest import home_at, service_environment
 from platform_assets_tests.support import services
 

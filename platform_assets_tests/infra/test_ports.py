@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from infra import ports
-from platform_assets.errors import ConfigurationError, PortTakenError
+from infra.errors import ConfigurationError, PortTakenError
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from infra import process
+from infra.errors import ServiceStartError
 from infra.home import CHECKOUT, Home
 from infra.process import ProcessRecord
-from platform_assets.errors import ServiceStartError
 from platform_assets_tests.support import services
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from infra import state
+from infra.errors import BusyError, ConfigurationError
 from infra.home import Home
 from infra.process import ProcessRecord
-from platform_assets.errors import ConfigurationError
 
 RECORD = ProcessRecord("kafka", 4711, "boot:1", "mark", "/log", "127.0.0.1:1", (1, 2), ready=True)
 
@@ -65,7 +65,7 @@ def test_second_command_on_one_home_waits_and_then_says_so(home: Home) -> None:
     holder.start()
     try:
         assert held.wait(30)
-        with pytest.raises(state.BusyError, match="another command"), state.exclusive(home, wait_seconds=0.2):
+        with pytest.raises(BusyError, match="another command"), state.exclusive(home, wait_seconds=0.2):
             pass
         release.set()
         with state.exclusive(home, wait_seconds=30):

