@@ -13,12 +13,23 @@ secrets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 
 class PlatformError(Exception):
-    """Root of all errors of the platform."""
+    """Root of all errors of the platform.
+
+    Errors cross processes (runs, Spark's workers), so each survives pickling whatever arguments its class takes: it is
+    made again from its message and its fields, without a call of `__init__`.
+    """
+
+    def __reduce__(self) -> tuple[Callable[..., PlatformError], tuple[object, ...], dict[str, Any]]:
+        return _restored, (type(self), *self.args), self.__dict__
+
+
+def _restored(kind: type[PlatformError], *args: object) -> PlatformError:
+    return kind.__new__(kind, *args)  # args are what `str` shows; pickle then sets the fields
 
 
 class Retryable(PlatformError):

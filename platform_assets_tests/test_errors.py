@@ -1,0 +1,66 @@
+"""Errors cross processes whole: what a worker raises is what its caller catches."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import pickle
+import pkgutil
+from collections.abc import Iterator
+from typing import Any, Final
+
+import infra
+import platform_assets
+from infra.errors import ServiceStartError
+from platform_assets.demo.outlet import TransactionAbortedError
+from platform_assets.errors import OffsetsExpiredError, PlatformError
+
+SAMPLES: Final[dict[str, Any]] = {
+    "str": "a 'text' of {any} kind",
+    "str | None": "java (pid 4711)",
+    "int": 4711,
+    "float": 1.5,
+    "bool": True,
+    "Iterable[tuple[int, int, int]]": [(0, 7, 9), (1, 0, 3)],
+    "Sequence[tuple[int, int, int]]": ((0, 7, 9),),
+}
+"""A value for each type that an error's arguments have."""
+
+LOADS_THE_PROJECT: Final = "platform_assets.definitions"
+
+
+def every_error() -> list[type[PlatformError]]:
+    """The root and all that derives from it in the project's own modules, by name."""
+    for package in (infra, platform_assets):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if module.name != LOADS_THE_PROJECT and not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    return sorted(_family(PlatformError), key=lambda kind: (kind.__module__, kind.__name__))
+
+
+def _family(kind: type[PlatformError]) -> Iterator[type[PlatformError]]:
+    if kind.__module__.partition(".")[0] in ("infra", "platform_assets"):
+        yield kind
+    for derived in kind.__subclasses__():
+        yield from _family(derived)
+
+
+def made(kind: type[PlatformError]) -> PlatformError:
+    """An error of this kind, from a sample of each argument that it takes."""
+    if "__init__" not in {name for base in kind.__mro__[: kind.__mro__.index(PlatformError)] for name in vars(base)}:
+        return kind("a message")
+    parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
+    return kind(*(SAMPLES[str(parameter.annotation)] for parameter in parameters))
+
+
+def test_each_error_is_the_same_after_pickling_and_copying() -> None:
+    kinds = every_error()
+    assert {PlatformError, ServiceStartError, OffsetsExpiredError, TransactionAbortedError} <= set(kinds)
+    for error in map(made, kinds):
+        error.add_note("while loading")
+        for found in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+            assert type(found) is type(error)
+            assert str(found) == str(error)
+            assert vars(found) == vars(error)
+            assert found.__notes__ == ["while loading"]
