@@ -14,6 +14,7 @@ from dagster._core.definitions.reconstruct import ReconstructableJob
 from dagster._core.launcher import LaunchRunContext, WorkerStatus
 from dagster._serdes import serialize_value
 
+from infra import run_launcher
 from infra.process import start_of
 from infra.run_launcher import LIBRARIES, PROCESS_TAG
 from platform_assets_tests.support.loads import wait_until
@@ -45,6 +46,39 @@ from dagster._serdes import deserialize_value
 
 with dg.DagsterInstance.from_ref(deserialize_value(sys.argv[1], InstanceRef)) as instance:
     assert instance.run_launcher.terminate(sys.argv[2])
+"""
+
+SUBMIT = """\
+import logging, sys, time
+import dagster as dg
+from dagster._core.definitions.reconstruct import ReconstructableJob
+from dagster._core.instance.ref import InstanceRef
+from dagster._core.launcher import LaunchRunContext
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import PythonFileTarget
+from dagster._serdes import deserialize_value
+
+from infra.run_launcher import PROCESS_TAG
+
+logging.basicConfig()
+reference, file, moved = sys.argv[1:]
+with (
+    dg.DagsterInstance.from_ref(deserialize_value(reference, InstanceRef)) as instance,
+    WorkspaceProcessContext(instance, PythonFileTarget(file, None, None, "code")) as served,
+):
+    workspace = served.create_request_context()
+    (repository,) = workspace.get_code_location("code").get_repositories().values()
+    job = repository.get_full_job("working")
+    run = instance.create_run_for_job(
+        ReconstructableJob.for_file(file, "working").get_definition(),
+        remote_job_origin=job.get_remote_origin(),
+        job_code_origin=job.get_python_origin(),
+    )
+    sys.modules[moved] = None
+    instance.run_launcher.launch_run(LaunchRunContext(run, workspace))
+    while not (found := instance.get_run_by_id(run.run_id)).is_finished:
+        time.sleep(0.1)
+    print(f"the run ended in {found.status.value}, its launcher's process: {found.tags.get(PROCESS_TAG)}")
 """
 
 
@@ -150,3 +184,54 @@ def test_another_process_is_never_taken_for_a_run_and_interrupted(
         assert not instance.run_launcher.terminate(run_id)
     assert stranger.is_running()
     assert process.is_running()
+
+
+def test_where_a_private_module_of_dagster_has_moved_runs_start_by_its_own_launcher(
+    instance: dg.DagsterInstance, folder: Path
+) -> None:
+    arguments = [serialize_value(instance.get_ref()), str(folder / "code.py"), "dagster._cli.api"]
+    done = subprocess.run([sys.executable, "-c", SUBMIT, *arguments], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "the run ended in SUCCESS, its launcher's process: None" in done.stdout
+    (warning,) = [line for line in done.stderr.splitlines() if line.startswith("WARNING:infra.run_launcher:")]
+    assert "is left to Dagster's own launcher, which is slower" in warning
+    assert "dagster._cli.api" in warning
+    assert "Install the version of Dagster that requirements.lock names" in warning
+
+
+@pytest.mark.parametrize("moved", ["the module", "the name", "its arguments", "the origin's field"])
+def test_whatever_has_moved_a_run_is_started_once(
+    instance: dg.DagsterInstance,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    moved: str,
+) -> None:
+    left: list[str] = []
+    monkeypatch.setattr(dg.DefaultRunLauncher, "launch_run", lambda _, context: left.append(context.dagster_run.run_id))
+    if moved == "the module":
+        monkeypatch.setitem(sys.modules, "dagster._grpc.types", None)
+    elif moved == "the name":
+        monkeypatch.delattr("dagster._grpc.types.ExecuteRunArgs")
+    elif moved == "its arguments":
+        monkeypatch.setattr("dagster._grpc.types.ExecuteRunArgs", lambda *, run: run)
+    else:
+        monkeypatch.setattr(LaunchRunContext, "job_code_origin", object())
+    run_id = launched(instance, folder)
+    assert left == [run_id]
+    assert PROCESS_TAG not in found(instance, run_id).tags
+    (record,) = [r for r in caplog.records if r.name == "infra.run_launcher"]
+    assert record.levelname == "WARNING"
+
+
+def test_where_the_answer_to_run_monitoring_has_moved_it_is_not_asked(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_launcher._can_answer_monitoring.cache_clear()
+    monkeypatch.delattr("dagster._core.launcher.WorkerStatus")
+    for _ in range(2):
+        assert not instance.run_launcher.supports_check_run_worker_health
+    (record,) = [r for r in caplog.records if r.name == "infra.run_launcher"]
+    assert "cannot see whether the process of a run is alive" in record.message
+    monkeypatch.undo()
+    run_launcher._can_answer_monitoring.cache_clear()
