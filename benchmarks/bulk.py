@@ -23,7 +23,7 @@ from platform_assets.engines.protocol import Records
 from platform_assets.engines.spark import raw
 from platform_assets.engines.spark.session import connect
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.kafka.evidence.account import account
+from platform_assets.kafka.evidence.gathering import gather_evidence
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import raw_table
 from platform_assets.lake.commits import WindowCommit
@@ -159,7 +159,7 @@ class Bulk:
 
     def evidence(self) -> None:
         """Every offset accounted for, CRCs checked, digest of offsets taken."""
-        found = account(
+        found = gather_evidence(
             ClientSettings(self.bootstrap), self.topic, self.topic_id, self.ranges, compacted=False,
             deadline=time.monotonic() + 600,
         )  # fmt: skip

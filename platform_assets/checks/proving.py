@@ -26,7 +26,7 @@ from platform_assets.model.digest import Digest, Measured, offsets_digest
 from platform_assets.model.offsets import OffsetRange
 
 if TYPE_CHECKING:
-    from platform_assets.kafka.evidence.account import Evidence
+    from platform_assets.kafka.evidence.gathering import Evidence
 
 _ALL = 1_000_000
 """Ranges that evidence lists where offsets have to be named."""
@@ -51,7 +51,7 @@ def open_windows(facts: Facts) -> tuple[Recorded, ...]:
 def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
     """Ask the brokers what became of every offset of `windows`, and compare it with the rows loaded."""
     # Imported where it is used: the protocol's schemas take a while to load, and a code location needs none of them.
-    from platform_assets.kafka.evidence.account import account
+    from platform_assets.kafka.evidence.gathering import gather_evidence
 
     receipts = e.ledger.receipts(e.declaration.raw_table, [w.key for w in windows])
     proved: list[Receipt] = []
@@ -65,14 +65,14 @@ def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
             if compacted is None:
                 compacted = "compact" in e.cluster().topic_config(receipt.topic).get("cleanup.policy", "")
             e.progress(f"evidence of window {key} ({number} of {len(receipts)})")
-            evidence = account(
+            evidence = gather_evidence(
                 e.settings(), receipt.topic, receipt.topic_id, receipt.ranges, compacted=compacted, deadline=e.deadline
             )
         except PlatformError as error:
             findings.append(_unanswered(receipt, error))
             continue
         if evidence.complete and evidence.digest != receipt.offsets:
-            evidence = account(
+            evidence = gather_evidence(
                 e.settings(), receipt.topic, receipt.topic_id, receipt.ranges,
                 compacted=compacted, deadline=e.deadline, listed=_ALL,
             )  # fmt: skip
@@ -91,7 +91,7 @@ def judged(receipt: Receipt, evidence: Evidence, table: Callable[[], _Offsets]) 
     `table` reads the window's offsets and is only called where the digests differ. Pure but for that.
     """
     if not evidence.complete:
-        text = f"the evidence was cut short: {evidence.done:,} of {evidence.total:,} offsets were looked at"
+        text = f"the evidence was cut short: {evidence.done:,} of {evidence.total:,} offsets were read"
         return (_undecided(receipt, text, "Run the check again, or with a larger budget."),)
     holes = {kind.replace("_", " "): n for kind, n in evidence.holes.items()}
     expired = {p: a.below_log_start for p, a in evidence.by_partition.items() if a.below_log_start.offsets}
@@ -174,7 +174,7 @@ def name_differences(e: Evaluation, findings: Iterable[Finding], *, doubled: boo
 
     Doubled rows have a check of their own, so they are named here only where `doubled` asks for them.
     """
-    from platform_assets.kafka.evidence.account import account
+    from platform_assets.kafka.evidence.gathering import gather_evidence
 
     named: list[Finding] = []
     for finding in findings:
@@ -189,7 +189,7 @@ def name_differences(e: Evaluation, findings: Iterable[Finding], *, doubled: boo
         if _digest(distinct) == receipt.offsets:
             continue
         try:
-            evidence = account(
+            evidence = gather_evidence(
                 e.settings(), receipt.topic, receipt.topic_id, receipt.ranges,
                 compacted=True, deadline=e.deadline, listed=_ALL,
             )  # fmt: skip

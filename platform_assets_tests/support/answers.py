@@ -13,9 +13,9 @@ from platform_assets.checks.facts import Orchestration
 from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.spark import measure
 from platform_assets.errors import SparkUnreachableError
-from platform_assets.kafka.evidence import account
-from platform_assets.kafka.evidence.account import Evidence
-from platform_assets.kafka.evidence.tally import OffsetAccount, OffsetListing
+from platform_assets.kafka.evidence import gathering
+from platform_assets.kafka.evidence.gathering import Evidence
+from platform_assets.kafka.evidence.partition import OffsetListing, PartitionEvidence
 from platform_assets.lake import rows
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
@@ -28,7 +28,7 @@ from platform_assets_tests.support import tables
 def given(patch: pytest.MonkeyPatch) -> None:
     """Have the checks of this process answered."""
     patch.setattr(measure, "_read", _read)
-    patch.setattr(account, "account", _dense)
+    patch.setattr(gathering, "gather_evidence", _dense)
 
 
 def unanswered(root: Path, topic: str, **changes: Any) -> Evaluation:
@@ -60,7 +60,7 @@ def _dense(settings: object, topic: str, topic_id: str, ranges: TopicRanges, **m
     return Evidence(topic, topic_id, False, {p: _full(p, r) for p, r in ranges.items()})
 
 
-def _full(partition: int, r: OffsetRange) -> OffsetAccount:
+def _full(partition: int, r: OffsetRange) -> PartitionEvidence:
     listing = OffsetListing((r,), 1, r.size, r.end)
     digest = offsets_digest(partition, np.arange(r.start, r.end, dtype=np.int64))
-    return OffsetAccount(r, r.end, records=listing, digest=digest)
+    return PartitionEvidence(r, r.end, records=listing, digest=digest)

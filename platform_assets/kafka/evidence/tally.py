@@ -1,166 +1,24 @@
-"""What became of each offset of one partition: counted from record batches, pure of any I/O.
+"""Counting what became of each offset of one partition, from its record batches. No I/O.
 
-Together with `platform_assets.offsets` the only place that reckons with offsets; ranges are half-open everywhere.
+Every offset is counted once, in ascending order: what the batches hold, and what is missing before and between them.
+Beside `model.offsets`, this package is where offsets are compared and added; ranges are half-open everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
 from platform_assets.kafka.batches.record_batches import ABORT, COMMIT, CONTROL, TRANSACTIONAL, Batch, Batches
+from platform_assets.kafka.evidence.partition import OFFSET_KINDS, OffsetKind, OffsetListing, PartitionEvidence
 from platform_assets.model.digest import Digest, offsets_digest
 from platform_assets.model.offsets import OffsetRange
 
-Kind = Literal[
-    "records",
-    "commit_markers",
-    "abort_markers",
-    "aborted_records",
-    "compacted_away",
-    "below_log_start",
-    "unexplained",
-]
-KINDS: Final[tuple[Kind, ...]] = (
-    "records",
-    "commit_markers",
-    "abort_markers",
-    "aborted_records",
-    "compacted_away",
-    "below_log_start",
-    "unexplained",
-)
-"""What an offset can be: `records` are the committed ones; the next five are explained holes."""
-EXPLAINED_HOLES: Final[tuple[Kind, ...]] = KINDS[1:-1]
-
 LISTED: Final = 1000
-"""Ranges of each kind that an account names one by one; those beyond are counted."""
+"""Ranges of each kind that a partition's evidence lists one by one; those beyond are counted."""
 _DIGEST_STEP = 1 << 15
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetListing:
-    """Offsets of one kind: how many, in how many separate ranges, and the first ranges by name.
-
-    `listed` is ascending and joined where ranges touch; `pieces - len(listed)` ranges are cut from it. `offsets` counts
-    all. `end` is where the last range ends (exclusive), -1 where there is none.
-    """
-
-    listed: tuple[OffsetRange, ...] = ()
-    pieces: int = 0
-    offsets: int = 0
-    end: int = -1
-
-    def __post_init__(self) -> None:
-        named = sum(r.size for r in self.listed)
-        if len(self.listed) > self.pieces or named > self.offsets or (self.whole and named != self.offsets):
-            raise ValueError("a listing's ranges contradict its counts")
-
-    @property
-    def whole(self) -> bool:
-        """Whether `listed` names every range."""
-        return len(self.listed) == self.pieces
-
-    def __str__(self) -> str:
-        named = ", ".join(str(r) for r in self.listed[:10])
-        rest = self.pieces - min(len(self.listed), 10)
-        return (named or "none") + (f" and {rest} more ranges" if rest else "")
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetAccount:
-    """The offsets `[range.start, reached)` of one partition, each in exactly one kind; `reached` is exclusive.
-
-    `digest` is that of the offsets in `records` and equals what Spark sums over the same rows; see
-    `platform_assets.offsets.Digest`. `log_start` is the partition's first offset when the broker last told it, -1 where
-    it was not asked; it is not part of what two accounts are compared by.
-
-    What each kind rests on: `records` of a batch whose header counts as many records as it spans offsets are counted by
-    that header, under its CRC; all other batches are opened. Markers are read from control records. `aborted_records`
-    follow the broker's own list of aborted transactions. `below_log_start` is what the broker says it has dropped.
-    `compacted_away` is inferred: the offsets are missing and the topic's policy allows compaction, which leaves no
-    proof. Everything else that is missing is `unexplained`, as is a control record of an unknown type.
-    """
-
-    range: OffsetRange
-    reached: int
-    records: OffsetListing = OffsetListing()
-    commit_markers: OffsetListing = OffsetListing()
-    abort_markers: OffsetListing = OffsetListing()
-    aborted_records: OffsetListing = OffsetListing()
-    compacted_away: OffsetListing = OffsetListing()
-    below_log_start: OffsetListing = OffsetListing()
-    unexplained: OffsetListing = OffsetListing()
-    digest: Digest = field(default_factory=lambda: Digest(0, 0))
-    log_start: int = field(default=-1, compare=False)
-
-    def __post_init__(self) -> None:
-        if not self.range.start <= self.reached <= self.range.end:
-            raise ValueError(f"offset {self.reached} lies outside {self.range}")
-        if sum(self.of(kind).offsets for kind in KINDS) != self.reached - self.range.start:
-            raise ValueError(f"the kinds of {self.range} do not add up to its offsets up to {self.reached}")
-        if self.digest.rows != self.records.offsets:
-            raise ValueError(f"the digest of {self.range} covers {self.digest.rows} of {self.records.offsets} records")
-
-    @classmethod
-    def empty(cls, wanted: OffsetRange) -> OffsetAccount:
-        """Nothing looked at yet."""
-        return cls(wanted, wanted.start)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every offset of the range was looked at."""
-        return self.reached == self.range.end
-
-    @property
-    def holes(self) -> Mapping[Kind, int]:
-        """Number of offsets without a committed record by kind, kinds that do not occur left out."""
-        return {kind: self.of(kind).offsets for kind in KINDS[1:] if self.of(kind).offsets}
-
-    def of(self, kind: Kind) -> OffsetListing:
-        """The listing of one kind."""
-        listing: OffsetListing = getattr(self, kind)
-        return listing
-
-    def as_json(self) -> dict[str, Any]:
-        """As JSON values; ranges are `[start, end]`, end exclusive. The digest's total is a text, being too wide."""
-        return {
-            "range": [self.range.start, self.range.end],
-            "reached": self.reached,
-            "log_start": self.log_start,
-            "digest": {"rows": self.digest.rows, "total": str(self.digest.total)},
-            **{
-                kind: {
-                    "offsets": listing.offsets,
-                    "pieces": listing.pieces,
-                    "end": listing.end,
-                    "listed": [[r.start, r.end] for r in listing.listed],
-                }
-                for kind in KINDS
-                if (listing := self.of(kind)).offsets
-            },
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> OffsetAccount:
-        """The inverse of `as_json`. Raises ValueError, KeyError or TypeError where `value` is no such account."""
-        listings = {
-            kind: OffsetListing(
-                tuple(OffsetRange(start, end) for start, end in value[kind]["listed"]),
-                value[kind]["pieces"],
-                value[kind]["offsets"],
-                value[kind]["end"],
-            )
-            for kind in KINDS
-            if kind in value
-        }
-        digest = Digest(value["digest"]["rows"], int(value["digest"]["total"]))
-        return cls(
-            OffsetRange(*value["range"]), value["reached"], digest=digest, log_start=value["log_start"], **listings
-        )
 
 
 class _Growing:
@@ -168,9 +26,9 @@ class _Growing:
 
     __slots__ = ("_end", "_limit", "_listed", "_offsets", "_pieces")
 
-    def __init__(self, listing: OffsetListing, limit: int) -> None:
-        self._listed = [(r.start, r.end) for r in listing.listed]
-        self._pieces, self._offsets, self._end, self._limit = listing.pieces, listing.offsets, listing.end, limit
+    def __init__(self, limit: int) -> None:
+        self._listed: list[tuple[int, int]] = []
+        self._pieces, self._offsets, self._end, self._limit = 0, 0, -1, limit
 
     def add(self, start: int, end: int) -> None:
         if start == self._end:
@@ -189,41 +47,43 @@ class _Growing:
         )
 
 
-class Tally:
-    """Counts the offsets of one partition from where `account` stopped, batch by batch, in ascending order.
+class PartitionTally:
+    """Counts the offsets `[position, end)` of one partition, batch by batch; `position` is the next one to be counted.
 
-    Memory is flat: at most `listed` ranges a kind, and a bounded number of offsets that wait for the digest.
+    A `batches.reading.BatchSink`. Memory is flat: at most `listed` ranges a kind, and a bounded number of offsets that
+    wait for the digest.
     """
 
-    def __init__(self, partition: int, account: OffsetAccount, *, compacted: bool, listed: int = LISTED) -> None:
+    def __init__(self, partition: int, wanted: OffsetRange, *, compacted: bool, listed: int = LISTED) -> None:
+        """`compacted`: whether offsets that are missing may have been compacted away, by the topic's policy."""
         self.partition = partition
-        self.position = account.reached
-        """The first offset not yet accounted for."""
-        self.end = account.range.end
-        self._account = account
+        self.position = wanted.start
+        self.end = wanted.end
+        self._range = wanted
         self._compacted = compacted
-        self._log_start = account.log_start
-        self._kinds = {kind: _Growing(account.of(kind), listed) for kind in KINDS}
-        self._digest = account.digest
+        self._log_start = -1
+        self._kinds = {kind: _Growing(listed) for kind in OFFSET_KINDS}
+        self._digest = Digest(0, 0)
         self._waiting: list[tuple[int, int]] = []
         self._waiting_size = 0
 
     @property
     def done(self) -> bool:
+        """Whether every offset has been counted."""
         return self.position >= self.end
 
     def observe(self, log_start: int) -> None:
-        """Take note of the partition's log start: what is missing before it is `below_log_start` from now on."""
+        """Note the partition's log start: what is missing before it is `below_log_start` from now on."""
         self._log_start = log_start
 
     def missing(self, until: int) -> None:
-        """Account for `[position, until)` as holes: the broker has no batch there. `until` past the end is cut."""
+        """Count `[position, until)` as holes: the broker has no batch there. An `until` past the end stands for the end."""
         until = min(until, self.end)
         self._add("below_log_start", min(until, self._log_start))
         self._add("compacted_away" if self._compacted else "unexplained", until)
 
     def take(self, batches: Batches, aborted: Iterable[tuple[int, int]] = ()) -> None:
-        """Account for `batches`, which follow `position` or hold it, and for the holes before and between them.
+        """Count the offsets of `batches`, which hold `position` or follow it, and the holes before and between them.
 
         `aborted` are the aborted transactions that the broker listed for this very fetch, as `(producer id, first
         offset)`. Raises `record_batches.Damage`; offsets before the damage may then have been counted.
@@ -235,13 +95,11 @@ class Tally:
         if not self._take_plain(batches, bool(transactions)):
             self._take_each(batches, transactions)
 
-    def account(self) -> OffsetAccount:
-        """What is known so far, as a value of its own."""
+    def evidence(self) -> PartitionEvidence:
+        """What has been counted so far, as a value of its own."""
         self._flush()
         listings = {kind: growing.listing() for kind, growing in self._kinds.items()}
-        return OffsetAccount(
-            self._account.range, self.position, **listings, digest=self._digest, log_start=self._log_start
-        )
+        return PartitionEvidence(self._range, self.position, **listings, digest=self._digest)
 
     def _take_plain(self, batches: Batches, some_aborted: bool) -> bool:
         """The common case, all batches at once: each dense, none apart, no markers, nothing aborted."""
@@ -271,7 +129,9 @@ class Tally:
             if batch.control:
                 self._take_control(batch, aborting)
             elif batch.last_offset >= self.position:
-                kind: Kind = "aborted_records" if batch.transactional and batch.producer_id in aborting else "records"
+                kind: OffsetKind = (
+                    "aborted_records" if batch.transactional and batch.producer_id in aborting else "records"
+                )
                 self._take_data(batch, kind)
             if self.done:
                 return
@@ -283,11 +143,11 @@ class Tally:
             if offset < self.position or offset >= self.end:
                 continue
             self.missing(offset)
-            known: dict[int, Kind] = {ABORT: "abort_markers", COMMIT: "commit_markers"}
+            known: dict[int, OffsetKind] = {ABORT: "abort_markers", COMMIT: "commit_markers"}
             self._add(known.get(type_, "unexplained"), offset + 1)
         self.missing(batch.last_offset + 1)
 
-    def _take_data(self, batch: Batch, kind: Kind) -> None:
+    def _take_data(self, batch: Batch, kind: OffsetKind) -> None:
         if batch.dense:
             self.missing(batch.base_offset)
             self._add(kind, min(batch.last_offset + 1, self.end))
@@ -300,8 +160,8 @@ class Tally:
                 self._add(kind, int(run[-1]) + 1)
         self.missing(batch.last_offset + 1)
 
-    def _add(self, kind: Kind, until: int) -> None:
-        """Account for `[position, until)`; nothing where `until` is not ahead."""
+    def _add(self, kind: OffsetKind, until: int) -> None:
+        """Count `[position, until)` as `kind`; nothing where `until` is not ahead of `position`."""
         start = self.position
         if until <= start:
             return

@@ -26,7 +26,7 @@ from infra.broker import BrokerSettings
 from infra.platform import UpOptions
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.kafka.evidence.account import account
+from platform_assets.kafka.evidence.gathering import gather_evidence
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets_tests.conftest import home_at, service_environment
@@ -47,7 +47,7 @@ class Secured:
     files: Path
 
     def read(self, bootstrap: str, options: Mapping[str, str]) -> int:
-        found = account(
+        found = gather_evidence(
             ClientSettings(bootstrap, options),
             self.topic,
             self.topic_id,
@@ -56,7 +56,7 @@ class Secured:
             deadline=time.monotonic() + 30,
             patience=2.0,
         )
-        assert found.explained
+        assert found.complete
         return found.records
 
     def login(self, mechanism: str, **changes: str) -> dict[str, str]:

@@ -30,7 +30,7 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.batches.fetching import fetched_partition, topic_id_text, topic_uuid
 from platform_assets.kafka.batches.wire import Security, addresses
-from platform_assets.kafka.evidence.account import Evidence, account
+from platform_assets.kafka.evidence.gathering import Evidence, gather_evidence
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 
@@ -177,7 +177,7 @@ def start() -> Iterator[Callable[[Script], ScriptedBroker]]:
 def asked(broker: ScriptedBroker, end: int = 30, **options: Any) -> Evidence:
     settings = ClientSettings("{}:{}".format(*broker.address))
     settled = {"compacted": False, "deadline": time.monotonic() + 20, "patience": 1.0, **options}
-    return account(settings, "t", topic_id_text(TOPIC_ID), TopicRanges({0: OffsetRange(0, end)}), **settled)
+    return gather_evidence(settings, "t", topic_id_text(TOPIC_ID), TopicRanges({0: OffsetRange(0, end)}), **settled)
 
 
 Start = Callable[[Script], ScriptedBroker]
@@ -186,7 +186,7 @@ Start = Callable[[Script], ScriptedBroker]
 def test_scripted_broker_is_read(start: Start) -> None:
     script = Script()
     evidence = asked(start(script), 25)
-    assert evidence.explained
+    assert evidence.complete
     assert evidence.records == 25
     assert [offset for offset, _ in script.fetched] == [0, 10, 20]
 
@@ -242,11 +242,9 @@ def test_damage_on_the_way_names_topic_partition_and_offset(start: Start) -> Non
     damaged = bytearray(script.batches[1][2])
     damaged[-2] ^= 4
     script.batches[1] = (10, 19, bytes(damaged))
-    told: list[Evidence] = []
     with pytest.raises(DamagedBatchError) as damage:
-        asked(start(script), progress=told.append)
+        asked(start(script))
     assert (damage.value.topic, damage.value.partition, damage.value.offset) == ("t", 0, 10)
-    assert told[-1].done == 10
 
 
 def test_damage_that_the_broker_finds_itself(start: Start) -> None:
@@ -311,7 +309,7 @@ def test_what_is_no_kafka_broker_is_given_up_in_time(answer: bytes) -> None:
         ranges = TopicRanges({0: OffsetRange(0, 1)})
         begun = time.monotonic()
         with pytest.raises(BrokerUnreachableError):
-            account(
+            gather_evidence(
                 settings, "t", topic_id_text(TOPIC_ID), ranges,
                 compacted=False, deadline=begun + 20, patience=0.5,
             )  # fmt: skip
@@ -326,7 +324,7 @@ def test_second_bootstrap_server_serves_where_the_first_is_down(start: Start) ->
     broker = start(Script())
     settings = ClientSettings(f"127.0.0.1:{closed}, 127.0.0.1:{broker.address[1]}")
     ranges = TopicRanges({0: OffsetRange(0, 30)})
-    found = account(
+    found = gather_evidence(
         settings, "t", topic_id_text(TOPIC_ID), ranges, compacted=False, deadline=time.monotonic() + 20, patience=2.0
     )
     assert found.records == 30

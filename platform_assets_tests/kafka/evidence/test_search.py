@@ -13,7 +13,7 @@ from platform_assets.kafka.batches.record_batches import Batch
 from platform_assets.kafka.cluster import Cluster, TopicState
 from platform_assets.kafka.evidence.search import BatchSearch
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets_tests.kafka.batches.test_record_batches import CODECS, batch, marker, scanned
+from platform_assets_tests.support.record_batches import CODECS, batch, marker, scanned
 
 TOPIC = TopicState("t", "A" * 22, (0,))
 BROKER_TIME = 10**9

@@ -19,6 +19,7 @@ from confluent_kafka.admin import NewTopic, OffsetSpec
 from platform_assets.errors import (
     BrokerUnreachableError,
     ConfigurationError,
+    DamagedBatchError,
     TopicMissingError,
     TopicRecreatedError,
     TruncationError,
@@ -27,18 +28,18 @@ from platform_assets.errors import (
 from platform_assets.kafka.batches import fetching, record_batches
 from platform_assets.kafka.batches.reading import Buffers, PartitionReading
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.kafka.evidence.account import Evidence, account
-from platform_assets.kafka.evidence.tally import KINDS, OffsetAccount, Tally
+from platform_assets.kafka.evidence.gathering import Evidence, gather_evidence
+from platform_assets.kafka.evidence.tally import PartitionTally
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.digest import Digest, dense_digest, offsets_digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of
+from platform_assets_tests.support.evidence import by_kind, ranged
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker
 
 pytestmark = pytest.mark.broker
 
-Kinds = dict[str, list[tuple[int, int]]]
 Truth = dict[int, dict[int, str]]
 
 
@@ -107,14 +108,14 @@ class History:
         for gone in range(offset):
             self.truth[partition][gone] = "below_log_start"
 
-    def account(self, *ranges: tuple[int, int], **options: Any) -> Evidence:
+    def gather(self, *ranges: tuple[int, int], **options: Any) -> Evidence:
         wanted = TopicRanges({p: OffsetRange(*r) for p, r in enumerate(ranges)})
         settings = {"compacted": False, "deadline": time.monotonic() + 60, **options}
-        return account(self.settings, self.topic, self.topic_id, wanted, **settings)
+        return gather_evidence(self.settings, self.topic, self.topic_id, wanted, **settings)
 
     def check(self, *ranges: tuple[int, int], **options: Any) -> Evidence:
-        """Account for `ranges`, one a partition, and compare each offset's kind with what is known."""
-        evidence = self.account(*ranges, **options)
+        """Gather evidence of `ranges`, one a partition, and compare each offset's kind with what is known."""
+        evidence = self.gather(*ranges, **options)
         assert evidence.complete
         for partition, (start, end) in enumerate(ranges):
             kinds = {o: self.truth.get(partition, {})[o] for o in range(start, end)}
@@ -123,15 +124,6 @@ class History:
             records = np.array([o for o, kind in kinds.items() if kind == "records"], dtype=np.int64)
             assert found.digest == offsets_digest(partition, records)
         return evidence
-
-
-def by_kind(found: OffsetAccount) -> Kinds:
-    return {kind: [(r.start, r.end) for r in found.of(kind).listed] for kind in KINDS if found.of(kind).offsets}
-
-
-def ranged(kinds: Mapping[int, str]) -> Kinds:
-    found = {kind: ranges_of(o for o, k in kinds.items() if k == kind) for kind in KINDS}
-    return {kind: [(r.start, r.end) for r in ranges] for kind, ranges in found.items() if ranges}
 
 
 @pytest.fixture
@@ -175,8 +167,7 @@ def mixed(broker: Broker) -> History:
 
 def test_whole_log_of_mixed_transactions(mixed: History) -> None:
     evidence = mixed.check((0, mixed.end()))
-    assert evidence.explained
-    assert evidence.records + evidence.explained_holes == mixed.end()
+    assert evidence.records + sum(evidence.holes.values()) == mixed.end()
     assert evidence.holes == {"commit_markers": 3, "abort_markers": 4, "aborted_records": 11}
 
 
@@ -197,7 +188,7 @@ def test_what_a_read_committed_consumer_gets_is_what_the_records_are(mixed: Hist
     while not (message := consumer.poll(30)).error():
         offsets.append(message.offset())
     consumer.close()
-    found = mixed.account((0, mixed.end()))
+    found = mixed.gather((0, mixed.end()))
     assert found.by_partition[0].records.listed == ranges_of(offsets)
     assert found.digest == offsets_digest(0, np.array(offsets))
 
@@ -241,7 +232,7 @@ def test_transaction_over_several_partitions(history: History) -> None:
     history.transaction(two, {1: 2}, commit=True)
     evidence = history.check((1, history.end(0)), (0, history.end(1)))
     assert evidence.records == 2 + 7
-    assert evidence.digest == sum((a.digest for a in evidence.by_partition.values()), Digest(0, 0))
+    assert evidence.digest == sum((p.digest for p in evidence.by_partition.values()), Digest(0, 0))
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -262,9 +253,9 @@ def test_open_transaction_bounds_what_may_be_asked(history: History) -> None:
     history.send(plain, 2)
     history.check((0, 3), (0, 0))
     with pytest.raises(UnstableEndError, match=r"stable up to offset 3 only; offsets \[3, 4\)"):
-        history.account((0, 4))
+        history.gather((0, 4))
     with pytest.raises(TruncationError, match="ends at offset 7, before offset 8"):
-        history.account((0, 8))
+        history.gather((0, 8))
     history.finish(one, (0,), commit=True)
     history.check((0, 8))
 
@@ -277,7 +268,7 @@ def test_deleted_records_are_below_the_log_start(history: History) -> None:
     history.send(plain, 30)  # one batch or few, so that the log start lies inside one
     history.delete_below(13)
     evidence = history.check((0, 30))
-    assert evidence.by_partition[0].log_start == 13
+    assert evidence.by_partition[0].below_log_start.end == 13
     history.check((5, 20))
     history.check((2, 13))
     history.check((2, 9))
@@ -291,7 +282,7 @@ def test_records_deleted_while_they_are_read(history: History) -> None:
     for _ in range(20):
         history.send(plain, 10)
     brokers = fetching.Brokers(history.settings, history.topic, history.topic_id, patience=10, stopped=lambda: False)
-    tally = Tally(0, OffsetAccount.empty(OffsetRange(0, 200)), compacted=False)
+    tally = PartitionTally(0, OffsetRange(0, 200), compacted=False)
     reader = PartitionReading(brokers, tally, Buffers(1))
     reader.step()
     position = tally.position
@@ -301,7 +292,7 @@ def test_records_deleted_while_they_are_read(history: History) -> None:
     while not tally.done:
         reader.step()
     brokers.close()
-    assert by_kind(tally.account()) == {"records": [(0, position), (150, 200)], "below_log_start": [(position, 150)]}
+    assert by_kind(tally.evidence()) == {"records": [(0, position), (150, 200)], "below_log_start": [(position, 150)]}
 
 
 def test_dropped_segments_are_below_the_log_start(broker: Broker, topic: TopicMaker) -> None:
@@ -313,8 +304,8 @@ def test_dropped_segments_are_below_the_log_start(broker: Broker, topic: TopicMa
     while not (start := cluster.log_starts(cluster.topic(h.topic))[0].offset):
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    found = h.account((0, 40)).by_partition[0]
-    start = found.log_start
+    found = h.gather((0, 40)).by_partition[0]
+    start = found.below_log_start.end
     assert 0 < start < 40
     assert by_kind(found) == {"records": [(start, 40)], "below_log_start": [(0, start)]}
 
@@ -376,10 +367,10 @@ def test_compacted_topic(
         return unpack(codec, *rest)
 
     monkeypatch.setattr(record_batches, "unpacked", noting)
-    evidence = h.account((0, end), compacted=True)
+    evidence = h.gather((0, end), compacted=True)
     assert ["none", "gzip", "snappy", "lz4", "zstd"].index(codec) in codecs
     found = evidence.by_partition[0]
-    assert evidence.explained
+    assert not evidence.unexplained
     assert [o for r in found.records.listed for o in range(r.start, r.end)] == left
     assert found.digest == offsets_digest(0, np.array(left))
     assert found.compacted_away.offsets > 200
@@ -387,7 +378,6 @@ def test_compacted_topic(
     # What was aborted or a marker may have been compacted away, but nothing may have turned into it.
     for kind in ("aborted_records", "commit_markers", "abort_markers"):
         assert all(h.truth[0][o] == kind for r in getattr(found, kind).listed for o in range(r.start, r.end))
-    assert "cleanup.policy allows compaction" in evidence.remarks[0]
 
 
 def test_any_range_of_a_compacted_topic(compacted: Mapping[str, tuple[History, list[int]]], rng: random.Random) -> None:
@@ -395,7 +385,7 @@ def test_any_range_of_a_compacted_topic(compacted: Mapping[str, tuple[History, l
     last = h.end(committed=True)
     for _ in range(30):
         start, end = sorted((rng.randint(0, last), rng.randint(0, last)))
-        found = h.account((start, end), compacted=True, fetch_bytes=rng.choice([1, 1 << 20])).by_partition[0]
+        found = h.gather((start, end), compacted=True, fetch_bytes=rng.choice([1, 1 << 20])).by_partition[0]
         assert [o for r in found.records.listed for o in range(r.start, r.end)] == [o for o in left if start <= o < end]
 
 
@@ -403,9 +393,8 @@ def test_missing_records_of_a_topic_that_is_not_compacted_are_unexplained(
     compacted: Mapping[str, tuple[History, list[int]]],
 ) -> None:
     h, _ = compacted["none"]
-    claimed = h.account((0, h.end(committed=True)), compacted=True)
-    blamed = h.account((0, h.end(committed=True)), compacted=False)
-    assert not blamed.explained
+    claimed = h.gather((0, h.end(committed=True)), compacted=True)
+    blamed = h.gather((0, h.end(committed=True)), compacted=False)
     assert blamed.by_partition[0].unexplained == claimed.by_partition[0].compacted_away
     assert blamed.unexplained[0][0] == 0
     assert blamed.records == claimed.records
@@ -419,19 +408,19 @@ def test_wrong_topic_id_is_refused(history: History) -> None:
     right, wrong = history.topic_id, fetching.topic_id_text(uuid.uuid4())
     history.topic_id = wrong
     with pytest.raises(TopicRecreatedError) as refusal:
-        history.account((0, 3))
+        history.gather((0, 3))
     assert (refusal.value.recorded_id, refusal.value.found_id) == (wrong, right)
 
 
 def test_missing_topic_is_refused(history: History) -> None:
     history.topic = "evidence-no-such-topic"
     with pytest.raises(TopicMissingError):
-        history.account((0, 3))
+        history.gather((0, 3))
 
 
 def test_missing_partition_is_refused(history: History) -> None:
     with pytest.raises(ConfigurationError, match="partitions 0 to 1, but not 2"):
-        history.account((0, 1), (0, 1), (0, 1))
+        history.gather((0, 1), (0, 1), (0, 1))
 
 
 @pytest.mark.parametrize("again", [True, False])
@@ -440,7 +429,7 @@ def test_topic_re_created_or_deleted_while_it_is_read(history: History, again: b
     for _ in range(5):
         history.send(plain, 10)
     brokers = fetching.Brokers(history.settings, history.topic, history.topic_id, patience=10, stopped=lambda: False)
-    tally = Tally(0, OffsetAccount.empty(OffsetRange(0, 50)), compacted=False)
+    tally = PartitionTally(0, OffsetRange(0, 50), compacted=False)
     reader = PartitionReading(brokers, tally, Buffers(1))
     reader.step()
     reader.abandon()
@@ -464,7 +453,7 @@ def test_topic_re_created_or_deleted_while_it_is_read(history: History, again: b
     assert tally.position == position < 50
 
 
-# --- cutting short, going on, failing ---------------------------------------------------------------------------------
+# --- cutting short and failing ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -492,69 +481,55 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(PartitionReading, "step", slow_step)
 
 
-def test_cut_short_and_resumed_gives_what_one_go_gives(long: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_cut_short_says_how_far_it_came(long: History, monkeypatch: pytest.MonkeyPatch) -> None:
     ranges = [(5, long.end(0)), (17, long.end(1) - 100)]
-    in_one_go = long.check(*ranges)
     slow_down(monkeypatch, 0.02)
-    so_far: Evidence | None = None
-    parts, budget = 0, 0.3
-    while so_far is None or not so_far.complete:
-        resume = None if so_far is None else Evidence.from_json(so_far.to_json())
-        so_far = long.account(*ranges, fetch_bytes=2000, deadline=time.monotonic() + budget, resume=resume)
-        done = resume.done if resume else 0
-        assert so_far.done >= done
-        budget *= 2 if so_far.done == done else 1  # a busy machine
-        parts += 1
-        if not so_far.complete:
-            assert not so_far.explained
-            assert f"Cut short: {so_far.done} of {so_far.total}" in so_far.remarks[-1]
-    assert parts > 3
-    assert so_far == in_one_go
+    budget, done = 0.2, 0
+    while not done:  # a busy machine may not even begin
+        budget *= 2
+        evidence = long.gather(*ranges, fetch_bytes=2000, deadline=time.monotonic() + budget)
+        done = evidence.done
+    assert not evidence.complete
+    assert done < evidence.total
+    for partition, (start, _) in enumerate(ranges):
+        found = evidence.by_partition[partition]
+        assert by_kind(found) == ranged({o: long.truth[partition][o] for o in range(start, found.reached)})
 
 
-def test_progress_is_told_and_ends_complete(long: History) -> None:
-    told: list[Evidence] = []
-    evidence = long.account((0, long.end(0)), (0, long.end(1)), progress=told.append, fetch_bytes=2000, readers=1)
-    assert told[-1] == evidence
-    assert [e.done for e in told] == sorted(e.done for e in told)
+def test_error_in_one_partition_ends_the_reading_of_all(long: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, both = PartitionReading.step, threading.Barrier(2)
+    positions: list[int] = []
 
+    def failing_step(self: PartitionReading) -> None:
+        first = self._sink.position == 0
+        if first:
+            both.wait(30)
+        if first and self._sink.partition == 1:
+            raise DamagedBatchError(long.topic, 1, 0, "as a test has it")
+        time.sleep(0.1)
+        positions.append(self._sink.position)
+        step(self)
 
-def test_error_in_progress_ends_the_reading(long: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    class TooMuch(Exception):
-        pass
-
-    def refuse(_: Evidence) -> None:
-        raise TooMuch
-
-    slow_down(monkeypatch, 0.1)
-    begun = time.monotonic()
-    with pytest.raises(TooMuch):
-        long.account((0, long.end(0)), progress=refuse, fetch_bytes=500)
-    assert time.monotonic() - begun < 12  # of more than 20 that the whole would take
-    assert not [t for t in threading.enumerate() if t.name.startswith("evidence-")]
+    monkeypatch.setattr(PartitionReading, "step", failing_step)
+    with pytest.raises(DamagedBatchError, match="as a test has it"):
+        long.gather((0, long.end(0)), (0, long.end(1)), fetch_bytes=500)
+    assert positions[-1] < long.end(0) // 2
+    assert not [t for t in threading.enumerate() if t.name.startswith("evidence")]
 
 
 def test_past_deadline_asks_nobody(long: History) -> None:
-    evidence = account(
+    evidence = gather_evidence(
         ClientSettings("127.0.0.1:1"), long.topic, long.topic_id, TopicRanges({0: OffsetRange(0, 5)}),
         compacted=False, deadline=time.monotonic() - 1,
     )  # fmt: skip
     assert (evidence.done, evidence.total, evidence.complete) == (0, 5, False)
 
 
-def test_evidence_of_another_range_cannot_be_resumed(long: History) -> None:
-    other = long.account((0, 10))
-    with pytest.raises(ConfigurationError, match="evidence to resume"):
-        long.account((0, 11), resume=other)
-    with pytest.raises(ConfigurationError, match="evidence to resume"):
-        long.account((0, 10), resume=other, compacted=True)
-
-
 @pytest.mark.alone
 def test_broker_gone_and_back_while_it_is_read(broker: Broker, long: History) -> None:
     end = long.end(0)
     brokers = fetching.Brokers(long.settings, long.topic, long.topic_id, patience=60, stopped=lambda: False)
-    tally = Tally(0, OffsetAccount.empty(OffsetRange(0, end)), compacted=False)
+    tally = PartitionTally(0, OffsetRange(0, end), compacted=False)
     reader = PartitionReading(brokers, tally, Buffers(2000))
     reader.step()
     assert tally.position > 0
@@ -564,9 +539,9 @@ def test_broker_gone_and_back_while_it_is_read(broker: Broker, long: History) ->
     try:
         begun = time.monotonic()
         with pytest.raises(BrokerUnreachableError, match="looking up last stable offsets"):
-            long.account((0, 100), patience=1.0)
+            long.gather((0, 100), patience=1.0)
         assert time.monotonic() - begun < 10
-        assert long.account((0, 100), deadline=time.monotonic() + 0.5).done == 0
+        assert long.gather((0, 100), deadline=time.monotonic() + 0.5).done == 0
     finally:
         starting.start()
         starting_deadline = time.monotonic() + 60
@@ -575,7 +550,7 @@ def test_broker_gone_and_back_while_it_is_read(broker: Broker, long: History) ->
         reader.step()
     starting.join()
     brokers.close()
-    assert by_kind(tally.account()) == ranged(long.truth[0])
+    assert by_kind(tally.evidence()) == ranged(long.truth[0])
 
 
 def test_memory_is_flat_over_a_long_range(broker: Broker, topic: TopicMaker) -> None:
@@ -586,10 +561,10 @@ def test_memory_is_flat_over_a_long_range(broker: Broker, topic: TopicMaker) -> 
     end = h.end()
     tracemalloc.start()
     try:
-        evidence = h.account((0, end), fetch_bytes=1 << 20)
+        evidence = h.gather((0, end), fetch_bytes=1 << 20)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert evidence.records == end == 4000  # 80 MB of records
-    assert evidence.digest == dense_digest(evidence.ranges)
+    assert evidence.digest == dense_digest(TopicRanges({0: OffsetRange(0, end)}))
     assert peak < 8 << 20

@@ -1,0 +1,201 @@
+"""Evidence: what became of every offset of a range, from the broker's raw record batches.
+
+Shares nothing with Spark's connector, so that the two can be compared. It works from batch headers and opens only
+control batches and batches that compaction has thinned out: several million records a second a partition. What each kind
+of offset rests on: `partition.PartitionEvidence`.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from platform_assets.errors import ConfigurationError, Terminal
+from platform_assets.kafka.batches.fetching import Brokers
+from platform_assets.kafka.batches.reading import Buffers, PartitionReading, past_the_end
+from platform_assets.kafka.batches.wire import Stopped
+from platform_assets.kafka.evidence.partition import OFFSET_KINDS, OffsetKind, PartitionEvidence
+from platform_assets.kafka.evidence.tally import LISTED, PartitionTally
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.model.digest import Digest
+from platform_assets.model.offsets import TopicRanges
+from platform_assets.model.topics import checked_topic
+
+FETCH_BYTES: Final = 8 << 20
+"""Bytes asked for at a time; a reader holds two answers of that size."""
+READERS: Final = 4
+"""Partitions read side by side."""
+PATIENCE: Final = 30.0
+"""Seconds that a broker may take to answer, retries included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The evidence of every partition of `topic`, whose id is `topic_id` (base64, as Kafka prints it).
+
+    `compacted` says whether the topic's cleanup.policy allowed compaction, which is all that the kind `compacted_away`
+    rests on.
+    """
+
+    topic: str
+    topic_id: str
+    compacted: bool
+    by_partition: Mapping[int, PartitionEvidence]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_partition", MappingProxyType(dict(sorted(self.by_partition.items()))))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every offset was read. If not, a deadline cut the reading short."""
+        return all(p.complete for p in self.by_partition.values())
+
+    @property
+    def done(self) -> int:
+        """Number of offsets read, out of `total`."""
+        return sum(p.reached - p.range.start for p in self.by_partition.values())
+
+    @property
+    def total(self) -> int:
+        """Number of offsets asked for."""
+        return sum(p.range.size for p in self.by_partition.values())
+
+    @property
+    def records(self) -> int:
+        """Number of committed records found."""
+        return self._count("records")
+
+    @property
+    def holes(self) -> Mapping[OffsetKind, int]:
+        """Number of offsets without a committed record by kind, kinds that do not occur left out."""
+        return {kind: count for kind in OFFSET_KINDS[1:] if (count := self._count(kind))}
+
+    @property
+    def unexplained(self) -> tuple[tuple[int, int, int], ...]:
+        """`(partition, start, end)`, end exclusive, of offsets without a reason, as far as they are listed."""
+        return tuple((n, r.start, r.end) for n, p in self.by_partition.items() for r in p.unexplained.listed)
+
+    @property
+    def digest(self) -> Digest:
+        """Digest of all committed records' offsets, to be compared with that of the rows loaded."""
+        return sum((p.digest for p in self.by_partition.values()), Digest(0, 0))
+
+    def _count(self, kind: OffsetKind) -> int:
+        return sum(p.of(kind).offsets for p in self.by_partition.values())
+
+
+def gather_evidence(
+    settings: ClientSettings,
+    topic: str,
+    topic_id: str,
+    ranges: TopicRanges,
+    *,
+    compacted: bool,
+    deadline: float,
+    readers: int = READERS,
+    fetch_bytes: int = FETCH_BYTES,
+    patience: float = PATIENCE,
+    listed: int = LISTED,
+) -> Evidence:
+    """Find out from the broker's record batches what became of every offset of `ranges`.
+
+    `topic_id` is the id that the ranges belong to (base64, as Kafka prints it). `compacted`: whether the topic's
+    cleanup.policy contains "compact". `deadline` (of `time.monotonic`) cuts the reading short: the evidence is then not
+    `complete`, and each partition's covers the offsets `[range.start, reached)`.
+
+    Memory is bounded whatever the ranges: `2 * readers * fetch_bytes`, unless single batches are larger, and `listed`
+    ranges of each kind a partition. What is said of each offset holds for the moment it was read.
+
+    Raises:
+        UnstableEndError: a range ends past the last stable offset.
+        TruncationError: a range ends past the end of the log.
+        TopicRecreatedError, TopicMissingError: the name stands for another topic id now, or for none.
+        DamagedBatchError: a batch is not intact; says where.
+        BrokerUnreachableError: no answer for `patience` seconds.
+        BrokerRefusedError, ConfigurationError, TopicNameError: the settings, rights or arguments are wrong.
+    """
+    checked_topic(topic)
+    if readers < 1 or fetch_bytes < 1 or listed < 0:
+        raise ConfigurationError("readers and fetch_bytes have to be positive, listed at least 0")
+    gathering = _Gathering(settings, topic, topic_id, deadline, fetch_bytes, patience)
+    tallies = {p: PartitionTally(p, r, compacted=compacted, listed=listed) for p, r in ranges.items()}
+    gathering.read([tally for tally in tallies.values() if not tally.done], readers)
+    return Evidence(topic, topic_id, compacted, {p: tally.evidence() for p, tally in tallies.items()})
+
+
+class _Gathering:
+    """One call of `gather_evidence`: the readers' threads, and what they share."""
+
+    def __init__(
+        self, settings: ClientSettings, topic: str, topic_id: str, deadline: float, fetch_bytes: int, patience: float
+    ) -> None:
+        self._settings, self._topic, self._topic_id = settings, topic, topic_id
+        self._deadline, self._fetch_bytes, self._patience = deadline, fetch_bytes, patience
+        self._stop = threading.Event()
+        self._waiting: queue.SimpleQueue[PartitionTally] = queue.SimpleQueue()
+
+    def read(self, tallies: Sequence[PartitionTally], readers: int) -> None:
+        """Read until every tally is done or the deadline has passed. Where one fails, all end, and it is raised."""
+        if not tallies or self._stopped():
+            return
+        try:
+            self._refuse_unstable_ends(tallies)
+        except Stopped:
+            return
+        for tally in sorted(tallies, key=lambda t: t.position - t.end):  # the longest first: none is left to the end
+            self._waiting.put(tally)
+        readers = min(readers, len(tallies))
+        with ThreadPoolExecutor(readers, thread_name_prefix="evidence") as pool:
+            threads = [pool.submit(self._read_partitions) for _ in range(readers)]
+            try:
+                failures = [failure for thread in threads if (failure := thread.exception()) is not None]
+            finally:
+                self._stop.set()  # an interrupted caller does not wait for the whole
+        if failures:
+            raise next((f for f in failures if isinstance(f, Terminal)), failures[0])
+
+    def _stopped(self) -> bool:
+        return self._stop.is_set() or time.monotonic() >= self._deadline
+
+    def _brokers(self) -> Brokers:
+        return Brokers(self._settings, self._topic, self._topic_id, patience=self._patience, stopped=self._stopped)
+
+    def _refuse_unstable_ends(self, tallies: Sequence[PartitionTally]) -> None:
+        """Before anything is read: a refusal after a long audit would waste it."""
+        brokers = self._brokers()
+        try:
+            stable = brokers.last_stable_offsets([tally.partition for tally in tallies])
+            for tally in tallies:
+                if stable[tally.partition] < tally.end:
+                    raise past_the_end(brokers, tally.partition, tally.end, stable[tally.partition])
+        finally:
+            brokers.close()
+
+    def _read_partitions(self) -> None:
+        """A reader's thread: one partition after another."""
+        brokers, buffers = self._brokers(), Buffers(self._fetch_bytes)
+        try:
+            while not self._stopped():
+                try:
+                    tally = self._waiting.get_nowait()
+                except queue.Empty:
+                    return
+                reading = PartitionReading(brokers, tally, buffers)
+                try:
+                    while not tally.done and not self._stopped():
+                        reading.step()
+                finally:
+                    reading.abandon()
+        except Stopped:
+            return
+        except BaseException:
+            self._stop.set()
+            raise
+        finally:
+            brokers.close()

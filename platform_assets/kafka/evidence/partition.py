@@ -1,0 +1,107 @@
+"""What the evidence says of one partition: each offset of a range in exactly one kind. Values alone, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+from platform_assets.model.digest import Digest
+from platform_assets.model.offsets import OffsetRange
+
+OffsetKind = Literal[
+    "records",
+    "commit_markers",
+    "abort_markers",
+    "aborted_records",
+    "compacted_away",
+    "below_log_start",
+    "unexplained",
+]
+"""What an offset can be: `records` are the committed ones; all others are holes, and all but `unexplained` have a reason."""
+OFFSET_KINDS: Final[tuple[OffsetKind, ...]] = get_args(OffsetKind)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetListing:
+    """Offsets of one kind: how many, in how many separate ranges, and the first ranges one by one.
+
+    `listed` is ascending, half-open, and joined where ranges touch; `pieces - len(listed)` ranges are left out of it.
+    `offsets` counts all. `end` is where the last range ends (exclusive), -1 where there is none. Raises ValueError where
+    ranges and counts contradict each other.
+    """
+
+    listed: tuple[OffsetRange, ...] = ()
+    pieces: int = 0
+    offsets: int = 0
+    end: int = -1
+
+    def __post_init__(self) -> None:
+        named = sum(r.size for r in self.listed)
+        if len(self.listed) > self.pieces or named > self.offsets or (self.whole and named != self.offsets):
+            raise ValueError("a listing's ranges contradict its counts")
+
+    @property
+    def whole(self) -> bool:
+        """Whether `listed` names every range."""
+        return len(self.listed) == self.pieces
+
+    def __str__(self) -> str:
+        named = ", ".join(str(r) for r in self.listed[:10])
+        rest = self.pieces - min(len(self.listed), 10)
+        return (named or "none") + (f" and {rest} more ranges" if rest else "")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEvidence:
+    """The offsets `[range.start, reached)` of one partition, each in exactly one kind; `reached` is exclusive.
+
+    `digest` is that of the offsets in `records` and equals what Spark sums over the same rows; see
+    `platform_assets.model.digest.Digest`. Raises ValueError where the kinds do not add up to the offsets read, or the
+    digest covers another number of records.
+
+    What each kind rests on: `records` of a batch whose header counts as many records as it spans offsets are counted by
+    that header, under its CRC; all other batches are opened. Markers are read from control records. `aborted_records`
+    follow the broker's own list of aborted transactions. `below_log_start` is what the broker says it has dropped.
+    `compacted_away` is inferred: the offsets are missing and the topic's policy allows compaction, which leaves no
+    proof. Everything else that is missing is `unexplained`, as is a control record of an unknown type.
+    """
+
+    range: OffsetRange
+    reached: int
+    records: OffsetListing = OffsetListing()
+    commit_markers: OffsetListing = OffsetListing()
+    abort_markers: OffsetListing = OffsetListing()
+    aborted_records: OffsetListing = OffsetListing()
+    compacted_away: OffsetListing = OffsetListing()
+    below_log_start: OffsetListing = OffsetListing()
+    unexplained: OffsetListing = OffsetListing()
+    digest: Digest = field(default_factory=lambda: Digest(0, 0))
+
+    def __post_init__(self) -> None:
+        if not self.range.start <= self.reached <= self.range.end:
+            raise ValueError(f"offset {self.reached} lies outside {self.range}")
+        if sum(self.of(kind).offsets for kind in OFFSET_KINDS) != self.reached - self.range.start:
+            raise ValueError(f"the kinds of {self.range} do not add up to its offsets up to {self.reached}")
+        if self.digest.rows != self.records.offsets:
+            raise ValueError(f"the digest of {self.range} covers {self.digest.rows} of {self.records.offsets} records")
+
+    @classmethod
+    def unread(cls, wanted: OffsetRange) -> PartitionEvidence:
+        """The evidence before anything of `wanted` was read."""
+        return cls(wanted, wanted.start)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every offset of the range was read."""
+        return self.reached == self.range.end
+
+    @property
+    def holes(self) -> Mapping[OffsetKind, int]:
+        """Number of offsets without a committed record by kind, kinds that do not occur left out."""
+        return {kind: self.of(kind).offsets for kind in OFFSET_KINDS[1:] if self.of(kind).offsets}
+
+    def of(self, kind: OffsetKind) -> OffsetListing:
+        """The listing of one kind."""
+        listing: OffsetListing = getattr(self, kind)
+        return listing
