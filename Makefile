@@ -66,7 +66,7 @@ COMPILE = "$(UV)" pip compile --quiet --universal --python-version 3.11 --all-ex
 	--custom-compile-command "make lock" --no-emit-index-url pyproject.toml
 
 .PHONY: lock
-lock: ## Write requirements.lock anew, keeping versions that still fit (UPGRADE=1: take newer ones)
+lock: ## Write requirements.lock, keeping versions that still fit (UPGRADE=1: take newer ones)
 	@$(COMPILE) $(if $(UPGRADE),--upgrade) --output-file requirements.lock
 
 .PHONY: lock-check

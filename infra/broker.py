@@ -77,8 +77,8 @@ def broker_spec(
 ) -> ServiceSpec:
     """Write the broker's configuration, format its storage the first time, and say how to start it.
 
-    Data, cluster id and, when they are free, ports are those of the last start. Clients are told the new address on
-    each start, so a change of port needs nothing else.
+    Data, cluster id and, when they are free, ports are those of the last start. Each start gives clients the new
+    address, so a change of port needs nothing else.
 
     Args:
         home: where data, logs and configuration go.

@@ -97,7 +97,7 @@ def daemon_spec(home: Home, workspace: Path, addresses: Mapping[str, str]) -> Se
 
 
 def fingerprint(addresses: Mapping[str, str]) -> str:
-    """Tell sets of addresses apart without showing them, since one holds a token."""
+    """A hash that differs for other addresses and shows none of them, since one holds a token."""
     return hashlib.sha256(repr(sorted(addresses.items())).encode()).hexdigest()
 
 

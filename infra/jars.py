@@ -48,7 +48,7 @@ def install(
     Args:
         home: its `jars` folder is filled.
         sets: which sets.
-        report: told the steps.
+        report: called with a line of text for each step.
         environ: the environment to read; the process's own by default.
         lock_file: the lock to follow.
 
@@ -108,7 +108,7 @@ def place(jar: Jar, fetched: Path, jars_folder: Path) -> None:
 
 
 def lock(*, report: Reporter = print, environ: Mapping[str, str] | None = None, lock_file: Path = LOCK_FILE) -> None:
-    """Resolve `ivy.xml` anew and write the lock. Jars that pyspark brings are left out of the Spark set.
+    """Resolve `ivy.xml` again and write the lock. Jars that pyspark brings are left out of the Spark set.
 
     Raises:
         JavaNotFoundError, JarsUnavailableError, ConfigurationError: as for `install`.

@@ -99,7 +99,7 @@ def up(
     Args:
         home: where all is kept; from the environment by default.
         options: which services, with which settings.
-        report: told each step.
+        report: called with a line of text for each step.
         environ: the environment to read; the process's own by default.
 
     Returns:
@@ -149,7 +149,7 @@ def down(home: Home | None = None, *, services: Sequence[Service] = SERVICES, re
     Args:
         home: whose services; from the environment by default.
         services: which of them.
-        report: told each step.
+        report: called with a line of text for each step.
 
     Returns:
         How many services ran.
@@ -209,7 +209,7 @@ def start_service(
 
 
 def running_state(home: Home | None = None, *, environ: Mapping[str, str] | None = None) -> tuple[ServiceState, ...]:
-    """Tell what runs, from the run state and the process table alone: fast, and no service is asked.
+    """What runs, by the run state and the process table alone: fast, and no service is asked.
 
     Raises:
         ConfigurationError: the run state is damaged.
@@ -304,7 +304,7 @@ def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, 
         raise ConfigurationError(f"there is no Dagster workspace file {options.workspace}: name one that exists.")
 
     def is_current(record: ProcessRecord) -> bool:
-        # Dagster is told the engines' addresses when it starts; one that moved since is out of its reach.
+        # Dagster gets the engines' addresses when it starts; one that moved since is out of its reach.
         return record.fingerprint == dagster_services.fingerprint(environment(home, environ=env))
 
     if service == "dagster-webserver":

@@ -34,7 +34,7 @@ def choose_ports(
         environ: the environment to read; the process's own by default.
 
     Raises:
-        PortTakenError: the port asked for is in use; names its holder where that can be told.
+        PortTakenError: the port asked for is in use; names its holder where the system says who that is.
         ConfigurationError: the variable holds no port.
     """
     env = os.environ if environ is None else environ
@@ -86,7 +86,7 @@ def is_free(port: int) -> bool:
 
 
 def holder_of(port: int) -> str | None:
-    """Name the process that listens on a port, as `java (pid 4711)`; None where the system does not tell."""
+    """Name the process that listens on a port, as `java (pid 4711)`; None where the system does not say."""
     try:
         for connection in psutil.net_connections("tcp"):
             if not connection.laddr or connection.status != psutil.CONN_LISTEN:

@@ -33,7 +33,7 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """How to start one service and how to tell that it is ready.
+    """How to start one service and how to know that it is ready.
 
     Attributes:
         name: as people read it, and the stem of its log file.
@@ -45,7 +45,7 @@ class ServiceSpec:
         ports: the loopback ports it listens on.
         timeout: seconds until it has to be ready.
         ready: whether it answers; must not block for more than a second or two, and not raise.
-        fingerprint: tells apart settings under which a running process is out of date; no secrets.
+        fingerprint: another text for other settings, so that a process with older ones is found; no secrets.
     """
 
     name: str
@@ -67,7 +67,7 @@ class ProcessRecord:
     Attributes:
         service: the spec's name.
         pid: process id; 0 while it is being started.
-        started: opaque text that tells this process from a later one with the same pid.
+        started: opaque text by which this process differs from a later one with the same pid.
         mark: random text in its environment and that of its descendants.
         log: its log file.
         address: what others reach it by, without secrets.
@@ -172,7 +172,7 @@ def wait_ready(spec: ServiceSpec, record: ProcessRecord, cancel: threading.Event
             raise ServiceStartError(spec.name, reason, str(spec.log))
         if cancel is not None and cancel.is_set():
             raise ServiceStartError(spec.name, CANCELLED, str(spec.log))
-        # Returns as soon as the process dies, so that its end is told at once.
+        # Returns as soon as the process dies, so that its end is reported at once.
         _await_end(record.pid, PROBE_INTERVAL_SECONDS)
 
 
@@ -186,9 +186,9 @@ def is_alive(record: ProcessRecord) -> bool:
 
 
 def start_of(pid: int) -> str | None:
-    """Tell when a process started, as opaque text that never changes; None if it does not run.
+    """When a process started, as opaque text that never changes; None if it does not run.
 
-    On Linux this is the kernel's own count since boot, which a clock that is set anew does not move.
+    On Linux this is the kernel's own count since boot, which does not change when the clock is set.
     """
     try:
         process = psutil.Process(pid)
@@ -267,7 +267,7 @@ def _tail_text(log: Path) -> str:
 
 
 def _rotate(log: Path) -> None:
-    """Keep a few former logs: the one that tells why a service died is the last one's."""
+    """Keep a few former logs: why a service died is in the last one's."""
     for number in range(LOGS_KEPT, 0, -1):
         older = log if number == 1 else log.with_name(f"{log.name}.{number - 1}")
         if older.exists():

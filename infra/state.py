@@ -40,7 +40,7 @@ def read_records(home: Home) -> dict[str, ProcessRecord]:
         return {str(name): ProcessRecord.from_json(record) for name, record in value["services"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigurationError(
-            f"the run state {home.state_file} is damaged ({error}). Processes it named may still run: look at the logs "
+            f"the run state {home.state_file} is damaged ({error}). Processes it named may still run: read the logs "
             f"in {home.logs}, end them by pid, then delete the file."
         ) from error
 

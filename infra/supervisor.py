@@ -46,7 +46,7 @@ def bring_up(home: Home, launches: Sequence[Launch], report: Reporter) -> tuple[
     Args:
         home: whose services; its lock must be held.
         launches: what to bring up; they must not need each other.
-        report: told each step.
+        report: called with a line of text for each step.
 
     Returns:
         The records of the services that this call started.

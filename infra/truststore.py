@@ -1,6 +1,6 @@
 """A Java trust store with the certificates that Python trusts, for the Java that comes inside a Python package.
 
-That Java brings its own list and so does not know a certificate that this machine was told to trust.
+That Java brings its own list and so does not know a certificate that this machine is set up to trust.
 """
 
 from __future__ import annotations

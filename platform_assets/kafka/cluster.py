@@ -1,6 +1,6 @@
 """What the brokers say of topics: ids, partitions, log starts, last stable offsets, offsets by timestamp.
 
-Nothing here consumes a message. Every call has a deadline, whatever the brokers do.
+Nothing here consumes a message. Every call ends within its timeout, whatever the brokers do.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PARTITION_OUT_OF_REACH = _UNREACHABLE | {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.REPLICA_NOT_AVAILABLE,
     KafkaError.OFFSET_NOT_AVAILABLE,
-    # What the client knows of the leader is older than the broker, or newer: it asks anew next time.
+    # What the client knows of the leader is older than what the broker knows, or newer: it looks the leader up again.
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError._UNKNOWN_PARTITION,
@@ -69,6 +69,8 @@ class Cluster:
     """A thin, bounded client of the admin interface.
 
     `timeout` in seconds bounds each call; `deadline` (of `time.monotonic`) bounds them all together where it is given.
+    Every call raises BrokerUnreachableError where no broker answers in that time, BrokerRefusedError where one refuses,
+    and, where it is about a topic, TopicMissingError.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class Cluster:
         return self._deadline
 
     def topic(self, name: str) -> TopicState:
-        """Describe a topic. Raises TopicMissingError and BrokerUnreachableError."""
+        """Describe a topic. Raises TopicNameError too."""
         checked_topic(name)
         doing = f"describing topic {name!r}"
         future = self._call(doing, lambda s: self._admin.describe_topics(TopicCollection([name]), request_timeout=s))[
@@ -122,30 +124,31 @@ class Cluster:
         return TopicState(name, topic_id, tuple(sorted(p.id for p in described.partitions)))
 
     def last_stable_offsets(self, topic: TopicState) -> dict[int, FoundOffset]:
-        """The end of what read_committed consumers may read, a partition; partitions out of reach are left out."""
+        """By partition: the end, exclusive, of what read_committed consumers may read. Those out of reach are left out."""
         return self._list(topic, dict.fromkeys(topic.partitions, OffsetSpec.latest()), "last stable offsets")
 
     def high_watermarks(self, topic: TopicState) -> dict[int, FoundOffset]:
-        """The end of what is replicated, open transactions included; partitions out of reach are left out."""
+        """By partition: the end, exclusive, of what is replicated, open transactions included. As above otherwise."""
         return self._list(
             topic, dict.fromkeys(topic.partitions, OffsetSpec.latest()), "high watermarks", committed=False
         )
 
     def log_starts(self, topic: TopicState) -> dict[int, FoundOffset]:
-        """The earliest offset that each partition still has; partitions out of reach are left out."""
+        """By partition: the earliest offset that it still has. Those out of reach are left out."""
         return self._list(topic, dict.fromkeys(topic.partitions, OffsetSpec.earliest()), "log starts")
 
     def offsets_at(self, topic: TopicState, timestamps: Mapping[int, int]) -> dict[int, FoundOffset | None]:
-        """The earliest offset whose record's timestamp is at or after the given one (ms), a partition.
+        """By partition: the earliest offset whose record's timestamp is at or after the given one (ms).
 
-        None where no committed record is that new; partitions out of reach are left out.
+        None where no committed record is that new; partitions out of reach are left out. The brokers take a transaction
+        marker for a record: see `kafka.lookup`.
         """
         specs = {p: OffsetSpec.for_timestamp(t) for p, t in timestamps.items()}
         found = self._list(topic, specs, "offsets by timestamp")
         return {p: (f if f.offset >= 0 else None) for p, f in found.items()}
 
     def topic_config(self, name: str) -> dict[str, str]:
-        """The topic's effective configuration. Raises TopicMissingError and BrokerUnreachableError."""
+        """The topic's effective configuration, by Kafka's names. Raises TopicNameError too."""
         resource = ConfigResource(ResourceType.TOPIC, checked_topic(name))
         doing = f"reading the configuration of topic {name!r}"
         future = self._call(doing, lambda s: self._admin.describe_configs([resource], request_timeout=s))[resource]

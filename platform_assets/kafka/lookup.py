@@ -1,9 +1,9 @@
-"""Where a topic was at a moment in the past: offsets by timestamp, for edges that nobody cut in time.
+"""Where a topic was at a moment in the past: offsets by timestamp, for edges that were not cut in time.
 
 The brokers' own look-up finds the first record at or after a timestamp, and takes a transaction marker for one. Markers
 carry the broker's clock. In a backlog whose records are older than their transactions the first marker is newer than
-every edge, and each edge would be cut there. So an answer that lies beyond the window is looked at, and behind a marker
-the log is searched by batch headers (`evidence/search.py`).
+every edge, and each edge would be cut there. So where an answer lies beyond the window and is a marker, the log behind
+it is searched by batch headers (`evidence/search.py`).
 """
 
 from __future__ import annotations

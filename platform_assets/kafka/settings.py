@@ -37,7 +37,10 @@ _JAAS_MODULES = {
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """How to reach the brokers. `options` are spelt as librdkafka spells them and hidden from the repr."""
+    """How to reach the brokers. `options` are spelt as librdkafka spells them and hidden from the repr.
+
+    Raises ConfigurationError for options that are not allowed, or not enough for the protocol that they name.
+    """
 
     bootstrap_servers: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -74,7 +74,7 @@ def test_dagster_comes_up_with_its_code_and_goes_down_with_its_children(home: Ho
     assert '"one"' in json.dumps(found)
     assert (home.dagster / "dagster.yaml").is_file()
 
-    # The same again changes nothing; with another broker's address both are started anew.
+    # The same again changes nothing; with another broker's address both are started again.
     before = {name: state.read_records(home)[name].pid for name in DAGSTER}
     platform.up(home, UpOptions(workspace=workspace), report=quiet, environ=environ)
     assert {name: state.read_records(home)[name].pid for name in DAGSTER} == before
@@ -82,8 +82,8 @@ def test_dagster_comes_up_with_its_code_and_goes_down_with_its_children(home: Ho
     platform.up(home, UpOptions(workspace=workspace), report=said.append, environ=environ)
     records = state.read_records(home)
     assert not {records[name].pid for name in DAGSTER} & set(before.values())
-    told = Path(f"/proc/{records['dagster-daemon'].pid}/environ")
-    assert not told.exists() or b"KAFKA_BOOTSTRAP_SERVERS=127.0.0.1:2" in told.read_bytes().split(b"\0")
+    given = Path(f"/proc/{records['dagster-daemon'].pid}/environ")
+    assert not given.exists() or b"KAFKA_BOOTSTRAP_SERVERS=127.0.0.1:2" in given.read_bytes().split(b"\0")
     assert all(len(services.marked(records[name])) >= 2 for name in DAGSTER)
     assert platform.down(home, report=quiet) == 2
     assert [pid for record in records.values() for pid in services.marked(record)] == []

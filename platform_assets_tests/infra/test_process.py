@@ -1,4 +1,4 @@
-"""A managed process is told from every other one, and its death is told at once."""
+"""A managed process is never mistaken for another one, and its death is reported at once."""
 
 from __future__ import annotations
 

@@ -177,8 +177,8 @@ def test_another_process_is_never_taken_for_a_run_and_interrupted(
     run_id = launched(instance, folder)
     wait_until("the run begins", (folder / f"began-{run_id}").exists, 120)
     process, began = process_of(instance, run_id), start_of(stranger.pid)
-    for told in (f"{stranger.pid}@{began}", f"{process.pid}@{began}", "no process", "@"):
-        instance.add_run_tags(run_id, {PROCESS_TAG: told})
+    for tag in (f"{stranger.pid}@{began}", f"{process.pid}@{began}", "no process", "@"):
+        instance.add_run_tags(run_id, {PROCESS_TAG: tag})
         health = instance.run_launcher.check_run_worker_health(found(instance, run_id))
         assert health.status is WorkerStatus.NOT_FOUND
         assert not instance.run_launcher.terminate(run_id)

@@ -74,7 +74,7 @@ class FetchedPartition:
     """The broker's answer for one partition. `records` points into the answer's buffer.
 
     `aborted` lists `(producer id, first offset)` of the aborted transactions that overlap what was fetched, those begun
-    before it included. Offsets are -1 where the broker does not tell them, as with an error.
+    before it included. Offsets are -1 where the broker does not give them, as with an error.
     """
 
     error: int
@@ -119,7 +119,10 @@ class Brokers:
         self._leaders.clear()
 
     def persist(self, doing: str, attempt: Callable[[], T]) -> T:
-        """Call `attempt` until it succeeds, each time on new connections and with leaders looked up again."""
+        """Call `attempt` until it succeeds, each time on new connections and with leaders looked up again.
+
+        Raises BrokerUnreachableError after `patience` seconds, or the `verdict` of the last Transient; and Stopped.
+        """
         since, pause = time.monotonic(), 0.05
         while True:
             try:
@@ -135,12 +138,12 @@ class Brokers:
                 pause = min(2 * pause, 1.0)
 
     def last_stable_offsets(self, partitions: Sequence[int]) -> dict[int, int]:
-        """The last stable offset of each partition: the first offset that read_committed consumers may not read."""
+        """By partition: the first offset that read_committed consumers may not read yet."""
         doing = f"looking up last stable offsets of topic {self.topic!r}"
         return self.persist(doing, lambda: self._list_offsets(partitions, _LATEST, _READ_COMMITTED))
 
     def high_watermark(self, partition: int) -> int:
-        """The first offset that is not replicated yet."""
+        """The first offset that is not replicated yet: the end of the log for consumers, open transactions included."""
         doing = f"looking up the high watermark of topic {self.topic!r} partition {partition}"
         return self.persist(doing, lambda: self._list_offsets([partition], _LATEST, _READ_UNCOMMITTED))[partition]
 
@@ -199,7 +202,7 @@ class Brokers:
         return answer
 
     def _judge(self, code: int, doing: str) -> None:
-        """Raise what an error code stands for."""
+        """Raise the error that a code of the broker's stands for; Transient where another try may succeed."""
         name = kafka.errors.for_code(code).__name__
         if code in _WRONG_TOPIC:
             self._look_up_leaders()  # raises where the topic is gone or another one now

@@ -1,4 +1,4 @@
-"""Kafka's record batches as bytes: headers read in bulk, bodies only where somebody has to look inside.
+"""Kafka's record batches as bytes: headers read in bulk, bodies opened only where headers do not suffice.
 
 Layout of a batch (magic 2), of a record and of a control record: https://kafka.apache.org/documentation/#messageformat.
 Older message sets (magic 0 and 1, which brokers keep as they lie on disk): the same page, "Old Message Format".
@@ -87,10 +87,12 @@ class Batch:
 
     @property
     def control(self) -> bool:
+        """Whether it holds control records, such as transaction markers, which are no consumer's."""
         return bool(self.attributes & CONTROL)
 
     @property
     def transactional(self) -> bool:
+        """Whether its records are part of a transaction of `producer_id`."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
@@ -100,7 +102,7 @@ class Batch:
 
     @property
     def max_timestamp(self) -> int:
-        """The newest timestamp in ms that the header tells; -1 for the older formats, whose headers need not tell."""
+        """The newest timestamp in ms, from the header; -1 for the older formats, whose headers may lack it."""
         return -1 if self._old else int(_base_at(self.body, _MAX_TIMESTAMP_AT)[0])
 
     @property
@@ -194,19 +196,22 @@ class Batches:
 
     @property
     def base_offsets(self) -> npt.NDArray[np.int64]:
+        """First offset of each batch; this and the arrays below are empty in the old format."""
         return self.headers["base_offset"].astype(np.int64)
 
     @property
     def last_offsets(self) -> npt.NDArray[np.int64]:
-        """Inclusive."""
+        """Last offset of each batch, inclusive."""
         return self.base_offsets + self.headers["last_offset_delta"].astype(np.int64)
 
     @property
     def records_counts(self) -> npt.NDArray[np.int64]:
+        """Number of records left in each batch."""
         return self.headers["records_count"].astype(np.int64)
 
     @property
     def attributes(self) -> npt.NDArray[np.int64]:
+        """Attributes of each batch: the bits of CODEC_MASK, APPEND_TIME, TRANSACTIONAL and CONTROL."""
         return self.headers["attributes"].astype(np.int64)
 
     @property
@@ -324,7 +329,7 @@ def _unsnap(packed: bytes) -> bytes:
 
 
 def _grow(codec: object, packed: memoryview) -> memoryview:
-    """Unpack into a buffer that doubles until it suffices, since a frame need not tell its size."""
+    """Unpack into a buffer that doubles until it suffices, since a frame need not state its size."""
     size = min(max(1 << 16, 8 * len(packed)), UNPACKED_LIMIT)
     while True:
         out = bytearray(size)

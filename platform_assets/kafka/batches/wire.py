@@ -26,7 +26,7 @@ from platform_assets.kafka.settings import ClientSettings
 Address = tuple[str, int]
 
 _DEFAULT_PORT = 9092
-_SLICE = 0.25  # seconds after which a wait looks whether it was stopped
+_SLICE = 0.25  # seconds between two checks whether a wait is to end
 _CONNECT_TIMEOUT = 5.0
 _SMALL_ANSWER = 1 << 26
 _API_VERSIONS, _HANDSHAKE, _AUTHENTICATE = 3, 1, 1
@@ -34,7 +34,7 @@ _frame_head = struct.Struct(">ii").unpack_from
 
 
 class Stopped(Exception):
-    """The caller's deadline passed, or it was told to stop, while a broker was waited for."""
+    """The caller's deadline passed, or the caller was stopped, while it waited for a broker."""
 
 
 def addresses(bootstrap_servers: str) -> list[Address]:

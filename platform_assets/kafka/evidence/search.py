@@ -82,7 +82,7 @@ class BatchSearch:
 
     def _log_start(self, partition: int) -> int:
         if partition not in self._log_starts:
-            self._log_starts[partition] = self._asked(partition, 0, lambda: self._brokers.log_start(partition))
+            self._log_starts[partition] = self._bounded(partition, 0, lambda: self._brokers.log_start(partition))
         return self._log_starts[partition]
 
     def _data_batch(self, partition: int, offset: int, end: int) -> Batch | None:
@@ -104,7 +104,9 @@ class BatchSearch:
             connection = self._brokers.ask(partition, offset, _FETCH_BYTES)
             return self._brokers.receive(connection, partition, offset, self._buffer)
 
-        answer = self._asked(partition, offset, lambda: self._brokers.persist(self._doing(partition, offset), attempt))
+        answer = self._bounded(
+            partition, offset, lambda: self._brokers.persist(self._doing(partition, offset), attempt)
+        )
         try:
             # A copy, since the buffer is used again by the next fetch.
             batches = Batches.scan(memoryview(bytes(answer.records)))
@@ -113,12 +115,13 @@ class BatchSearch:
         except Damage as damage:
             raise DamagedBatchError(self._topic, partition, damage.offset, damage.reason) from None
 
-    def _asked(self, partition: int, offset: int, ask: Callable[[], T]) -> T:
+    def _bounded(self, partition: int, offset: int, call: Callable[[], T]) -> T:
+        """`call`, with the deadline of all look-ups named where it is what ended it."""
         try:
-            return ask()
+            return call()
         except Stopped:
             reason = "the time allowed for all look-ups together is used up"
             raise BrokerUnreachableError(self._doing(partition, offset), self._timeout, reason) from None
 
     def _doing(self, partition: int, offset: int) -> str:
-        return f"looking at offset {offset} of topic {self._topic!r} partition {partition}"
+        return f"reading the batch at offset {offset} of topic {self._topic!r} partition {partition}"

@@ -86,7 +86,7 @@ class History:
         self.finish(producer, tuple(counts), commit=commit)
 
     def finish(self, producer: Producer, partitions: tuple[int, ...], *, commit: bool) -> None:
-        """End the transaction and wait for its markers, whose offsets no producer is told."""
+        """End the transaction and wait for its markers, whose offsets no producer gets."""
         before = {p: self.end(p) for p in partitions}
         producer.commit_transaction(30) if commit else producer.abort_transaction(30)
         for partition in partitions:
@@ -128,7 +128,7 @@ class History:
 
 @pytest.fixture
 def history(broker: Broker, topic: TopicMaker) -> History:
-    """A topic of two partitions, whatever is done to it told by the test itself."""
+    """A topic of two partitions, whose history the test itself writes down."""
     return History(broker, topic(partitions=2, stem="evidence"))
 
 
