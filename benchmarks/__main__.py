@@ -26,7 +26,7 @@ from rich.table import Table
 from benchmarks import plots
 from benchmarks.scenario import Bench, Measured
 from benchmarks.scenarios import SCENARIOS
-from platform_assets_tests.support.engines import engines
+from testbed.homes import engines
 
 RESULTS = Path(__file__).with_name("results")
 PACKAGES = ("dagster", "pyspark", "delta-spark", "deltalake", "confluent-kafka", "kafka-python", "pyarrow")

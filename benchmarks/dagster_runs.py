@@ -13,7 +13,7 @@ from platform_assets.checks.registry import CHECKS
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration.names import table_key
-from platform_assets_tests.support.runs_of import definitions
+from testbed.project import definitions
 
 QUIET: Final = {"loggers": {"console": {"config": {"log_level": "WARNING"}}}}
 _JOB: Final = "window"

@@ -26,7 +26,7 @@ from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS, SealedWindow, arrow_type
 from platform_assets.ledger.store import FOLDED, Ledger
 from platform_assets.model.digest import Digest, offset_hashes
-from platform_assets_tests.support.samples import START, TOPIC_ID, edge, hourly, receipt
+from testbed.samples import START, TOPIC_ID, edge, hourly, receipt
 
 _ADDS_A_COMMIT: Final = 5_000
 _FILE_BYTES: Final = 2_000

@@ -34,7 +34,7 @@ from platform_assets.orchestration import metadata, runs, status
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.sensors import Tick, cursor_at, sealed_event
 from platform_assets.windows.loading import Loader
-from platform_assets_tests.support.samples import START, edge
+from testbed.samples import START, edge
 
 PARTITIONS: Final = 4
 RECORDS: Final = 1_000

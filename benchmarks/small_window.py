@@ -28,9 +28,9 @@ from platform_assets.checks.registry import CHECKS
 from platform_assets.engines.spark.session import configure_codegen, connect
 from platform_assets.ledger.entries import Receipt
 from platform_assets.model.windows import key_of
-from platform_assets_tests.conftest import home_at, service_environment
-from platform_assets_tests.support.loads import TopicLake
-from platform_assets_tests.support.ui_project import write_project
+from testbed.homes import home_at, service_environment
+from testbed.loads import TopicLake
+from testbed.project import write_project
 
 RECORDS_A_MINUTE = 1_000
 INTERVAL_SECONDS = 5

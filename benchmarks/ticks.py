@@ -23,7 +23,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration.sensors import Tick, cursor_at
-from platform_assets_tests.support.samples import START, edge
+from testbed.samples import START, edge
 
 NOTHING: Final = "all topics, nothing to seal"
 SEALING: Final = "all topics, a window to seal in each"

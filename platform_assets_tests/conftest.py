@@ -15,11 +15,12 @@ import pytest
 
 from infra import platform, spark_server
 from infra.broker import BrokerSettings
-from infra.home import CHECKOUT, Home
+from infra.home import Home
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
 from platform_assets_tests.support import turns
-from platform_assets_tests.support.loads import START, TopicLake, wait_until
+from testbed.homes import home_at, service_environment
+from testbed.loads import START, TopicLake, wait_until
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -78,21 +79,6 @@ def _shares(item: pytest.Item) -> bool:
 def _common_folder(config: pytest.Config) -> Path | None:
     """The folder in which each of the processes that share the tests has its own; None where one process does all."""
     return Path(config.option.basetemp).parent if hasattr(config, "workerinput") else None
-
-
-def service_environment() -> dict[str, str]:
-    """The process's environment without what would point a test at somebody's services or ports."""
-    hidden = (
-        "KAFKA_BOOTSTRAP_SERVERS", "SPARK_REMOTE", "DAGSTER_HOME", "LAKE_ROOT", "PLATFORM_HOME",
-        "KAFKA_PORT", "SPARK_CONNECT_PORT", "DAGSTER_PORT", "KAFKA_HEAP", "SPARK_HEAP",
-    )  # fmt: skip
-    return {name: value for name, value in os.environ.items() if name not in hidden}
-
-
-def home_at(root: Path) -> Home:
-    """A home of a test's own that shares the checkout's verified jars, so that nothing is fetched twice."""
-    jars = os.environ.get("PLATFORM_JARS") or str(CHECKOUT / ".platform" / "jars")
-    return Home.from_environment({"PLATFORM_HOME": str(root), "PLATFORM_JARS": jars})
 
 
 class Broker:

@@ -39,9 +39,9 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import TopicRanges
 from platform_assets.orchestration import assets
 from platform_assets.windows.loading import Loader
-from platform_assets_tests.conftest import service_environment
-from platform_assets_tests.support.loads import Record, TopicLake
 from platform_assets_tests.support.runs_of import failure_of, materialize, minutes_ago
+from testbed.homes import service_environment
+from testbed.loads import Record, TopicLake
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from platform_assets.checks.registry import CHECKS
-from platform_assets_tests.support.loads import TopicLake, records, whole
 from platform_assets_tests.support.runs_of import minutes_ago
 from platform_assets_tests.support.ui_project import user_interface
-from platform_assets_tests.windows.test_loading import numbered
+from testbed.loads import TopicLake, numbered, records, whole
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -28,7 +28,7 @@ from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import runs
 from platform_assets.orchestration.metadata import of_receipt
 from platform_assets.orchestration.names import table_key, topic_key
-from platform_assets_tests.support.loads import Record, TopicLake
+from testbed.loads import Record, TopicLake
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

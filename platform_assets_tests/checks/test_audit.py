@@ -23,8 +23,9 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.windows import Span
-from platform_assets_tests.support import answers, samples, tables
+from platform_assets_tests.support import answers, tables
 from platform_assets_tests.support.tables import DOUBLED, LOST_ROWS, LOST_WINDOW, key
+from testbed import samples
 
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
 # The command looks the table up among the project's own.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from infra import platform
-from platform_assets_tests.conftest import home_at, service_environment
+from testbed.homes import home_at, service_environment
 
 CHECKOUT = Path(__file__).parents[2]
 

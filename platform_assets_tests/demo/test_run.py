@@ -13,7 +13,7 @@ from infra.errors import ServiceStartError
 from infra.platform import ServiceState
 from platform_assets.demo import run, state
 from platform_assets.demo.display import Display
-from platform_assets_tests.conftest import home_at
+from testbed.homes import home_at
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 
 from platform_assets.demo import state
 from platform_assets.errors import ConfigurationError
-from platform_assets_tests.conftest import home_at
+from testbed.homes import home_at
 
 NOW = datetime(2026, 3, 1, 12, 34, 56, 789, tzinfo=UTC)
 

@@ -22,9 +22,10 @@ from infra.broker import BrokerSettings
 from infra.errors import PortTakenError, ServiceStartError
 from infra.home import Home
 from infra.platform import UpOptions
-from platform_assets_tests.conftest import Broker, TopicMaker, home_at, service_environment
+from platform_assets_tests.conftest import Broker, TopicMaker
 from platform_assets_tests.support import services
-from platform_assets_tests.support.loads import wait_until
+from testbed.homes import home_at, service_environment
+from testbed.loads import wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -136,7 +137,7 @@ INTERRUPTED = """
 import sys
 from infra import platform
 from infra.platform import UpOptions
-from platform_assets_tests.conftest import home_at, service_environment
+from testbed.homes import home_at, service_environment
 platform.up(home_at(sys.argv[1]), UpOptions(services=("kafka", "spark")),
             report=lambda line: print(line, flush=True), environ=service_environment())
 """

@@ -12,8 +12,8 @@ from infra.broker import BrokerSettings
 from infra.java import find_java
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
-from platform_assets_tests.conftest import home_at, service_environment
 from platform_assets_tests.support import services
+from testbed.homes import home_at, service_environment
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

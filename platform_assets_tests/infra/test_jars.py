@@ -14,7 +14,7 @@ from infra.home import Home
 from infra.ivy import WANTED_FILE, pyspark_jars
 from infra.jarlock import Jar, read_lock, sha256_of, write_lock
 from infra.java import find_java
-from platform_assets_tests.conftest import home_at
+from testbed.homes import home_at
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from infra import platform, state
 from infra.errors import ConfigurationError, PortTakenError
 from infra.home import CHECKOUT, Home
 from infra.platform import UpOptions
-from platform_assets_tests.conftest import home_at, service_environment
 from platform_assets_tests.support import services
+from testbed.homes import home_at, service_environment
 
 DAGSTER = ("dagster-webserver", "dagster-daemon")
 

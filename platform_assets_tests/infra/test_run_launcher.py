@@ -17,7 +17,7 @@ from dagster._serdes import serialize_value
 from infra import run_launcher
 from infra.process import start_of
 from infra.run_launcher import LIBRARIES, PROCESS_TAG
-from platform_assets_tests.support.loads import wait_until
+from testbed.loads import wait_until
 
 CODE = """\
 import sys, time

@@ -17,7 +17,7 @@ from infra.home import Home
 from infra.process import ProcessRecord, family
 from infra.spark_server import CONFIGURATION
 from platform_assets.engines.spark import session
-from platform_assets_tests.conftest import service_environment
+from testbed.homes import service_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

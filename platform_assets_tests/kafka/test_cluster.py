@@ -18,8 +18,8 @@ from confluent_kafka.admin import NewPartitions
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, TopicMissingError, TopicNameError
 from platform_assets.kafka.cluster import Cluster, TopicState
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets_tests.support.loads import wait_until
 from platform_assets_tests.support.streams import ANY_TIME, Stream, create_again, delete_before, freeze, thaw
+from testbed.loads import wait_until
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker

@@ -21,7 +21,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
-from platform_assets_tests.support.samples import edge, rows, sealed
+from testbed.samples import edge, rows, sealed
 
 TABLE = TableRef.raw("t")
 

@@ -10,7 +10,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from platform_assets.lake import delta_log, load_log
 from platform_assets.lake.location import Folder
-from platform_assets_tests.support.samples import loaded, overwrite, recorded
+from testbed.samples import loaded, overwrite, recorded
 
 
 @pytest.fixture

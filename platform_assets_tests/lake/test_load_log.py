@@ -19,7 +19,7 @@ from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.model.tables import TableLoad, TableRef
 from platform_assets.model.windows import key_of
-from platform_assets_tests.support.samples import append, edge, overwrite, rows, sealed
+from testbed.samples import append, edge, overwrite, rows, sealed
 
 METADATA = LoadMetadata(
     "orders.eu",

@@ -19,7 +19,7 @@ from platform_assets.lake.location import Folder
 from platform_assets.lake.rows import PartitionRows
 from platform_assets.model.digest import Digest, offsets_digest
 from platform_assets.model.offsets import OffsetRange, ranges_of
-from platform_assets_tests.support import samples
+from testbed import samples
 
 KEY, OTHER = "2026-01-01-00:00", "2026-01-01-01:00"
 

@@ -31,7 +31,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableLoad, TableRef
 from platform_assets.model.windows import Window
-from platform_assets_tests.support.samples import cut, edge, hourly, log_entries, receipt, sealed
+from testbed.samples import cut, edge, hourly, log_entries, receipt, sealed
 
 CHECKOUT = Path(__file__).parents[2]
 KEY = "2026-01-01-00:00"
@@ -40,7 +40,7 @@ import sys
 from pathlib import Path
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
-from platform_assets_tests.support.samples import cut, edge
+from testbed.samples import cut, edge
 root, topic, name, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 ledger = Ledger(Lake.at(root))
 print("ready", flush=True)

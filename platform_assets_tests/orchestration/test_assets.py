@@ -14,9 +14,10 @@ from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import KEY_FORMAT
 from platform_assets.orchestration import metadata
 from platform_assets.orchestration.names import table_key, topic_key
-from platform_assets_tests.support.loads import Record, TopicLake, records
-from platform_assets_tests.support.runs_of import definitions, failure_of, materializations, materialize, minutes_ago
-from platform_assets_tests.windows.test_loading import ANY_CLOCK, numbered
+from platform_assets_tests.support.runs_of import failure_of, materializations, materialize, minutes_ago
+from platform_assets_tests.support.streams import ANY_TIME
+from testbed.loads import Record, TopicLake, numbered, records
+from testbed.project import definitions
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker
@@ -122,7 +123,7 @@ def test_a_run_of_many_windows_reports_each_with_its_own_metadata(
 def test_a_run_that_fails_at_one_window_reports_those_before_it(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    lk = lake(config=ANY_CLOCK, start=minutes_ago(6))
+    lk = lake(config=ANY_TIME, start=minutes_ago(6))
     keys = [lk.window_of([Record(timestamp=stamp)]) for stamp in (1, 2**62, 1)]
     result = materialize(lk, spark_remote, keys, instance, [reader_of(lk)])
     assert "partition 0 offset 1" in failure_of(result)

@@ -13,7 +13,7 @@ from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.windows import KEY_FORMAT, Window, key_of
 from platform_assets.orchestration.requests import LoadRequest, grouped
-from platform_assets_tests.support.samples import START, edge, sealed
+from testbed.samples import START, edge, sealed
 
 HOURLY, BY_MINUTE = "0 * * * *", "* * * * *"
 MINUTE = timedelta(minutes=1)

@@ -33,8 +33,8 @@ from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.sensors import Tick
 from platform_assets.windows import sealing
-from platform_assets_tests.support.samples import START, loaded, receipt
 from platform_assets_tests.support.streams import ANY_TIME, Stream, create_again
+from testbed.samples import START, loaded, receipt
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker

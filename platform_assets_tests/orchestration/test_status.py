@@ -18,7 +18,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import status
 from platform_assets.orchestration.status import CheckStatus, PartitionStatus, Status, TableStatus
-from platform_assets_tests.support.samples import START, edge, loaded, recorded
+from testbed.samples import START, edge, loaded, recorded
 
 TOPIC = "clicks"
 WINDOWS = 9

@@ -28,7 +28,7 @@ from platform_assets.ledger.entries import PartitionReceipt, Receipt, SealedWind
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets_tests.support.faults import Faults
-from platform_assets_tests.support.loads import TopicLake
+from testbed.loads import TopicLake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,7 +18,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.windows.loading import Loader
-from platform_assets_tests.support.loads import TopicLake
+from testbed.loads import TopicLake
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.home import CHECKOUT
-from platform_assets_tests.support.loads import TopicLake
+from testbed.loads import TopicLake
 
 
 class LoadProcess:

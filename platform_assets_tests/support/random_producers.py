@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from infra.home import CHECKOUT
 from platform_assets.model.windows import milliseconds
 from platform_assets_tests.support.history import Outcome, Send
-from platform_assets_tests.support.loads import START
+from testbed.loads import START
 
 _AT_ONCE = 3
 _NEVER_LEFT = (KafkaError._PURGE_QUEUE, KafkaError.MSG_SIZE_TOO_LARGE)

@@ -10,44 +10,13 @@ from typing import Any
 import dagster as dg
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
-from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration.assets import DeepAudit, build_definitions
-from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
-from platform_assets_tests.support.loads import TopicLake
+from testbed.loads import TopicLake
+from testbed.project import definitions
 
 
 def minutes_ago(minutes: int) -> datetime:
     """A full minute that lies back by at least `minutes`: Dagster knows partitions by its own clock."""
     return datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=minutes)
-
-
-def definitions(
-    declaration: TopicDeclaration,
-    bootstrap: str,
-    root: Path,
-    remote: str,
-    downstream: Sequence[dg.AssetsDefinition] = (),
-    timeout_seconds: float = 10,
-) -> dg.Definitions:
-    """What the code location holds of one topic, and what a test puts behind it."""
-    return dg.Definitions.merge(
-        build_definitions(
-            declaration,
-            group="tests",
-            description=None,
-            owners=(),
-            sensor_running=False,
-            deep_audit=DeepAudit(running=False),
-        ),
-        dg.Definitions(
-            assets=list(downstream),
-            resources={
-                "kafka": KafkaResource(bootstrap_servers=bootstrap, timeout_seconds=timeout_seconds),
-                "lake": LakeResource(root=str(root)),
-                "spark": SparkResource(remote=remote),
-            },
-        ),
-    )
 
 
 def materialize(

@@ -25,9 +25,9 @@ from platform_assets.checks.findings import Finding, Kind, Verdict
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.offsets import TopicRanges, ranges_of
 from platform_assets_tests.support.control_loaders import ControlLoader
-from platform_assets_tests.support.engines import engines
 from platform_assets_tests.support.faults import POINTS, Crash, Faults, InterruptedLoader, Point
-from platform_assets_tests.support.loads import Record, TopicLake
+from testbed.homes import engines
+from testbed.loads import Record, TopicLake
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

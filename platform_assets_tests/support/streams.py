@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from platform_assets.errors import BrokerUnreachableError, TopicMissingError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets_tests.support.loads import Record, send, wait_until
 from platform_assets_tests.support.turns import require_alone
+from testbed.loads import Record, send, wait_until
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker

@@ -21,7 +21,7 @@ from platform_assets.model.windows import key_of
 from platform_assets.orchestration import metadata
 from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.sensors import sealed_event
-from platform_assets_tests.support import samples
+from testbed import samples
 
 SOUND, TORN, AT_ODDS = "orders", "payments.eu_west", "refunds"
 WINDOWS, WAITING, PARTITIONS, OFFSETS = 30, 2, 3, 100

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from platform_assets_tests.support.loads import wait_until
 from platform_assets_tests.support.streams import freeze
 from platform_assets_tests.support.turns import turn, until_the_last_leaves
+from testbed.loads import wait_until
 
 
 def free(folder: Path, kind: int, lock: str = "services") -> bool:

@@ -9,7 +9,7 @@ import pytest
 from platform_assets.ledger.entries import Receipt
 from platform_assets.model.digest import Digest, Measured
 from platform_assets.windows import differences
-from platform_assets_tests.support import samples
+from testbed import samples
 
 RECEIPT = samples.receipt(samples.sealed("t", "2026-01-01-00:00", p0=(0, 20)), {0: range(10)}, version=7)
 HELD = Measured(RECEIPT.offsets, RECEIPT.content)
@@ -28,7 +28,11 @@ ALTERED = Measured(RECEIPT.offsets, Digest(10, 3))
     ("now", "seen", "cause"),
     [
         (FEWER, "9 rows, fewer than the 10 of the receipt", "Likely cause: compaction or retention took records"),
-        (MORE, "11 rows, more than the 10 of the receipt", "the log was written again after an unclean leader election"),
+        (
+            MORE,
+            "11 rows, more than the 10 of the receipt",
+            "the log was written again after an unclean leader election",
+        ),
         (ELSEWHERE, "10 rows as before, of other offsets", "other records were written to this range of offsets"),
         (ALTERED, "10 rows as before, of the same offsets but other content", "were written to these offsets"),
     ],

@@ -18,8 +18,8 @@ from platform_assets.model.tables import TableRef
 from platform_assets.windows import sealing
 from platform_assets_tests.support.faults import POINTS, Crash, Faults, InterruptedLoader, Point
 from platform_assets_tests.support.history import Row, check_history
-from platform_assets_tests.support.loads import TopicLake, wait_until
 from platform_assets_tests.support.random_producers import RandomProducers
+from testbed.loads import TopicLake, wait_until
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker

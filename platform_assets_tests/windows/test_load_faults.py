@@ -19,11 +19,12 @@ from platform_assets.errors import OffsetsExpiredError
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.store import Ledger
-from platform_assets_tests.conftest import home_at, service_environment
+from platform_assets_tests.support.damage import data_files, delete_rows
 from platform_assets_tests.support.load_process import LoadProcess
-from platform_assets_tests.support.loads import Record, TopicLake, records, wait_until
 from platform_assets_tests.support.runs_of import minutes_ago
-from platform_assets_tests.windows.test_loading import delete_before, delete_rows, numbered
+from platform_assets_tests.support.streams import delete_before
+from testbed.homes import home_at, service_environment
+from testbed.loads import Record, TopicLake, numbered, records, wait_until
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, LakeMaker
@@ -45,11 +46,6 @@ def assert_exact(lk: TopicLake) -> None:
     for key, receipt in lk.ledger.receipts(lk.declaration.raw_table).items():
         assert receipt.files_digest == load_log.files_of(Folder.at(lk.table), key).digest
         assert receipt.rows == len(lk.rows(key))
-
-
-def data_files(lk: TopicLake, key: str) -> list[Path]:
-    """Files of a window that lie in the table's folder, committed or not."""
-    return list((lk.table / key.replace(":", "-")).rglob("*.parquet"))
 
 
 def unfinished(lk: TopicLake, key: str) -> list[Path]:
@@ -211,7 +207,7 @@ def test_a_commit_that_the_ledger_lacks_is_found_although_kafka_has_lost_the_rec
     with crash_before_the_ledger(monkeypatch):
         lk.load(key)
     good = lk.rows()
-    delete_before(broker, lk, 10)
+    delete_before(broker.bootstrap, lk.topic, 0, 10)
     with pytest.raises(OffsetsExpiredError, match="still holds all 10 rows"):
         lk.load(key)
     assert lk.ledger.receipts(lk.declaration.raw_table)[key].rows == 10

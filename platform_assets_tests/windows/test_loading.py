@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import TopicPartition
 from deltalake import DeltaTable, write_deltalake
 
 from platform_assets.errors import (
@@ -30,17 +29,14 @@ from platform_assets.model.digest import dense_digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.windows import milliseconds
 from platform_assets.windows.acceptance import accept, find_losses
-from platform_assets_tests.support.loads import START, Record, TopicLake, records, wait_until, whole
+from platform_assets_tests.support.damage import delete_rows
+from platform_assets_tests.support.streams import ANY_TIME, delete_before
+from testbed.loads import START, Record, TopicLake, numbered, records, wait_until, whole
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, LakeMaker
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
-
-
-def numbered(count: int, partitions: int = 1, stem: str = "v") -> list[Record]:
-    """Records that differ, spread over partitions."""
-    return [Record(f"{stem}{i}".encode(), b"k%d" % (i % 7), i % partitions) for i in range(count)]
 
 
 # --- loading again ---------------------------------------------------------------------------------------------
@@ -77,10 +73,6 @@ def test_a_load_by_hand_needs_no_sensor(lake: LakeMaker) -> None:
     for minute in (0, 1, 3):
         assert lk.load(f"2026-03-01-00:0{minute}").receipt.rows == 3
     assert records(lk.rows()) == records(lk.committed())
-
-
-def delete_rows(lk: TopicLake, key: str) -> None:
-    DeltaTable(lk.table).delete(f"window = '{key}' AND kafka_offset IN (3, 5)")
 
 
 def append_rows(lk: TopicLake, key: str) -> None:
@@ -143,13 +135,6 @@ def test_a_damaged_window_is_healed_by_loading_it_again(
 # --- refusals --------------------------------------------------------------------------------------------------
 
 
-def delete_before(broker: Broker, lk: TopicLake, offset: int, partition: int = 0) -> None:
-    """What `kafka-delete-records` does: the log then starts at `offset`."""
-    deleted = broker.admin.delete_records([TopicPartition(lk.topic, partition, offset)])
-    for future in deleted.values():
-        future.result(30)
-
-
 def retire(broker: Broker, lk: TopicLake) -> None:
     """Let retention take all but the newest segment."""
     state = lk.cluster.topic(lk.topic)
@@ -161,7 +146,7 @@ def test_a_reload_after_records_were_deleted_is_refused(lake: LakeMaker, broker:
     key = lk.window_of(numbered(40, 2))
     lk.load(key)
     before = lk.snapshot()
-    delete_before(broker, lk, 7, partition=1)
+    delete_before(broker.bootstrap, lk.topic, 1, 7)
     with pytest.raises(OffsetsExpiredError, match=r"partition 1 offsets \[0, 7\).*still holds all 40 rows") as e:
         lk.load(key)
     assert e.value.lost == ((1, 0, 7),)
@@ -196,7 +181,7 @@ def test_a_reload_after_retention_is_refused(lake: LakeMaker, broker: Broker) ->
 def test_a_first_load_of_expired_records_is_refused_and_names_them(lake: LakeMaker, broker: Broker) -> None:
     lk = lake()
     key, next_key = lk.window_of(numbered(10)), lk.window_of(numbered(5))
-    delete_before(broker, lk, 12)
+    delete_before(broker.bootstrap, lk.topic, 0, 12)
     before = lk.snapshot()
     with pytest.raises(OffsetsExpiredError, match=r"partition 0 offsets \[0, 10\).*accept-loss") as e:
         lk.load(key)
@@ -214,7 +199,7 @@ def test_what_held_no_row_cannot_be_lost(lake: LakeMaker, broker: Broker) -> Non
     lk.abort(numbered(5))
     key = lk.window_of(numbered(5, stem="kept"))
     loaded = lk.load(key)
-    delete_before(broker, lk, 6)
+    delete_before(broker.bootstrap, lk.topic, 0, 6)
     assert lk.load(key).outcome == "unchanged"
     delete_rows(lk, key)
     append_rows(lk, key)
@@ -413,18 +398,11 @@ def test_a_transaction_may_straddle_a_cut_record_by_record(lake: LakeMaker) -> N
 
 # --- clocks ----------------------------------------------------------------------------------------------------
 
-LONGEST = "9223372036854775807"
-ANY_CLOCK = {
-    "message.timestamp.after.max.ms": LONGEST,
-    "message.timestamp.before.max.ms": LONGEST,
-    # Retention goes by the records' own clocks.
-    "retention.ms": "-1",
-}
 YEAR_MS = 31_556_952_000
 
 
 def test_records_with_clocks_off_by_years_are_loaded_exactly_once(lake: LakeMaker) -> None:
-    lk = lake(partitions=2, config=ANY_CLOCK)
+    lk = lake(partitions=2, config=ANY_TIME)
     now = int(time.time() * 1000)
     keys = []
     for number in range(3):
@@ -440,7 +418,7 @@ def test_records_with_clocks_off_by_years_are_loaded_exactly_once(lake: LakeMake
 
 
 def test_a_timestamp_that_spark_cannot_read_is_named_and_its_window_alone_waits(lake: LakeMaker) -> None:
-    lk = lake(partitions=2, config=ANY_CLOCK)
+    lk = lake(partitions=2, config=ANY_TIME)
     before = lk.window_of(numbered(4, 2))
     bad = [Record(b"bad", b"k", 1, timestamp=2**62), Record(b"worse", b"k", 1, timestamp=2**63 - 1)]
     key = lk.window_of([*numbered(4, 2), *bad, *numbered(4, 2, "behind")])

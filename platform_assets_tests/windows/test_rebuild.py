@@ -19,9 +19,8 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.model.windows import Window
 from platform_assets.windows.rebuild import Rebuilt, cuts_of, rebuild
-from platform_assets_tests.support.loads import Record, TopicLake, records
-from platform_assets_tests.windows.test_load_faults import data_files
-from platform_assets_tests.windows.test_loading import numbered
+from platform_assets_tests.support.damage import data_files
+from testbed.loads import Record, TopicLake, numbered, records
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker

@@ -38,8 +38,6 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import tiling_faults
 from platform_assets.model.windows import edges_from, milliseconds
 from platform_assets.windows import sealing
-from platform_assets_tests.support.loads import wait_until
-from platform_assets_tests.support.samples import START, cut, edge, loaded, overwrite
 from platform_assets_tests.support.streams import (
     ANY_TIME,
     Stream,
@@ -49,6 +47,8 @@ from platform_assets_tests.support.streams import (
     freeze,
     thaw,
 )
+from testbed.loads import wait_until
+from testbed.samples import START, cut, edge, loaded, overwrite
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker

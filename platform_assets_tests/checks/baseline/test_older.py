@@ -24,7 +24,7 @@ from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
-from platform_assets_tests.support.samples import START, append, receipt, recorded, rows
+from testbed.samples import START, append, receipt, recorded, rows
 
 TOPIC = "clicks"
 RECENT = 5

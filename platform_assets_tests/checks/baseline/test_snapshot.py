@@ -23,7 +23,7 @@ from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
-from platform_assets_tests.support.samples import append, cut, edge, loaded, recorded, rows
+from testbed.samples import append, cut, edge, loaded, recorded, rows
 
 TOPIC = "clicks"
 RECENT = 4

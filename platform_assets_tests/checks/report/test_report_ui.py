@@ -24,8 +24,8 @@ from infra.home import CHECKOUT
 from infra.ports import DAGSTER_VARIABLE, LOOPBACK, choose_ports
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.checks.rules import accounted, agreement, deep_audit, no_gaps
-from platform_assets_tests.conftest import service_environment
 from platform_assets_tests.support import answers, report_defs, tables
+from testbed.homes import service_environment
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -17,8 +17,8 @@ from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
-from platform_assets_tests.support import samples
 from platform_assets_tests.support.hand_made import RANGES, UNKNOWN, A, B, C, D, recorded, rows_of, sound, touched
+from testbed import samples
 
 Found = tuple[str, str, int | None, tuple[tuple[int, int], ...]]
 

@@ -23,7 +23,7 @@ from platform_assets.model.digest import Measured
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import milliseconds
-from platform_assets_tests.support.loads import Record, records
+from testbed.loads import Record, records
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

@@ -29,7 +29,7 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.evidence.gathering import gather_evidence
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.offsets import OffsetRange, TopicRanges
-from platform_assets_tests.conftest import home_at, service_environment
+from testbed.homes import home_at, service_environment
 
 pytestmark = pytest.mark.broker
 

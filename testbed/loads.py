@@ -310,6 +310,11 @@ def table_rows(table: Path, key: str | None = None) -> list[Row]:
     )
 
 
+def numbered(count: int, partitions: int = 1, stem: str = "v") -> list[Record]:
+    """Records that differ, spread over partitions."""
+    return [Record(f"{stem}{i}".encode(), b"k%d" % (i % 7), i % partitions) for i in range(count)]
+
+
 def records(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
     """What Kafka holds of `rows`, which is what table and topic can be compared by."""
     return [row.record for row in rows]

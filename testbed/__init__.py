@@ -1,0 +1,1 @@
+"""What tests and benchmarks both stand on: homes for services, a topic with its lake, ledgers and tables made by hand."""

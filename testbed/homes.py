@@ -1,0 +1,42 @@
+"""Homes for services that tests and benchmarks start, apart from those of whoever runs them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from infra import platform
+from infra.broker import BrokerSettings
+from infra.home import CHECKOUT, Home
+from infra.platform import UpOptions
+from infra.spark_server import SparkSettings
+
+
+def service_environment() -> dict[str, str]:
+    """The process's environment without what would point a service at somebody's services or ports."""
+    hidden = (
+        "KAFKA_BOOTSTRAP_SERVERS", "SPARK_REMOTE", "DAGSTER_HOME", "LAKE_ROOT", "PLATFORM_HOME",
+        "KAFKA_PORT", "SPARK_CONNECT_PORT", "DAGSTER_PORT", "KAFKA_HEAP", "SPARK_HEAP",
+    )  # fmt: skip
+    return {name: value for name, value in os.environ.items() if name not in hidden}
+
+
+def home_at(root: Path) -> Home:
+    """A home below `root` alone that shares the checkout's verified jars, so that nothing is fetched twice."""
+    jars = os.environ.get("PLATFORM_JARS") or str(CHECKOUT / ".platform" / "jars")
+    return Home.from_environment({"PLATFORM_HOME": str(root), "PLATFORM_JARS": jars})
+
+
+@contextmanager
+def engines(root: Path) -> Iterator[tuple[str, str]]:
+    """Addresses of a broker and of Spark: those of the environment, or services that end with the block."""
+    home = home_at(root / "home")
+    options = UpOptions(services=("kafka", "spark"), broker=BrokerSettings(), spark=SparkSettings(heap="2g"))
+    try:
+        platform.up(home, options)
+        known = platform.environment(home)
+        yield known[platform.KAFKA_ADDRESS], known[platform.SPARK_ADDRESS]
+    finally:
+        platform.down(home)
