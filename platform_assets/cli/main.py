@@ -94,9 +94,9 @@ def status(as_json: bool) -> None:
 
     from platform_assets.checks.registry import CHECKS
     from platform_assets.cli.status_table import print_status
+    from platform_assets.components.declared import declarations
     from platform_assets.kafka.cluster import Cluster
     from platform_assets.orchestration import status as status_of
-    from platform_assets.orchestration.declared import declarations
 
     environment = _environment()
     settings = _settings(environment) if environment.get("KAFKA_BOOTSTRAP_SERVERS") else None
@@ -150,7 +150,7 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
     from rich.console import Console
 
     from platform_assets.cli.audit_table import progress
-    from platform_assets.orchestration.declared import declaration_of, declarations
+    from platform_assets.components.declared import declaration_of, declarations
     from platform_assets.windows.rebuild import rebuild
 
     environment = _environment()
@@ -183,9 +183,9 @@ def accept_loss(table: str, window: str, reason: str, yes: bool) -> None:
     Only offsets that really cannot be loaded are taken: those below the log start, and records whose timestamp Spark
     cannot represent. The next load of the window goes on without them, and the ledger keeps the fact.
     """
+    from platform_assets.components.declared import declaration_of
     from platform_assets.errors import UnknownWindowError, ranges_text
     from platform_assets.kafka.cluster import Cluster
-    from platform_assets.orchestration.declared import declaration_of
     from platform_assets.windows import acceptance
 
     declaration = declaration_of(table)
@@ -218,10 +218,10 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
     from platform_assets.checks.evaluation import Evaluation
     from platform_assets.checks.facts import Orchestration
     from platform_assets.cli.audit_table import print_audit, progress
+    from platform_assets.components.declared import declaration_of
     from platform_assets.kafka.cluster import Cluster
     from platform_assets.model.windows import Span
     from platform_assets.orchestration import runs
-    from platform_assets.orchestration.declared import declaration_of
 
     try:
         span = None if windows is None else Span.parse(windows)

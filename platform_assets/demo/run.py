@@ -115,8 +115,8 @@ class _Demo:
         # Dagster takes a while to import, and nothing before needs it.
         import dagster as dg
 
+        from platform_assets.components.declared import declarations
         from platform_assets.demo.watching import Observer
-        from platform_assets.orchestration.declared import declarations
 
         with (
             dg.DagsterInstance.from_config(str(self.home.dagster)) as instance,

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from platform_assets.components.declared import declarations
 from platform_assets.demo.dataset import SOURCES
 from platform_assets.demo.state import START_VARIABLE, start_setting
 from platform_assets.demo.topic_log import PARTITIONS
-from platform_assets.orchestration.declared import declarations
 
 # Dagster 1.13 itself calls the function that pydantic deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")
