@@ -27,10 +27,11 @@ test: install ## Run the tests (ARGS="-k name" for some of them)
 	@$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadgroup $(ARGS)
 
 .PHONY: lint
-lint: install ## Check format, style, types, and that the lock follows pyproject.toml
+lint: install ## Check format, style, types, who imports whom, and that the lock follows pyproject.toml
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo --cache-dir .platform/import-linter
 	@$(MAKE) --no-print-directory lock-check
 
 .PHONY: semantics
