@@ -294,12 +294,19 @@ def test_digests_that_spark_does_not_hand_on_are_taken_from_the_files(
     lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy server the listener that observes may be late; its answer then comes without what it observed."""
-    from pyspark.sql import Observation
+    from pyspark.sql.connect.observation import Observation
 
     lk = lake(partitions=2)
     key = lk.window_of(EVERY_KIND)
-    monkeypatch.setattr(Observation, "get", property(lambda self: {}))
+    asked: list[Observation] = []
+
+    def nothing(observation: Observation) -> dict[str, Any]:
+        asked.append(observation)
+        return {}
+
+    monkeypatch.setattr(Observation, "get", property(nothing))
     late = lk.load(key).receipt
+    assert len(asked) == 1
     monkeypatch.undo()
     assert lk.load(key).outcome == "unchanged"
     assert late.rows == len(EVERY_KIND)
