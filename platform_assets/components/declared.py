@@ -30,9 +30,12 @@ def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
 
 
 def declaration_of(table: str) -> TopicDeclaration:
-    """The declaration behind the raw table `table`. Raises ConfigurationError, naming the tables that there are."""
+    """The declaration behind `table`, which is a raw table's name or its topic's alone.
+
+    Raises ConfigurationError, naming the tables that there are.
+    """
     known = declarations()
-    found = next((d for d in known.values() if table == d.raw_table.name), None)
+    found = next((d for d in known.values() if table in (d.raw_table.name, d.topic)), None)
     if found is None:
         names = ", ".join(d.raw_table.name for d in known.values())
         raise ConfigurationError(f"{table!r} is no table of this project; there are: {names or 'none'}")

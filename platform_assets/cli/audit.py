@@ -1,0 +1,80 @@
+"""`platform-assets audit`."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from platform_assets.errors import PlatformError
+
+
+@click.command()
+@click.argument("table")
+@click.option("--deep", is_flag=True, help="Read the table's files again with Spark and recompute their digests.")
+@click.option("--windows", metavar="A..B", help="Only the windows from A to B, both inclusive; A.., ..B and A do too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; its fields are documented in the README and stay.")
+def audit(table: str, deep: bool, windows: str | None, as_json: bool) -> None:
+    """Prove that TABLE holds every committed record once, or say which offsets are amiss and what to do.
+
+    TABLE is raw/<topic>, or the topic's name alone. Brokers and Spark are asked only where ledger and table leave
+    something open, or with --deep. What is proved is written into the ledger and stays proved until the window's files
+    change.
+
+    Exits 0 if all was proved, 1 if anomalies were found, 2 if it could not be told, and says why.
+    """
+    from platform_assets.checks.audit import EXIT_CODES
+
+    try:
+        sys.exit(_audit(table, deep, windows, as_json))
+    except (PlatformError, KeyboardInterrupt) as e:
+        click.echo(f"platform-assets: could not tell: {str(e) or 'interrupted'}", err=True)
+        sys.exit(EXIT_CODES["undecided"])
+
+
+def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
+    from datetime import UTC, datetime
+
+    from rich.console import Console
+
+    from platform_assets.checks.audit import audit as audit_of
+    from platform_assets.checks.evaluation import Evaluation
+    from platform_assets.checks.facts import Orchestration
+    from platform_assets.cli.audit_table import print_audit, progress
+    from platform_assets.cli.environment import Environment
+    from platform_assets.model.windows import Span
+    from platform_assets.orchestration import runs
+    from platform_assets.orchestration.declared import declaration_of
+
+    try:
+        span = None if windows is None else Span.parse(windows)
+    except ValueError as e:
+        raise click.BadParameter(str(e), param_hint="--windows") from e
+    declaration = declaration_of(table)
+    environment = Environment.of_process()
+    ledger, instance = environment.ledger(), environment.instance()
+    with progress(Console(stderr=True)) as tell:
+        found = audit_of(
+            Evaluation(
+                declaration,
+                ledger,
+                Orchestration() if instance is None else runs.orchestration(instance, declaration.raw_table),
+                settings=environment.settings,
+                cluster=environment.cluster,
+                engine=environment.engine(),
+                budget=float("inf"),
+                windows=None
+                if span is None
+                else frozenset(w.key for w in ledger.windows(declaration.topic) if w.key in span),
+                span=span,
+                progress=tell,
+            ),
+            datetime.now(UTC),
+            deep=deep,
+        )
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=2))
+    else:
+        print_audit(found)
+    return found.exit_code

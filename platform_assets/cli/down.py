@@ -1,0 +1,15 @@
+"""`platform-assets down`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.option("--service", "services", multiple=True, help="End just this one (may be repeated).")
+def down(services: tuple[str, ...]) -> None:
+    """End what `up` started, Dagster first and the broker last."""
+    from infra import platform
+    from platform_assets.cli.services import chosen
+
+    platform.down(services=chosen(services), report=click.echo)

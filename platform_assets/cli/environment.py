@@ -1,0 +1,88 @@
+"""What every command looks up in the environment, completed by what the embedded platform runs."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from platform_assets.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import dagster as dg
+    from pyspark.sql.connect.session import SparkSession
+
+    from platform_assets.engines.protocol import LoadEngine
+    from platform_assets.kafka.cluster import Cluster
+    from platform_assets.kafka.settings import ClientSettings
+    from platform_assets.ledger.store import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The variables of this process and of the embedded platform; they hold secrets, and are hidden from the repr."""
+
+    variables: Mapping[str, str] = field(repr=False)
+
+    @classmethod
+    def of_process(cls) -> Environment:
+        """Read it now. Raises ConfigurationError where the run state or `platform.env` is damaged."""
+        from infra import platform
+
+        return cls({**os.environ, **platform.environment()})
+
+    @property
+    def has_broker(self) -> bool:
+        """Whether a broker is given or runs embedded."""
+        return bool(self.variables.get("KAFKA_BOOTSTRAP_SERVERS"))
+
+    def settings(self) -> ClientSettings:
+        """Settings of every Kafka client. Raises ConfigurationError."""
+        from platform_assets.kafka.settings import ClientSettings
+
+        return ClientSettings.from_environment(self.variables)
+
+    def cluster(self, timeout: float = 10.0) -> Cluster:
+        """A client of the brokers, each call of which takes `timeout` seconds at most. Raises ConfigurationError."""
+        from platform_assets.kafka.cluster import Cluster
+
+        return Cluster.connect(self.settings(), timeout)
+
+    def ledger(self) -> Ledger:
+        """The ledger of the lake. Raises ConfigurationError."""
+        from platform_assets.lake.location import Lake
+        from platform_assets.ledger.store import Ledger
+
+        return Ledger(Lake.at(self.variables["LAKE_ROOT"]))
+
+    def spark_remote(self) -> str:
+        """The address of the Spark Connect server, token included. Raises ConfigurationError where there is none."""
+        remote = self.variables.get("SPARK_REMOTE")
+        if not remote:
+            raise ConfigurationError("no Spark Connect server: run `platform-assets up` or set SPARK_REMOTE")
+        return remote
+
+    def spark(self) -> SparkSession:
+        """A session on that server. Raises ConfigurationError and SparkUnreachableError."""
+        from platform_assets.engines.spark.session import connect
+
+        return connect(self.spark_remote())
+
+    def engine(self) -> LoadEngine:
+        """The load engine, with one session of its own once it needs one. Raises ConfigurationError."""
+        from platform_assets.engines.choice import choose_engine
+
+        return choose_engine(self.ledger().lake, self.settings, functools.cache(self.spark))
+
+    def instance(self) -> dg.DagsterInstance | None:
+        """The Dagster instance of `DAGSTER_HOME`; None where that folder has no `dagster.yaml`."""
+        import dagster as dg
+
+        home = self.variables.get("DAGSTER_HOME", "")
+        if not (Path(home) / "dagster.yaml").is_file():
+            return None
+        os.environ["DAGSTER_HOME"] = home
+        return dg.DagsterInstance.get()

@@ -1,0 +1,43 @@
+"""`platform-assets rebuild-ledger`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+@click.command("rebuild-ledger")
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+def rebuild_ledger(tables: tuple[str, ...]) -> None:
+    """Restore a lost or older ledger from the commits of TABLE (all declared tables by default).
+
+    TABLE is raw/<topic>, or the topic's name alone. Stop the sensors first. Only what the ledger lacks is written, so
+    running it again is safe.
+
+    Exits 1 where files of a window are lost, so that its entry is still lacking.
+    """
+    from rich.console import Console
+
+    from platform_assets.cli.audit_table import progress
+    from platform_assets.cli.environment import Environment
+    from platform_assets.orchestration.declared import declaration_of, declarations
+    from platform_assets.windows.rebuild import rebuild
+
+    environment = Environment.of_process()
+    ledger = environment.ledger()
+    chosen = [declaration_of(t) for t in tables] or list(declarations().values())
+    complete = True
+    for declaration in chosen:
+        with progress(Console(stderr=True)) as tell:
+            done = rebuild(declaration, ledger, environment.engine(), progress=tell)
+        complete &= not done.unread
+        for error in done.unread:
+            click.echo(f"platform-assets: {error}", err=True)
+        click.echo(f"{declaration.raw_table}: {done.cuts} cuts and {done.receipts} receipts restored")
+        for key in done.merged:
+            click.echo(
+                f"{declaration.raw_table}: window {key} now also covers the windows after it that were sealed and "
+                "never loaded; load it to bring their records"
+            )
+    sys.exit(0 if complete else 1)

@@ -1,0 +1,39 @@
+"""`platform-assets status`."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; its fields are documented in the README and stay.")
+def status(as_json: bool) -> None:
+    """Show each table: windows, records, offsets, lag, and the last check results. Spark need not run.
+
+    Exits 1 if a table has failed windows or a failing check.
+    """
+    from datetime import UTC, datetime
+
+    from platform_assets.checks.registry import CHECKS
+    from platform_assets.cli.environment import Environment
+    from platform_assets.cli.status_table import print_status
+    from platform_assets.orchestration import status as status_of
+    from platform_assets.orchestration.declared import declarations
+
+    environment = Environment.of_process()
+    found = status_of.collect(
+        declarations().values(),
+        environment.ledger(),
+        environment.cluster(timeout=3.0) if environment.has_broker else None,
+        environment.instance(),
+        CHECKS,
+        datetime.now(UTC),
+    )
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=2))
+    else:
+        print_status(found)
+    sys.exit(0 if found.healthy else 1)

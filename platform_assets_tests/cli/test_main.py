@@ -1,0 +1,62 @@
+"""The command as a whole: what `--help` lists and imports, and how errors leave it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from platform_assets.cli.main import main
+from platform_assets.orchestration import declared
+from platform_assets_tests.conftest import service_environment
+
+# What Dagster 1.13, which is pinned, does while it reads YAML.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated"),
+    pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.BetaWarning"),
+    pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.PreviewWarning"),
+]
+
+_IMPORTED = """
+import json, sys
+before = set(sys.modules)
+from platform_assets.cli.main import main
+try:
+    main({arguments!r})
+except SystemExit as e:
+    assert e.code == 0, e.code
+new = {{name.split(".")[0] for name in set(sys.modules) - before}} - set(sys.stdlib_module_names)
+print("\\n" + json.dumps(sorted(new)))
+"""
+
+
+def imported_by(*arguments: str) -> set[str]:
+    """The packages beside Python's own that the command imports in a fresh process."""
+    program = _IMPORTED.format(arguments=list(arguments))
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=service_environment()
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_help_imports_nothing_heavy() -> None:
+    assert imported_by("--help") == {"click", "platform_assets"}
+
+
+@pytest.mark.parametrize("command", sorted(main.commands))
+def test_each_command_has_help_without_heavy_imports(command: str) -> None:
+    assert imported_by(command, "--help") == {"click", "platform_assets"}
+
+
+def test_a_table_may_be_named_by_its_topic() -> None:
+    assert declared.declaration_of("weather") == declared.declaration_of("raw/weather")
+
+
+@pytest.mark.parametrize("command", [["audit"], ["rebuild-ledger"]])
+def test_an_unknown_table_is_answered_with_those_that_there_are(command: list[str]) -> None:
+    result = CliRunner().invoke(main, [*command, "wether"])
+    assert result.exit_code in (1, 2)
+    assert "'wether' is no table of this project; there are: raw/flights, raw/planes, raw/weather" in result.stderr
