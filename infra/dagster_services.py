@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -97,8 +98,26 @@ def daemon_spec(home: Home, workspace: Path, addresses: Mapping[str, str]) -> Se
 
 
 def fingerprint(addresses: Mapping[str, str]) -> str:
-    """A hash that differs for other addresses and shows none of them, since one holds a token."""
-    return hashlib.sha256(repr(sorted(addresses.items())).encode()).hexdigest()
+    """Tell sets of addresses apart, and which of them differ, without showing them, since one holds a token."""
+    return json.dumps(
+        {name: hashlib.sha256(value.encode()).hexdigest()[:16] for name, value in sorted(addresses.items())}
+    )
+
+
+def changed(former: str, addresses: Mapping[str, str]) -> str:
+    """The names of the variables in which `addresses` differ from those of the fingerprint `former`; "" if in none.
+
+    Args:
+        former: what `fingerprint` gave at the start; that of an earlier release tells no names.
+        addresses: those of today.
+    """
+    now = fingerprint(addresses)
+    if now == former:
+        return ""
+    if not former.startswith("{"):
+        return "its environment"
+    old, new = json.loads(former), json.loads(now)
+    return ", ".join(sorted(name for name in {*old, *new} if old.get(name) != new.get(name)))
 
 
 def web_answers(port: int) -> bool:

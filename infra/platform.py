@@ -18,7 +18,7 @@ from infra.dagster_services import DAEMON, WEBSERVER
 from infra.errors import ConfigurationError
 from infra.home import CHECKOUT, Home
 from infra.jarlock import JarSet
-from infra.ports import DAGSTER_VARIABLE, KAFKA_VARIABLE, LOOPBACK, SPARK_VARIABLE, ensure_free, port_of
+from infra.ports import DAGSTER_VARIABLE, KAFKA_VARIABLE, LOOPBACK, SPARK_VARIABLE, ensure_free, is_listening, port_of
 from infra.process import ProcessRecord, is_alive
 from infra.spark_server import SparkSettings
 from infra.supervisor import GRACE_SECONDS, Launch, Reporter, bring_up, end, signals_end_in_order
@@ -27,6 +27,7 @@ KAFKA_ADDRESS: Final = "KAFKA_BOOTSTRAP_SERVERS"
 SPARK_ADDRESS: Final = "SPARK_REMOTE"
 DAGSTER_FOLDER: Final = "DAGSTER_HOME"
 LAKE_ROOT: Final = "LAKE_ROOT"
+DEFINITIONS: Final = "PLATFORM_DEFS"
 
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*")
 _RESERVED: Final = ("KAFKA_", "SPARK_", "DAGSTER_", "LAKE_", "PLATFORM_", "JAVA_", "PYTHON", "PATH", "LD_")
@@ -73,7 +74,7 @@ class ServiceState:
         service: its name.
         status: `running`; `starting` or left half-started; `dead`, started once and gone; `given` by the environment;
             `stopped`.
-        address: where it listens, without secrets; None if it does not run here.
+        address: where it listens, or where the environment says that it is, without secrets; else None.
         pid: its process id; None if it does not run here.
         log: its log file; None if it was never started.
     """
@@ -116,7 +117,7 @@ def up(
     env = os.environ if environ is None else environ
     place = home or Home.from_environment(env)
     chosen = options or UpOptions()
-    wanted = [service for service in chosen.services if not env.get(_GIVEN_BY[service])]
+    wanted = [service for service in chosen.services if service not in given(place, environ=env)]
     begun = time.monotonic()
     with signals_end_in_order(), state.exclusive(place):
         for service in chosen.services:
@@ -216,8 +217,27 @@ def running_state(home: Home | None = None, *, environ: Mapping[str, str] | None
     """
     env = os.environ if environ is None else environ
     place = home or Home.from_environment(env)
+    records, theirs = state.read_records(place), given(place, environ=env)
+    return tuple(
+        _given_state(service, env) if service in theirs else _state_of(service, records.get(service))
+        for service in SERVICES
+    )
+
+
+def given(home: Home | None = None, *, environ: Mapping[str, str] | None = None) -> frozenset[Service]:
+    """The services that the environment gives, so that none is started here.
+
+    An address of this very home, as `platform-assets env` prints them, gives none: it is that of a service to be started.
+
+    Raises:
+        ConfigurationError: the run state is damaged.
+    """
+    env = os.environ if environ is None else environ
+    place = home or Home.from_environment(env)
     records = state.read_records(place)
-    return tuple(_state_of(service, records.get(service), env) for service in SERVICES)
+    return frozenset(
+        s for s in SERVICES if (value := env.get(_GIVEN_BY[s])) and not _is_own(place, s, value, records.get(s))
+    )
 
 
 def variables(home: Home | None = None) -> dict[str, str]:
@@ -247,8 +267,9 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
         environ: the environment to read; the process's own by default.
 
     Returns:
-        `KAFKA_BOOTSTRAP_SERVERS`, `SPARK_REMOTE` (which holds the token: never print it), `DAGSTER_HOME`,
-        `LAKE_ROOT` and the `variables`. An address that is neither given nor running is left out.
+        `KAFKA_BOOTSTRAP_SERVERS`, `SPARK_REMOTE` (which holds the token: keep it out of logs), `DAGSTER_HOME`,
+        `LAKE_ROOT`, `PLATFORM_DEFS` where it is set, and the `variables`. An address that is neither given nor running
+        is left out.
 
     Raises:
         ConfigurationError: the run state or `platform.env` is damaged.
@@ -257,11 +278,14 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
     place = home or Home.from_environment(env)
     records = {name: record for name, record in state.read_records(place).items() if is_alive(record)}
     found = {**variables(place), DAGSTER_FOLDER: str(place.dagster), LAKE_ROOT: place.lake}
+    if definitions := env.get(DEFINITIONS):
+        found[DEFINITIONS] = definitions
     if (kafka := records.get(broker.SERVICE)) is not None:
         found[KAFKA_ADDRESS] = kafka.address
     if (spark := records.get(spark_server.SERVICE)) is not None:
         found[SPARK_ADDRESS] = spark_server.remote(place, spark.address)
-    known = (*found, KAFKA_ADDRESS, SPARK_ADDRESS)
+    own = {_GIVEN_BY[s] for s in SERVICES} - {_GIVEN_BY[s] for s in given(place, environ=env)}
+    known = {*found, KAFKA_ADDRESS, SPARK_ADDRESS} - own
     return found | {name: env[name] for name in known if env.get(name)}
 
 
@@ -277,11 +301,28 @@ def _check_ports(home: Home, wanted: Sequence[Service], env: Mapping[str, str]) 
             ensure_free(port_of(text, variable), variable)
 
 
-def _state_of(service: Service, record: ProcessRecord | None, env: Mapping[str, str]) -> ServiceState:
+def _is_own(home: Home, service: Service, value: str, record: ProcessRecord | None) -> bool:
+    """Whether a variable holds what `environment` gives for this home's own service, which may have ended since."""
+    if service in (WEBSERVER, DAEMON):
+        return value == str(home.root / "dagster")
+    name = broker.SERVICE if service == "kafka" else spark_server.SERVICE
+    for port in state.remembered_ports(home, name)[:1]:
+        address = f"{LOOPBACK}:{port}" if service == "kafka" else f"sc://localhost:{port}"
+        if value != (address if service == "kafka" else spark_server.remote(home, address)):
+            continue
+        # Somebody else's service may listen on the port by now.
+        return (record is not None and is_alive(record)) or not is_listening(port)
+    return False
+
+
+def _given_state(service: Service, env: Mapping[str, str]) -> ServiceState:
+    # What follows the first ";" of a Connect address are parameters, a token among them.
+    return ServiceState(service, "given", env[_GIVEN_BY[service]].split(";")[0])
+
+
+def _state_of(service: Service, record: ProcessRecord | None) -> ServiceState:
     if record is not None and is_alive(record):
         return ServiceState(service, "running" if record.ready else "starting", record.address, record.pid, record.log)
-    if env.get(_GIVEN_BY[service]):
-        return ServiceState(service, "given")
     if record is None:
         return ServiceState(service, "stopped")
     return ServiceState(service, "dead", log=record.log)
@@ -303,9 +344,9 @@ def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, 
     if not options.workspace.is_file():
         raise ConfigurationError(f"there is no Dagster workspace file {options.workspace}: name one that exists.")
 
-    def is_current(record: ProcessRecord) -> bool:
+    def changed(record: ProcessRecord) -> str:
         # Dagster gets the engines' addresses when it starts; one that moved since is out of its reach.
-        return record.fingerprint == dagster_services.fingerprint(environment(home, environ=env))
+        return dagster_services.changed(record.fingerprint, environment(home, environ=env))
 
     if service == "dagster-webserver":
         return Launch(
@@ -313,10 +354,12 @@ def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, 
             lambda: dagster_services.webserver_spec(
                 home, options.workspace, environment(home, environ=env), environ=env
             ),
-            lambda record: is_current(record) and dagster_services.web_answers(record.ports[0]),
+            lambda record: dagster_services.web_answers(record.ports[0]),
+            changed,
         )
     return Launch(
         service,
         lambda: dagster_services.daemon_spec(home, options.workspace, environment(home, environ=env)),
-        is_current,
+        lambda record: True,
+        changed,
     )

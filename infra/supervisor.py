@@ -29,19 +29,21 @@ class Launch:
     Attributes:
         service: its name.
         build: prepares it and says how to start it; called only if it has to be started.
-        answers: whether the process of an earlier start still does its work, with the settings of today.
+        answers: whether the process of an earlier start still does its work.
+        changed: which of its settings have changed since that start, as people read it; empty if none.
     """
 
     service: str
     build: Callable[[], ServiceSpec]
     answers: Callable[[ProcessRecord], bool]
+    changed: Callable[[ProcessRecord], str] = lambda record: ""
 
 
 def bring_up(home: Home, launches: Sequence[Launch], report: Reporter) -> tuple[ProcessRecord, ...]:
     """Start, side by side, the services that do not run; if one fails, end all that this call started.
 
-    A service that runs and answers is left alone. One that is dead, hung, half-started or out of date is ended whole
-    and started.
+    A service that runs and answers is left alone. One that is dead, hung, half-started or was started with other settings
+    is ended whole and started.
 
     Args:
         home: whose services; its lock must be held.
@@ -129,11 +131,20 @@ def _was_cancelled(error: BaseException) -> bool:
 def _ensure(home: Home, launch: Launch, report: Reporter, cancel: threading.Event) -> ProcessRecord | None:
     known = state.read_records(home).get(launch.service)
     if known is not None:
-        if known.ready and is_alive(known) and launch.answers(known):
+        whole = known.ready and is_alive(known)
+        changed = launch.changed(known) if whole else ""
+        if whole and not changed and launch.answers(known):
             report(f"{launch.service}: already running at {known.address} (pid {known.pid})")
             return None
         if family(known):
-            report(f"{launch.service}: found half-started, hung or out of date (pid {known.pid}); ending it")
+            why = (
+                f"{changed} changed"
+                if changed
+                else "it does not answer"
+                if whole
+                else "an earlier start left it half-started"
+            )
+            report(f"{launch.service}: {why}; ending it (pid {known.pid}) and starting it again")
         end(home, known, lambda _: None, grace=10.0)
     spec = launch.build()
     report(f"{launch.service}: starting at {spec.address}, log {spec.log}")

@@ -1,13 +1,13 @@
-"""All that Dagster loads: every component under `defs/`, and the shared resources."""
+"""All that Dagster loads: every component of the definitions folder, and the shared resources."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import dagster as dg
 
 from infra import platform
+from platform_assets.orchestration.declared import component_tree
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 
 
@@ -17,7 +17,7 @@ def defs() -> dg.Definitions:
     for name, value in platform.environment().items():
         os.environ.setdefault(name, value)
     return dg.Definitions.merge(
-        dg.load_from_defs_folder(path_within_project=Path(__file__).parent),
+        component_tree().build_defs(),
         dg.Definitions(
             resources={
                 "kafka": KafkaResource(bootstrap_servers=dg.EnvVar("KAFKA_BOOTSTRAP_SERVERS")),

@@ -51,6 +51,26 @@ class ConfigurationError(Terminal):
     """A setting, a YAML field or an argument is missing or wrong."""
 
 
+class DeclarationsError(ConfigurationError):
+    """YAML of the definitions folder has mistakes; each is named by file and line, with its remedy."""
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        self.mistakes = tuple(mistakes)
+        number = f"{len(self.mistakes)} mistakes" if len(self.mistakes) > 1 else "a mistake"
+        super().__init__("\n".join([f"{number} in the definitions; nothing was done.", *self.mistakes]))
+
+
+class GivenServiceError(ConfigurationError):
+    """A service that the environment gives does not answer."""
+
+    def __init__(self, service: str, variable: str, cause: str) -> None:
+        self.service, self.variable, self.cause = service, variable, cause
+        super().__init__(
+            f"{service}, given by {variable}, does not answer: {cause}. Correct {variable}, or unset it to use the "
+            "embedded one."
+        )
+
+
 class TopicNameError(ConfigurationError):
     """A topic's name breaks Kafka's own rule and is kept away from paths and requests."""
 

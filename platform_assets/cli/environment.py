@@ -32,12 +32,20 @@ class Environment:
         """Read it now. Raises ConfigurationError where the run state or `platform.env` is damaged."""
         from infra import platform
 
-        return cls({**os.environ, **platform.environment()})
+        found = platform.environment()
+        # An address of an embedded service that has ended since is none.
+        kept = {n: v for n, v in os.environ.items() if n not in (platform.KAFKA_ADDRESS, platform.SPARK_ADDRESS)}
+        return cls({**kept, **found})
 
     @property
     def has_broker(self) -> bool:
         """Whether a broker is given or runs embedded."""
         return bool(self.variables.get("KAFKA_BOOTSTRAP_SERVERS"))
+
+    @property
+    def has_spark(self) -> bool:
+        """Whether a Spark Connect server is given or runs embedded."""
+        return bool(self.variables.get("SPARK_REMOTE"))
 
     def settings(self) -> ClientSettings:
         """Settings of every Kafka client. Raises ConfigurationError."""

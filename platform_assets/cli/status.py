@@ -13,24 +13,29 @@ import click
 def status(as_json: bool) -> None:
     """Show each table: windows, records, offsets, lag, and the last check results. Spark need not run.
 
-    Exits 1 if a table has failed windows or a failing check.
+    Exits 1 if a table has failed windows or a failing check, if its topic is missing, or if the brokers do not answer.
     """
     from datetime import UTC, datetime
 
     from platform_assets.checks.registry import CHECKS
+    from platform_assets.cli.answers import broker_silence
     from platform_assets.cli.environment import Environment
     from platform_assets.cli.status_table import print_status
+    from platform_assets.orchestration import declared
     from platform_assets.orchestration import status as status_of
-    from platform_assets.orchestration.declared import declarations
 
-    environment = Environment.of_process()
+    environment, now = Environment.of_process(), datetime.now(UTC)
+    ledger = environment.ledger()
+    declared.refuse(declared.mistakes(ledger, now))
+    cause = broker_silence(environment) if environment.has_broker else None
     found = status_of.collect(
-        declarations().values(),
-        environment.ledger(),
+        declared.declarations().values(),
+        ledger,
         environment.cluster(timeout=3.0) if environment.has_broker else None,
         environment.instance(),
         CHECKS,
-        datetime.now(UTC),
+        now,
+        None if cause is None else f"the Kafka brokers do not answer: {cause}",
     )
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))

@@ -30,7 +30,7 @@ def print_status(status: Status, console: Console | None = None) -> None:
         console.print(table)
     else:
         _print_lines(title, rows, console)
-    for line in (line for row in status.tables for line in _attention(row)):
+    for line in dict.fromkeys(line for row in status.tables for line in _attention(row)):
         console.print(line, style="yellow", highlight=False, soft_wrap=True)
 
 
@@ -79,7 +79,9 @@ def _age(seconds: float | None) -> str:
 
 
 def _attention(row: TableStatus) -> list[str]:
-    lines = [f"{row.table}: {text}" for text in (row.error, row.broker_error) if text]
+    # What is said of the brokers is the same for every table, and names the topic where it is not.
+    lines = [row.broker_error] if row.broker_error else []
+    lines += [f"{row.table}: {text}" for text in (row.error, row.warning) if text]
     if row.windows_failed:
         lines.append(f"{row.table}: {row.windows_failed:,} sealed windows are not loaded; materialise them in the UI")
     lines += [f"{row.table}: {c.name}: {c.headline}" for c in row.checks if c.passed is False]

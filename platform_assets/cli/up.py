@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from platform_assets.cli.environment import Environment
 
 
 @click.command()
 @click.option("--service", "services", multiple=True, help="Start just this one (may be repeated).")
 def up(services: tuple[str, ...]) -> None:
-    """Start the broker, Spark, and Dagster's webserver and daemon, except what the environment gives."""
+    """Start the broker, Spark, and Dagster's webserver and daemon, except what the environment gives.
+
+    Before anything starts, the YAML of all topics is judged (`platform-assets check`), and what the environment gives
+    has to answer.
+    """
+    from datetime import UTC, datetime
+
     from infra import platform
     from infra.platform import UpOptions
+    from platform_assets.cli.environment import Environment
     from platform_assets.cli.services import chosen
+    from platform_assets.orchestration import declared
 
-    states = platform.up(options=UpOptions(services=chosen(services)), report=click.echo)
+    wanted = chosen(services)
+    environment = Environment.of_process()
+    declared.refuse(declared.mistakes(environment.ledger(), datetime.now(UTC)))
+    given = platform.given()
+    if "kafka" in wanted and "kafka" in given:
+        _check_broker(environment)
+    if "spark" in wanted and "spark" in given:
+        _check_spark(environment)
+    states = platform.up(options=UpOptions(services=wanted), report=click.echo)
     for state in states:
         click.echo(f"{state.service:<18} {state.status:<8} {state.address or ''}")
+
+
+def _check_broker(environment: Environment) -> None:
+    from platform_assets.cli.answers import broker_silence
+    from platform_assets.errors import GivenServiceError
+
+    if cause := broker_silence(environment):
+        raise GivenServiceError("the Kafka broker", "KAFKA_BOOTSTRAP_SERVERS", cause)
+
+
+def _check_spark(environment: Environment) -> None:
+    from platform_assets.cli.answers import spark_silence
+    from platform_assets.errors import GivenServiceError
+
+    if cause := spark_silence(environment):
+        raise GivenServiceError("the Spark Connect server", "SPARK_REMOTE", cause)

@@ -1,26 +1,83 @@
-"""The topics that the project declares, for commands that work outside a code location."""
+"""The topics that the project declares, for the code location and for commands that work outside of one."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Final
 
 import dagster as dg
 
 from infra import platform
+from platform_assets.components import yaml_check
 from platform_assets.components.topic_table import TopicTable
-from platform_assets.errors import ConfigurationError
+from platform_assets.components.yaml_check import Judgement, Mistake
+from platform_assets.errors import ConfigurationError, DeclarationsError
+from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.orchestration import limits
+
+DEFS_VARIABLE: Final = "PLATFORM_DEFS"
+
+_PACKAGE: Final = Path(__file__).parents[1]
+_MODULE: Final = "platform_defs"
+"""Under this name Python files of a folder outside of this package are imported."""
 
 
-def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
-    """Every declared topic by name, from the YAML under `defs/`. Raises ConfigurationError where two declare one.
+def defs_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """The folder of the declarations: `PLATFORM_DEFS`, or this package's own `defs`.
+
+    Raises ConfigurationError where the variable holds anything but an absolute path.
+    """
+    given = (os.environ if environ is None else environ).get(DEFS_VARIABLE)
+    if not given:
+        return _PACKAGE / "defs"
+    if not Path(given).is_absolute():
+        raise ConfigurationError(f"{DEFS_VARIABLE} must be an absolute path of a folder, not {given!r}")
+    return Path(given)
+
+
+def component_tree() -> dg.ComponentTree:
+    """The components of the definitions folder, loaded when asked for. Raises ConfigurationError."""
+    folder = defs_folder()
+    if not os.environ.get(DEFS_VARIABLE):
+        return dg.ComponentTree.for_project(_PACKAGE)
+    if not folder.is_dir():
+        raise ConfigurationError(f"{DEFS_VARIABLE} names {folder}, and there is no such folder: create or correct it")
+    spec = ModuleSpec(_MODULE, loader=None, is_package=True)
+    spec.submodule_search_locations = [str(folder)]
+    module = importlib.util.module_from_spec(spec)
+    # Dagster finds the folder by the module's path, as that of a package without an `__init__.py`.
+    module.__file__ = None
+    sys.modules[_MODULE] = module
+    return dg.ComponentTree(defs_module=module, project_root=folder.parent, code_location_name=_PACKAGE.name)
+
+
+def judgement(folder: Path | None = None) -> Judgement:
+    """What the YAML of the definitions folder declares, and its mistakes. Raises ConfigurationError.
 
     What the YAML takes from the environment may stand in the data folder's `platform.env` too.
     """
     for name, value in platform.variables().items():
         os.environ.setdefault(name, value)
-    tree = dg.ComponentTree.for_project(project or Path(__file__).parents[1])
+    return yaml_check.judge(folder or defs_folder())
+
+
+def mistakes(ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
+    """Every mistake in the YAML, and every topic that would begin with too many windows. Raises ConfigurationError."""
+    found = judgement()
+    return tuple(sorted((*found.mistakes, *limits.refused(found.declared, ledger, now))))
+
+
+def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
+    """Every declared topic by name, from the definitions folder. Raises DeclarationsError with every mistake in its YAML."""
+    tree = component_tree() if project is None else dg.ComponentTree.for_project(project)
+    refuse(judgement(tree.defs_module_path).mistakes)
     found: dict[str, TopicDeclaration] = {}
     for component in tree.get_all_components(of_type=TopicTable):
         if component.topic in found:
@@ -29,10 +86,16 @@ def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
     return dict(sorted(found.items()))
 
 
+def refuse(found: tuple[Mistake, ...]) -> None:
+    """Raise DeclarationsError where there are mistakes."""
+    if found:
+        raise DeclarationsError([str(m) for m in found])
+
+
 def declaration_of(table: str) -> TopicDeclaration:
     """The declaration behind `table`, which is a raw table's name or its topic's alone.
 
-    Raises ConfigurationError, naming the tables that there are.
+    Raises DeclarationsError; and ConfigurationError for an unknown one, naming the tables that there are.
     """
     known = declarations()
     found = next((d for d in known.values() if table in (d.raw_table.name, d.topic)), None)

@@ -111,6 +111,12 @@ class Cluster:
         """When all calls together have to have ended (of `time.monotonic`), where that is bounded."""
         return self._deadline
 
+    def check_reachable(self) -> None:
+        """Raise BrokerUnreachableError or BrokerRefusedError unless the brokers answer."""
+        doing = "asking for the brokers"
+        (future,) = self._call(doing, lambda s: {None: self._admin.describe_cluster(request_timeout=s)}).values()
+        self._result(future, doing, topic=None)
+
     def topic(self, name: str) -> TopicState:
         """Describe a topic. Raises TopicNameError too."""
         checked_topic(name)

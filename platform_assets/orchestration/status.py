@@ -21,6 +21,7 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
+from platform_assets.orchestration import limits
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.runs import windows_in_flight
 
@@ -59,7 +60,8 @@ class TableStatus:
 
     `windows_failed` counts sealed windows that are not loaded although newer ones are, with no run for them under
     way; `windows_waiting` those still to come. `newest_window_age_seconds` is the time since the end of the newest
-    loaded window. `broker_error` says why end offsets are unknown, `error` why anything else is.
+    loaded window. `broker_error` says why end offsets are unknown, `error` why anything else is; `warning` names what
+    will need attention although all goes on.
     """
 
     table: str
@@ -77,6 +79,7 @@ class TableStatus:
     checks: tuple[CheckStatus, ...]
     broker_error: str | None
     error: str | None
+    warning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +95,12 @@ class Status:
 
     @property
     def healthy(self) -> bool:
-        """Whether every table could be read, has no failed window and no failing check."""
+        """Whether every table and its topic could be read, and it has no failed window and no failing check."""
         return all(
-            t.error is None and not t.windows_failed and all(c.passed is not False for c in t.checks)
+            t.error is None
+            and t.broker_error is None
+            and not t.windows_failed
+            and all(c.passed is not False for c in t.checks)
             for t in self.tables
         )
 
@@ -106,11 +112,15 @@ def collect(
     instance: dg.DagsterInstance | None,
     checks: Iterable[str],
     now: datetime,
+    broker_silence: str | None = None,
 ) -> Status:
-    """Look at every declared table. What cannot be found out is named in its row, and never raised."""
+    """Look at every declared table. What cannot be found out is named in its row, and never raised.
+
+    `broker_silence` is why no broker is asked, where that is known.
+    """
     names = tuple(checks)
     with ThreadPoolExecutor(max_workers=8) as pool:
-        tables = pool.map(lambda d: _table(d, ledger, cluster, instance, names, now), tuple(declared))
+        tables = pool.map(lambda d: _table(d, ledger, cluster, instance, names, now, broker_silence), tuple(declared))
         return Status(now.astimezone(UTC).isoformat(timespec="seconds"), tuple(tables))
 
 
@@ -121,9 +131,10 @@ def _table(
     instance: dg.DagsterInstance | None,
     checks: tuple[str, ...],
     now: datetime,
+    broker_silence: str | None,
 ) -> TableStatus:
     topic = declaration.topic
-    ends, broker_error = _ends(cluster, topic)
+    ends, broker_error = ({}, broker_silence) if broker_silence else _ends(cluster, topic)
     try:
         remembered = snapshot.recall(ledger.lake, declaration.raw_table)
         older = Older() if remembered is None else remembered.older
@@ -166,6 +177,7 @@ def _table(
         checks=_checks(instance, declaration.raw_table, checks),
         broker_error=broker_error,
         error=None,
+        warning=limits.warning(declaration, now) if newest_cut is not None else None,
     )
 
 

@@ -13,6 +13,7 @@ from platform_assets.model.windows import (
     KEY_FORMAT,
     Window,
     closed_edges,
+    count_edges,
     edge_of,
     edges_from,
     first_edge,
@@ -155,3 +156,24 @@ def test_milliseconds_are_exact_for_edges_far_off() -> None:
     assert milliseconds(at("1970-01-01T00:01")) == 60_000
     assert milliseconds(at("9999-12-31T23:59")) == 253_402_300_740_000
     assert milliseconds(at("2026-01-01T00:00") + timedelta(milliseconds=7)) == 1_767_225_600_007
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "0 * * * *",
+        "*/7 3-9 * * 1-5",
+        "0 0 1 * *",
+        "5 4 31 * 1",
+        "0 0 29 2 *",
+        "30 2,14 * 1-3 *",
+        "0 12 * * 5#2",
+        "0 0 l * *",
+    ],
+)
+def test_edges_are_counted_as_they_are_walked(schedule: str, rng: random.Random) -> None:
+    for _ in range(5):
+        start = datetime(2020, 1, 1, tzinfo=UTC) + timedelta(minutes=rng.randrange(800_000))
+        end = start + timedelta(minutes=rng.randrange(60_000))
+        walked = itertools.takewhile(lambda edge, end=end: edge < end, edges_from(schedule, start))  # type: ignore[misc]
+        assert count_edges(schedule, start, end) == len(list(walked))

@@ -1,0 +1,46 @@
+"""Whether broker and Spark answer, and if not, why: what `check`, `status` and `up` say of them."""
+
+from __future__ import annotations
+
+from platform_assets.cli.environment import Environment
+from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, SparkUnreachableError
+
+_SECONDS = 4.0
+
+
+def broker_silence(environment: Environment) -> str | None:
+    """The likely cause why the brokers do not answer; None where they do. Raises ConfigurationError."""
+    from platform_assets.kafka.diagnosis import likely_cause
+
+    settings = environment.settings()
+    try:
+        environment.cluster(_SECONDS).check_reachable()
+    except BrokerUnreachableError:
+        return likely_cause(settings)
+    except BrokerRefusedError as e:
+        return e.reason
+    return None
+
+
+def spark_silence(environment: Environment) -> str | None:
+    """Likewise for the Spark Connect server; says nothing of a server whose TLS this cannot look into."""
+    from infra import connect_probe
+    from platform_assets.engines.spark.session import address_of, check_reachable
+
+    remote = environment.spark_remote()
+    host, port = address_of(remote)
+    try:
+        check_reachable(remote, _SECONDS)
+    except SparkUnreachableError as e:
+        return f"{e.address} cannot be connected to ({e.__cause__}): start the server there, or correct the address"
+    parameters = dict(p.partition("=")[::2] for p in remote.split(";")[1:])
+    if parameters.get("use_ssl", "").lower() == "true":
+        return None
+    code = connect_probe.status(host, port, parameters.get("token", ""))
+    return {
+        "UNAUTHENTICATED": f"{host}:{port} refuses the token: correct `;token=` in SPARK_REMOTE",
+        "UNIMPLEMENTED": f"what listens at {host}:{port} is no Spark Connect server: correct SPARK_REMOTE",
+        "UNAVAILABLE": f"what listens at {host}:{port} does not speak gRPC in plain text: correct SPARK_REMOTE, or add "
+        "`;use_ssl=true` where the server asks for TLS",
+        "DEADLINE_EXCEEDED": f"{host}:{port} takes the connection and does not answer: see the server's log",
+    }.get(code)

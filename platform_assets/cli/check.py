@@ -1,0 +1,101 @@
+"""`platform-assets check`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from platform_assets.cli.environment import Environment
+
+JSON_VERSION = 1
+_TOPICS_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was found of one service or topic: `absent` is no mistake, it is neither given nor started yet."""
+
+    what: str
+    state: Literal["answers", "silent", "absent", "missing", "unknown"]
+    cause: str | None = None
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether somebody has to act."""
+        return self.state in ("silent", "missing", "unknown")
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.cause or self.state}"
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: version, mistakes (file, line, message), answers.")
+def check(as_json: bool) -> None:
+    """Judge the YAML of all topics, then ask whether brokers, topics and Spark answer. Nothing is changed.
+
+    A mistake is printed as file, line and what to do. What is neither given by the environment nor started by
+    `platform-assets up` is not asked.
+
+    Exits 1 where there is a mistake, a topic is missing, or something does not answer.
+    """
+    from datetime import UTC, datetime
+
+    from platform_assets.cli.environment import Environment
+    from platform_assets.orchestration import declared
+
+    environment = Environment.of_process()
+    mistakes = declared.mistakes(environment.ledger(), datetime.now(UTC))
+    topics = [] if mistakes else sorted(d.declaration.topic for d in declared.judgement().declared)
+    answers = [] if mistakes else list(_answers(environment, topics))
+    if as_json:
+        found = [{"file": str(m.file), "line": m.line, "message": m.message} for m in mistakes]
+        click.echo(
+            json.dumps({"version": JSON_VERSION, "mistakes": found, "answers": [*map(asdict, answers)]}, indent=2)
+        )
+    else:
+        lines: list[object] = [*mistakes] if mistakes else [f"{len(topics)} topics declared, no mistake", *answers]
+        for line in lines:
+            click.echo(str(line))
+    sys.exit(1 if mistakes or any(a.is_wrong for a in answers) else 0)
+
+
+def _answers(environment: Environment, topics: Iterable[str]) -> Iterator[Answer]:
+    from platform_assets.cli.answers import broker_silence, spark_silence
+
+    if not environment.has_broker:
+        yield Answer("kafka", "absent", "does not run: `platform-assets up` starts it")
+    elif cause := broker_silence(environment):
+        yield Answer("kafka", "silent", f"does not answer: {cause}")
+    else:
+        yield Answer("kafka", "answers")
+        yield from _topics(environment, topics)
+    if not environment.has_spark:
+        yield Answer("spark", "absent", "does not run: `platform-assets up` starts it")
+    elif cause := spark_silence(environment):
+        yield Answer("spark", "silent", f"does not answer: {cause}")
+    else:
+        yield Answer("spark", "answers")
+
+
+def _topics(environment: Environment, topics: Iterable[str]) -> Iterator[Answer]:
+    import time
+
+    from platform_assets.errors import PlatformError, TopicMissingError
+
+    cluster = environment.cluster().with_deadline(time.monotonic() + _TOPICS_SECONDS)
+    for topic in topics:
+        try:
+            cluster.topic(topic)
+        except TopicMissingError as e:
+            yield Answer(f"topic {topic}", "missing", str(e))
+        except PlatformError as e:
+            yield Answer(f"topic {topic}", "unknown", str(e))
+        else:
+            yield Answer(f"topic {topic}", "answers")

@@ -1,0 +1,257 @@
+"""Judges the YAML of a definitions folder without loading it: every mistake with its file, its line and a remedy."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import dagster as dg
+import yaml
+from dagster.components.core.defs_module import ComponentFileModel
+from dagster.components.resolved.context import ResolutionContext
+from dagster.components.resolved.errors import ResolutionException
+from dagster_shared.yaml_utils import parse_yamls_with_source_position
+from dagster_shared.yaml_utils.source_position import SourcePositionTree, ValueAndSourcePositionTree
+from pydantic import TypeAdapter, ValidationError
+
+from platform_assets.components.topic_table import TopicTable
+from platform_assets.model.declaration import TopicDeclaration
+
+TOPIC_TABLE: Final = "platform_assets.components.TopicTable"
+NAMES: Final = ("defs.yaml", "defs.yml", "component.yaml")
+"""What Dagster reads in a folder: the first of these that is there."""
+
+_FOLDER: Final = "dagster.DefsFolderComponent"
+_EXAMPLES: Final = {"topic": "orders", "window": '"0 * * * *"', "start": '"2026-01-31T00:00Z"'}
+_STAND_INS: Final = {"topic": "stand-in", "window": "0 * * * *", "start": "2000-01-01T00:00Z"}
+"""For required fields that are missing or of a wrong type, so that the other fields are judged too."""
+_TYPES: Final = {
+    "string": "text (in quotes where it looks like something else)",
+    "int": "a whole number",
+    "bool": "true or false",
+    "tuple": "a list such as [a, b]",
+    "list": "a list such as [a, b]",
+    "dict": "a mapping of `name: value` lines",
+    "mapping": "a mapping of `name: value` lines",
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mistake:
+    """One mistake: `message` says what is wrong and what to do; `line` counts from 1."""
+
+    file: Path
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A topic that a YAML document declares without a mistake, and the lines on which its name and start stand."""
+
+    declaration: TopicDeclaration
+    file: Path
+    topic_line: int
+    start_line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a definitions folder declares, and its mistakes, by file and line."""
+
+    declared: tuple[Declared, ...]
+    mistakes: tuple[Mistake, ...]
+
+
+def judge(folder: Path) -> Judgement:
+    """Read every YAML file below `folder` that Dagster would load, and those that it would pass over by mistake."""
+    if not folder.is_dir():
+        missing = Mistake(folder, 1, "there is no such folder: create it, or correct PLATFORM_DEFS")
+        return Judgement((), (missing,))
+    declared: list[Declared] = []
+    mistakes: list[Mistake] = []
+    for file in _files(folder):
+        for found in _in_file(file, folder):
+            (mistakes if isinstance(found, Mistake) else declared).append(found)  # type: ignore[arg-type]
+    first: dict[str, Declared] = {}
+    for each in declared:
+        other = first.setdefault(each.declaration.topic, each)
+        if other is not each:
+            where = f"{other.file}:{other.topic_line}"
+            text = f"topic: {each.declaration.topic!r} is declared twice, first at {where}: keep one of them"
+            mistakes.append(Mistake(each.file, each.topic_line, text))
+    return Judgement(tuple(first.values()), tuple(sorted(mistakes)))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for at, folders, files in os.walk(folder):
+        # As Dagster does.
+        folders[:] = sorted(f for f in folders if f != "__pycache__" and not f.startswith("."))
+        yield from (Path(at, name) for name in sorted(files) if name.endswith((".yaml", ".yml")))
+
+
+def _in_file(file: Path, folder: Path) -> Iterator[Declared | Mistake]:
+    try:
+        text = file.read_text(encoding="utf-8")
+        documents = parse_yamls_with_source_position(text, str(file))
+    except yaml.YAMLError as e:
+        if file.name in NAMES:
+            yield _syntax(file, e)
+        return
+    except (OSError, UnicodeDecodeError) as e:
+        yield Mistake(file, 1, f"it cannot be read as UTF-8 text ({e}): save it as such, readable for this user")
+        return
+    if file.name not in NAMES:
+        if any(isinstance(d.value, dict) and d.value.get("type") == TOPIC_TABLE for d in documents):
+            yield Mistake(file, 1, f"Dagster reads {NAMES[0]} alone: move it to {file.with_suffix('')}/{NAMES[0]}")
+        return
+    if shadow := _shadow(file, folder):
+        yield Mistake(file, 1, f"it is not loaded, since {shadow} is above it: move its folder beside that one")
+    if not documents:
+        yield Mistake(file, 1, "it declares nothing: add a component, or delete the file")
+    for document in documents:
+        yield from _in_document(file, document)
+    yield from (Mistake(file, line, f"{key!r} is given twice: keep one of them") for key, line in _doubled(text))
+
+
+def _syntax(file: Path, error: yaml.YAMLError) -> Mistake:
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else None
+    text = (
+        f"it is not YAML: {problem or str(error).splitlines()[0]}. Check indentation, colons and quotes up to this line"
+    )
+    return Mistake(file, 1 if mark is None else mark.line + 1, text)
+
+
+def _shadow(file: Path, folder: Path) -> Path | None:
+    """The file that keeps Dagster from descending to `file`, if any."""
+    beside = [file.with_name(name) for name in NAMES[: NAMES.index(file.name)]]
+    above = [p / name for p in file.parent.parents if p.is_relative_to(folder) for name in NAMES]
+    for other in (*beside, *above):
+        if other.is_file() and (other in beside or _FOLDER not in other.read_text(encoding="utf-8", errors="replace")):
+            return other
+    return None
+
+
+def _doubled(text: str) -> Iterator[tuple[str, int]]:
+    """Keys that a mapping has twice, which YAML's reader passes over in silence, with the line of the second."""
+    nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+        elif isinstance(node, yaml.MappingNode):
+            seen = set()
+            for key, value in node.value:
+                if key.value in seen:
+                    yield str(key.value), key.start_mark.line + 1
+                seen.add(key.value)
+                nodes.append(value)
+
+
+def _in_document(file: Path, document: ValueAndSourcePositionTree) -> Iterator[Declared | Mistake]:
+    tree, value = document.source_position_tree, document.value
+    if value is None:
+        # An empty document stands where the next one would begin.
+        yield Mistake(file, max(tree.position.start.line - 1, 1), "nothing follows this `---`: delete it")
+        return
+    if not isinstance(value, dict):
+        text = f"a component is expected here, with `type: {TOPIC_TABLE}` and `attributes`"
+        yield Mistake(file, tree.position.start.line, text)
+        return
+    try:
+        component = TypeAdapter(ComponentFileModel).validate_python(value)
+    except ValidationError as e:
+        yield from _mistakes(file, tree, _by_field(e, tuple(ComponentFileModel.model_fields)))
+        return
+    attributes = tree.children.get("attributes", SourcePositionTree(tree.position, {}))
+    if component.type == TOPIC_TABLE:
+        given = dict(component.attributes or {})
+        yield from _topic_table(file, attributes, given, templates=component.template_vars_module is None)
+    elif not component.type.startswith(".") and (problem := _not_a_component(component.type)):
+        yield Mistake(file, _line(tree, "type"), problem)
+
+
+def _not_a_component(name: str) -> str | None:
+    expected = f"a topic's is {TOPIC_TABLE}"
+    if "." not in name:
+        return f"{name!r} is no type of component: {expected}"
+    try:
+        found = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError):
+        return f"type {name!r} cannot be imported: {expected}; the package of any other has to be installed"
+    return (
+        None
+        if isinstance(found, type) and issubclass(found, dg.Component)
+        else f"type {name!r} is no component: {expected}"
+    )
+
+
+def _topic_table(
+    file: Path, tree: SourcePositionTree, given: dict[str, Any], *, templates: bool
+) -> Iterator[Declared | Mistake]:
+    """Judge the attributes of one topic; `templates` says whether those in it can be evaluated without Python code."""
+    model = TopicTable.get_model_cls()
+    if model is None:
+        raise AssertionError("unreachable: the component has attributes")
+    known, context = tuple(model.model_fields), ResolutionContext.default()
+    wrong: dict[str, str] = {}
+    try:
+        TypeAdapter(model).validate_python(given)
+    except ValidationError as e:
+        wrong |= _by_field(e, known)
+    for field, value in given.items():
+        if field not in wrong and isinstance(value, str) and "{{" in value and templates:
+            try:
+                context.resolve_value(value)
+            except ResolutionException as e:
+                wrong[field] = f"its template cannot be evaluated: {str(e).strip().splitlines()[-1]}"
+    judged = {k: v for k, v in given.items() if k not in wrong and (templates or "{{" not in str(v))}
+    made: TopicTable | None = None
+    try:
+        attributes = TypeAdapter(model).validate_python({**_STAND_INS, **judged})
+        made = TopicTable.resolve_from_model(context, attributes)
+    except ValidationError as e:
+        wrong |= _by_field(e, known)
+    yield from _mistakes(file, tree, wrong)
+    if made is not None and not wrong and judged == given:
+        yield Declared(made.declaration(), file, _line(tree, "topic"), _line(tree, "start"))
+
+
+def _by_field(error: ValidationError, known: Sequence[str]) -> dict[str, str]:
+    """What is wrong with each field, the first error of each; "" for the whole."""
+    found: dict[str, str] = {}
+    for each in error.errors(include_url=False):
+        field = str(each["loc"][0]) if each["loc"] else ""
+        found.setdefault(field, _said(each["type"], each["msg"], field, each["input"], known))
+    return found
+
+
+def _said(kind: str, message: str, field: str, value: object, known: Sequence[str]) -> str:
+    if kind == "missing":
+        return f"it is missing: add `{field}: {_EXAMPLES.get(field, '…')}`"
+    if kind == "extra_forbidden":
+        close = difflib.get_close_matches(field, known, 1)
+        return "there is no such field: " + (
+            f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+        )
+    expected = next((text for start, text in _TYPES.items() if kind.startswith(start)), None)
+    return message.removeprefix("Value error, ") if expected is None else f"must be {expected}, not {value!r}"
+
+
+def _mistakes(file: Path, tree: SourcePositionTree, wrong: Mapping[str, str]) -> Iterator[Mistake]:
+    for field, text in wrong.items():
+        yield Mistake(file, _line(tree, field), f"{field}: {text}" if field else text)
+
+
+def _line(tree: SourcePositionTree, field: str) -> int:
+    position = tree.lookup((field,))
+    return (position or tree.position).start.line

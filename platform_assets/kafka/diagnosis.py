@@ -1,0 +1,118 @@
+"""Why brokers do not answer: a few plain connections that tell the likely cause, after a client has given up.
+
+A client library says "timed out" of a name that does not resolve, of a port that speaks no TLS and of a wrong password
+alike.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from typing import Final
+
+from platform_assets.kafka.settings import ClientSettings
+
+_SECONDS: Final = 2.0
+_SERVERS: Final = 3
+_API_VERSIONS: Final = 18
+_METADATA: Final = 3
+
+
+def likely_cause(settings: ClientSettings) -> str:
+    """The likely cause at each of the first bootstrap servers, and the next step; takes a few seconds at most."""
+    servers = [s.strip() for s in settings.bootstrap_servers.split(",") if s.strip()]
+    return "; ".join(dict.fromkeys(_cause(s, settings) for s in servers[:_SERVERS]))
+
+
+def _cause(server: str, settings: ClientSettings) -> str:
+    host, colon, port = server.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        return f"{server!r} is not of the form host:port"
+    address = (host.strip("[]"), int(port))
+    try:
+        socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    except OSError:
+        return f"the name {host!r} is not known to this machine: check its spelling and the DNS"
+    try:
+        socket.create_connection(address, _SECONDS).close()
+    except ConnectionRefusedError:
+        return f"nothing listens at {server}: start the broker there, or correct the port"
+    except OSError as e:
+        return f"{server} cannot be connected to ({e.strerror or e}): check the network and firewalls between"
+    protocol = settings.options.get("security.protocol", "PLAINTEXT").upper()
+    return _encrypted(server, address, protocol, settings) if "SSL" in protocol else _plain(server, address, protocol)
+
+
+def _encrypted(server: str, address: tuple[str, int], protocol: str, settings: ClientSettings) -> str:
+    if not _speaks_tls(address):
+        plain = "SASL_PLAINTEXT" if protocol.startswith("SASL") else "PLAINTEXT"
+        return (
+            f"{server} does not speak TLS, which KAFKA_SECURITY_PROTOCOL={protocol} asks for: name the broker's TLS port, "
+            f"or set {plain} where the network is trusted"
+        )
+    try:
+        context = ssl.create_default_context(cafile=settings.options.get("ssl.ca.location"))
+    except (OSError, ssl.SSLError) as e:
+        return f"KAFKA_SSL_CA_LOCATION holds no certificates that can be read ({e.strerror or type(e).__name__})"
+    context.check_hostname = settings.options.get("ssl.endpoint.identification.algorithm", "https") != "none"
+    try:
+        with socket.create_connection(address, _SECONDS) as plain_socket:
+            context.wrap_socket(plain_socket, server_hostname=address[0]).close()
+    except ssl.SSLCertVerificationError as e:
+        return (
+            f"the certificate of {server} is not trusted ({e.verify_message}): set KAFKA_SSL_CA_LOCATION to the "
+            "certificates of its authority, and use the host name that it was made for"
+        )
+    except (OSError, ssl.SSLError):
+        return f"{server} ends the TLS handshake: it may ask for a client certificate (KAFKA_SSL_KEY_LOCATION)"
+    return _inside(server, protocol)
+
+
+def _plain(server: str, address: tuple[str, int], protocol: str) -> str:
+    if not _answers(address, _API_VERSIONS, 0, b""):
+        if _speaks_tls(address):
+            secure = "SASL_SSL" if protocol.startswith("SASL") else "SSL"
+            return f"{server} speaks TLS: set KAFKA_SECURITY_PROTOCOL={secure}"
+        return (
+            f"what listens at {server} does not answer as a Kafka broker does: it may be starting, or another service"
+        )
+    if protocol == "PLAINTEXT" and not _answers(address, _METADATA, 4, struct.pack(">i?", 0, False)):
+        return f"{server} asks for a login: set KAFKA_SECURITY_PROTOCOL=SASL_PLAINTEXT and KAFKA_SASL_*"
+    return _inside(server, protocol)
+
+
+def _inside(server: str, protocol: str) -> str:
+    advertised = "the addresses that the brokers advertise (advertised.listeners) cannot be reached from here"
+    if protocol.startswith("SASL"):
+        return f"{server} answers, so the login is refused (check KAFKA_SASL_*), or {advertised}"
+    return f"{server} answers, so most likely {advertised}"
+
+
+def _speaks_tls(address: tuple[str, int]) -> bool:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    # Nothing is sent over this connection: it is the protocol that is asked for, and not who answers.
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with socket.create_connection(address, _SECONDS) as plain:
+            context.wrap_socket(plain, server_hostname=address[0]).close()
+    except ssl.SSLError as e:
+        # An alert about the client (a certificate that is missing) is spoken in TLS too.
+        return "ALERT" in (e.reason or "")
+    except OSError:
+        return False
+    return True
+
+
+def _answers(address: tuple[str, int], api: int, version: int, body: bytes) -> bool:
+    """Whether a request in plain text, with empty body or `body`, is answered in Kafka's protocol."""
+    request = struct.pack(">hhih", api, version, 1, -1) + body
+    try:
+        with socket.create_connection(address, _SECONDS) as connection:
+            connection.settimeout(_SECONDS)
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            answer = connection.recv(8, socket.MSG_WAITALL)
+    except OSError:
+        return False
+    return len(answer) == 8 and struct.unpack(">i", answer[4:])[0] == 1
