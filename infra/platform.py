@@ -316,6 +316,9 @@ def _is_own(home: Home, service: Service, value: str, record: ProcessRecord | No
 
 
 def _given_state(service: Service, env: Mapping[str, str]) -> ServiceState:
+    if service in (WEBSERVER, DAEMON):
+        # Their home is given, and where they listen is for their owner to know.
+        return ServiceState(service, "given")
     # What follows the first ";" of a Connect address are parameters, a token among them.
     return ServiceState(service, "given", env[_GIVEN_BY[service]].split(";")[0])
 

@@ -17,6 +17,7 @@ _SECONDS: Final = 2.0
 _SERVERS: Final = 3
 _API_VERSIONS: Final = 18
 _METADATA: Final = 3
+_NUMBER: Final = 4711
 
 
 def likely_cause(settings: ClientSettings) -> str:
@@ -57,27 +58,32 @@ def _encrypted(server: str, address: tuple[str, int], protocol: str, settings: C
         return f"KAFKA_SSL_CA_LOCATION holds no certificates that can be read ({e.strerror or type(e).__name__})"
     context.check_hostname = settings.options.get("ssl.endpoint.identification.algorithm", "https") != "none"
     try:
-        with socket.create_connection(address, _SECONDS) as plain_socket:
-            context.wrap_socket(plain_socket, server_hostname=address[0]).close()
+        with _encrypted_socket(address, context) as connection:
+            answered = _answers(connection, _API_VERSIONS, 0, b"")
     except ssl.SSLCertVerificationError as e:
         return (
             f"the certificate of {server} is not trusted ({e.verify_message}): set KAFKA_SSL_CA_LOCATION to the "
             "certificates of its authority, and use the host name that it was made for"
         )
-    except (OSError, ssl.SSLError):
-        return f"{server} ends the TLS handshake: it may ask for a client certificate (KAFKA_SSL_KEY_LOCATION)"
+    except OSError:
+        answered = False
+    if not answered:
+        return (
+            f"{server} speaks TLS and ends the connection: it may ask for a client's certificate "
+            "(KAFKA_SSL_CERTIFICATE_LOCATION and KAFKA_SSL_KEY_LOCATION)"
+        )
     return _inside(server, protocol)
 
 
 def _plain(server: str, address: tuple[str, int], protocol: str) -> str:
-    if not _answers(address, _API_VERSIONS, 0, b""):
+    if not _answers_plainly(address, _API_VERSIONS, 0, b""):
         if _speaks_tls(address):
             secure = "SASL_SSL" if protocol.startswith("SASL") else "SSL"
             return f"{server} speaks TLS: set KAFKA_SECURITY_PROTOCOL={secure}"
         return (
             f"what listens at {server} does not answer as a Kafka broker does: it may be starting, or another service"
         )
-    if protocol == "PLAINTEXT" and not _answers(address, _METADATA, 4, struct.pack(">i?", 0, False)):
+    if protocol == "PLAINTEXT" and not _answers_plainly(address, _METADATA, 4, struct.pack(">i?", 0, False)):
         return f"{server} asks for a login: set KAFKA_SECURITY_PROTOCOL=SASL_PLAINTEXT and KAFKA_SASL_*"
     return _inside(server, protocol)
 
@@ -95,8 +101,7 @@ def _speaks_tls(address: tuple[str, int]) -> bool:
     # Nothing is sent over this connection: it is the protocol that is asked for, and not who answers.
     context.verify_mode = ssl.CERT_NONE
     try:
-        with socket.create_connection(address, _SECONDS) as plain:
-            context.wrap_socket(plain, server_hostname=address[0]).close()
+        _encrypted_socket(address, context).close()
     except ssl.SSLError as e:
         # An alert about the client (a certificate that is missing) is spoken in TLS too.
         return "ALERT" in (e.reason or "")
@@ -105,14 +110,28 @@ def _speaks_tls(address: tuple[str, int]) -> bool:
     return True
 
 
-def _answers(address: tuple[str, int], api: int, version: int, body: bytes) -> bool:
-    """Whether a request in plain text, with empty body or `body`, is answered in Kafka's protocol."""
-    request = struct.pack(">hhih", api, version, 1, -1) + body
+def _encrypted_socket(address: tuple[str, int], context: ssl.SSLContext) -> ssl.SSLSocket:
+    plain = socket.create_connection(address, _SECONDS)
+    try:
+        return context.wrap_socket(plain, server_hostname=address[0])
+    except BaseException:
+        plain.close()
+        raise
+
+
+def _answers_plainly(address: tuple[str, int], api: int, version: int, body: bytes) -> bool:
     try:
         with socket.create_connection(address, _SECONDS) as connection:
-            connection.settimeout(_SECONDS)
-            connection.sendall(struct.pack(">i", len(request)) + request)
-            answer = connection.recv(8, socket.MSG_WAITALL)
+            return _answers(connection, api, version, body)
     except OSError:
         return False
-    return len(answer) == 8 and struct.unpack(">i", answer[4:])[0] == 1
+
+
+def _answers(connection: socket.socket, api: int, version: int, body: bytes) -> bool:
+    """Whether a request is answered in Kafka's protocol, which repeats the request's number. Raises OSError."""
+    request = struct.pack(">hhih", api, version, _NUMBER, -1) + body
+    connection.sendall(struct.pack(">i", len(request)) + request)
+    head = b""
+    while len(head) < 8 and (more := connection.recv(8 - len(head))):
+        head += more
+    return head[4:] == struct.pack(">i", _NUMBER)

@@ -27,6 +27,8 @@ from infra.platform import UpOptions
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.evidence.gathering import gather_evidence
+from platform_assets.kafka.diagnosis import likely_cause
+from platform_assets.kafka.evidence.account import account
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from testbed.homes import home_at, service_environment
@@ -192,3 +194,23 @@ def test_plain_text_to_a_tls_listener_is_given_up_in_time(secured: Secured) -> N
     with pytest.raises(BrokerUnreachableError):
         secured.read(secured.sasl, {})
     assert time.monotonic() - begun < 10
+
+
+def test_the_likely_cause_of_silence_is_told_apart(secured: Secured) -> None:
+    login, mutual = (
+        secured.login("PLAIN"),
+        {"security.protocol": "SSL", "ssl.ca.location": secured.login("PLAIN")["ssl.ca.location"]},
+    )
+    unknown = {k: v for k, v in login.items() if k != "ssl.ca.location"}
+    plain_login = login | {"security.protocol": "SASL_PLAINTEXT"}
+    causes = {
+        "set KAFKA_SECURITY_PROTOCOL=SSL": likely_cause(ClientSettings(secured.mutual)),
+        "set KAFKA_SECURITY_PROTOCOL=SASL_SSL": likely_cause(ClientSettings(secured.sasl, plain_login)),
+        "is not trusted (self-signed certificate)": likely_cause(ClientSettings(secured.sasl, unknown)),
+        "the login is refused": likely_cause(
+            ClientSettings(secured.sasl, secured.login("PLAIN", sasl_password=PASSWORD + "!"))
+        ),
+        "it may ask for a client's certificate": likely_cause(ClientSettings(secured.mutual, mutual)),
+    }
+    assert [(said, found) for said, found in causes.items() if said not in found] == []
+    assert PASSWORD not in repr(causes)
