@@ -82,6 +82,18 @@ class TopicNameError(ConfigurationError):
         )
 
 
+class ThrowawayInstanceError(ConfigurationError):
+    """A run whose Dagster instance was made for it alone, so that what it reports is lost with it."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(
+            "DAGSTER_HOME is not set, so this run has a Dagster of its own that knows of no other load and is deleted when "
+            'it ends. Nothing was loaded. Do `eval "$(platform-assets env)"` in this shell and start it again, or use '
+            f"`platform-assets load {table} WINDOW`."
+        )
+
+
 # --- windows ----------------------------------------------------------------------------------------------------
 
 

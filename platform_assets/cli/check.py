@@ -60,7 +60,9 @@ def check(as_json: bool) -> None:
             json.dumps({"version": JSON_VERSION, "mistakes": found, "answers": [*map(asdict, answers)]}, indent=2)
         )
     else:
-        lines: list[object] = [*mistakes] if mistakes else [f"{len(topics)} topics declared, no mistake", *answers]
+        lines: list[object] = (
+            [*mistakes] if mistakes else [f"topics declared: {', '.join(topics) or 'none'}; no mistake", *answers]
+        )
         for line in lines:
             click.echo(str(line))
     sys.exit(1 if mistakes or any(a.is_wrong for a in answers) else 0)

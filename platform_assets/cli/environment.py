@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,11 +79,11 @@ class Environment:
 
         return connect(self.spark_remote())
 
-    def engine(self) -> LoadEngine:
-        """The load engine, with one session of its own once it needs one. Raises ConfigurationError."""
+    def engine(self, session: Callable[[], SparkSession] | None = None) -> LoadEngine:
+        """The load engine; it asks `session` where it needs one, by default one of its own. Raises ConfigurationError."""
         from platform_assets.engines.choice import choose_engine
 
-        return choose_engine(self.ledger().lake, self.settings, functools.cache(self.spark))
+        return choose_engine(self.ledger().lake, self.settings, session or functools.cache(self.spark))
 
     def instance(self) -> dg.DagsterInstance | None:
         """The Dagster instance of `DAGSTER_HOME`; None where that folder has no `dagster.yaml`."""

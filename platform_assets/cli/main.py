@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 
 import click
 
-from platform_assets.cli import accept_loss, audit, check, demo, down, rebuild_ledger, status, up
+from platform_assets.cli import accept_loss, audit, check, demo, down, env, load, rebuild_ledger, status, up
 from platform_assets.errors import PlatformError, Retryable, UnknownOutcome
 
 EXIT_FAILED: Final = 1
@@ -21,6 +21,8 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
     down.down,
     demo.demo,
     check.check,
+    env.env,
+    load.load,
     status.status,
     audit.audit,
     rebuild_ledger.rebuild_ledger,

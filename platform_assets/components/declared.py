@@ -55,7 +55,7 @@ def component_tree() -> dg.ComponentTree:
     # Dagster finds the folder by the module's path, as that of a package without an `__init__.py`.
     module.__file__ = None
     sys.modules[_MODULE] = module
-    return dg.ComponentTree(defs_module=module, project_root=folder.parent, code_location_name=_PACKAGE.name)
+    return dg.ComponentTree(defs_module=module, project_root=folder.parent)
 
 
 def judgement(folder: Path | None = None) -> Judgement:

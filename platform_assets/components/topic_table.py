@@ -156,7 +156,8 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         """The topic's source asset, raw table, checks and sensor."""
         return build_definitions(
             self.declaration(),
-            group=self.group or context.path.name,
+            # A folder may be named as a topic is, with characters that Dagster's groups do not have.
+            group=self.group or re.sub(r"[^A-Za-z0-9_]", "_", context.path.name),
             description=self.description,
             owners=self.owners,
             sensor_running=self.sensor_running,

@@ -70,6 +70,7 @@ class _Demo:
 
     def run(self, once: bool) -> int:
         self._introduce()
+        _check_declared()
         start = state.remembered_start(self.home.root)
         setting = state.start_setting(start)
         with self._services(setting) as started, ThreadPoolExecutor(1, "demo-data") as pool:
@@ -203,6 +204,23 @@ class _Demo:
             threading.Event().wait()
         except KeyboardInterrupt:
             self.display.say()
+
+
+def _check_declared() -> None:
+    """Raise ConfigurationError before anything starts unless the definitions are sound and declare the demo's topics."""
+    from platform_assets.components import yaml_check
+    from platform_assets.orchestration import declared
+
+    folder = declared.defs_folder()
+    found = yaml_check.judge(folder)
+    declared.refuse(found.mistakes)
+    missing = sorted(set(SOURCES) - {d.declaration.topic for d in found.declared})
+    if missing:
+        own = f"unset {declared.DEFS_VARIABLE}" if os.environ.get(declared.DEFS_VARIABLE) else "bring that file back"
+        raise ConfigurationError(
+            f"topics {', '.join(missing)} of the demo are not declared under {folder}, where flights/defs.yaml declares "
+            f"them: {own} (`git checkout -- platform_assets/defs/flights`), or use the platform without the demo."
+        )
 
 
 class _Teller:

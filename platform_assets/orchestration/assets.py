@@ -91,6 +91,10 @@ def _raw_table(
     def _load(
         context: dg.AssetExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
     ) -> dg.MaterializeResult[Any]:
+        try:
+            runs.check_is_kept(context.instance, declaration.raw_table)
+        except PlatformError as e:
+            raise _as_dagster(e, context.retry_number) from e
         root = lake.lake()
         loader = Loader(
             declaration,

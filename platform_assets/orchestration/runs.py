@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import dagster as dg
+from dagster._cli.utils import TMP_DAGSTER_HOME_PREFIX
 from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
@@ -12,6 +13,7 @@ from dagster._core.storage.tags import (
 )
 
 from platform_assets.checks.facts import Orchestration
+from platform_assets.errors import ThrowawayInstanceError
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration.metadata import LOAD_ID
 from platform_assets.orchestration.names import table_key, topic_key
@@ -23,6 +25,12 @@ _UNDER_WAY = [
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.STARTED,
 ]
+
+
+def check_is_kept(instance: dg.DagsterInstance, table: TableRef) -> None:
+    """Raise ThrowawayInstanceError for an instance that a command of Dagster made because it found no `DAGSTER_HOME`."""
+    if TMP_DAGSTER_HOME_PREFIX in instance.root_directory:
+        raise ThrowawayInstanceError(table.name)
 
 
 def orchestration(instance: dg.DagsterInstance, table: TableRef, but: str | None = None) -> Orchestration:

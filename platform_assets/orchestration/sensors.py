@@ -17,6 +17,7 @@ import dagster as dg
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
 from platform_assets.checks.registry import CHECKS
+from platform_assets.errors import TopicMissingError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
@@ -125,7 +126,11 @@ def build_sensor(declaration: TopicDeclaration, running: bool) -> dg.SensorDefin
     )
     def _sensor(context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource) -> dg.SensorResult:
         tick = Tick(declaration, kafka.cluster(), Ledger(lake.lake()), context.instance, datetime.now(UTC))
-        return tick.evaluate(context.cursor)
+        try:
+            return tick.evaluate(context.cursor)
+        except TopicMissingError as e:
+            # For a person to mend, and `status` shows it too: a stack at every tick would tell nothing more.
+            return dg.SensorResult(skip_reason=str(e), cursor=context.cursor)
 
     return _sensor
 

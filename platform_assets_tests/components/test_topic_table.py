@@ -212,6 +212,14 @@ def test_yaml_that_is_none_is_named_with_its_line(project: Project) -> None:
     assert re.search(r"defs\.yaml.*\n?.*line \d+|line \d+.*\n?.*defs\.yaml", mistake(root))
 
 
+def test_a_folder_named_as_no_group_may_be_is_a_group_all_the_same(project: Project) -> None:
+    root = project({})
+    (domain,) = root.glob("*/defs/shop")
+    domain.rename(domain.with_name("my-shop.eu"))
+    graph = built(root).resolve_asset_graph()
+    assert graph.get(table_key(TableRef.raw("orders"))).group_name == "my_shop_eu"
+
+
 def test_a_topic_declared_twice_is_refused(project: Project) -> None:
     root = project({}, {})
     with pytest.raises(ConfigurationError, match="'orders' is declared twice"):

@@ -62,6 +62,18 @@ def test_a_second_demo_on_the_folder_is_refused(tmp_path: Path) -> None:
     assert "another demo runs" in text
 
 
+def test_a_project_without_the_demos_topics_is_named_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "up", raising(AssertionError("something was started")))
+    (tmp_path / "defs").mkdir()
+    monkeypatch.setenv("PLATFORM_DEFS", str(tmp_path / "defs"))
+    code, text = demo(tmp_path / "home")
+    assert code == 1
+    assert "topics flights, planes, weather of the demo are not declared under" in text.replace("\n", " ")
+    assert "unset PLATFORM_DEFS" in text.replace("\n", " ")
+
+
 def test_only_services_that_the_demo_started_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     running = [ServiceState("spark", "running")]
     ended: list[str] = []

@@ -404,6 +404,29 @@ def test_the_sensor_of_the_definitions_ticks_and_consumes_nothing(
     assert {g.group_id for g in broker.admin.list_consumer_groups().result(30).valid} == groups
 
 
+def test_a_missing_topic_skips_the_tick_with_its_name_and_remedy_and_keeps_the_cursor(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """Not a stack at every tick: 280 kB a minute of them hid what was wrong."""
+    declaration = TopicDeclaration("no-such-topic", "* * * * *", datetime.now(UTC) - 3 * MINUTE)
+    definitions = build_definitions(
+        declaration, group="g", description=None, owners=(), sensor_running=False, deep_audit=DeepAudit()
+    )
+    (sensor,) = definitions.sensors or ()
+    assert isinstance(sensor, dg.SensorDefinition)
+    kafka, lake = KafkaResource(bootstrap_servers=broker.bootstrap), LakeResource(root=str(tmp_path))
+    resources = {"kafka": kafka, "lake": lake}
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        dg.build_sensor_context(instance, cursor="its cursor", resources=resources) as context,
+    ):
+        ticked = sensor(context)
+    assert isinstance(ticked, dg.SensorResult)
+    assert "topic 'no-such-topic' does not exist on the broker. Create it" in str(ticked.skip_reason)
+    assert ticked.cursor == "its cursor"
+    assert not ticked.run_requests
+
+
 def test_a_failed_load_is_not_asked_for_by_the_next_tick(ticker: Callable[..., Ticker]) -> None:
     """Its check tells; only a person, or the run's own retries, load it again."""
     t = ticker()

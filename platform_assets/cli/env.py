@@ -1,0 +1,36 @@
+"""`platform-assets env`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import click
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object of names and values.")
+def env(as_json: bool) -> None:
+    """Print the environment of the embedded services as `export NAME=value` lines, SECRETS INCLUDED.
+
+    After `eval "$(platform-assets env)"` the commands `dagster` and `dg` of this shell work on the same broker, Spark
+    server, lake and Dagster instance as the platform. SPARK_REMOTE holds the server's token, which is the purpose: keep
+    the output out of logs.
+    """
+    from infra import dagster_services, platform
+    from infra.home import HOME_VARIABLE, Home
+
+    home = Home.from_environment()
+    home.prepare()
+    found = {HOME_VARIABLE: str(home.root), **platform.environment(home)}
+    if "dagster-webserver" not in platform.given(home):
+        # Dagster's commands do not start in a home that is not there.
+        dagster_services.prepare(home)
+    for name, what in ((platform.KAFKA_ADDRESS, "broker"), (platform.SPARK_ADDRESS, "Spark server")):
+        if name not in found:
+            click.echo(f"no {what} runs and {name} is not set: `platform-assets up` starts one", err=True)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    for name, value in found.items():
+        click.echo(f"export {name}={shlex.quote(value)}")

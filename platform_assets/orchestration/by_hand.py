@@ -1,0 +1,106 @@
+"""Loads that a person asks for in a shell: the same loader, events and checks as in a run, without a run.
+
+A run names its windows by partitions of today's schedule. A window that an earlier schedule sealed is none of them, and
+can be loaded here by its key in the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Orchestration
+from platform_assets.checks.findings import Verdict
+from platform_assets.checks.registry import CHECKS
+from platform_assets.checks.report import rendering
+from platform_assets.errors import PlatformError, UnknownOutcome
+from platform_assets.orchestration import metadata, runs
+from platform_assets.orchestration.names import table_key, topic_key
+from platform_assets.orchestration.sensors import sealed_event
+from platform_assets.windows.loading import Loader
+from platform_assets.windows.replacing import Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What became of one window: either `loaded` or `error` is there."""
+
+    window: str
+    loaded: Loaded | None
+    error: PlatformError | None
+
+
+def load(
+    loader: Loader,
+    keys: Sequence[str],
+    instance: dg.DagsterInstance | None,
+    forget_session: Callable[[], None],
+    say: Callable[[Attempt], None],
+) -> list[Attempt]:
+    """Load each window of `keys`, in this order, and report it to `instance`. One that fails does not hold up the others.
+
+    `forget_session` is called where the connection to Spark broke, so that the next window gets a new one.
+    """
+    attempts: list[Attempt] = []
+    for key in dict.fromkeys(keys):
+        try:
+            loaded = loader.load(key)
+        except PlatformError as e:
+            if isinstance(e, UnknownOutcome):
+                forget_session()
+            attempts.append(Attempt(key, None, e))
+        else:
+            attempts.append(Attempt(key, loaded, None))
+            if instance is not None:
+                _report(loader, key, loaded, instance)
+        say(attempts[-1])
+    return attempts
+
+
+def check(loader: Loader, instance: dg.DagsterInstance | None) -> Iterator[Verdict]:
+    """Evaluate the checks of each load, and report them to `instance`. Raises PlatformError where one cannot be decided."""
+    table = loader.declaration.raw_table
+    evaluation = Evaluation(
+        loader.declaration,
+        loader.ledger,
+        Orchestration() if instance is None else runs.orchestration(instance, table),
+        settings=lambda: loader.cluster.settings,
+        cluster=lambda: loader.cluster,
+        engine=loader.engine,
+        whole=False,
+    )
+    for each in CHECKS.values():
+        verdict = each.evaluate(evaluation)
+        if instance is not None:
+            result = rendering.result(verdict, evaluation.facts())
+            instance.report_runless_asset_event(
+                dg.AssetCheckEvaluation(
+                    asset_key=table_key(table),
+                    check_name=each.name,
+                    passed=result.passed,
+                    severity=result.severity,
+                    description=result.description,
+                    metadata=result.metadata or {},
+                )
+            )
+        yield verdict
+
+
+def _report(loader: Loader, key: str, loaded: Loaded, instance: dg.DagsterInstance) -> None:
+    declaration = loader.declaration
+    source = topic_key(declaration.topic)
+    sealed = loader.ledger.window(declaration.topic, key)
+    if sealed is not None and not runs.reported_partitions(instance, source, [key]):
+        instance.report_runless_asset_event(sealed_event(sealed))
+    instance.report_runless_asset_event(
+        dg.AssetMaterialization(
+            table_key(declaration.raw_table),
+            description="loaded from a shell, without a run",
+            partition=key,
+            metadata=metadata.of_receipt(loaded.receipt, loaded.outcome, str(loader.table)),
+            tags={"dagster/data_version": metadata.data_version(loaded.receipt)},
+        )
+    )

@@ -1,0 +1,155 @@
+"""`platform-assets check`, and what `up` and `status` say before they do anything: YAML, brokers, topics, Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from infra import platform
+from infra.home import Home
+from platform_assets.cli.main import main
+from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker, TopicMaker
+
+pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    def nothing_starts(*args: object, **kwargs: object) -> None:
+        raise AssertionError("something was started")
+
+    monkeypatch.setattr(platform, "up", nothing_starts)
+    return Shell(tmp_path / "project")
+
+
+def test_sound_yaml_and_nothing_running_is_no_mistake(shell: Shell) -> None:
+    shell.declare("orders")
+    result = shell.run("check")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        "topics declared: orders; no mistake",
+        "kafka: does not run: `platform-assets up` starts it",
+        "spark: does not run: `platform-assets up` starts it",
+    ]
+
+
+@pytest.mark.parametrize("command", ["check", "status", "up", "audit", "load"])
+def test_a_broken_yaml_is_file_line_and_remedy_in_every_command(shell: Shell, command: str) -> None:
+    file = shell.declare("orders", window="61 * * * *")
+    arguments = {"audit": ["orders"], "load": ["orders", "2026-01-01-00:00"]}.get(command, [])
+    result = shell.run(command, *arguments)
+    assert result.exit_code == (2 if command == "audit" else 1)
+    said = [line for line in (result.stdout + result.stderr).splitlines() if line.startswith(f"{file}:4: window: ")]
+    assert len(said) == 1
+    assert "every hour is '0 * * * *'" in said[0]
+    assert len((result.stdout + result.stderr).splitlines()) <= 2
+    assert "Traceback" not in result.output
+
+
+def test_check_prints_the_mistake_alone(shell: Shell) -> None:
+    file = shell.declare("orders", window="every minute")
+    (line,) = shell.run("check").stdout.splitlines()
+    assert line.startswith(f"{file}:4: window: 'every minute'")
+    ((mistake),) = json.loads(shell.run("check", "--json").stdout)["mistakes"]
+    assert (mistake["file"], mistake["line"]) == (str(file), 4)
+
+
+@pytest.mark.parametrize("command", ["check", "status", "up"])
+def test_a_start_with_too_many_windows_is_refused_before_the_first_cut(shell: Shell, command: str) -> None:
+    file = shell.declare("orders", start="2011-01-01T00:00Z", window="*/3 * * * *")
+    result = shell.run(command)
+    assert result.exit_code == 1
+    assert f"{file}:5: start: 2," in result.output
+    assert "Take a later start" in result.output
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"KAFKA_BOOTSTRAP_SERVERS": "nohost.invalid:9092"}, "the name 'nohost.invalid' is not known"),
+        ({"KAFKA_BOOTSTRAP_SERVERS": NOBODY}, "nothing listens at 127.0.0.1:1"),
+        ({"SPARK_REMOTE": f"sc://{NOBODY}/;token=canary-1b"}, "127.0.0.1:1 cannot be connected to"),
+        ({"SPARK_REMOTE": "http://localhost:1"}, "SPARK_REMOTE must have the form"),
+    ],
+)
+def test_what_is_given_and_does_not_answer_ends_up_and_check(
+    shell: Shell, variables: dict[str, str], says: str
+) -> None:
+    shell.declare("orders")
+    for command in ("up", "check"):
+        result = shell.run(command, **variables)
+        assert result.exit_code == 1, command
+        assert says in result.output
+        assert "canary" not in result.output
+
+
+def test_status_of_a_dead_broker_fails_and_says_why_once(shell: Shell) -> None:
+    shell.declare("orders")
+    shell.declare("returns")
+    result = shell.run("status", KAFKA_BOOTSTRAP_SERVERS=NOBODY)
+    assert result.exit_code == 1
+    assert result.stdout.count("the Kafka brokers do not answer: nothing listens at 127.0.0.1:1") == 1
+
+
+@pytest.mark.broker
+def test_a_missing_topic_is_named_by_check_and_status(shell: Shell, broker: Broker, topic: TopicMaker) -> None:
+    there = topic()
+    shell.declare(there)
+    shell.declare("no-such-topic")
+    checked = shell.run("check", "--json", KAFKA_BOOTSTRAP_SERVERS=broker.bootstrap)
+    assert checked.exit_code == 1
+    answers = {a["what"]: a["state"] for a in json.loads(checked.stdout)["answers"]}
+    assert answers == {
+        "kafka": "answers", f"topic {there}": "answers", "topic no-such-topic": "missing", "spark": "absent"
+    }  # fmt: skip
+    status = shell.run("status", KAFKA_BOOTSTRAP_SERVERS=broker.bootstrap)
+    assert status.exit_code == 1
+    assert "topic 'no-such-topic' does not exist on the broker. Create it" in status.stdout.replace("\n", " ")
+    (shell.root / "defs" / "no-such-topic" / "defs.yaml").unlink()
+    assert shell.run("check", KAFKA_BOOTSTRAP_SERVERS=broker.bootstrap).exit_code == 0
+    assert shell.run("status", KAFKA_BOOTSTRAP_SERVERS=broker.bootstrap).exit_code == 0
+
+
+@pytest.mark.spark
+def test_spark_that_refuses_the_token_is_named(shell: Shell, spark_remote: str) -> None:
+    shell.declare("orders")
+    assert shell.run("check", SPARK_REMOTE=spark_remote).exit_code == 0
+    address = spark_remote.partition(";")[0]
+    result = shell.run("check", SPARK_REMOTE=f"{address};token=canary-7d")
+    assert result.exit_code == 1
+    assert "refuses the token: correct `;token=` in SPARK_REMOTE" in result.output
+    assert "canary" not in result.output
+
+
+# --- what `env` prints gives no service -----------------------------------------------------------------------------
+
+
+def test_addresses_of_the_home_itself_give_no_service(tmp_path: Path, broker: Broker, platform_home: Home) -> None:
+    own = {"PLATFORM_HOME": str(platform_home.root), "KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap}
+    assert platform.given(environ=own) == frozenset()
+    theirs = {"PLATFORM_HOME": str(tmp_path), "KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap}
+    assert platform.given(environ=theirs) == {"kafka"}
+    # The embedded broker that runs is not shown as the one that is used.
+    other = own | {"KAFKA_BOOTSTRAP_SERVERS": NOBODY}
+    states = {s.service: s for s in platform.running_state(environ=other)}
+    assert (states["kafka"].status, states["kafka"].address) == ("given", NOBODY)
+
+
+def test_env_prints_what_a_shell_can_read(shell: Shell) -> None:
+    result = shell.run("env", SPARK_REMOTE="sc://localhost:1/;token=a b'c", KAFKA_BOOTSTRAP_SERVERS=NOBODY)
+    assert result.exit_code == 0
+    assert """export SPARK_REMOTE='sc://localhost:1/;token=a b'"'"'c'""" in result.stdout.splitlines()
+    assert f"export PLATFORM_DEFS={shell.variables['PLATFORM_DEFS']}" in result.stdout.splitlines()
+    assert all(line.startswith("export ") for line in result.stdout.splitlines())
+    assert "SECRETS INCLUDED" in main.commands["env"].get_help(main.make_context("x", ["env"], resilient_parsing=True))
+    silent = shell.run("env")
+    assert "no broker runs and KAFKA_BOOTSTRAP_SERVERS is not set" in silent.stderr
+    assert "KAFKA" not in silent.stdout

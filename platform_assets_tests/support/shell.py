@@ -1,0 +1,55 @@
+"""A topic of one's own declared in a folder of its own, and the shell that works on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from platform_assets.cli.main import main
+
+YAML = """type: platform_assets.components.TopicTable
+attributes:
+  topic: {topic}
+  window: "{window}"
+  start: "{start}"
+  sensor_running: false
+"""
+
+# What Dagster 1.13, which is pinned, does while it reads YAML.
+DAGSTER_WARNINGS = (
+    "ignore:`parse_obj_as` is deprecated",
+    "ignore::dagster_shared.utils.warnings.BetaWarning",
+    "ignore::dagster_shared.utils.warnings.PreviewWarning",
+)
+
+
+@dataclass
+class Shell:
+    """The variables of a shell whose project is the folder `root`; nothing in it is anybody's services."""
+
+    root: Path
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        (self.root / "defs").mkdir(parents=True, exist_ok=True)
+        self.variables |= {
+            "PLATFORM_DEFS": str(self.root / "defs"),
+            "PLATFORM_HOME": str(self.root / "home"),
+            "DAGSTER_DISABLE_TELEMETRY": "yes",
+        }
+
+    def declare(self, topic: str, start: str = "2026-01-01T00:00Z", window: str = "0 * * * *") -> Path:
+        """Write the YAML of a topic, and give its file."""
+        file = self.root / "defs" / topic / "defs.yaml"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(YAML.format(topic=topic, window=window, start=start))
+        return file
+
+    def run(self, *arguments: str, **changed: str | None) -> Result:
+        """`platform-assets` with these arguments, and variables changed or (None) taken out for this call."""
+        hidden = dict.fromkeys(("KAFKA_BOOTSTRAP_SERVERS", "SPARK_REMOTE", "DAGSTER_HOME", "LAKE_ROOT"))
+        environment: Mapping[str, str | None] = {**hidden, **self.variables, **changed}
+        return CliRunner().invoke(main, list(arguments), env=environment)
