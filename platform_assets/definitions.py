@@ -7,7 +7,7 @@ import os
 import dagster as dg
 
 from infra import platform
-from platform_assets.orchestration.declared import component_tree
+from platform_assets.orchestration.declared import definitions
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 
 
@@ -17,7 +17,7 @@ def defs() -> dg.Definitions:
     for name, value in platform.environment().items():
         os.environ.setdefault(name, value)
     return dg.Definitions.merge(
-        component_tree().build_defs(),
+        definitions(),
         dg.Definitions(
             resources={
                 "kafka": KafkaResource(bootstrap_servers=dg.EnvVar("KAFKA_BOOTSTRAP_SERVERS")),

@@ -10,19 +10,21 @@ from typing import Final, NoReturn
 
 import click
 
-from platform_assets.cli import accept_loss, audit, check, demo, down, env, load, rebuild_ledger, status, up
+from platform_assets.cli import accept_loss, audit, check, demo, down, env, init, load, read, rebuild_ledger, status, up
 from platform_assets.errors import PlatformError, Retryable, UnknownOutcome
 
 EXIT_FAILED: Final = 1
 EXIT_TRY_AGAIN: Final = 3
 
 _COMMANDS: Final[tuple[click.Command, ...]] = (
+    init.init,
     up.up,
     down.down,
     demo.demo,
     check.check,
     env.env,
     load.load,
+    read.read,
     status.status,
     audit.audit,
     rebuild_ledger.rebuild_ledger,

@@ -42,6 +42,11 @@ def defs_folder(environ: Mapping[str, str] | None = None) -> Path:
     return Path(given)
 
 
+def definitions() -> dg.Definitions:
+    """All that the definitions folder declares; nothing where it is empty, which Dagster itself refuses."""
+    return dg.Definitions() if _is_empty(defs_folder()) else component_tree().build_defs()
+
+
 def component_tree() -> dg.ComponentTree:
     """The components of the definitions folder, loaded when asked for. Raises ConfigurationError."""
     folder = defs_folder()
@@ -78,12 +83,20 @@ def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
     """Every declared topic by name, from the definitions folder. Raises DeclarationsError with every mistake in its YAML."""
     tree = component_tree() if project is None else dg.ComponentTree.for_project(project)
     refuse(judgement(tree.defs_module_path).mistakes)
+    if _is_empty(tree.defs_module_path):
+        return {}
     found: dict[str, TopicDeclaration] = {}
     for component in tree.get_all_components(of_type=TopicTable):
         if component.topic in found:
             raise ConfigurationError(f"topic {component.topic!r} is declared twice under defs/: keep one of them")
         found[component.topic] = component.declaration()
     return dict(sorted(found.items()))
+
+
+def _is_empty(folder: Path) -> bool:
+    return not any(
+        name in yaml_check.NAMES or name.endswith(".py") for _, _, names in os.walk(folder) for name in names
+    )
 
 
 def refuse(found: tuple[Mistake, ...]) -> None:

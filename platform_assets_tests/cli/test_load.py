@@ -79,8 +79,8 @@ def test_windows_are_loaded_reported_and_checked(lake: LakeMaker, shell_of: Shel
             assert event.asset_check_evaluation is not None
             assert event.asset_check_evaluation.passed
         # A later run finds nothing that Dagster does not know.
-        key = lk.window_of(numbered(3))
-        assert materialize(lk, spark_remote, [key], instance).success
+        later = lk.window_of(numbered(3))
+        assert materialize(lk, spark_remote, [later], instance).success
     assert records(lk.rows()) == records(lk.committed())
 
 

@@ -1,0 +1,86 @@
+"""`platform-assets init`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Final
+
+import click
+
+from platform_assets.errors import ConfigurationError
+
+_EXAMPLE: Final = """\
+# Rename this file to defs.yaml, and say what your topic is. `platform-assets check` judges it.
+# type: platform_assets.components.TopicTable
+# attributes:
+#   topic: orders
+#   window: "0 * * * *"          # hourly, UTC
+#   start: "2026-01-01T00:00Z"   # older records are in the first window
+"""
+
+_WORKSPACE: Final = """\
+# For `dagster dev -w workspace.yaml`; `platform-assets up` needs no workspace file.
+load_from:
+  - python_module:
+      module_name: platform_assets.definitions
+      location_name: platform_assets
+"""
+
+_ENVIRONMENT: Final = """\
+# Copy to .env and take it into a shell by `set -a; . ./.env; set +a`.
+PLATFORM_DEFS={defs}
+PLATFORM_HOME={home}
+# Unset, each of these is started here by `platform-assets up`.
+# KAFKA_BOOTSTRAP_SERVERS=broker.example:9092
+# KAFKA_SECURITY_PROTOCOL=SASL_SSL
+# SPARK_REMOTE='sc://spark.example:15002/;token=…'
+# DAGSTER_HOME=/srv/dagster
+# LAKE_ROOT=/srv/lake
+"""
+
+_README: Final = """\
+# Topics in the lake
+
+Each folder under `defs/` has a `defs.yaml` that declares topics; `defs/orders/defs.yaml.example` is one to begin with.
+
+    cp .env.example .env && set -a && . ./.env && set +a
+    mv defs/orders/defs.yaml.example defs/orders/defs.yaml   # take its "# " away, and name your topic
+    platform-assets check
+    platform-assets up
+    platform-assets status
+"""
+
+_IGNORED: Final = ".env\n.platform/\n"
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+def init(folder: Path) -> None:
+    """Make a project of your own in DIR: a folder of declarations outside of this source tree, without the example.
+
+    It holds defs/ with a commented example, workspace.yaml, .env.example, README.md and .gitignore. Nothing that is
+    there already is changed.
+    """
+    root = folder.expanduser().absolute()
+    defs, home = (shlex.quote(str(root / name)) for name in ("defs", ".platform"))
+    files = {
+        "defs/orders/defs.yaml.example": _EXAMPLE,
+        "workspace.yaml": _WORKSPACE,
+        ".env.example": _ENVIRONMENT.format(defs=defs, home=home),
+        "README.md": _README,
+        ".gitignore": _IGNORED,
+    }
+    there = [name for name in ("defs", *files) if (root / name).exists()]
+    if there:
+        raise ConfigurationError(f"{root} has {', '.join(there)} already: name a new folder, or move them away")
+    try:
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise ConfigurationError(f"{root} cannot be written: {e.strerror or e}") from e
+    click.echo(
+        f"made {root}; next:\n  cd {shlex.quote(str(root))}\n  cp .env.example .env && set -a && . ./.env && set +a"
+    )
+    click.echo("  and declare a topic: README.md says how")

@@ -1,0 +1,60 @@
+"""`platform-assets read`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from platform_assets.cli.environment import Environment
+    from platform_assets.lake.location import Folder
+    from platform_assets.model.tables import TableRef
+
+JSON_VERSION = 1
+
+
+@click.command()
+@click.argument("table")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: version, table, path, spark_name, snippets.")
+def read(table: str, as_json: bool) -> None:
+    """Print what to paste to read TABLE in Spark, polars, DuckDB and pandas, SPARK'S TOKEN INCLUDED.
+
+    TABLE is raw/<topic>, or the topic's name alone. Where a Spark server answers, the table is made known to it by
+    name, so that SQL can say `raw`.`orders`. The embedded server forgets names when it ends: run this again then.
+    """
+    from platform_assets.cli.environment import Environment
+    from platform_assets.errors import ConfigurationError
+    from platform_assets.orchestration.declared import declaration_of
+    from platform_assets.orchestration.reading import snippets
+
+    environment = Environment.of_process()
+    name = declaration_of(table).raw_table
+    folder = environment.ledger().lake.table(name)
+    if not folder.has_delta_log():
+        raise ConfigurationError(f"{name} has no rows yet: it is created by its first load (`platform-assets status`)")
+    known_as, why_not = _register(environment, name, folder)
+    texts = snippets(name, folder.path, environment.variables.get("SPARK_REMOTE"))
+    if as_json:
+        found = {"version": JSON_VERSION, "table": name.name, "path": str(folder.path), "spark_name": known_as}
+        click.echo(json.dumps({**found, "snippets": dict(texts)}, indent=2))
+        return
+    click.echo(f"# {name} lies in {folder.path}")
+    for reader, text in texts.items():
+        click.echo(f"\n# {reader}\n{text}")
+        if reader == "spark":
+            click.echo(f"spark.table('{known_as}').show(5)" if known_as else f"# {why_not}")
+
+
+def _register(environment: Environment, table: TableRef, folder: Folder) -> tuple[str | None, str]:
+    """The name by which Spark knows the table from now on; without one, why it has none."""
+    from platform_assets.errors import SparkUnreachableError
+    from platform_assets.orchestration.reading import register
+
+    if not environment.has_spark:
+        return None, "no Spark server runs and SPARK_REMOTE is not set: `platform-assets up` starts one"
+    try:
+        return register(environment.session_maker()(), table, folder.path), ""
+    except SparkUnreachableError as e:
+        return None, str(e)

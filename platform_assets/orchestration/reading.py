@@ -1,0 +1,69 @@
+"""What to paste to read a table elsewhere, and the names under which a Spark Connect server knows the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from platform_assets.model.tables import TableRef
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+Reader = Literal["spark", "polars", "duckdb", "pandas"]
+
+_NO_ADDRESS: Final = "sc://localhost:15002/;token=…"
+
+
+def snippets(table: TableRef, folder: Path, remote: str | None) -> Mapping[Reader, str]:
+    """Python for each reader that ends with the first rows; `remote` is a Connect address with its token, if there is one.
+
+    The texts hold the token: they are for the terminal of whoever asked.
+    """
+    path = str(folder)
+    lines: Mapping[Reader, tuple[str, ...]] = {
+        "spark": (
+            "from pyspark.sql import SparkSession",
+            f"spark = SparkSession.builder.remote({remote or _NO_ADDRESS!r}).getOrCreate()",
+            f"rows = spark.read.format('delta').load({path!r})",
+            "rows.show(5)",
+        ),
+        "polars": (
+            "import polars as pl",
+            f"rows = pl.scan_delta({path!r})",
+            "print(rows.head(5).collect())",
+        ),
+        "duckdb": (
+            "import duckdb",
+            "from deltalake import DeltaTable",
+            f"rows = DeltaTable({path!r}).to_pyarrow_dataset()",
+            "print(duckdb.sql('SELECT * FROM rows LIMIT 5'))",
+        ),
+        "pandas": (
+            "from deltalake import DeltaTable",
+            f"rows = DeltaTable({path!r}).to_pyarrow_dataset()",
+            "print(rows.head(5).to_pandas())",
+        ),
+    }
+    return {reader: "\n".join(text) for reader, text in lines.items()}
+
+
+def identifier(table: TableRef) -> str:
+    """The table's name in SQL, each part quoted: a topic's name may hold dots and dashes."""
+    return ".".join(f"`{part.replace('`', '``')}`" for part in table.parts)
+
+
+def register(spark: SparkSession, table: TableRef, folder: Path) -> str:
+    """Make the table known by name to the Spark server, unless it is; gives the name.
+
+    The catalogue of the embedded server is in its memory, so that it forgets names when it ends.
+
+    Raises:
+        PySparkException: the server refuses.
+    """
+    kind = table.parts[0]
+    location = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{kind}`")
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {identifier(table)} USING delta LOCATION '{location}'")
+    return identifier(table)

@@ -1,0 +1,71 @@
+"""What `platform-assets read` prints is pasted and run, in Spark, polars, DuckDB and pandas."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from platform_assets.model.tables import TableRef
+from platform_assets.orchestration.reading import identifier
+from platform_assets_tests.conftest import service_environment
+from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
+from platform_assets_tests.windows.test_loading import numbered
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import LakeMaker
+
+pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
+
+COUNTS = {
+    "spark": "print('rows:', rows.count())",
+    "polars": "print('rows:', rows.collect().height)",
+    "duckdb": "print('rows:', duckdb.sql('SELECT count(*) FROM rows').fetchone()[0])",
+    "pandas": "print('rows:', len(rows.to_table().to_pandas()))",
+}
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_each_snippet_reads_every_row(lake: LakeMaker, spark: Any, spark_remote: str, tmp_path: Path) -> None:
+    lk = lake(partitions=2)
+    for count in (7, 5):
+        lk.load(lk.window_of(numbered(count, 2)))
+    shell = Shell(tmp_path / "a project's folder")
+    shell.declare(lk.topic)
+    result = shell.run("read", lk.topic, "--json", LAKE_ROOT=str(lk.root), SPARK_REMOTE=spark_remote)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["path"] == str(lk.table)
+    assert set(found["snippets"]) == set(COUNTS)
+    for reader, text in found["snippets"].items():
+        program = f"{text}\n{COUNTS[reader]}"
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=service_environment()
+        )
+        assert done.returncode == 0, (reader, done.stderr)
+        assert done.stdout.splitlines()[-1] == "rows: 12", reader
+    # By name too, from a session that did not register it.
+    assert found["spark_name"] == f"`raw`.`{lk.topic}`"
+    assert spark.sql(f"SELECT count(*) FROM {found['spark_name']}").first()[0] == 12
+    plain = shell.run("read", f"raw/{lk.topic}", LAKE_ROOT=str(lk.root), SPARK_REMOTE=spark_remote)
+    assert f"spark.table('`raw`.`{lk.topic}`').show(5)" in plain.stdout
+    silent = shell.run("read", lk.topic, LAKE_ROOT=str(lk.root))
+    assert silent.exit_code == 0
+    assert "# no Spark server runs" in silent.stdout
+
+
+def test_a_table_without_a_load_says_so(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    shell.declare("orders")
+    result = shell.run("read", "orders")
+    assert result.exit_code == 1
+    assert "raw/orders has no rows yet: it is created by its first load" in result.stderr
+
+
+def test_names_are_quoted() -> None:
+    assert identifier(TableRef.raw("a.b-c")) == "`raw`.`a.b-c`"
