@@ -31,7 +31,7 @@ from platform_assets.model.windows import key_of, milliseconds
 from platform_assets.orchestration.assets import DeepAudit, build_definitions
 from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
-from platform_assets.orchestration.sensors import Tick
+from platform_assets.orchestration.sensors import Tick, cursor_at
 from platform_assets.windows import sealing
 from platform_assets_tests.support.streams import ANY_TIME, Stream, create_again
 from testbed.samples import START, loaded, receipt
@@ -418,12 +418,12 @@ def test_a_missing_topic_skips_the_tick_with_its_name_and_remedy_and_keeps_the_c
     resources = {"kafka": kafka, "lake": lake}
     with (
         dg.DagsterInstance.ephemeral() as instance,
-        dg.build_sensor_context(instance, cursor="its cursor", resources=resources) as context,
+        dg.build_sensor_context(instance, cursor=cursor_at(START), resources=resources) as context,
     ):
         ticked = sensor(context)
     assert isinstance(ticked, dg.SensorResult)
     assert "topic 'no-such-topic' does not exist on the broker. Create it" in str(ticked.skip_reason)
-    assert ticked.cursor == "its cursor"
+    assert ticked.cursor == cursor_at(START)
     assert not ticked.run_requests
 
 
