@@ -55,6 +55,6 @@ def _register(environment: Environment, table: TableRef, folder: Folder) -> tupl
     if not environment.has_spark:
         return None, "no Spark server runs and SPARK_REMOTE is not set: `platform-assets up` starts one"
     try:
-        return register(environment.session_maker()(), table, folder.path), ""
+        return register(environment.spark(), table, folder.path), ""
     except SparkUnreachableError as e:
         return None, str(e)
