@@ -82,8 +82,11 @@ def test_dagster_comes_up_with_its_code_and_goes_down_with_its_children(home: Ho
     platform.up(home, UpOptions(workspace=workspace), report=said.append, environ=environ)
     records = state.read_records(home)
     assert not {records[name].pid for name in DAGSTER} & set(before.values())
-    given = Path(f"/proc/{records['dagster-daemon'].pid}/environ")
-    assert not given.exists() or b"KAFKA_BOOTSTRAP_SERVERS=127.0.0.1:2" in given.read_bytes().split(b"\0")
+    # It says what changed, and alarms nobody.
+    (why,) = (line for line in said if line.startswith("dagster-daemon: ") and "ending" in line)
+    assert why.startswith("dagster-daemon: KAFKA_BOOTSTRAP_SERVERS changed; ending it (pid ")
+    told = Path(f"/proc/{records['dagster-daemon'].pid}/environ")
+    assert not told.exists() or b"KAFKA_BOOTSTRAP_SERVERS=127.0.0.1:2" in told.read_bytes().split(b"\0")
     assert all(len(services.marked(records[name])) >= 2 for name in DAGSTER)
     assert platform.down(home, report=quiet) == 2
     assert [pid for record in records.values() for pid in services.marked(record)] == []
@@ -100,6 +103,32 @@ def test_given_dagster_home_leaves_dagster_out(home: Home, tmp_path: Path) -> No
     states = platform.up(home, report=quiet, environ=environ)
     assert [each.status for each in states] == ["given"] * 4
     assert not (tmp_path / "theirs").exists()
+
+
+def test_changed_variables_are_named_and_their_values_never(home: Home) -> None:
+    from infra import dagster_services
+
+    before = dagster_services.fingerprint({"A": "1", "SPARK_REMOTE": "sc://x;token=canary", "C": "3"})
+    assert "canary" not in before
+    assert dagster_services.changed(before, {"A": "1", "SPARK_REMOTE": "sc://x;token=canary", "C": "3"}) == ""
+    assert dagster_services.changed(before, {"A": "1", "SPARK_REMOTE": "sc://y", "D": "4"}) == "C, D, SPARK_REMOTE"
+    # As an earlier release wrote it.
+    assert dagster_services.changed("0123abcd", {"A": "1"}) == "its environment"
+
+
+def test_an_address_of_this_home_gives_its_service_only_where_somebody_else_listens_there(home: Home) -> None:
+    import socket
+
+    home.prepare()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        state.remember_ports(home, "kafka", (port,))
+        environ = {"KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{port}"}
+        assert platform.given(home, environ=environ) == {"kafka"}
+    assert platform.given(home, environ=environ) == frozenset()
+    # It does not run, so there is no address of it.
+    assert "KAFKA_BOOTSTRAP_SERVERS" not in platform.environment(home, environ=environ)
+    assert platform.given(home, environ={"DAGSTER_HOME": str(home.root / "dagster")}) == frozenset()
 
 
 def test_own_dagster_settings_are_left_as_they_are(home: Home) -> None:
