@@ -216,10 +216,11 @@ def _check_declared() -> None:
     declared.refuse(found.mistakes)
     missing = sorted(set(SOURCES) - {d.declaration.topic for d in found.declared})
     if missing:
-        own = f"unset {declared.DEFS_VARIABLE}" if os.environ.get(declared.DEFS_VARIABLE) else "bring that file back"
+        given = os.environ.get(declared.DEFS_VARIABLE)
+        back = "bring it back by `git checkout -- platform_assets/defs/flights`"
         raise ConfigurationError(
-            f"topics {', '.join(missing)} of the demo are not declared under {folder}, where flights/defs.yaml declares "
-            f"them: {own} (`git checkout -- platform_assets/defs/flights`), or use the platform without the demo."
+            f"the demo's topics {', '.join(missing)} are not declared under {folder}; flights/defs.yaml of this source "
+            f"tree declares them: {f'unset {declared.DEFS_VARIABLE} for the demo' if given else back}."
         )
 
 

@@ -70,7 +70,7 @@ def test_a_project_without_the_demos_topics_is_named_before_anything_starts(
     monkeypatch.setenv("PLATFORM_DEFS", str(tmp_path / "defs"))
     code, text = demo(tmp_path / "home")
     assert code == 1
-    assert "topics flights, planes, weather of the demo are not declared under" in text.replace("\n", " ")
+    assert "the demo's topics flights, planes, weather are not declared under" in text.replace("\n", " ")
     assert "unset PLATFORM_DEFS" in text.replace("\n", " ")
 
 
