@@ -22,7 +22,7 @@ def read(table: str, as_json: bool) -> None:
     """Print what to paste to read TABLE in Spark, polars, DuckDB and pandas, SPARK'S TOKEN INCLUDED.
 
     TABLE is raw/<topic>, or the topic's name alone. Where a Spark server answers, the table is made known to it by
-    name, so that SQL can say `raw`.`orders`. The embedded server forgets names when it ends: run this again then.
+    name, so that SQL can say raw.orders. The embedded server forgets names when it ends: run this again then.
     """
     from platform_assets.cli.environment import Environment
     from platform_assets.errors import ConfigurationError
@@ -49,6 +49,9 @@ def read(table: str, as_json: bool) -> None:
 
 def _register(environment: Environment, table: TableRef, folder: Folder) -> tuple[str | None, str]:
     """The name by which Spark knows the table from now on; without one, why it has none."""
+    from pyspark.errors import PySparkException
+
+    from platform_assets.engines.spark.session import without_token
     from platform_assets.errors import SparkUnreachableError
     from platform_assets.orchestration.reading import register
 
@@ -58,3 +61,5 @@ def _register(environment: Environment, table: TableRef, folder: Folder) -> tupl
         return register(environment.spark(), table, folder.path), ""
     except SparkUnreachableError as e:
         return None, str(e)
+    except PySparkException as e:
+        return None, f"the Spark server does not take its name: {without_token(str(e)).splitlines()[0]}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from platform_assets.model.tables import TableRef
+from platform_assets.orchestration.names import identifier
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -49,9 +50,10 @@ def snippets(table: TableRef, folder: Path, remote: str | None) -> Mapping[Reade
     return {reader: "\n".join(text) for reader, text in lines.items()}
 
 
-def identifier(table: TableRef) -> str:
-    """The table's name in SQL, each part quoted: a topic's name may hold dots and dashes."""
-    return ".".join(f"`{part.replace('`', '``')}`" for part in table.parts)
+def sql_name(table: TableRef) -> str:
+    """The table's name in SQL: `raw.orders`. Spark's names are of letters, digits and underscores; topics' are not."""
+    name = identifier(table.topic)
+    return f"{table.kind}.{name}" if name[0].isalpha() else f"{table.kind}.`{name}`"
 
 
 def register(spark: SparkSession, table: TableRef, folder: Path) -> str:
@@ -62,8 +64,8 @@ def register(spark: SparkSession, table: TableRef, folder: Path) -> str:
     Raises:
         PySparkException: the server refuses.
     """
-    kind = table.parts[0]
     location = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-    spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{kind}`")
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {identifier(table)} USING delta LOCATION '{location}'")
-    return identifier(table)
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{table.kind}`")
+    name = f"`{table.kind}`.`{identifier(table.topic)}`"
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{location}'")
+    return sql_name(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration.reading import identifier
+from platform_assets.orchestration.reading import sql_name
 from platform_assets_tests.conftest import service_environment
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 from platform_assets_tests.windows.test_loading import numbered
@@ -50,10 +51,10 @@ def test_each_snippet_reads_every_row(lake: LakeMaker, spark: Any, spark_remote:
         assert done.returncode == 0, (reader, done.stderr)
         assert done.stdout.splitlines()[-1] == "rows: 12", reader
     # By name too, from a session that did not register it.
-    assert found["spark_name"] == f"`raw`.`{lk.topic}`"
+    assert found["spark_name"] == sql_name(TableRef.raw(lk.topic))
     assert spark.sql(f"SELECT count(*) FROM {found['spark_name']}").first()[0] == 12
     plain = shell.run("read", f"raw/{lk.topic}", LAKE_ROOT=str(lk.root), SPARK_REMOTE=spark_remote)
-    assert f"spark.table('`raw`.`{lk.topic}`').show(5)" in plain.stdout
+    assert f"spark.table('{found['spark_name']}').show(5)" in plain.stdout
     silent = shell.run("read", lk.topic, LAKE_ROOT=str(lk.root))
     assert silent.exit_code == 0
     assert "# no Spark server runs" in silent.stdout
@@ -67,5 +68,9 @@ def test_a_table_without_a_load_says_so(tmp_path: Path) -> None:
     assert "raw/orders has no rows yet: it is created by its first load" in result.stderr
 
 
-def test_names_are_quoted() -> None:
-    assert identifier(TableRef.raw("a.b-c")) == "`raw`.`a.b-c`"
+def test_names_are_ones_that_spark_takes_and_none_stands_for_two_topics() -> None:
+    assert sql_name(TableRef.raw("orders")) == "raw.orders"
+    assert sql_name(TableRef.raw("2024_orders")) == "raw.`2024_orders`"
+    names = {sql_name(TableRef.raw(topic)) for topic in ("a.b-c", "a_b_c", "a-b.c")}
+    assert len(names) == 3
+    assert all(re.fullmatch(r"raw\.[a-z0-9_]+", name) for name in names)
