@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -16,7 +16,7 @@ import dagster as dg
 from infra import platform
 from platform_assets.components import yaml_check
 from platform_assets.components.topic_table import TopicTable
-from platform_assets.components.yaml_check import Judgement, Mistake
+from platform_assets.components.yaml_check import Declared, Judgement, Mistake
 from platform_assets.errors import ConfigurationError, DeclarationsError
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -76,7 +76,16 @@ def judgement(folder: Path | None = None) -> Judgement:
 def mistakes(ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
     """Every mistake in the YAML, and every topic that would begin with too many windows. Raises ConfigurationError."""
     found = judgement()
-    return tuple(sorted((*found.mistakes, *limits.refused(found.declared, ledger, now))))
+    return tuple(sorted((*found.mistakes, *too_many_windows(found.declared, ledger, now))))
+
+
+def too_many_windows(declared: Iterable[Declared], ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
+    """The topics that would begin with more windows than there may be. One that has cuts already goes on."""
+    over = [(each, text) for each in declared if (text := limits.refusal(each.declaration, now))]
+    running = ledger.newest_edges([each.declaration.topic for each, _ in over])
+    return tuple(
+        Mistake(each.file, each.start_line, text) for each, text in over if each.declaration.topic not in running
+    )
 
 
 def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
-from platform_assets.components.yaml_check import Declared, Mistake
-from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import count_edges
 
@@ -22,14 +19,17 @@ def windows_until(declaration: TopicDeclaration, now: datetime) -> int:
     return count_edges(declaration.schedule, declaration.first_edge, now)
 
 
-def refused(declared: Iterable[Declared], ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
-    """The topics that would begin with more windows than the limit. One that has cuts already goes on."""
-    over = [(each, n) for each in declared if (n := windows_until(each.declaration, now)) > WINDOW_LIMIT]
-    running = ledger.newest_edges([each.declaration.topic for each, _ in over])
-    return tuple(
-        Mistake(each.file, each.start_line, _refusal(each.declaration, number, now))
-        for each, number in over
-        if each.declaration.topic not in running
+def refusal(declaration: TopicDeclaration, now: datetime) -> str | None:
+    """Why a topic without cuts must not begin, and what to do; None where its windows are few enough."""
+    number = windows_until(declaration, now)
+    if number <= WINDOW_LIMIT:
+        return None
+    # Half of the limit leaves as many windows for the time to come.
+    span = (now - declaration.first_edge) * (WINDOW_LIMIT / 2 / number)
+    later = (now - span).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return (
+        f"start: {number:,} windows from there to today, and Dagster's pages bear {WINDOW_LIMIT:,}. Take a later start, "
+        f"such as {later:%Y-%m-%dT%H:%MZ} (older records are in the first window), or a longer `window`"
     )
 
 
@@ -41,14 +41,4 @@ def warning(declaration: TopicDeclaration, now: datetime) -> str | None:
     return (
         f"{number:,} windows since its start, and Dagster's pages get slow beyond {WINDOW_LIMIT:,}: loading goes on; "
         "a longer `window` lets them grow more slowly"
-    )
-
-
-def _refusal(declaration: TopicDeclaration, number: int, now: datetime) -> str:
-    # Half of the limit leaves as many windows for the time to come.
-    span = (now - declaration.first_edge) * (WINDOW_LIMIT / 2 / number)
-    later = (now - span).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    return (
-        f"start: {number:,} windows from there to today, and Dagster's pages bear {WINDOW_LIMIT:,}. Take a later start, "
-        f"such as {later:%Y-%m-%dT%H:%MZ} (older records are in the first window), or a longer `window`"
     )
