@@ -25,7 +25,7 @@ pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 COUNTS = {
     "spark": "print('rows:', rows.count())",
     "polars": "print('rows:', rows.collect().height)",
-    "duckdb": "print('rows:', duckdb.sql('SELECT count(*) FROM rows').fetchone()[0])",
+    "duckdb": "print('rows:', duckdb.sql('SELECT count(*) FROM rows').fetchall()[0][0])",
     "pandas": "print('rows:', len(rows.to_table().to_pandas()))",
 }
 
