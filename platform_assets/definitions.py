@@ -7,7 +7,7 @@ import os
 import dagster as dg
 
 from infra import platform
-from platform_assets.orchestration.declared import definitions
+from platform_assets.components.declared import definitions
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 
 

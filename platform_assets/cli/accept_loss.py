@@ -18,8 +18,8 @@ def accept_loss(table: str, window: str, reason: str, yes: bool) -> None:
     them, and the ledger keeps the fact.
     """
     from platform_assets.cli.environment import Environment
+    from platform_assets.components.declared import declaration_of
     from platform_assets.errors import UnknownWindowError, ranges_text
-    from platform_assets.orchestration.declared import declaration_of
     from platform_assets.windows import acceptance
 
     declaration = declaration_of(table)

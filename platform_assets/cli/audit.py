@@ -43,9 +43,9 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
     from platform_assets.checks.facts import Orchestration
     from platform_assets.cli.audit_table import print_audit, progress
     from platform_assets.cli.environment import Environment
+    from platform_assets.components.declared import declaration_of
     from platform_assets.model.windows import Span
     from platform_assets.orchestration import runs
-    from platform_assets.orchestration.declared import declaration_of
 
     try:
         span = None if windows is None else Span.parse(windows)

@@ -48,7 +48,7 @@ def check(as_json: bool) -> None:
     from datetime import UTC, datetime
 
     from platform_assets.cli.environment import Environment
-    from platform_assets.orchestration import declared
+    from platform_assets.components import declared
 
     environment = Environment.of_process()
     mistakes = declared.mistakes(environment.ledger(), datetime.now(UTC))

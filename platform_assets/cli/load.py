@@ -28,9 +28,9 @@ def load(table: str, windows: tuple[str, ...], as_json: bool) -> None:
     Exits 0 if every window is loaded and every check passes, 1 if not, 3 if trying again may succeed.
     """
     from platform_assets.cli.environment import Environment
+    from platform_assets.components.declared import declaration_of
     from platform_assets.errors import Retryable, UnknownOutcome
     from platform_assets.orchestration import by_hand
-    from platform_assets.orchestration.declared import declaration_of
     from platform_assets.orchestration.resources import SparkResource
     from platform_assets.windows.loading import Loader
 

@@ -25,8 +25,8 @@ def read(table: str, as_json: bool) -> None:
     name, so that SQL can say raw.orders. The embedded server forgets names when it ends: run this again then.
     """
     from platform_assets.cli.environment import Environment
+    from platform_assets.components.declared import declaration_of
     from platform_assets.errors import ConfigurationError
-    from platform_assets.orchestration.declared import declaration_of
     from platform_assets.orchestration.reading import snippets
 
     environment = Environment.of_process()

@@ -21,7 +21,7 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
 
     from platform_assets.cli.audit_table import progress
     from platform_assets.cli.environment import Environment
-    from platform_assets.orchestration.declared import declaration_of, declarations
+    from platform_assets.components.declared import declaration_of, declarations
     from platform_assets.windows.rebuild import rebuild
 
     environment = Environment.of_process()

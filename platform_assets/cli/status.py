@@ -21,7 +21,7 @@ def status(as_json: bool) -> None:
     from platform_assets.cli.answers import broker_silence
     from platform_assets.cli.environment import Environment
     from platform_assets.cli.status_table import print_status
-    from platform_assets.orchestration import declared
+    from platform_assets.components import declared
     from platform_assets.orchestration import status as status_of
 
     environment, now = Environment.of_process(), datetime.now(UTC)

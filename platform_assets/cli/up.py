@@ -24,7 +24,7 @@ def up(services: tuple[str, ...]) -> None:
     from infra.platform import UpOptions
     from platform_assets.cli.environment import Environment
     from platform_assets.cli.services import chosen
-    from platform_assets.orchestration import declared
+    from platform_assets.components import declared
 
     wanted = chosen(services)
     environment = Environment.of_process()

@@ -208,8 +208,7 @@ class _Demo:
 
 def _check_declared() -> None:
     """Raise ConfigurationError before anything starts unless the definitions are sound and declare the demo's topics."""
-    from platform_assets.components import yaml_check
-    from platform_assets.orchestration import declared
+    from platform_assets.components import declared, yaml_check
 
     folder = declared.defs_folder()
     found = yaml_check.judge(folder)

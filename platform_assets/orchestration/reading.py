@@ -32,7 +32,8 @@ def snippets(table: TableRef, folder: Path, remote: str | None) -> Mapping[Reade
         ),
         "polars": (
             "import polars as pl",
-            f"rows = pl.scan_delta({path!r})",
+            "from deltalake import DeltaTable",
+            f"rows = pl.scan_pyarrow_dataset(DeltaTable({path!r}).to_pyarrow_dataset())",
             "print(rows.head(5).collect())",
         ),
         "duckdb": (

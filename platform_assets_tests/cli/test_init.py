@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from infra.home import CHECKOUT
 from platform_assets.cli.main import main
-from platform_assets.orchestration.declared import declarations, defs_folder
-from platform_assets_tests.conftest import service_environment
+from platform_assets.components.declared import declarations, defs_folder
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
+from testbed.homes import service_environment
 
 pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 

@@ -20,11 +20,10 @@ from platform_assets.checks.registry import CHECKS
 from platform_assets.model.windows import key_of
 from platform_assets.orchestration import metadata, runs
 from platform_assets.orchestration.names import table_key, topic_key
-from platform_assets_tests.conftest import service_environment
-from platform_assets_tests.support.loads import TopicLake, records
 from platform_assets_tests.support.runs_of import materializations, materialize, minutes_ago
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
-from platform_assets_tests.windows.test_loading import numbered
+from testbed.homes import service_environment
+from testbed.loads import TopicLake, numbered, records
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker

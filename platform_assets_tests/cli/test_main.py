@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from platform_assets.cli.main import main
-from platform_assets.orchestration import declared
-from platform_assets_tests.conftest import service_environment
+from platform_assets.components import declared
+from testbed.homes import service_environment
 
 # What Dagster 1.13, which is pinned, does while it reads YAML.
 pytestmark = [

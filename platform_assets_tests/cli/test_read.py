@@ -13,9 +13,9 @@ import pytest
 
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration.reading import sql_name
-from platform_assets_tests.conftest import service_environment
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
-from platform_assets_tests.windows.test_loading import numbered
+from testbed.homes import service_environment
+from testbed.loads import numbered
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker

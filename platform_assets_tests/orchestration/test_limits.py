@@ -7,13 +7,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from platform_assets.components.declared import too_many_windows
 from platform_assets.components.yaml_check import Declared
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import limits, status
-from platform_assets.orchestration.declared import too_many_windows
-from platform_assets_tests.support.samples import recorded
+from testbed.samples import recorded
 
 NOW = datetime(2026, 11, 22, 12, 30, tzinfo=UTC)
 LONG = TopicDeclaration("clicks", "*/3 * * * *", datetime(2011, 1, 1, tzinfo=UTC))

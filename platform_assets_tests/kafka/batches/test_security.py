@@ -26,9 +26,8 @@ from infra.broker import BrokerSettings
 from infra.platform import UpOptions
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.kafka.evidence.gathering import gather_evidence
 from platform_assets.kafka.diagnosis import likely_cause
-from platform_assets.kafka.evidence.account import account
+from platform_assets.kafka.evidence.gathering import gather_evidence
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from testbed.homes import home_at, service_environment
