@@ -24,6 +24,7 @@ SAMPLES: Final[dict[str, Any]] = {
     "bool": True,
     "Iterable[tuple[int, int, int]]": [(0, 7, 9), (1, 0, 3)],
     "Sequence[tuple[int, int, int]]": ((0, 7, 9),),
+    "Sequence[str]": ("defs.yaml:1: a mistake",),
 }
 """A value for each type that an error's arguments have."""
 
