@@ -18,12 +18,14 @@ from infra.broker import BrokerSettings
 from infra.home import Home
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
+from platform_assets_tests.support import browser as browsers
 from platform_assets_tests.support import turns
 from testbed.homes import home_at, service_environment
 from testbed.loads import START, TopicLake, wait_until
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
+    from playwright.sync_api import Browser
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
@@ -216,6 +218,22 @@ def lake(broker: Broker, topic: TopicMaker, connection: Callable[[], ConnectSess
         return TopicLake(broker.bootstrap, name, tmp_path / "lake", connection, records_per_file, start=start)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of the browser; skips where there is none. What costs time for a browser test asks for this first."""
+    return browsers.executable()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    """A headless Chromium.
+
+    While it runs, so does an event loop in this thread: fixtures that run Dagster jobs are named before it.
+    """
+    with browsers.launched(chromium) as found:
+        yield found
 
 
 @pytest.fixture

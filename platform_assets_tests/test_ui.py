@@ -5,9 +5,7 @@ Screenshots are kept in `PLATFORM_SCREENSHOTS` where that is set; `CHROMIUM` nam
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,50 +13,36 @@ from typing import TYPE_CHECKING
 import pytest
 
 from platform_assets.checks.registry import CHECKS
+from platform_assets_tests.support.browser import screenshot
 from platform_assets_tests.support.runs_of import minutes_ago
 from platform_assets_tests.support.ui_project import user_interface
 from testbed.loads import TopicLake, numbered, records, whole
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
     from platform_assets_tests.conftest import LakeMaker
 
 pytestmark = [pytest.mark.browser, pytest.mark.broker, pytest.mark.spark]
 
-_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-          "--disable-component-update", "--disable-sync"]  # fmt: skip
 _PATIENCE_MS = 120_000
 
 Shot = Callable[[str], None]
 
 
 @pytest.fixture
-def page() -> Iterator[Page]:
-    """A page of a headless Chromium: the system's own, since nothing is downloaded for a test."""
-    from playwright.sync_api import sync_playwright
-
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        pytest.skip("no Chromium: install the system's package `chromium`, or name one in CHROMIUM")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=_FLAGS)
-        page = browser.new_page(viewport={"width": 1440, "height": 1000})
-        page.set_default_timeout(_PATIENCE_MS)
-        yield page
-        browser.close()
+def page(browser: Browser) -> Iterator[Page]:
+    """A page of the browser."""
+    page = browser.new_page(viewport={"width": 1440, "height": 1000})
+    page.set_default_timeout(_PATIENCE_MS)
+    yield page
+    page.close()
 
 
 @pytest.fixture
 def shot(page: Page) -> Shot:
     """Keeps a picture of the page as it is."""
-
-    def keep(name: str) -> None:
-        if folder := os.environ.get("PLATFORM_SCREENSHOTS"):
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            page.screenshot(path=Path(folder) / f"{name}.png")
-
-    return keep
+    return lambda name: screenshot(page, name)
 
 
 def text_of(page: Page) -> str:

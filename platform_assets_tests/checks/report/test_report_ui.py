@@ -8,23 +8,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import dagster as dg
 import pytest
 
-from infra.dagster_services import INSTANCE_FILE, web_answers
-from infra.home import CHECKOUT
-from infra.ports import DAGSTER_VARIABLE, LOOPBACK, choose_ports
+from infra.dagster_services import INSTANCE_FILE
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.checks.rules import accounted, agreement, deep_audit, no_gaps
 from platform_assets_tests.support import answers, report_defs, tables
+from platform_assets_tests.support.browser import SCREENSHOTS_VARIABLE, screenshot
+from platform_assets_tests.support.web_server import webserver
 from testbed.homes import service_environment
 
 if TYPE_CHECKING:
@@ -39,12 +34,9 @@ THEMES: Final[tuple[Theme, ...]] = ("Light", "Dark")
 SCHEMES: Final[Mapping[Theme, Literal["light", "dark"]]] = {"Light": "light", "Dark": "dark"}
 Opener = Callable[[str, str, Theme], "Page"]
 
-_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-          "--disable-component-update", "--disable-sync"]  # fmt: skip
-
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A webserver on the evaluations of a table in order, of one in ruins, and of one whose accounts differ."""
     root = tmp_path_factory.mktemp("reports")
     lake, home = root / "lake", root / "dagster"
@@ -66,48 +58,12 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 answers.given(patch)
             job = report_defs.defs().resolve_job_def(name)
             job.execute_in_process(instance=instance, raise_on_error=False)
-    with _webserver(root, environment) as found:
+    with webserver(report_defs.__name__, root, environment) as found:
         yield found
 
 
-@contextmanager
-def _webserver(root: Path, environment: dict[str, str]) -> Iterator[str]:
-    (port,) = choose_ports(1, DAGSTER_VARIABLE, environ=environment)
-    with (root / "webserver.log").open("wb") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "dagster_webserver", "--host", LOOPBACK, "--port", str(port),
-             "--module-name", report_defs.__name__, "--working-directory", str(CHECKOUT)],
-            env=environment, cwd=root, stdout=log, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        try:
-            deadline = time.monotonic() + 180
-            while not web_answers(port):
-                assert server.poll() is None, (root / "webserver.log").read_text()
-                assert time.monotonic() < deadline, (root / "webserver.log").read_text()
-                time.sleep(0.5)
-            yield f"http://{LOOPBACK}:{port}"
-        finally:
-            server.terminate()
-            server.wait(60)
-
-
-@pytest.fixture(scope="module")
-def browser(address: str) -> Iterator[Browser]:
-    """A headless Chromium: the machine's own, or else the one that playwright brings.
-
-    Started after the evaluations, which do not run inside of its event loop.
-    """
-    from playwright.sync_api import sync_playwright
-
-    own = os.environ.get("PLATFORM_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=own, args=_FLAGS)
-        yield chromium
-        chromium.close()
-
-
 @pytest.fixture
-def check_page(browser: Browser, address: str) -> Iterator[Opener]:
+def check_page(address: str, browser: Browser) -> Iterator[Opener]:
     """Opens a check's page; keeps a screenshot of it when the test is over."""
     opened: list[tuple[Page, str]] = []
 
@@ -121,12 +77,11 @@ def check_page(browser: Browser, address: str) -> Iterator[Opener]:
         return page
 
     yield open_page
-    folder = os.environ.get("PLATFORM_SCREENSHOTS")
     for page, name in opened:
-        for theme in THEMES if folder else ():
+        for theme in THEMES if os.environ.get(SCREENSHOTS_VARIABLE) else ():
             page.emulate_media(color_scheme=SCHEMES[theme])
             page.wait_for_timeout(500)
-            page.screenshot(path=Path(folder or "") / f"{name}-{theme.lower()}.png")
+            screenshot(page, f"{name}-{theme.lower()}")
         page.close()
 
 

@@ -1,0 +1,68 @@
+"""What becomes of a browser test where there is no browser."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.home import CHECKOUT
+from platform_assets_tests.support import browser
+
+BROWSER_TESTS = ("platform_assets_tests/checks/report/test_report_ui.py", "platform_assets_tests/test_ui.py")
+
+
+def run_without_browser(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run all tests that are marked `browser` as on a machine that has none."""
+    environ = {n: v for n, v in os.environ.items() if n not in (browser.VARIABLE, browser.REQUIRED_VARIABLE)}
+    environ["PATH"] = str(folder)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-m", "browser", "-p", "no:cacheprovider",
+         f"--basetemp={folder / 'temporary'}", *BROWSER_TESTS],
+        cwd=CHECKOUT, env=environ | more, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def test_every_browser_test_skips_without_a_browser_and_says_why(tmp_path: Path) -> None:
+    done = run_without_browser(tmp_path)
+
+    assert done.returncode == 0, done.stdout
+    assert "no Chromium: install the system's package `chromium`, or name an executable in CHROMIUM" in done.stdout
+    summary = done.stdout.splitlines()[-1]
+    assert " skipped" in summary
+    assert "passed" not in summary
+
+
+def test_where_a_browser_is_required_none_skips(tmp_path: Path) -> None:
+    done = run_without_browser(tmp_path, **{browser.REQUIRED_VARIABLE: "1"})
+
+    assert done.returncode == 1
+    assert "no Chromium" in done.stdout
+    assert "skipped" not in done.stdout.splitlines()[-1]
+
+
+def test_browser_that_is_named_and_is_none_fails_rather_than_skips(tmp_path: Path) -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"CHROMIUM=/no/such/file is no executable: install"):
+        browser.executable({"PATH": str(tmp_path), browser.VARIABLE: "/no/such/file"})
+
+
+@pytest.mark.parametrize("name", ["chromium", "chromium-browser", "google-chrome"])
+def test_browser_is_found_by_each_of_its_names(tmp_path: Path, name: str) -> None:
+    program = tmp_path / name
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+
+    assert browser.executable({"PATH": str(tmp_path)}) == str(program)
+
+
+def test_named_browser_comes_before_the_systems(tmp_path: Path) -> None:
+    for name in ("chromium", "mine"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+
+    found = browser.executable({"PATH": str(tmp_path), browser.VARIABLE: str(tmp_path / "mine")})
+
+    assert found == str(tmp_path / "mine")

@@ -1,0 +1,36 @@
+"""Dagster's web server on a module of the tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from infra.dagster_services import web_answers
+from infra.home import CHECKOUT
+from infra.ports import DAGSTER_VARIABLE, LOOPBACK, choose_ports
+
+
+@contextmanager
+def webserver(module: str, root: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    """The address of the UI on the code location in `module`; its log is in the folder `root`."""
+    (port,) = choose_ports(1, DAGSTER_VARIABLE, environ=environment)
+    with (root / "webserver.log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "dagster_webserver", "--host", LOOPBACK, "--port", str(port),
+             "--module-name", module, "--working-directory", str(CHECKOUT)],
+            env=dict(environment), cwd=root, stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            deadline = time.monotonic() + 180
+            while not web_answers(port):
+                assert server.poll() is None, (root / "webserver.log").read_text()
+                assert time.monotonic() < deadline, (root / "webserver.log").read_text()
+                time.sleep(0.5)
+            yield f"http://{LOOPBACK}:{port}"
+        finally:
+            server.terminate()
+            server.wait(60)
