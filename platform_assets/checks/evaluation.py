@@ -23,7 +23,8 @@ class Evaluation:
 
     `budget` in seconds bounds what is asked of them; what is left open then is said to be, and looked at next time.
     `windows` are the keys that a deep audit is bounded to, and `span` those that every check is; None for all. Unless
-    `whole`, older windows that are in order are only counted.
+    `whole`, older windows that are in order are only counted; unless `reads`, files that changed since
+    their load are only named.
     """
 
     declaration: TopicDeclaration
@@ -36,6 +37,7 @@ class Evaluation:
     windows: frozenset[str] | None = None
     span: Span | None = None
     whole: bool = True
+    reads: bool = True
     progress: Callable[[str], None] = lambda text: None
     began: float = field(default_factory=time.monotonic)
     _collected: list[Facts] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -59,6 +61,8 @@ class Evaluation:
         """The facts that all checks of this evaluation judge; `fresh` gathers them anew, once something was changed."""
         if self._collected and not fresh:
             return self._collected[0]
-        facts = facts_of.collect(self.declaration.raw_table, self.ledger, self.orchestration, whole=self.whole)
+        facts = facts_of.collect(
+            self.declaration.raw_table, self.ledger, self.orchestration, whole=self.whole, reads=self.reads
+        )
         self._collected[:] = [facts if self.span is None else facts.within(self.span)]
         return self._collected[0]

@@ -73,7 +73,8 @@ class Facts:
     `waiting` are sealed windows that are not loaded and need not be yet: a run for them is queued or under way, or
     nothing newer was loaded. `unasked` are sealed windows that nobody has asked to load: a load by hand of a later one
     sealed them on its way. `touched` are the offsets found in windows whose files are not those of their receipt,
-    and in windows that the ledger does not know; `unreadable` says of such windows why they could not be read. `older`
+    and in windows that the ledger does not know; `unreadable` says of such windows why they could not be read, and
+    `unread` are those that were not to be read. `older`
     are windows that are in order and that nothing else here is about, and `baseline` is what is remembered of them.
     `entries` are the rows of the ledger that `recorded` is from.
     """
@@ -86,6 +87,7 @@ class Facts:
     unasked: frozenset[str]
     touched: Mapping[str, Mapping[int, _INT]]
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
     in_flight: frozenset[str] = frozenset()
     older: Older = older.NONE
     baseline: Baseline | None = None
@@ -112,6 +114,7 @@ class Facts:
             unasked=frozenset(k for k in self.unasked if k in span),
             touched=_within(self.touched, span),
             unreadable=_within(self.unreadable, span),
+            unread=frozenset(k for k in self.unread if k in span),
             in_flight=frozenset(k for k in self.in_flight if k in span),
         )
 
@@ -137,19 +140,21 @@ def collect(
     orchestration: Orchestration | None = None,
     *,
     whole: bool = True,
+    reads: bool = True,
 ) -> Facts:
     """Gather the facts of `table`; unless `whole`, older windows that are in order are only counted.
 
-    Which these are is remembered beside the ledger, so that only what is new is looked at next time.
+    Which these are is remembered beside the ledger, so that only what is new is looked at next time. Unless `reads`,
+    windows whose files have to be read are only named.
     """
     known = orchestration or Orchestration()
     if whole or not load_log.exists(ledger.lake.table(table)):
-        return _collected(table, ledger, known, None)
+        return _collected(table, ledger, known, None, reads)
     base = snapshot.recall(ledger.lake, table) or snapshot.taken(ledger.lake, table, NEWEST_COMMITS)
-    return _collected(table, ledger, known, base)
+    return _collected(table, ledger, known, base, reads)
 
 
-def _collected(table: TableRef, ledger: Ledger, known: Orchestration, base: Baseline | None) -> Facts:
+def _collected(table: TableRef, ledger: Ledger, known: Orchestration, base: Baseline | None, reads: bool) -> Facts:
     topic, path = table.topic, ledger.lake.table(table)
     since = base.older.until if base is not None else None
     cuts = ledger.cut_rows(topic, since)
@@ -159,7 +164,7 @@ def _collected(table: TableRef, ledger: Ledger, known: Orchestration, base: Base
     if base is not None:
         current = snapshot.followed(base, path)
         if current is None:
-            return _collected(table, ledger, known, snapshot.taken(ledger.lake, table, NEWEST_COMMITS))
+            return _collected(table, ledger, known, snapshot.taken(ledger.lake, table, NEWEST_COMMITS), reads)
         base = current.later_than(current.older + older.find(cuts, entries, current.actions))
         cuts, entries = _from(base.older.until, cuts, "edge"), _from(base.older.until, entries, "window_start")
         if base.older.until is not None:
@@ -187,21 +192,21 @@ def _collected(table: TableRef, ledger: Ledger, known: Orchestration, base: Base
         if k not in recorded
         or not files.get(k, load_log.NO_FILES).are(recorded[k].files_digest, recorded[k].total_rows)
     ]
-    changed = [k for k in changed if k not in in_flight]
     # Rows of a window that is being loaded just now are not yet the ledger's.
+    changed = [k for k in changed if k not in in_flight and k not in waiting]
     touched: dict[str, Mapping[int, _INT]] = {}
     unreadable: dict[str, str] = {}
-    for key in (k for k in changed if k not in waiting):
+    for key in changed if reads else ():
         try:
             touched[key] = rows.offsets_of(path, key)
         except FileNotFoundError as e:
             unreadable[key] = f"{e.strerror}: {e.filename}" if e.filename else str(e)
     if past.windows and _reach_before(touched, windows):
         # An older window may hold these offsets too, and only a look at it says which.
-        return _collected(table, ledger, known, None)
+        return _collected(table, ledger, known, None, reads)
     return Facts(
-        table, windows, recorded, files, waiting, unasked, touched, unreadable, frozenset(in_flight), past, base,
-        entries,
+        table, windows, recorded, files, waiting, unasked, touched, unreadable,
+        frozenset(() if reads else changed), frozenset(in_flight), past, base, entries,
     )  # fmt: skip
 
 

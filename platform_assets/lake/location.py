@@ -147,3 +147,8 @@ class Lake:
     def baselines(self) -> Folder:
         """What the checks remember, a file a topic: a cache, which may be deleted at any time."""
         return self.root / "_ledger" / "baselines"
+
+    @property
+    def audits(self) -> Folder:
+        """What the newest deep audits found, a file a topic; without it, a quiet topic shows none until the next one."""
+        return self.root / "_ledger" / "audits"

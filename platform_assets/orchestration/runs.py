@@ -57,6 +57,14 @@ def windows_in_flight(
     return frozenset(found)
 
 
+def checks_in_flight(instance: dg.DagsterInstance, checks: Iterable[dg.AssetCheckKey]) -> bool:
+    """Whether a queued or running run will evaluate all of `checks`."""
+    wanted = set(checks)
+    return any(
+        wanted <= set(run.asset_check_selection or ()) for run in instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY))
+    )
+
+
 def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> frozenset[str] | None:
     """Those of `keys` that `run` loads into `table`; None for a run that loads nothing into it.
 

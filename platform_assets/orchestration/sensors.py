@@ -1,8 +1,8 @@
 """The sensor of a topic: seals windows whose end has passed, reports them, and asks for their loads.
 
-A tick never consumes messages: at most it looks at batch headers around transaction markers. What it reports comes from
-the ledger, never from the clock, so a tick that is tried again after a crash reports the same; and what Dagster already
-has is not reported twice.
+A tick never consumes messages: at most it looks at batch headers, around transaction markers and, where a window's holes
+are not explained yet, of that window. What it reports comes from the ledger, never from the clock, so a tick that is tried
+again after a crash reports the same; and what Dagster already has is not reported twice.
 """
 
 # No postponed annotations here: Dagster reads those of the functions below.
@@ -22,7 +22,7 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration import metadata, requests, runs
+from platform_assets.orchestration import metadata, quiet, requests, runs
 from platform_assets.orchestration.names import identifier, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.windows import sealing
@@ -60,13 +60,19 @@ class Tick:
             return dg.SensorResult(skip_reason=self._why_nothing(newest), cursor=cursor)
         if fresh:
             # What this very tick has sealed, nobody has loaded or reported: an older entry is not of these offsets.
-            return self._report(windows, {}, frozenset())
+            return self._report(windows, {}, frozenset(), newest, deadline)
         keys = [w.key for w in windows]
         receipts = self.ledger.receipts(d.raw_table, keys)
-        return self._report(windows, receipts, runs.reported_partitions(self.instance, topic_key(d.topic), keys))
+        reported_windows = runs.reported_partitions(self.instance, topic_key(d.topic), keys)
+        return self._report(windows, receipts, reported_windows, newest, deadline)
 
     def _report(
-        self, windows: Sequence[SealedWindow], receipts: dict[str, Receipt], reported: frozenset[str]
+        self,
+        windows: Sequence[SealedWindow],
+        receipts: dict[str, Receipt],
+        reported: frozenset[str],
+        newest: datetime,
+        deadline: float,
     ) -> dg.SensorResult:
         d = self.declaration
         keys = [w.key for w in windows]
@@ -74,36 +80,47 @@ class Tick:
         self.ledger.record_receipts(list(empty.values()))
         receipts |= empty
         in_flight = runs.windows_in_flight(self.instance, table_key(d.raw_table), keys)
-        asked = requests.grouped(
-            windows,
-            {*receipts, *in_flight},
-            schedule=d.schedule,
-            max_offsets=d.max_records_per_run,
-            max_windows=d.max_windows_per_run,
+        loads = list(
+            requests.grouped(
+                windows,
+                {*receipts, *in_flight},
+                schedule=d.schedule,
+                max_offsets=d.max_records_per_run,
+                max_windows=d.max_windows_per_run,
+            )
         )
+        fresh_empty = self._empty_to_report(receipts)
+        checks = quiet.NOTHING
+        # A load's run evaluates the checks behind its materialisation, and so does the tick that has caught up.
+        if fresh_empty and not loads and windows[-1].window.end == newest:
+            reporting = {r.window.key: r.load_id for r in fresh_empty}
+            budget = deadline - time.monotonic()
+            checks = quiet.evaluated(d, self.cluster, self.ledger, self.instance, reporting, budget)
         return dg.SensorResult(
-            run_requests=[_run_request(d, r) for r in asked],
+            run_requests=[*(_run_request(d, r) for r in loads), *((checks.run,) if checks.run else ())],
             asset_events=[
                 *(sealed_event(w) for w in windows if w.key not in reported),
-                *self._empty_events(receipts),
+                *self._empty_events(fresh_empty),
+                *checks.events,
             ],
             cursor=cursor_at(windows[-1].window.end),
         )
 
-    def _empty_events(self, receipts: dict[str, Receipt]) -> Iterator[dg.AssetMaterialization]:
+    def _empty_to_report(self, receipts: dict[str, Receipt]) -> list[Receipt]:
         empty = {k: r for k, r in receipts.items() if r.kind == "empty"}
-        key = table_key(self.declaration.raw_table)
-        known = runs.reported_partitions(self.instance, key, list(empty))
+        known = runs.reported_partitions(self.instance, table_key(self.declaration.raw_table), list(empty))
+        return [receipt for window, receipt in sorted(empty.items()) if window not in known]
+
+    def _empty_events(self, receipts: Sequence[Receipt]) -> Iterator[dg.AssetMaterialization]:
         path = str(self.ledger.lake.table(self.declaration.raw_table))
-        for window, receipt in sorted(empty.items()):
-            if window not in known:
-                yield dg.AssetMaterialization(
-                    key,
-                    description="no offsets in this window: loaded with 0 rows, without a run",
-                    partition=window,
-                    metadata=metadata.of_receipt(receipt, "empty", path),
-                    tags={"dagster/data_version": metadata.data_version(receipt)},
-                )
+        for receipt in receipts:
+            yield dg.AssetMaterialization(
+                table_key(self.declaration.raw_table),
+                description="no offsets in this window: loaded with 0 rows, without a run",
+                partition=receipt.window.key,
+                metadata=metadata.of_receipt(receipt, "empty", path),
+                tags={"dagster/data_version": metadata.data_version(receipt)},
+            )
 
     def _why_nothing(self, newest: datetime | None) -> str:
         d = self.declaration

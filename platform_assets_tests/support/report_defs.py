@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import dagster as dg
 
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
@@ -18,9 +20,17 @@ JOB, AUDIT_JOB = "evaluate_checks", "evaluate_deep_audits"
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """No broker and no Spark answers here: what needs them cannot tell."""
-    every = [dg.AssetCheckKey(table_key(TableRef.raw(t)), name) for t in TOPICS for name in CHECKS]
-    audits = [dg.AssetCheckKey(table_key(TableRef.raw(t)), DEEP_AUDIT.name) for t in AUDITED]
+    """The tables in order, in ruins, and at odds."""
+    return of_topics(TOPICS, AUDITED)
+
+
+def of_topics(topics: Sequence[str], audited: Sequence[str]) -> dg.Definitions:
+    """The code location of `topics`, with a job of all checks and one of the deep audits of those `audited`.
+
+    No broker and no Spark answers here: what needs them cannot tell.
+    """
+    every = [dg.AssetCheckKey(table_key(TableRef.raw(t)), name) for t in topics for name in CHECKS]
+    audits = [dg.AssetCheckKey(table_key(TableRef.raw(t)), DEEP_AUDIT.name) for t in audited]
     return dg.Definitions.merge(
         *(
             build_definitions(
@@ -31,7 +41,7 @@ def defs() -> dg.Definitions:
                 sensor_running=False,
                 deep_audit=DeepAudit(running=False),
             )
-            for topic in TOPICS
+            for topic in topics
         ),
         dg.Definitions(
             resources={

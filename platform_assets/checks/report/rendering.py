@@ -41,6 +41,19 @@ def result(verdict: Verdict, facts: Facts) -> dg.AssetCheckResult:
     )
 
 
+def evaluation(verdict: Verdict, facts: Facts) -> dg.AssetCheckEvaluation:
+    """The same as an event that belongs to no run."""
+    found = result(verdict, facts)
+    return dg.AssetCheckEvaluation(
+        dg.AssetKey(list(facts.table.parts)),
+        verdict.check,
+        found.passed,
+        found.metadata,
+        severity=found.severity,
+        description=found.description,
+    )
+
+
 _COLUMNS: Final = (
     dg.TableColumn("window", "string", description="key of the window, which is the partition of the asset"),
     dg.TableColumn("found", "string", description="what is wrong, and what was seen"),

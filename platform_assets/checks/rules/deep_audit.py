@@ -1,24 +1,36 @@
 """`deep_audit`: reads the files of windows again, oldest proof first, and compares both digests with the receipts'.
 
-It finds what logs and statistics cannot show: altered values, damaged or lost files, rows of another writer.
+It finds what logs and statistics cannot show: altered values, damaged or lost files, rows of another writer. What it
+found stands as long as the table names the files that it read, so that a report in between two audits need not read any.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from platform_assets.checks.baseline import audited
+from platform_assets.checks.baseline.audited import Audited
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
-from platform_assets.checks.findings import Verdict, counted
+from platform_assets.checks.findings import Finding, Verdict, counted
 from platform_assets.checks.proving import Proved, name_differences, prove_by_reading
+from platform_assets.lake import load_log
 
 NAME = "deep_audit"
 
 
 def evaluate(e: Evaluation) -> Verdict:
-    """Audit as many windows as the budget allows, and judge those."""
+    """Audit as many windows as the budget allows, keep what was found, and judge those."""
     facts = e.facts(fresh=True)
     keys = [k for k in facts.recorded if k in facts.windows and (e.windows is None or k in e.windows)]
     proved = prove_by_reading(e, facts, keys)
     findings = name_differences(e, proved.findings, doubled=True)
+    read = {*(r.window.key for r in proved.receipts), *(f.window for f in findings if f.alarming)}
+    if read or findings:
+        files = {key: found.digest for key, found in facts.files.items()}
+        done = audited.audited(findings, files, windows=len(read), rows=sum(r.rows for r in proved.receipts))
+        audited.remember(e.lake, e.declaration.raw_table, done, read)
     return verdict(facts, keys, Proved(proved.receipts, tuple(findings)))
 
 
@@ -38,3 +50,55 @@ def verdict(facts: Facts, keys: list[str], proved: Proved) -> Verdict:
         headline = f"{counted(looked_at, 'window')} with {rows:,} rows read again: all as committed"
         headline += f"; {counted(left, 'window')} left for the next audit." if left else "."
     return Verdict(NAME, facts.table, proved.findings, headline, figures)
+
+
+def evaluate_without_reading(e: Evaluation) -> Verdict | None:
+    """Judge whether what the audits found still holds, by the table's log alone; None where none is known of."""
+    known = audited.recall(e.lake, e.declaration.raw_table)
+    if known is None:
+        return None
+    if not known.found:
+        return standing(e.facts(), known, {}, {})
+    files = {k: f.digest for k, f in load_log.window_files(load_log.file_actions(e.table)).items()}
+    keys = sorted({f.finding.window for f in known.found})
+    receipts = {k: r.files_digest for k, r in e.ledger.receipts(e.declaration.raw_table, keys).items()}
+    return standing(e.facts(), known, files, receipts)
+
+
+def standing(facts: Facts, known: Audited, files: Mapping[str, str], receipts: Mapping[str, str]) -> Verdict:
+    """Judge. Pure. `files` are the digests of the files that the log names now, `receipts` those of the ledger."""
+    findings = tuple(_standing(known, files, receipts))
+    audit = f"the audit of {known.at:%Y-%m-%d %H:%M}Z"
+    figures = (("windows_audited", 0), ("rows_audited", 0))
+    damaged = {f.window for f in findings if f.alarming}
+    if damaged:
+        headline = f"{counted(len(damaged), 'window')} still damaged: the files are those that were audited."
+    elif findings:
+        headline = f"Could not tell for {counted(len({f.window for f in findings}), 'window')}."
+    else:
+        headline = (
+            f"Nothing that audits found still stands. Last, {audit} read "
+            if known.found
+            else f"No file read by this report; {audit} read "
+        )
+        headline += f"{counted(known.windows, 'window')} with {counted(known.rows, 'row')}"
+        headline += "." if known.found else ": all as committed."
+    return Verdict(NAME, facts.table, findings, headline, figures)
+
+
+def _standing(known: Audited, files: Mapping[str, str], receipts: Mapping[str, str]) -> Iterator[Finding]:
+    for found in known.found:
+        window = found.finding.window
+        now = files.get(window, load_log.NO_FILES.digest)
+        if now == found.files_digest:
+            yield replace(found.finding, detail=f"{found.finding.detail} (audited {found.at:%Y-%m-%d %H:%M}Z)")
+        elif now != receipts.get(window):
+            # Neither the files that were audited nor those of a load since, which proved them.
+            yield replace(
+                found.finding,
+                kind="could not tell",
+                ranges=(),
+                detail=f"its files are others than the audit of {found.at:%Y-%m-%d %H:%M}Z found damaged: "
+                f"{found.finding.detail}",
+                remedy=f"Materialise partition {window} of raw/{found.finding.topic}: it reads the range again and proves it equal.",
+            )

@@ -1,0 +1,114 @@
+"""What the newest deep audits of a table found, kept so that a report which reads no file can say whether it still holds.
+
+Damage stays where it is until the window's files are others, so what an audit found of a window stands as long as the
+table's log names the very files that it read. It is kept as one JSON file a table beside the ledger, and is no proof of
+anything: a proof is a receipt in the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from platform_assets.checks.findings import Finding
+from platform_assets.lake.load_log import NO_FILES
+from platform_assets.lake.location import Lake
+from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableRef
+
+_log = logging.getLogger(__name__)
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One finding of an audit that ended at `at`, and the digest of the window's files that it read."""
+
+    finding: Finding
+    files_digest: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """The newest audit, which read `windows` windows with `rows` rows, and all that audits have found until then.
+
+    What an earlier one found of a window is kept until the window is read again; an audit that could not read it does
+    not take back that it was damaged.
+    """
+
+    at: datetime
+    windows: int
+    rows: int
+    found: tuple[Found, ...] = ()
+
+    def followed_by(self, audit: Audited, read: Collection[str]) -> Audited:
+        """`audit`, with what was found earlier of windows other than those it has `read`."""
+        kept = [f for f in self.found if f.finding.window not in read]
+        known = {f.finding.window for f in kept}
+        added = [f for f in audit.found if f.finding.alarming or f.finding.window not in known]
+        return Audited(audit.at, audit.windows, audit.rows, (*added, *kept))
+
+
+def audited(
+    findings: Sequence[Finding], files: Mapping[str, str], *, windows: int, rows: int, at: datetime | None = None
+) -> Audited:
+    """An audit that ended now: `files` are the digests of the files of each window that has any."""
+    ended = at or datetime.now(UTC)
+    return Audited(ended, windows, rows, tuple(Found(f, files.get(f.window, NO_FILES.digest), ended) for f in findings))
+
+
+def remember(lake: Lake, table: TableRef, audit: Audited, read: Collection[str]) -> None:
+    """Keep `audit`, which has `read` these windows. Raises LakeNotWritableError."""
+    before = recall(lake, table)
+    whole = audit if before is None else before.followed_by(audit, read)
+    document = {
+        "version": _VERSION,
+        "at": whole.at.isoformat(),
+        "windows": whole.windows,
+        "rows": whole.rows,
+        "found": [
+            {
+                **asdict(f.finding),
+                "ranges": [[r.start, r.end] for r in f.finding.ranges],
+                "files_digest": f.files_digest,
+                "at": f.at.isoformat(),
+            }
+            for f in whole.found
+        ],
+    }
+    lake.audits.write(_name(table), json.dumps(document, separators=(",", ":")).encode())
+
+
+def recall(lake: Lake, table: TableRef) -> Audited | None:
+    """What was kept; None where nothing was, or by another release."""
+    content = lake.audits.read(_name(table))
+    if content is None:
+        return None
+    try:
+        document: Any = json.loads(content)
+    except json.JSONDecodeError as e:
+        _log.warning("%s/%s cannot be read (%s): the next deep audit replaces it", lake.audits, _name(table), e)
+        return None
+    if document["version"] != _VERSION:
+        return None
+    return Audited(
+        datetime.fromisoformat(document["at"]),
+        document["windows"],
+        document["rows"],
+        tuple(map(_found, document["found"])),
+    )
+
+
+def _found(entry: dict[str, Any]) -> Found:
+    at, files_digest = entry.pop("at"), entry.pop("files_digest")
+    ranges = tuple(OffsetRange(start, end) for start, end in entry.pop("ranges"))
+    return Found(Finding(**entry, ranges=ranges), files_digest, datetime.fromisoformat(at))
+
+
+def _name(table: TableRef) -> str:
+    return f"{table.topic}.json" if table.kind == "raw" else f"{table.kind}-{table.topic}.json"

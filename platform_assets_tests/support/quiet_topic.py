@@ -1,0 +1,97 @@
+"""A table in order whose topic goes quiet: each tick seals one window without offsets. No broker, no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+import dagster as dg
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from platform_assets.checks.registry import DEEP_AUDIT
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake import load_log
+from platform_assets.lake.location import Lake
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.tables import TableRef
+from platform_assets.orchestration.names import table_key
+from platform_assets.orchestration.sensors import Tick, cursor_at
+from platform_assets_tests.support import answers, tables
+from testbed import samples
+from testbed.samples import edge
+
+LOADED: Final = 4
+"""Windows that are loaded, with ten records in each of two partitions."""
+
+
+class QuietTopic:
+    """The topic, its table under `root`, and a Dagster instance that has all loads on record."""
+
+    def __init__(self, root: Path, topic: str, instance: dg.DagsterInstance) -> None:
+        self.root, self.topic, self.instance = root, topic, instance
+        self.ledger = Ledger(Lake.at(root))
+        self.table = TableRef.raw(topic)
+        self.key = table_key(self.table)
+        self.ticked = LOADED
+        self.windows = samples.recorded(root, topic, [self._end(n) for n in range(LOADED + 1)])
+        for window in self.windows:
+            samples.loaded(root, window, holes={}, proved_by="load digest")
+        tables.reported(instance, root, topic, self.windows)
+
+    def _end(self, number: int) -> dict[int, int]:
+        return dict.fromkeys((0, 1), min(number, LOADED) * 10)
+
+    def tick(self) -> dg.SensorResult:
+        """Seal the next window, and evaluate the sensor; what it reports is written down as the daemon does."""
+        result = self.evaluate()
+        self.keep(result.asset_events)
+        return result
+
+    def evaluate(self) -> dg.SensorResult:
+        """Seal the next window, and evaluate the sensor; nothing of its result is kept yet."""
+        before, self.ticked = edge(self.ticked), self.ticked + 1
+        self.ledger.record_cuts([samples.cut(self.topic, edge(self.ticked), self._end(self.ticked))], before)
+        cluster = Cluster(None, ClientSettings("127.0.0.1:1"))
+        tick = Tick(tables.declaration(self.topic), cluster, self.ledger, self.instance, edge(self.ticked))
+        return tick.evaluate(cursor_at(before))
+
+    def keep(self, events: Sequence[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation]) -> None:
+        """Write events down."""
+        for event in events:
+            self.instance.report_runless_asset_event(event)
+
+    def audit(self) -> None:
+        """Read all files again, as the deep audit's run does."""
+        with pytest.MonkeyPatch.context() as patch:
+            answers.given(patch)
+            DEEP_AUDIT.evaluate(answers.unanswered(self.root, self.topic))
+
+    def unbalance(self, number: int) -> None:
+        """Write more holes into the receipt of a window than its offsets leave."""
+        key = self.windows[number].key
+        receipt = self.ledger.receipts(self.table, [key])[key]
+        self.ledger.record_receipts([replace(receipt, holes={"commit markers": 3})])
+
+    def delete(self, predicate: str) -> None:
+        """Delete rows, which the table's log tells of."""
+        DeltaTable(self.root / "raw" / self.topic).delete(predicate)
+
+    def shorten(self, number: int) -> None:
+        """Take the last row out of a window's file, which no log tells of: the file keeps its name and its size."""
+        folder = self.ledger.lake.table(self.table)
+        (path,) = load_log.files_of(folder, self.windows[number].key).paths
+        file = folder.path / unquote(path)
+        size = file.stat().st_size
+        found = pq.ParquetFile(file).read()
+        pq.write_table(found.slice(0, found.num_rows - 1), file, compression="zstd", store_schema=False)
+        written = file.read_bytes()
+        # Between data and footer, zeros do no harm.
+        footer = len(written) - 8 - int.from_bytes(written[-8:-4], "little")
+        assert len(written) <= size
+        file.write_bytes(written[:footer] + bytes(size - len(written)) + written[footer:])
