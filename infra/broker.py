@@ -47,6 +47,9 @@ _SINGLE_NODE: Final[Mapping[str, str]] = {
     "share.coordinator.state.topic.num.partitions": "4",
     # A topic that is not declared is a mistake, not a wish.
     "auto.create.topics.enable": "false",
+    # Kafka's default deletes what is older than seven days by its own timestamp, which is all of a replayed year.
+    "log.retention.ms": "-1",
+    "log.retention.bytes": "-1",
     "group.initial.rebalance.delay.ms": "0",
     # A broker that was killed may come back when its old session is over, which takes 9 s by default.
     "broker.session.timeout.ms": "4000",

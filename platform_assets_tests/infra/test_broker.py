@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from infra import broker as broker_service
 from infra import kafka_probe, platform, ports
@@ -29,6 +29,7 @@ from testbed.loads import wait_until
 
 pytestmark = pytest.mark.broker
 
+MARCH_2011_MS = 1_299_000_000_000
 SMALL = UpOptions(broker=BrokerSettings(heap="384m"))
 
 
@@ -178,6 +179,32 @@ def test_undeclared_topic_is_not_created_by_asking(broker: Broker) -> None:
     producer.flush(30)
     assert failed[0] is not None
     assert "nobody-declared-this" not in broker.admin.list_topics(timeout=30).topics
+
+
+def test_records_of_years_ago_are_kept_unless_the_topic_says_otherwise(broker: Broker, topic: TopicMaker) -> None:
+    week = {"retention.ms": str(7 * 24 * 3_600_000)}
+    names = [topic(stem="kept"), topic(stem="expiring", config=week)]
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 2})
+    for name in names:
+        for number in range(10):
+            producer.produce(name, b"x", partition=0, timestamp=MARCH_2011_MS + number)
+    assert producer.flush(30) == 0
+
+    kept, expiring = names
+    # The broker looks at both topics in one go, every second; a second topic says that it has looked again.
+    wait_until("the broker has deleted what is expired", lambda: log_start(broker, expiring) == 10)
+    another = topic(stem="expiring", config=week)
+    producer.produce(another, b"x", partition=0, timestamp=MARCH_2011_MS)
+    assert producer.flush(30) == 0
+    wait_until("it has looked once more", lambda: log_start(broker, another) == 1)
+    assert log_start(broker, kept) == 0
+    assert look(broker.bootstrap, kept).records == 10
+
+
+def log_start(broker: Broker, topic: str) -> int:
+    """The first offset that the broker has of partition 0."""
+    partition = TopicPartition(topic, 0)
+    return int(broker.admin.list_offsets({partition: OffsetSpec.earliest()})[partition].result(30).offset)
 
 
 @pytest.mark.alone

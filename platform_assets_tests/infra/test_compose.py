@@ -95,7 +95,9 @@ def test_spark_has_the_settings_of_the_embedded_server(services: dict[str, Any])
 def test_broker_has_the_settings_of_the_embedded_broker(services: dict[str, Any]) -> None:
     given = services["kafka"]["environment"]
     for name, value in _SINGLE_NODE.items():
-        if name.startswith(("offsets.topic", "transaction.state", "share.coordinator", "auto.create", "min.insync")):
+        if name.startswith(
+            ("offsets.topic", "transaction.state", "share.coordinator", "auto.create", "min.insync", "log.retention")
+        ):
             assert str(given["KAFKA_" + name.upper().replace(".", "_")]) == value, name
 
 
