@@ -23,6 +23,17 @@ WEBSERVER: Final[Literal["dagster-webserver"]] = "dagster-webserver"
 DAEMON: Final[Literal["dagster-daemon"]] = "dagster-daemon"
 INSTANCE_FILE: Final = Path(__file__).with_name("dagster.yaml")
 START_TIMEOUT_SECONDS: Final = 240.0
+RELOAD_TIMEOUT_SECONDS: Final = 240.0
+
+# No proxy setting of the environment has a say about loopback.
+_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_RELOAD: Final = """mutation {
+  reloadWorkspace {
+    ... on Workspace { locationEntries { locationOrLoadError { ...failure } } }
+    ...failure
+  }
+}
+fragment failure on PythonError { message errorChain { error { message } } }"""
 
 _DAEMON_READY: Final = b"Instance is configured with the following daemons"
 
@@ -122,13 +133,41 @@ def changed(former: str, addresses: Mapping[str, str]) -> str:
 
 def web_answers(port: int) -> bool:
     """Whether a Dagster UI answers on this loopback port."""
-    # No proxy setting of the environment has a say about loopback.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"http://{LOOPBACK}:{port}/server_info", timeout=2.0) as answer:
+        with _OPENER.open(f"http://{LOOPBACK}:{port}/server_info", timeout=2.0) as answer:
             return b"dagster_webserver_version" in answer.read(4096)
     except (OSError, ValueError, urllib.error.URLError):
         return False
+
+
+def reload(address: str) -> None:
+    """Have a running UI reload its code. The daemon does so by itself, within a minute.
+
+    Args:
+        address: of the UI, `http://host:port`.
+
+    Raises:
+        ConfigurationError: the UI did not answer, or the code cannot be loaded; the services go on with the former.
+    """
+    body = json.dumps({"query": _RELOAD}).encode()
+    request = urllib.request.Request(f"{address}/graphql", body, {"Content-Type": "application/json"})
+    try:
+        with _OPENER.open(request, timeout=RELOAD_TIMEOUT_SECONDS) as answer:
+            found = json.load(answer)["data"]["reloadWorkspace"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"{address} did not reload its definitions ({error}): press Reload on its page Deployment, or restart it"
+        ) from error
+    entries = found.get("locationEntries")
+    failures = [found] if entries is None else [entry["locationOrLoadError"] for entry in entries]
+    for failure in failures:
+        if "message" in failure:
+            # The last of the chain is what the code itself raised.
+            causes = [link["error"]["message"] for link in failure["errorChain"]]
+            reason = (causes or [failure["message"]])[-1].strip()
+            raise ConfigurationError(
+                f"the edited definitions cannot be loaded: {reason}\nCorrect them, then run the command again."
+            )
 
 
 def _create_storage(home: Home) -> None:

@@ -95,6 +95,8 @@ def up(
 ) -> tuple[ServiceState, ...]:
     """Start what does not run and is not given by the environment. A second call starts only what has died since.
 
+    A UI that ran already reloads its definitions, so that what was edited is seen at once.
+
     If a service fails, or the program is interrupted, all that this call started is ended again.
 
     Args:
@@ -111,7 +113,7 @@ def up(
         PortTakenError: a port asked for is in use.
         JavaNotFoundError, JarsUnavailableError, JarMismatchError: what the services need is missing or not what was
             locked.
-        ConfigurationError: a setting is wrong, or the run state is damaged.
+        ConfigurationError: a setting is wrong, the run state is damaged, or edited definitions cannot be loaded.
         BusyError: another command starts or ends services of this home.
     """
     env = os.environ if environ is None else environ
@@ -140,6 +142,7 @@ def up(
             for record in reversed(started):
                 end(place, record, report)
             raise
+        _reload_what_ran(place, wanted, started, report)
     report(f"up after {time.monotonic() - begun:.1f} s")
     return running_state(place, environ=env)
 
@@ -287,6 +290,16 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
     own = {_GIVEN_BY[s] for s in SERVICES} - {_GIVEN_BY[s] for s in given(place, environ=env)}
     known = {*found, KAFKA_ADDRESS, SPARK_ADDRESS} - own
     return found | {name: env[name] for name in known if env.get(name)}
+
+
+def _reload_what_ran(home: Home, wanted: Sequence[Service], started: Sequence[ProcessRecord], report: Reporter) -> None:
+    """Have a UI that ran already reload its definitions; what this call started has those of today."""
+    fresh = {record.service for record in started}
+    if WEBSERVER in wanted and WEBSERVER not in fresh:
+        dagster_services.reload(state.read_records(home)[WEBSERVER].address)
+        report(f"{WEBSERVER}: reloaded the definitions")
+    if DAEMON in wanted and DAEMON not in fresh:
+        report(f"{DAEMON}: takes up edited definitions by itself, within a minute")
 
 
 def _check_ports(home: Home, wanted: Sequence[Service], env: Mapping[str, str]) -> None:

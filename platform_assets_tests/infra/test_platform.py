@@ -74,10 +74,28 @@ def test_dagster_comes_up_with_its_code_and_goes_down_with_its_children(home: Ho
     assert '"one"' in json.dumps(found)
     assert (home.dagster / "dagster.yaml").is_file()
 
-    # The same again changes nothing; with another broker's address both are started again.
+    # The same again starts nothing, and what was edited is seen at once.
     before = {name: state.read_records(home)[name].pid for name in DAGSTER}
-    platform.up(home, UpOptions(workspace=workspace), report=quiet, environ=environ)
+    code = workspace.parent / "one.py"
+    code.write_text(code.read_text().replace("def one()", "def two()").replace("[one]", "[two]"))
+    said.clear()
+    platform.up(home, UpOptions(workspace=workspace), report=said.append, environ=environ)
     assert {name: state.read_records(home)[name].pid for name in DAGSTER} == before
+    assert "dagster-webserver: reloaded the definitions" in said
+    assert "dagster-daemon: takes up edited definitions by itself, within a minute" in said
+    found = ask(address, "{assetsOrError {... on AssetConnection {nodes {key {path}}}}}")
+    assert '"two"' in json.dumps(found)
+    assert '"one"' not in json.dumps(found)
+
+    # What cannot be loaded is said, and ends nothing.
+    code.write_text("raise ValueError('line 7 of defs.yaml')\n")
+    with pytest.raises(
+        ConfigurationError, match=r"(?s)cannot be loaded: .*line 7 of defs\.yaml.*run the command again"
+    ):
+        platform.up(home, UpOptions(workspace=workspace), report=quiet, environ=environ)
+    assert {name: state.read_records(home)[name].pid for name in DAGSTER} == before
+
+    # With another broker's address both are started again.
     environ["KAFKA_BOOTSTRAP_SERVERS"] = "127.0.0.1:2"
     platform.up(home, UpOptions(workspace=workspace), report=said.append, environ=environ)
     records = state.read_records(home)
