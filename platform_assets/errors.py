@@ -260,11 +260,11 @@ class SparkUnreachableError(Retryable):
 
 
 class LakeNotWritableError(Terminal):
-    """The lake root refuses writes."""
+    """A folder of the lake refuses writes."""
 
-    def __init__(self, root: str, reason: str) -> None:
-        self.root = root
-        super().__init__(f"the lake root {root} cannot be written: {reason}. Correct LAKE_ROOT or its permissions.")
+    def __init__(self, folder: str, reason: str) -> None:
+        self.folder, self.reason = folder, reason
+        super().__init__(f"the lake cannot be written at {folder}: {reason}. Correct LAKE_ROOT or its permissions.")
 
 
 class LoadError(Terminal):

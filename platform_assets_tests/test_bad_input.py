@@ -159,7 +159,7 @@ def test_a_lake_root_that_cannot_be_written_is_named(unchanged: TopicLake, tmp_p
     (tmp_path / "file").write_text("not a folder")
     path = tmp_path / "file" / "lake" if root == "a file in the way" else Path("/proc/lake")
     loader = replace(unchanged.loader(), ledger=Ledger(Lake.at(path)))
-    with pytest.raises(LakeNotWritableError, match=re.escape(f"lake root {path} cannot be written") + ".*LAKE_ROOT"):
+    with pytest.raises(LakeNotWritableError, match=re.escape(f"lake cannot be written at {path}") + ".*LAKE_ROOT"):
         loader.load(sealed_keys(unchanged)[0])
 
 
@@ -204,7 +204,7 @@ def test_a_run_on_a_lake_that_cannot_be_written_fails_at_once(
     unchanged: TopicLake, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
     result = materialize(unchanged, spark_remote, [sealed_keys(unchanged)[1]], instance, root=Path("/proc/lake"))
-    assert "lake root /proc/lake cannot be written" in failure_of(result)
+    assert "lake cannot be written at /proc/lake" in failure_of(result)
     assert "STEP_UP_FOR_RETRY" not in [e.event_type_value for e in result.all_events]
 
 

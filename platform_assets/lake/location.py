@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import DeltaTable
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError
 
 from platform_assets.errors import ConfigurationError, LakeNotWritableError
 from platform_assets.model.tables import TableRef
@@ -50,6 +53,38 @@ class Folder:
     def delta(self, version: int | None = None) -> DeltaTable:
         """The Delta table in it, at its newest version or at `version`. Raises what delta-rs raises."""
         return DeltaTable(self.uri, version=version)
+
+    def create_delta(
+        self, schema: Schema, *, partition_by: str, name: str, description: str, configuration: Mapping[str, str]
+    ) -> None:
+        """Create a Delta table in it; where there is one by now, it stays as it is. Raises LakeNotWritableError."""
+        self.make()
+        try:
+            DeltaTable.create(
+                self.uri,
+                schema,
+                mode="ignore",
+                partition_by=[partition_by],
+                name=name,
+                description=description,
+                configuration=dict(configuration),
+                # Tried again, a creation that lost to another one would be committed on top of it.
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except CommitFailedError:
+            if not self.has_delta_log():
+                raise
+        except OSError as e:
+            raise LakeNotWritableError(self.uri, e.strerror or str(e)) from e
+
+    def parquet_files(self) -> ds.Dataset:
+        """The Parquet files in it, whether a table names them or not."""
+        return ds.dataset(self.uri, format="parquet", exclude_invalid_files=False)
+
+    @property
+    def spark_path(self) -> str:
+        """The same as Spark is given it."""
+        return self.uri
 
     def has_delta_log(self) -> bool:
         """Whether delta-rs finds a table in it, of which log files may have been removed."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from deltalake import CommitProperties, DeltaTable, Field, Schema
-from deltalake.exceptions import CommitFailedError
+from deltalake import Field, Schema
 from deltalake.schema import ArrayType, PrimitiveType, StructType
 
-from platform_assets.errors import LakeNotWritableError
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Folder
 
@@ -45,21 +43,10 @@ def create(path: Folder, topic: str) -> None:
     if load_log.exists(path):
         return
     schema = Schema([Field(n, t, nullable=True, metadata={"comment": c}) for n, t, c in _COLUMNS])
-    try:
-        path.make()
-        DeltaTable.create(
-            path.uri,
-            schema,
-            mode="ignore",
-            partition_by=["window"],
-            name=f"raw_{topic}",
-            description=f"Every committed record of Kafka topic {topic}, exactly once, as bytes",
-            configuration=_PROPERTIES,
-            # Tried again, a creation that lost to another one would be committed on top of it.
-            commit_properties=CommitProperties(max_commit_retries=0),
-        )
-    except CommitFailedError:
-        if not load_log.exists(path):
-            raise
-    except OSError as e:
-        raise LakeNotWritableError(str(path), e.strerror or str(e)) from e
+    path.create_delta(
+        schema,
+        partition_by="window",
+        name=f"raw_{topic}",
+        description=f"Every committed record of Kafka topic {topic}, exactly once, as bytes",
+        configuration=_PROPERTIES,
+    )

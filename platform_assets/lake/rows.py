@@ -102,8 +102,7 @@ def offsets_of(table: Folder, key: str, version: int | None = None) -> dict[int,
 
 def offsets_in_files(folder: Folder) -> dict[int, npt.NDArray[np.int64]]:
     """Every offset in the Parquet files of `folder`, sorted, by partition."""
-    dataset = ds.dataset(folder.uri, format="parquet", exclude_invalid_files=False)
-    return _sorted(_split(dataset.to_batches(columns=["kafka_partition", "kafka_offset"])))
+    return _sorted(_split(folder.parquet_files().to_batches(columns=["kafka_partition", "kafka_offset"])))
 
 
 def difference(

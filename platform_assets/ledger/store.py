@@ -18,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, 
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import PrimitiveType
 
-from platform_assets.errors import LakeNotWritableError, LedgerConflictError, LedgerCorruptError
+from platform_assets.errors import LedgerConflictError, LedgerCorruptError
 from platform_assets.lake import delta_log
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import newest_cuts
@@ -70,25 +70,13 @@ class Ledger:
         for path, columns, partition in ((self._cuts, CUT_COLUMNS, "topic"), (self._commits, COMMIT_COLUMNS, "table")):
             if delta_log.exists(path):
                 continue
-            schema = Schema(_fields(columns))
-            try:
-                path.make()
-                DeltaTable.create(
-                    path.uri,
-                    schema,
-                    mode="ignore",
-                    partition_by=[partition],
-                    name=path.name,
-                    description=(__doc__ or "").splitlines()[0],
-                    configuration={"delta.enableDeletionVectors": "false"},
-                    # Tried again, a creation that lost to another one would be committed on top of it.
-                    commit_properties=CommitProperties(max_commit_retries=0),
-                )
-            except CommitFailedError:
-                if not delta_log.exists(path):
-                    raise
-            except OSError as e:
-                raise LakeNotWritableError(str(self._lake), e.strerror or str(e)) from e
+            path.create_delta(
+                Schema(_fields(columns)),
+                partition_by=partition,
+                name=path.name,
+                description=(__doc__ or "").splitlines()[0],
+                configuration={"delta.enableDeletionVectors": "false"},
+            )
 
     # --- cuts -------------------------------------------------------------------------------------------------
 

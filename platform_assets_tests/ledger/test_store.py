@@ -441,7 +441,7 @@ def test_a_creation_that_was_cut_short_is_finished_by_the_next(tmp_path: Path) -
 
 def test_a_lake_root_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(LakeNotWritableError, match=r"lake root .*file.*LAKE_ROOT"):
+    with pytest.raises(LakeNotWritableError, match=r"lake cannot be written at .*file.*LAKE_ROOT"):
         Ledger(Lake.at(tmp_path / "file")).create()
 
 

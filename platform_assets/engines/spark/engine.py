@@ -50,7 +50,7 @@ class SparkEngine:
             # Few files for small windows; a large one keeps one file a Kafka partition, whose statistics then say all.
             if files < len(records.ranges.non_empty().by_partition):
                 frame = frame.coalesce(files)
-            measured = raw.write_files(frame, str(folder / below))
+            measured = raw.write_files(frame, (folder / below).spark_path)
         except (PySparkException, RpcError) as e:
             (folder / below).delete()
             raise self._named(e, records, table) from e

@@ -126,7 +126,7 @@ def windows_frame(spark: SparkSession, table: Folder, keys: Sequence[str], versi
     """The rows of some windows at one version of the table."""
     from pyspark.sql import functions as F
 
-    frame = spark.read.format("delta").option("versionAsOf", version).load(str(table))
+    frame = spark.read.format("delta").option("versionAsOf", version).load(table.spark_path)
     return frame.where(F.col("window").isin(*keys))
 
 
