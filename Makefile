@@ -42,6 +42,19 @@ semantics: install ## Run three loaders through the same crashes, and write what
 bench: install ## Measure beside peers, in one run (QUICK=1: minutes), and write benchmarks/results
 	@$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
+.PHONY: docs
+docs: install ## Build the documentation into build/docs; a broken link fails
+	@# --quiet would keep warnings from failing it.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+.PHONY: docs-serve
+docs-serve: install ## Serve the documentation on loopback, built again whenever a page changes
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
+
+.PHONY: screenshots
+screenshots: install ## Take the pictures of the README and the docs again (needs Chromium)
+	@$(BIN)/python -m platform_assets_tests.support.screenshots
+
 .PHONY: format
 format: install ## Format the code
 	@$(BIN)/ruff format .
