@@ -1,0 +1,87 @@
+"""What the docs say of commands, fields, columns and checks is what the code has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import get_args
+
+import pytest
+
+from infra.home import CHECKOUT
+from platform_assets.checks.audit import Audit, CheckOutcome
+from platform_assets.checks.findings import Finding, Kind, Verdict
+from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import Span
+from platform_assets.orchestration.status import CheckStatus, PartitionStatus, Status, TableStatus
+from platform_assets_tests.support import reference
+
+COMMANDS = (reference.DOCS / "commands.md").read_text()
+CHECKS = (reference.DOCS / "checks.md").read_text()
+CONFIGURATION = (reference.DOCS / "configuration.md").read_text()
+
+
+def first_column(page: str, after: str) -> list[str]:
+    """The names in backquotes of the first column of the first table behind `after`."""
+    assert page.count(after) == 1, after
+    rows = page.split(after)[1].split("|---|", 1)[1].split("\n\n")[0]
+    return [name for row in rows.splitlines() for name in re.findall(r"`([^`]+)`", row.partition(" | ")[0])]
+
+
+def same(documented: Collection[str], real: Collection[str]) -> bool:
+    """Whether both name the same, each once."""
+    return sorted(documented) == sorted(real)
+
+
+@pytest.mark.parametrize("name", reference.SECTIONS)
+def test_a_section_says_what_the_code_says(name: str) -> None:
+    page, make = reference.SECTIONS[name]
+    text = page.read_text()
+    assert reference.with_section(text, name, make()) == text, "run: python -m platform_assets_tests.support.reference"
+
+
+def test_a_section_is_written_between_its_markers_alone() -> None:
+    page = "a\n<!-- x:begin -->\nold\n<!-- x:end -->\n<!-- y:begin --><!-- y:end -->\n"
+    assert reference.with_section(page, "x", "new") == (
+        "a\n<!-- x:begin -->\n\nnew\n\n<!-- x:end -->\n<!-- y:begin --><!-- y:end -->\n"
+    )
+    with pytest.raises(ValueError, match="0 sections"):
+        reference.with_section(page, "z", "new")
+
+
+@pytest.mark.parametrize("kind", [TableStatus, PartitionStatus, CheckStatus])
+def test_each_field_of_the_json_of_status_is_documented(kind: type) -> None:
+    # A dataclass's fields are the JSON's.
+    assert same(first_column(COMMANDS, f"<!-- {kind.__name__} -->"), [f.name for f in fields(kind)])
+
+
+def test_the_outer_fields_of_the_json_of_status_are_documented() -> None:
+    assert same(first_column(COMMANDS, "## JSON of `status`"), Status("now", ()).to_json())
+
+
+def test_each_field_of_the_json_of_audit_is_documented() -> None:
+    found = Finding("rows missing", "t", "w", 0, (OffsetRange(0, 1),), "detail", "remedy")
+    outcome = CheckOutcome("no_gaps", Verdict("no_gaps", TableRef.raw("t"), (found,), "headline", ()), None)
+    given = Audit("raw/t", datetime.now(UTC).isoformat(), Span(), False, (outcome,), None).to_json()
+    (check,) = given["checks"]
+    (finding,) = check["findings"]
+    assert same(first_column(COMMANDS, "<!-- audit -->"), given)
+    assert same(first_column(COMMANDS, "<!-- audit check -->"), check)
+    assert same(first_column(COMMANDS, "<!-- audit finding -->"), finding)
+
+
+def test_each_kind_of_finding_is_documented() -> None:
+    assert same(first_column(CHECKS, "## Findings, and what to do"), get_args(Kind))
+
+
+def test_variables_of_the_environment_are_ones_that_the_code_reads() -> None:
+    sources = [p.read_text() for folder in ("infra", "platform_assets") for p in (CHECKOUT / folder).rglob("*.py")]
+    read = set(re.findall(r'"([A-Z]+(?:_[A-Z]+)+)"', "".join(sources)))
+    documented = first_column(CONFIGURATION, "## Environment")
+    assert documented
+    assert set(documented) <= read
+    own = {n for n in read if re.fullmatch(r"(KAFKA|SPARK|SPARK_CONNECT|DAGSTER)_(PORT|HEAP)|PLATFORM_[A-Z]+", n)}
+    assert own <= {*documented}

@@ -1,0 +1,104 @@
+"""The README and the pages: short where they have to be, whole, and built without network."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from infra.home import CHECKOUT
+from platform_assets_tests.support import semantics
+
+DOCS: Final = CHECKOUT / "docs"
+PAGES: Final = sorted(p for p in DOCS.rglob("*.md"))
+TOP: Final = [CHECKOUT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md")]
+
+
+def test_the_readme_is_a_screen_and_a_half() -> None:
+    text = semantics.README.read_text()
+    assert len(text.splitlines()) <= 90
+    assert len(text.split()) <= 750
+    assert max(len(line) for line in text.splitlines() if not line.startswith(("|", "!["))) <= 125
+
+
+def test_the_readme_still_has_the_delivery_semantics() -> None:
+    assert semantics.with_section(semantics.README.read_text(), "x") != semantics.README.read_text()
+
+
+def test_figures_of_the_readme_are_those_of_the_page() -> None:
+    speed = (DOCS / "speed.md").read_text()
+    section = semantics.README.read_text().split("## Speed")[1].split("## Read more")[0]
+    figures = re.findall(r"\d[\d,.]*\d (?:s|ms)\b|\d{1,3}(?:,\d{3})+", section)
+    assert len(figures) >= 5
+    assert [f for f in figures if f not in speed and f != "22 to 24 ms"] == []
+
+
+def test_commands_of_make_are_there() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        name for page in (*TOP, *PAGES) for name in re.findall(r"(?:^|`|\$ )make ([a-z-]+)", page.read_text(), re.M)
+    }
+    assert {"demo", "test", "docs"} <= named <= targets
+
+
+def test_each_test_that_the_threat_model_names_is_there() -> None:
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (CHECKOUT / "SECURITY.md").read_text())
+    assert len(named) > 20
+    for file, name in named:
+        tree = ast.parse((CHECKOUT / "platform_assets_tests" / file).read_text())
+        assert name in {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}, f"{file}::{name}"
+
+
+@pytest.mark.parametrize("page", [*TOP, *PAGES], ids=lambda p: str(p.relative_to(CHECKOUT)))
+def test_links_lead_somewhere_in_the_repository_too(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not re.match(r"[a-z]+:|#", target):
+            assert (page.parent / target.partition("#")[0]).exists(), target
+
+
+def test_pages_are_built_strictly_and_fetch_nothing(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    built = sorted(site.rglob("*.html"))
+    assert len(built) > len(PAGES)
+    loads = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=\"((?:https?:)?//[^\"]*)\"")
+    for page in built:
+        assert loads.findall(page.read_text()) == [], page
+
+
+def _rewritten() -> Callable[[str, str], str]:
+    spec = spec_from_file_location("docs_hooks", DOCS / "hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    rewritten: Callable[[str, str], str] = module.rewritten
+    return rewritten
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "built"),
+    [
+        ("guide/read.md", "[a](../../SECURITY.md#roles)", "[a](../project/security.md#roles)"),
+        ("project/security.md", "[a](docs/guide/spark.md)", "[a](../guide/spark.md)"),
+        ("project/benchmarks.md", "[a](SCALE.md)", "[a](scale.md)"),
+        ("project/benchmarks.md", "[a](../docs/decisions.md#levers-tried)", "[a](../decisions.md#levers-tried)"),
+        ("project/architecture.md", "[`infra/`](infra/)", "`infra/`"),
+        ("project/architecture.md", "[the lock](infra/jars.lock)", "the lock (`infra/jars.lock`)"),
+        ("index.md", "[a](checks.md)", "[a](checks.md)"),
+        ("index.md", "[a](nowhere.md)", "[a](nowhere.md)"),
+        ("index.md", "[a](https://kafka.apache.org/protocol)", "[a](https://kafka.apache.org/protocol)"),
+        ("index.md", "```\n[a](../SECURITY.md)\n```", "```\n[a](../SECURITY.md)\n```"),
+    ],
+)
+def test_a_link_leads_to_the_page_of_what_it_names(page: str, link: str, built: str) -> None:
+    assert _rewritten()(link, page) == built
