@@ -1,0 +1,111 @@
+"""Pages that are walked word for word: files are written, commands are run in one shell, outputs are compared.
+
+A fence marked `bash` is run, and fails with its first command that fails. The lines of a fence marked `text` that follows
+it have to be in its output, in their order, where `…` stands for anything. A fence with a title is a file of that name,
+written from where the shell is by then. Other fences are only read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+_FENCE: Final = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BEGIN, _END = "\x1e", "\x1f"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Commands of one fence, and the lines that have to be in their output. `where` is for messages."""
+
+    where: str
+    commands: str
+    expected: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a step came to: all that it printed, on either stream, and its exit code; None where it never ended."""
+
+    step: Step
+    output: str
+    code: int | None
+
+    @property
+    def fault(self) -> str | None:
+        """Why the page does not tell the truth; None where it does."""
+        if self.code != 0:
+            return f"{self.step.where}: exit code {self.code}\n{self.step.commands}\n{self.output}"
+        left = iter(self.output.splitlines())
+        for line in self.step.expected:
+            if not any(_matches(line, found) for found in left):
+                return f"{self.step.where}: no line like {line!r} in the output\n{self.step.commands}\n{self.output}"
+        return None
+
+
+def _matches(line: str, found: str) -> bool:
+    pattern = ".*".join(re.escape(part) for part in re.split(r" *… *", line.strip()))
+    return re.fullmatch(rf"\s*{pattern}\s*", found) is not None
+
+
+def fences(page: str) -> Iterator[tuple[int, str, str | None, str]]:
+    """Line, language, title and text of each fence of `page`."""
+    for fence in _FENCE.finditer(page):
+        yield page.count("\n", 0, fence.start()) + 1, fence[1], fence[2], fence[3]
+
+
+def steps(name: str, page: str) -> Iterator[Step]:
+    """What a reader of `page` does, in order."""
+    last: Step | None = None
+    for line, language, title, text in fences(page):
+        if last is not None and language == "text":
+            last = replace(last, expected=tuple(t for t in text.splitlines() if t.strip()))
+        if last is not None:
+            yield last
+        where, last = f"{name}, line {line}", None
+        if title is not None:
+            path = shlex.quote(title)
+            last = Step(where, f"mkdir -p \"$(dirname {path})\" && cat > {path} <<'END OF FILE'\n{text}END OF FILE")
+        elif language == "bash":
+            last = Step(where, text.rstrip())
+    if last is not None:
+        yield last
+
+
+def walk(todo: Sequence[Step], folder: Path, environment: Mapping[str, str], *, timeout: float) -> Iterator[Done]:
+    """Run `todo` in one shell that starts in `folder`; it ends with the first command that fails, or at `timeout` (s)."""
+    script = folder.with_suffix(".sh")
+    lines = ["set -eo pipefail"]
+    for at, step in enumerate(todo):
+        lines += [f"printf '{_BEGIN}%s\\n' {at}", step.commands, f"printf '{_END}'"]
+    script.write_text("\n".join(lines) + "\n")
+    output = folder.with_suffix(".out")
+    with output.open("wb") as out:
+        shell = subprocess.Popen(
+            ["bash", str(script)],
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            # So that a command that hangs ends with its shell.
+            start_new_session=True,
+        )
+        try:
+            code: int | None = shell.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(shell.pid, signal.SIGKILL)
+            shell.wait()
+            code = None
+    found = output.read_text(errors="replace")
+    for part in found.split(_BEGIN)[1:]:
+        number, _, told = part.partition("\n")
+        text, ended, _ = told.partition(_END)
+        yield Done(todo[int(number)], text, 0 if ended else code)

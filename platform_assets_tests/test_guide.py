@@ -1,0 +1,66 @@
+"""The guide, walked word for word in an empty folder: every command in it, against services that it starts itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+import yaml
+
+from infra import platform
+from infra.home import CHECKOUT
+from platform_assets_tests.conftest import home_at, service_environment
+from platform_assets_tests.support.walk import fences, steps, walk
+
+GUIDE: Final = CHECKOUT / "docs" / "guide"
+WALKED: Final = ("first-topic", "read", "load", "alerts", "backup", "remove")
+"""The pages with commands, in the order in which a reader does what they say."""
+
+
+def test_every_page_with_commands_is_walked() -> None:
+    pages = {*(CHECKOUT / "docs").rglob("*.md"), *CHECKOUT.glob("*.md")}
+    commands = {p for p in pages if any(language == "bash" or title for _, language, title, _ in fences(p.read_text()))}
+    assert commands == {GUIDE / f"{name}.md" for name in WALKED}
+    for page in pages:
+        assert {language for _, language, _, _ in fences(page.read_text())}.isdisjoint({"console", "sh", "shell"}), page
+
+
+def test_pages_are_walked_in_the_order_of_the_navigation() -> None:
+    navigation = (CHECKOUT / "mkdocs.yml").read_text()
+    places = [navigation.index(f"guide/{name}.md") for name in WALKED]
+    assert places == sorted(places)
+
+
+def test_declarations_in_the_docs_are_ones_that_are_taken() -> None:
+    from platform_assets.components.topic_table import TopicTable
+
+    found = 0
+    for page in (CHECKOUT / "README.md", *(CHECKOUT / "docs").rglob("*.md")):
+        for _, language, _, text in fences(page.read_text()):
+            if language == "yaml":
+                TopicTable(**yaml.safe_load(text)["attributes"]).declaration()
+                found += 1
+    assert found >= 2
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_the_guide_walked_word_for_word(tmp_path: Path) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    home = home_at(folder / "shop" / ".platform")
+    environment = {
+        **service_environment(),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PLATFORM_JARS": str(home.jars),
+    }
+    todo = [step for name in WALKED for step in steps(f"{name}.md", (GUIDE / f"{name}.md").read_text())]
+    try:
+        done = list(walk(todo, folder, environment, timeout=3000))
+    finally:
+        platform.down(home, report=lambda line: None)
+    assert [d.fault for d in done if d.fault] == []
+    assert len(done) == len(todo)
