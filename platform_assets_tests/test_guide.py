@@ -12,8 +12,8 @@ import yaml
 
 from infra import platform
 from infra.home import CHECKOUT
-from platform_assets_tests.conftest import home_at, service_environment
 from platform_assets_tests.support.walk import fences, steps, walk
+from testbed.homes import home_at, service_environment
 
 GUIDE: Final = CHECKOUT / "docs" / "guide"
 WALKED: Final = ("first-topic", "read", "load", "alerts", "backup", "remove")

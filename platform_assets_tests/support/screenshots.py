@@ -28,7 +28,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration.names import table_key
-from platform_assets_tests.conftest import home_at, service_environment
+from testbed.homes import home_at, service_environment
 
 if TYPE_CHECKING:
     from playwright.sync_api import FloatRect, Page
