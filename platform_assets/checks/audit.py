@@ -1,4 +1,4 @@
-"""`platform-assets audit`: every check of one table from a shell, with a verdict that an exit code can tell."""
+"""`platform-assets audit`: every check of one table from a shell, with a verdict as an exit code."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any, Final, Literal, TypeVar
 
 from deltalake.exceptions import DeltaError
 
+from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.findings import Finding, Verdict, counted
-from platform_assets.checks.registry import CHECKS, DEEP_AUDIT, Check
+from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.checks.report.strip import Strip, strip_of
 from platform_assets.checks.report.worst import Remedy, WorstWindow, remedies, worst_windows
 from platform_assets.errors import PlatformError
@@ -20,21 +21,21 @@ from platform_assets.model.windows import Span
 JSON_VERSION: Final = 1
 
 T = TypeVar("T")
-Outcome = Literal["proved", "anomalies", "undecided"]
-EXIT_CODES: Final[Mapping[Outcome, int]] = {"proved": 0, "anomalies": 1, "undecided": 2}
+AuditOutcome = Literal["proved", "anomalies", "undecided"]
+EXIT_CODES: Final[Mapping[AuditOutcome, int]] = {"proved": 0, "anomalies": 1, "undecided": 2}
 """Also what a shell gets: one anomaly outweighs all that could not be found out."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """What one check said, or why it could not: exactly one of `verdict` and `error` is given."""
+    """The verdict of one check, or the error that kept it from one: exactly one of the two is given."""
 
     check: str
     verdict: Verdict | None
     error: str | None
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> AuditOutcome:
         """Work that nobody has asked for counts as an anomaly: the table does not hold it."""
         if self.verdict is None or self.verdict.undecided:
             return "undecided"
@@ -63,7 +64,7 @@ class Audit:
     strip: Strip | None
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> AuditOutcome:
         """The gravest of the checks' outcomes; without a single sealed window there is nothing to prove."""
         outcomes = {c.outcome for c in self.checks}
         if "anomalies" in outcomes:
@@ -72,7 +73,7 @@ class Audit:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it could not be told, each reason once."""
+        """Why there is no verdict, each reason once."""
         found = [c.error for c in self.checks if c.error is not None]
         found += [f.detail for c in self.checks for f in c.findings if f.kind == "could not tell"]
         if self.strip is not None and not self.strip.windows:
@@ -81,7 +82,7 @@ class Audit:
 
     @property
     def worst(self) -> list[WorstWindow]:
-        """What was found by all checks together, the gravest first; what several found is told once."""
+        """What was found by all checks together, the gravest first; what several found is there once."""
         found = {(f.kind, f.window, f.partition, f.ranges): f for c in reversed(self.checks) for f in c.findings}
         return worst_windows(found.values())
 
@@ -115,13 +116,13 @@ class Audit:
 
 
 def audit(evaluation: Evaluation, now: datetime, *, deep: bool = False) -> Audit:
-    """Evaluate every check, the deep audit too where `deep`; what cannot be found out is told and never raised."""
+    """Evaluate every check, the deep audit too where `deep`; what cannot be found out is reported and never raised."""
     span = evaluation.span or Span()
     done = []
     for check in (*CHECKS.values(), *((DEEP_AUDIT,) if deep else ())):
         evaluation.progress(check.name)
         done.append(_evaluated(check, evaluation, span))
-    strip = _told(lambda: strip_of(evaluation.facts(), [f for c in done for f in c.findings]))
+    strip = _attempt(lambda: strip_of(evaluation.facts(), [f for c in done for f in c.findings]))
     return Audit(
         evaluation.declaration.raw_table.name,
         now.isoformat(timespec="seconds"),
@@ -133,10 +134,10 @@ def audit(evaluation: Evaluation, now: datetime, *, deep: bool = False) -> Audit
 
 
 def _evaluated(check: Check, evaluation: Evaluation, span: Span) -> CheckOutcome:
-    found = _told(lambda: check.evaluate(evaluation))
+    found = _attempt(lambda: check.evaluate(evaluation))
     if isinstance(found, str):
         return CheckOutcome(check.name, None, found)
-    # A check that looks further than the facts may name windows outside.
+    # A check that reads more than the facts may name windows outside.
     inside = tuple(f for f in found.findings if f.window in span)
     if inside != found.findings:
         headline = f"{counted(len({f.window for f in inside}), 'window')} of these with findings."
@@ -144,7 +145,7 @@ def _evaluated(check: Check, evaluation: Evaluation, span: Span) -> CheckOutcome
     return CheckOutcome(check.name, found, None)
 
 
-def _told(call: Callable[[], T]) -> T | str:
+def _attempt(call: Callable[[], T]) -> T | str:
     """What `call` gives, or why the table, the ledger or a service could not be read."""
     try:
         return call()

@@ -1,10 +1,11 @@
-"""What a check may ask, and the list of checks. Which of them ask for what is said beside each."""
+"""What a check is evaluated with: the facts of its table, and whom it may ask."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from platform_assets.checks import facts as facts_of
 from platform_assets.checks.facts import Facts, Orchestration
@@ -16,15 +17,18 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import Span
 
+if TYPE_CHECKING:
+    from platform_assets.checks.check import Check
+
 
 @dataclass(frozen=True)
 class Evaluation:
     """One evaluation of checks of one raw table. Brokers and Spark are asked only where something is open.
 
-    `budget` in seconds bounds what is asked of them; what is left open then is said to be, and looked at next time.
-    `windows` are the keys that a deep audit is bounded to, and `span` those that every check is; None for all. Unless
-    `whole`, older windows that are in order are only counted; unless `reads`, files that changed since
-    their load are only named.
+    `budget` in seconds bounds what is asked of them; what is left open then is said to be, and judged next time.
+    `windows` are the keys that a deep audit is bounded to, and `span` those that every check is; None for all. Older
+    windows are only counted where each of `counting` allows it; without any, every window is judged. Unless `reads`,
+    files that changed since their load are only named.
     """
 
     declaration: TopicDeclaration
@@ -36,7 +40,7 @@ class Evaluation:
     budget: float = 120.0
     windows: frozenset[str] | None = None
     span: Span | None = None
-    whole: bool = True
+    counting: Collection[Check] = ()
     reads: bool = True
     progress: Callable[[str], None] = lambda text: None
     began: float = field(default_factory=time.monotonic)
@@ -58,11 +62,11 @@ class Evaluation:
         return self.began + self.budget
 
     def facts(self, *, fresh: bool = False) -> Facts:
-        """The facts that all checks of this evaluation judge; `fresh` gathers them anew, once something was changed."""
+        """The facts that all checks of this evaluation judge; `fresh` gathers them again, after something was written."""
         if self._collected and not fresh:
             return self._collected[0]
         facts = facts_of.collect(
-            self.declaration.raw_table, self.ledger, self.orchestration, whole=self.whole, reads=self.reads
+            self.declaration.raw_table, self.ledger, self.orchestration, counting=self.counting, reads=self.reads
         )
         self._collected[:] = [facts if self.span is None else facts.within(self.span)]
         return self._collected[0]

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ from platform_assets.model.digest import Digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span, key_of
+
+if TYPE_CHECKING:
+    from platform_assets.checks.check import Check
 
 T = TypeVar("T")
 _INT = npt.NDArray[np.int64]
@@ -72,10 +75,10 @@ class Facts:
 
     `waiting` are sealed windows that are not loaded and need not be yet: a run for them is queued or under way, or
     nothing newer was loaded. `unasked` are sealed windows that nobody has asked to load: a load by hand of a later one
-    sealed them on its way. `touched` are the offsets found in windows whose files are not those of their receipt,
+    sealed them on its way. `changed` are the offsets found in windows whose files are not those of their receipt,
     and in windows that the ledger does not know; `unreadable` says of such windows why they could not be read, and
-    `unread` are those that were not to be read. `older`
-    are windows that are in order and that nothing else here is about, and `baseline` is what is remembered of them.
+    `unread` are those that were not to be read. `older` are windows that are only counted and that nothing else here is
+    about, and `baseline` is what is kept of them.
     `entries` are the rows of the ledger that `recorded` is from.
     """
 
@@ -85,7 +88,7 @@ class Facts:
     files: Mapping[str, WindowFiles]
     waiting: frozenset[str]
     unasked: frozenset[str]
-    touched: Mapping[str, Mapping[int, _INT]]
+    changed: Mapping[str, Mapping[int, _INT]]
     unreadable: Mapping[str, str] = field(default_factory=dict)
     unread: frozenset[str] = frozenset()
     in_flight: frozenset[str] = frozenset()
@@ -112,7 +115,7 @@ class Facts:
             files=_within(self.files, span),
             waiting=frozenset(k for k in self.waiting if k in span),
             unasked=frozenset(k for k in self.unasked if k in span),
-            touched=_within(self.touched, span),
+            changed=_within(self.changed, span),
             unreadable=_within(self.unreadable, span),
             unread=frozenset(k for k in self.unread if k in span),
             in_flight=frozenset(k for k in self.in_flight if k in span),
@@ -139,22 +142,30 @@ def collect(
     ledger: Ledger,
     orchestration: Orchestration | None = None,
     *,
-    whole: bool = True,
+    counting: Collection[Check] = (),
     reads: bool = True,
 ) -> Facts:
-    """Gather the facts of `table`; unless `whole`, older windows that are in order are only counted.
+    """Gather the facts of `table`; older windows are only counted where each of `counting` allows it.
 
-    Which these are is remembered beside the ledger, so that only what is new is looked at next time. Unless `reads`,
-    windows whose files have to be read are only named.
+    Which these are is kept beside the ledger, so that only what is new is read next time. Without `counting`, every
+    window is in the facts. Unless `reads`, windows whose files have to be read are only named.
     """
     known = orchestration or Orchestration()
-    if whole or not load_log.exists(ledger.lake.table(table)):
-        return _collected(table, ledger, known, None, reads)
-    base = snapshot.recall(ledger.lake, table) or snapshot.taken(ledger.lake, table, NEWEST_COMMITS)
-    return _collected(table, ledger, known, base, reads)
+    if not counting or not load_log.exists(ledger.lake.table(table)):
+        return _collected(table, ledger, known, None, (), reads=reads)
+    base = snapshot.load(ledger.lake, table, counting) or snapshot.capture(ledger.lake, table, NEWEST_COMMITS)
+    return _collected(table, ledger, known, base, counting, reads=reads)
 
 
-def _collected(table: TableRef, ledger: Ledger, known: Orchestration, base: Baseline | None, reads: bool) -> Facts:
+def _collected(
+    table: TableRef,
+    ledger: Ledger,
+    known: Orchestration,
+    base: Baseline | None,
+    counting: Collection[Check],
+    *,
+    reads: bool,
+) -> Facts:
     topic, path = table.topic, ledger.lake.table(table)
     since = base.older.until if base is not None else None
     cuts = ledger.cut_rows(topic, since)
@@ -162,13 +173,15 @@ def _collected(table: TableRef, ledger: Ledger, known: Orchestration, base: Base
     in_flight = set(known.in_flight([key_of(edge) for edge in pc.unique(cuts["edge"]).sort().to_pylist()[:-1]]))
     entries = ledger.commit_rows(table, start=since)
     if base is not None:
-        current = snapshot.followed(base, path)
+        current = snapshot.advance(base, path)
         if current is None:
-            return _collected(table, ledger, known, snapshot.taken(ledger.lake, table, NEWEST_COMMITS), reads)
-        base = current.later_than(current.older + older.find(cuts, entries, current.actions))
+            again = snapshot.capture(ledger.lake, table, NEWEST_COMMITS)
+            return _collected(table, ledger, known, again, counting, reads=reads)
+        found = older.find(cuts, entries, current.actions, current.table.version, counting)
+        base = current.later_than(current.older + found)
         cuts, entries = _from(base.older.until, cuts, "edge"), _from(base.older.until, entries, "window_start")
         if base.older.until is not None:
-            snapshot.remember(ledger.lake, table, base)
+            snapshot.save(ledger.lake, table, base, counting)
         actions: pa.Table | None = base.actions
     else:
         actions = load_log.file_actions(path) if load_log.exists(path) else None
@@ -177,7 +190,7 @@ def _collected(table: TableRef, ledger: Ledger, known: Orchestration, base: Base
     recorded = _recorded(entries)
     files = {} if actions is None else load_log.window_files(actions)
     if (set(recorded) | set(files)) - set(windows):
-        # Sealed and loaded since the look at the cuts. Cuts come first, so what is missing now has none.
+        # Sealed and loaded since the cuts were read. Cuts come first, so what is missing now has none.
         windows = {w.key: w.ranges for w in ledger.windows(topic, start=past.until)}
     newest = max(recorded, default="")
     missing = [k for k in windows if k not in recorded]
@@ -186,36 +199,36 @@ def _collected(table: TableRef, ledger: Ledger, known: Orchestration, base: Base
     unasked = frozenset(missing) - waiting
     if unasked:
         unasked -= set(known.asked(sorted(unasked)))
-    changed = [
+    others = [
         k
         for k in sorted(set(files) | set(recorded))
         if k not in recorded
-        or not files.get(k, load_log.NO_FILES).are(recorded[k].files_digest, recorded[k].total_rows)
+        or not files.get(k, load_log.NO_FILES).match(recorded[k].files_digest, recorded[k].total_rows)
     ]
     # Rows of a window that is being loaded just now are not yet the ledger's.
-    changed = [k for k in changed if k not in in_flight and k not in waiting]
-    touched: dict[str, Mapping[int, _INT]] = {}
+    changed: dict[str, Mapping[int, _INT]] = {}
     unreadable: dict[str, str] = {}
-    for key in changed if reads else ():
+    others = [k for k in others if k not in in_flight and k not in waiting]
+    for key in others if reads else ():
         try:
-            touched[key] = rows.offsets_of(path, key)
+            changed[key] = rows.offsets_of(path, key)
         except FileNotFoundError as e:
             unreadable[key] = f"{e.strerror}: {e.filename}" if e.filename else str(e)
-    if past.windows and _reach_before(touched, windows):
-        # An older window may hold these offsets too, and only a look at it says which.
-        return _collected(table, ledger, known, None, reads)
+    if past.windows and _reach_before(changed, windows):
+        # An older window may hold these offsets too, and only its own facts say which.
+        return _collected(table, ledger, known, None, (), reads=reads)
     return Facts(
-        table, windows, recorded, files, waiting, unasked, touched, unreadable,
-        frozenset(() if reads else changed), frozenset(in_flight), past, base, entries,
+        table, windows, recorded, files, waiting, unasked, changed, unreadable,
+        frozenset(() if reads else others), frozenset(in_flight), past, base, entries,
     )  # fmt: skip
 
 
-def _reach_before(touched: Mapping[str, Mapping[int, _INT]], windows: Mapping[str, TopicRanges]) -> bool:
+def _reach_before(changed: Mapping[str, Mapping[int, _INT]], windows: Mapping[str, TopicRanges]) -> bool:
     """Whether a window that was read has offsets from before all of `windows`, which are in order."""
     first = next(iter(windows.values()), TopicRanges()).by_partition
     return any(
         len(offsets) and (partition not in first or offsets[0] < first[partition].start)
-        for by_partition in touched.values()
+        for by_partition in changed.values()
         for partition, offsets in by_partition.items()
     )
 
@@ -240,7 +253,7 @@ def _recorded(entries: pa.Table) -> dict[str, Recorded]:
             TopicRanges({m["partition"]: OffsetRange(m["start"], m["end"]) for m in members}),
             {m["partition"]: m["rows"] for m in members},
             {
-                m["partition"]: OffsetRange(m["first_offset"], m["last_offset"] + 1)
+                m["partition"]: OffsetRange.spanning(m["first_offset"], m["last_offset"])
                 for m in members
                 if m["first_offset"] is not None
             },

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
-from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.offsets import OffsetRange, size_of, text_of
 from platform_assets.model.tables import TableRef
 
-Kind = Literal[
+FindingKind = Literal[
     "cuts do not tile",
     "window not loaded",
     "window not asked for",
@@ -36,14 +32,14 @@ Kind = Literal[
     "orchestrator ahead",
 ]
 
-_NOT_ALARMING: frozenset[Kind] = frozenset({"window not asked for", "could not tell"})
+_NOT_ALARMING: frozenset[FindingKind] = frozenset({"window not asked for", "could not tell"})
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One anomaly: `ranges` of offsets (end exclusive) in `partition` of `topic`, in `window`, and the remedy."""
 
-    kind: Kind
+    kind: FindingKind
     topic: str
     window: str
     partition: int | None
@@ -59,7 +55,7 @@ class Finding:
     @property
     def offsets(self) -> int:
         """Number of offsets concerned."""
-        return sum(r.size for r in self.ranges)
+        return size_of(self.ranges)
 
     def sentence(self, limit: int = 3) -> str:
         """What was found and where, in one line, at most `limit` ranges of it."""
@@ -67,7 +63,7 @@ class Finding:
         if self.partition is not None:
             where += f" partition {self.partition}"
         if self.ranges:
-            where += " offsets " + ranges_short(self.ranges, limit)
+            where += " offsets " + text_of(self.ranges, limit)
         return f"{self.kind[0].upper()}{self.kind[1:]}: {where}: {self.detail.rstrip('.')}."
 
 
@@ -75,7 +71,7 @@ class Finding:
 class Verdict:
     """The outcome of one check of one table.
 
-    `headline` is a short sentence: what was found is told by the findings. `figures` are plotted over time.
+    `headline` is a short sentence: the findings say what was found. `figures` are plotted over time.
     """
 
     check: str
@@ -98,22 +94,6 @@ class Verdict:
     def undecided(self) -> bool:
         """Whether nothing was found to be wrong, and something could not be found out."""
         return not self.alarming and any(f.kind == "could not tell" for f in self.findings)
-
-
-def ranges_short(ranges: Sequence[OffsetRange], limit: int = 5) -> str:
-    """`ranges` in text, those beyond `limit` counted."""
-    text = ", ".join(str(r) for r in ranges[:limit])
-    return text + (f" and {len(ranges) - limit} more ranges" if len(ranges) > limit else "")
-
-
-def runs_of(offsets: npt.NDArray[np.int64]) -> tuple[OffsetRange, ...]:
-    """The ranges that hold just these sorted, distinct offsets."""
-    if not len(offsets):
-        return ()
-    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
-    starts = offsets[np.concatenate(([0], breaks))]
-    ends = offsets[np.concatenate((breaks - 1, [len(offsets) - 1]))] + 1
-    return tuple(OffsetRange(int(a), int(b)) for a, b in zip(starts, ends, strict=True))
 
 
 def counted(number: int, noun: str) -> str:

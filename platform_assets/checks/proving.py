@@ -13,24 +13,24 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts, Recorded
-from platform_assets.checks.findings import Finding, counted, runs_of
+from platform_assets.checks.findings import Finding, FindingKind, counted
 from platform_assets.engines.batching import read_together
 from platform_assets.errors import MEND_LEDGER, FilesLostError, PlatformError, Retryable
 from platform_assets.lake import load_log, rows
 from platform_assets.ledger.entries import Receipt
-from platform_assets.model.digest import Digest, Measured, offsets_digest
-from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.digest import Digest, Measured, digest_of
+from platform_assets.model.offsets import OffsetRange, Offsets, ranges_of, repeats, size_of, subtract
 
 if TYPE_CHECKING:
     from platform_assets.kafka.evidence.gathering import Evidence
+    from platform_assets.kafka.evidence.partition import PartitionEvidence
 
 _ALL = 1_000_000
 """Ranges that evidence lists where offsets have to be named."""
-_Offsets = Mapping[int, npt.NDArray[np.int64]]
+_ByPartition = Mapping[int, Offsets]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Proved:
 def open_windows(facts: Facts) -> tuple[Recorded, ...]:
     """The loaded windows that nothing has proved yet: offsets without a row that nobody accounted for."""
     return tuple(
-        r for k, r in facts.recorded.items() if r.holes is None and k not in facts.touched and k in facts.windows
+        r for k, r in facts.recorded.items() if r.holes is None and k not in facts.changed and k in facts.windows
     )
 
 
@@ -85,7 +85,7 @@ def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
     return Proved(tuple(proved), tuple(findings))
 
 
-def judged(receipt: Receipt, evidence: Evidence, table: Callable[[], _Offsets]) -> Receipt | tuple[Finding, ...]:
+def judged(receipt: Receipt, evidence: Evidence, table: Callable[[], _ByPartition]) -> Receipt | tuple[Finding, ...]:
     """Hold a window against its evidence: the receipt with its holes explained, or what does not agree.
 
     `table` reads the window's offsets and is only called where the digests differ. Pure but for that.
@@ -186,7 +186,7 @@ def name_differences(e: Evaluation, findings: Iterable[Finding], *, doubled: boo
         if doubled:
             named.extend(_doubled(receipt, offsets))
         distinct = {p: np.unique(o) for p, o in offsets.items()}
-        if _digest(distinct) == receipt.offsets:
+        if digest_of(distinct) == receipt.offsets:
             continue
         try:
             evidence = gather_evidence(
@@ -200,46 +200,40 @@ def name_differences(e: Evaluation, findings: Iterable[Finding], *, doubled: boo
     return named
 
 
-def _doubled(receipt: Receipt, offsets: _Offsets) -> Iterator[Finding]:
+def _doubled(receipt: Receipt, offsets: _ByPartition) -> Iterator[Finding]:
     for partition, found in offsets.items():
-        twice = np.unique(found[1:][found[1:] == found[:-1]])
-        if len(twice):
-            text = f"{counted(len(twice), 'offset')} in {len(found):,} rows"
-            yield _finding("duplicate in a window", receipt, partition, runs_of(twice), text)
+        twice = ranges_of(repeats(found))
+        if twice:
+            text = f"{counted(size_of(twice), 'offset')} in {len(found):,} rows"
+            yield _finding("duplicate in a window", receipt, partition, twice, text)
 
 
-def _above(offsets: _Offsets, log_starts: Mapping[int, int]) -> Digest:
-    return _digest({p: found[found >= log_starts.get(p, 0)] for p, found in offsets.items()})
+def _above(offsets: _ByPartition, log_starts: Mapping[int, int]) -> Digest:
+    return digest_of({p: found[found >= log_starts.get(p, 0)] for p, found in offsets.items()})
 
 
-def _digest(offsets: _Offsets) -> Digest:
-    return sum((offsets_digest(p, found) for p, found in offsets.items()), Digest(0, 0))
-
-
-def _differences(receipt: Receipt, evidence: Evidence, offsets: _Offsets) -> tuple[Finding, ...]:
+def _differences(receipt: Receipt, evidence: Evidence, offsets: _ByPartition) -> tuple[Finding, ...]:
     found: list[Finding] = []
-    empty: npt.NDArray[np.int64] = np.array([], dtype=np.int64)
-    for partition, told in evidence.by_partition.items():
-        held = runs_of(np.unique(offsets.get(partition, empty)))
-        if not told.records.whole:
+    for partition, accounted in evidence.by_partition.items():
+        if not accounted.records.whole:
             continue
-        lost = tuple(piece for r in told.records.listed for piece in r.minus(held))
-        start = max(told.range.start, told.below_log_start.end if told.below_log_start.offsets else 0)
-        before = OffsetRange(told.range.start, max(start, told.range.start))
-        foreign = tuple(piece for r in held for piece in r.minus((*told.records.listed, before)))
+        held = ranges_of(offsets.get(partition, ()))
+        records = accounted.records.listed
+        lost = subtract(records, held)
+        foreign = subtract(held, (*records, *_expired(accounted)))
         if lost:
-            n = sum(r.size for r in lost)
-            text = f"Kafka holds {counted(n, 'committed record')} there that the table lacks"
+            text = f"Kafka holds {counted(size_of(lost), 'committed record')} there that the table lacks"
             found.append(_finding("record not in the table", receipt, partition, lost, text))
         if foreign:
-            n = sum(r.size for r in foreign)
-            text = f"the table has {counted(n, 'row')} there for which the window has no committed record"
+            text = (
+                f"the table has {counted(size_of(foreign), 'row')} there for which the window has no committed record"
+            )
             found.append(_finding("row without a record", receipt, partition, foreign, text))
     for partition in sorted(set(offsets) - set(evidence.by_partition)):
-        foreign = runs_of(np.unique(offsets[partition]))
+        foreign = ranges_of(offsets[partition])
         found.append(_finding("row without a record", receipt, partition, foreign, "the window has no such partition"))
-    if not found and _digest(offsets) == evidence.digest:
-        text = f"the table has just the {counted(evidence.records, 'record')} that Kafka holds, and the receipt tells of others"
+    if not found and digest_of(offsets) == evidence.digest:
+        text = f"the table has just the {counted(evidence.records, 'record')} that Kafka holds, and the receipt is of others"
         return (Finding("ledger edited", receipt.topic, receipt.window.key, None, (), text, MEND_LEDGER),)
     if not found:
         text = f"Kafka holds {evidence.records:,} committed records, the load committed {receipt.rows:,} rows"
@@ -247,12 +241,18 @@ def _differences(receipt: Receipt, evidence: Evidence, offsets: _Offsets) -> tup
     return tuple(found)
 
 
+def _expired(accounted: PartitionEvidence) -> tuple[OffsetRange, ...]:
+    """From the start of the range to the last offset below the log start: what was there, the broker cannot say."""
+    listing = accounted.below_log_start
+    return (OffsetRange(accounted.range.start, listing.end),) if listing.offsets else ()
+
+
 def _finding(
-    kind: str, receipt: Receipt, partition: int | None, ranges: tuple[OffsetRange, ...], detail: str
+    kind: FindingKind, receipt: Receipt, partition: int | None, ranges: tuple[OffsetRange, ...], detail: str
 ) -> Finding:
     key = receipt.window.key
     heal = f"Materialise partition {key} of {receipt.table}: it heals the window, or says why it cannot."
-    return Finding(kind, receipt.topic, key, partition, ranges, detail, heal)  # type: ignore[arg-type]
+    return Finding(kind, receipt.topic, key, partition, ranges, detail, heal)
 
 
 def _unanswered(receipt: Receipt, error: PlatformError) -> Finding:

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from platform_assets.checks.audit import Audit, CheckOutcome, Outcome
+from platform_assets.checks.audit import Audit, AuditOutcome, CheckOutcome
 from platform_assets.checks.report.strip import Row, State, Strip
 
 _WORST: Final = 20
 _PLAIN_LINE_SECONDS: Final = 5.0
-_VERDICTS: Final[Mapping[Outcome, tuple[str, str, str]]] = {
+_VERDICTS: Final[Mapping[AuditOutcome, tuple[str, str, str]]] = {
     "proved": ("PROVED", "✓", "bold green"),
     "anomalies": ("ANOMALIES FOUND", "✕", "bold red"),
     "undecided": ("COULD NOT TELL", "?", "bold yellow"),
@@ -38,7 +38,7 @@ _STYLES: Final[Mapping[State, str]] = {
 
 
 def print_audit(audit: Audit, console: Console | None = None) -> None:
-    """Print the verdict, the strip, a line a check, the worst windows, and what to do."""
+    """Print the verdict, the strip, one line per check, the worst windows, and what to do."""
     console = console or Console()
     verdict, _, style = _VERDICTS[audit.outcome]
     console.print(Text.assemble((f"{audit.table}: ", "bold"), (verdict, style)), soft_wrap=True)
@@ -57,7 +57,7 @@ def print_audit(audit: Audit, console: Console | None = None) -> None:
 
 @contextmanager
 def progress(console: Console) -> Iterator[Callable[[str], None]]:
-    """Gives what tells of a long audit: a line that changes on a terminal, and one every few seconds elsewhere."""
+    """Gives a function that shows progress: a line that changes on a terminal, and one every few seconds elsewhere."""
     if console.is_terminal:
         with console.status("looking") as status:
             yield status.update

@@ -124,7 +124,7 @@ class WindowFiles:
     rows: int | None
     digest: str
 
-    def are(self, digest: str, rows: int) -> bool:
+    def match(self, digest: str, rows: int) -> bool:
         """Whether they are the files with this digest, and hold this many rows as far as statistics tell."""
         return self.digest == digest and self.rows in (None, rows)
 

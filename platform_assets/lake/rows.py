@@ -17,7 +17,6 @@ import pyarrow.dataset as ds
 
 from platform_assets.errors import LedgerCorruptError, ranges_text
 from platform_assets.lake.location import Folder
-from platform_assets.model.digest import Digest, offsets_digest
 from platform_assets.model.offsets import OffsetRange, ranges_of
 
 
@@ -35,15 +34,6 @@ class PartitionRows:
             min(self.first_offset, other.first_offset),
             max(self.last_offset, other.last_offset),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class WindowRows:
-    """What reading the offsets of one window found. `duplicates` and the digests cover all partitions."""
-
-    partitions: Mapping[int, PartitionRows]
-    duplicates: Mapping[int, tuple[OffsetRange, ...]]
-    offsets: Digest
 
 
 def from_statistics(files: list[dict[str, Any]]) -> dict[int, PartitionRows] | None:
@@ -78,23 +68,6 @@ def topic_id_of(table: Folder, key: str) -> str:
     return str(found[0])
 
 
-def read_window(table: Folder, key: str, version: int | None = None) -> WindowRows:
-    """Read the offsets of one window and find what statistics cannot tell: duplicates, and the digest of the set.
-
-    Memory is 8 bytes an offset, for one window at a time.
-    """
-    partitions: dict[int, PartitionRows] = {}
-    duplicates: dict[int, tuple[OffsetRange, ...]] = {}
-    digest = Digest(0, 0)
-    for partition, ordered in _sorted(_offsets(table, key, version)).items():
-        partitions[partition] = PartitionRows(len(ordered), int(ordered[0]), int(ordered[-1]))
-        doubled = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-        if len(doubled):
-            duplicates[partition] = ranges_of(int(o) for o in doubled)
-        digest += offsets_digest(partition, ordered)
-    return WindowRows(partitions, duplicates, digest)
-
-
 def offsets_of(table: Folder, key: str, version: int | None = None) -> dict[int, npt.NDArray[np.int64]]:
     """Every offset of one window, sorted, by partition."""
     return _sorted(_offsets(table, key, version))
@@ -111,7 +84,7 @@ def difference(
     """The offsets in `left` that `right` lacks, as ranges by partition."""
     empty: npt.NDArray[np.int64] = np.array([], dtype=np.int64)
     missing = {p: np.setdiff1d(offsets, right.get(p, empty)) for p, offsets in left.items()}
-    return {p: ranges_of(int(o) for o in offsets) for p, offsets in missing.items() if len(offsets)}
+    return {p: ranges_of(offsets) for p, offsets in missing.items() if len(offsets)}
 
 
 def named(ranges: Mapping[int, tuple[OffsetRange, ...]]) -> str:

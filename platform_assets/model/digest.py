@@ -5,6 +5,7 @@ docs/DIGEST.md defines both, with golden vectors that every implementation is te
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,6 +97,11 @@ def offsets_digest(partition: int, offsets: npt.NDArray[np.int64]) -> Digest:
     high = int((hashes >> np.uint64(32)).sum(dtype=np.uint64))
     low = int((hashes & np.uint64(0xFFFFFFFF)).sum(dtype=np.uint64))
     return Digest.from_halves(len(offsets), high, low)
+
+
+def digest_of(offsets: Mapping[int, npt.NDArray[np.int64]]) -> Digest:
+    """Digest of a multiset of offsets of several partitions, by partition."""
+    return sum((offsets_digest(p, found) for p, found in offsets.items()), Digest(0, 0))
 
 
 def dense_digest(ranges: TopicRanges, chunk: int = 1 << 16) -> Digest:

@@ -1,14 +1,21 @@
 """Cuts, offset ranges and tiling: pure values, no I/O.
 
-Every range is half-open, `[start, end)`: `start` is the first offset inside, `end` the first one outside. This is the
-only module that does arithmetic on offsets.
+Every range is half-open, `[start, end)`: `start` is the first offset inside, `end` the first one outside. Arithmetic on
+offsets is done here and, on columns of many at a time, in `checks/baseline/history.py` (the ledgers) and
+`kafka/evidence/tally.py` (record batches).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -21,6 +28,11 @@ class OffsetRange:
     def __post_init__(self) -> None:
         if not 0 <= self.start <= self.end:
             raise ValueError(f"not a range: [{self.start}, {self.end})")
+
+    @classmethod
+    def spanning(cls, first: int, last: int) -> OffsetRange:
+        """From the first offset to the last one, both inside. Raises ValueError where `last` is before `first`."""
+        return cls(first, last + 1)
 
     def __contains__(self, offset: int) -> bool:
         return self.start <= offset < self.end
@@ -49,18 +61,7 @@ class OffsetRange:
 
     def minus(self, others: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
         """What is left of this range without `others`, ascending and non-empty."""
-        left: list[OffsetRange] = []
-        at = self.start
-        for other in merge(others):
-            inside = self.intersect(other)
-            if inside is None:
-                continue
-            if at < inside.start:
-                left.append(OffsetRange(at, inside.start))
-            at = inside.end
-        if at < self.end:
-            left.append(OffsetRange(at, self.end))
-        return tuple(left)
+        return subtract([self], others)
 
 
 def merge(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
@@ -74,9 +75,64 @@ def merge(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
     return tuple(merged)
 
 
-def ranges_of(offsets: Iterable[int]) -> tuple[OffsetRange, ...]:
-    """The ranges that hold just these offsets, in the fewest pieces."""
-    return merge(OffsetRange(o, o + 1) for o in offsets)
+def subtract(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
+    """The offsets of `ranges` that are not in `others`, ascending and in the fewest pieces."""
+    left: list[OffsetRange] = []
+    without = merge(others)
+    at = 0
+    for r in merge(ranges):
+        start = r.start
+        while at < len(without) and without[at].end <= start:
+            at += 1
+        for other in itertools.islice(without, at, None):
+            if other.start >= r.end:
+                break
+            if start < other.start:
+                left.append(OffsetRange(start, other.start))
+            start = other.end
+        if start < r.end:
+            left.append(OffsetRange(start, r.end))
+    return tuple(left)
+
+
+def common(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
+    """The offsets in both, ascending and in the fewest pieces."""
+    whole = merge(ranges)
+    return subtract(whole, subtract(whole, others))
+
+
+def size_of(ranges: Iterable[OffsetRange]) -> int:
+    """Number of offsets in `ranges`, which share none."""
+    return sum(r.size for r in ranges)
+
+
+def ranges_of(offsets: Iterable[int] | Offsets) -> tuple[OffsetRange, ...]:
+    """The ranges that hold just these offsets, in the fewest pieces; they may come in any order and repeatedly."""
+    given = offsets if isinstance(offsets, np.ndarray) else np.fromiter(offsets, dtype=np.int64)
+    distinct = np.unique(given)
+    if not len(distinct):
+        return ()
+    breaks = np.flatnonzero(np.diff(distinct) != 1) + 1
+    starts = distinct[np.concatenate(([0], breaks))]
+    lasts = distinct[np.concatenate((breaks - 1, [len(distinct) - 1]))]
+    return tuple(OffsetRange.spanning(int(a), int(b)) for a, b in zip(starts, lasts, strict=True))
+
+
+def repeats(ordered: Offsets) -> Offsets:
+    """Of ascending offsets those that equal the one before: one for each row whose offset an earlier row has too."""
+    found: Offsets = ordered[1:][ordered[1:] == ordered[:-1]]
+    return found
+
+
+def lag(end: int, reached: int | None) -> int:
+    """Offsets from `reached`, exclusive end of what is held, to `end`; all of them where nothing is held yet."""
+    return max(end - (reached or 0), 0)
+
+
+def text_of(ranges: Sequence[OffsetRange], limit: int = 5) -> str:
+    """`[1, 3), [5, 6) and 2 more ranges`: those beyond `limit` are counted."""
+    text = ", ".join(str(r) for r in ranges[:limit])
+    return text + (f" and {len(ranges) - limit} more ranges" if len(ranges) > limit else "")
 
 
 def _frozen(values: Mapping[int, int]) -> Mapping[int, int]:

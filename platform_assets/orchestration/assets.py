@@ -1,14 +1,15 @@
 """What a topic becomes in Dagster: the external source asset, the raw table, its checks and its sensor."""
 
 # No postponed annotations here: Dagster reads those of the functions below.
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 
+from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
-from platform_assets.checks.registry import CHECKS, DEEP_AUDIT, Check
+from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.checks.report import rendering
 from platform_assets.engines.choice import choose_engine
 from platform_assets.errors import PlatformError, Terminal, UnknownOutcome
@@ -139,7 +140,7 @@ def _checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
     def _evaluate_all(
         context: dg.AssetCheckExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
     ) -> Iterator[dg.AssetCheckResult]:
-        evaluation = _evaluation(context, declaration, kafka, lake, spark)
+        evaluation = _evaluation(context, declaration, kafka, lake, spark, counting=CHECKS.values())
         wanted = {key.name for key in context.selected_asset_check_keys}
         for check in CHECKS.values():
             if check.name in wanted:
@@ -159,7 +160,7 @@ def _deep_audit_check(declaration: TopicDeclaration, budget: float) -> dg.AssetC
     ) -> Iterator[dg.AssetCheckResult]:
         keys = (w.key for w in Ledger(lake.lake()).windows(topic))
         windows = runs.windows_of(context.run, table_key(declaration.raw_table), keys)
-        evaluation = _evaluation(context, declaration, kafka, lake, spark, budget=budget, windows=windows, whole=True)
+        evaluation = _evaluation(context, declaration, kafka, lake, spark, budget=budget, windows=windows)
         yield rendering.result(DEEP_AUDIT.evaluate(evaluation), evaluation.facts())
 
     return _evaluate
@@ -178,7 +179,7 @@ def _evaluation(
     *,
     budget: float = _CHECK_BUDGET_SECONDS,
     windows: frozenset[str] | None = None,
-    whole: bool = False,
+    counting: Collection[Check] = (),
 ) -> Evaluation:
     return Evaluation(
         declaration,
@@ -189,7 +190,7 @@ def _evaluation(
         choose_engine(lake.lake(), kafka.settings, spark.session),
         budget,
         windows,
-        whole=whole,
+        counting=counting,
         progress=context.log.info,
     )
 

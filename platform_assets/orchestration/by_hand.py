@@ -70,7 +70,7 @@ def check(loader: Loader, instance: dg.DagsterInstance | None) -> Iterator[Verdi
         settings=lambda: loader.cluster.settings,
         cluster=lambda: loader.cluster,
         engine=loader.engine,
-        whole=False,
+        counting=CHECKS.values(),
     )
     for each in CHECKS.values():
         verdict = each.evaluate(evaluation)

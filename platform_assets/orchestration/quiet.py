@@ -65,7 +65,7 @@ def evaluated(
         lambda: cluster,
         choose_engine(ledger.lake, lambda: cluster.settings, _no_spark),
         max(budget, 0.0),
-        whole=False,
+        counting=CHECKS.values(),
         reads=False,
     )
     found: list[dg.AssetCheckEvaluation] = []

@@ -19,6 +19,7 @@ from platform_assets.checks.report.description import plain
 from platform_assets.errors import PlatformError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger.store import Ledger
+from platform_assets.model import offsets
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import limits
@@ -136,7 +137,7 @@ def _table(
     topic = declaration.topic
     ends, broker_error = ({}, broker_silence) if broker_silence else _ends(cluster, topic)
     try:
-        remembered = snapshot.recall(ledger.lake, declaration.raw_table)
+        remembered = snapshot.load(ledger.lake, declaration.raw_table)
         older = Older() if remembered is None else remembered.older
         edges = ledger.edges(topic, older.until)
         rows = ledger.commit_rows(declaration.raw_table, start=older.until)
@@ -206,7 +207,7 @@ def _partition(
 ) -> PartitionStatus:
     at, end = committed.get(partition), ends.get(partition)
     # A partition that no window has reached yet lags by all that it holds.
-    lag = None if end is None else max(end - (at or 0), 0)
+    lag = None if end is None else offsets.lag(end, at)
     return PartitionStatus(partition, at, sealed.get(partition), end, lag)
 
 

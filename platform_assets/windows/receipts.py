@@ -5,15 +5,13 @@ from __future__ import annotations
 import uuid
 from datetime import UTC, datetime
 
-import numpy as np
-
 from platform_assets.errors import LoadError
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.load_log import LoadCommit
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import CommitKind, PartitionReceipt, Receipt, SealedWindow
 from platform_assets.model.digest import Measured, dense_digest
-from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.offsets import OffsetRange, repeats
 from platform_assets.model.tables import TableRef
 
 
@@ -96,4 +94,4 @@ def _of_partition(r: OffsetRange, found: rows.PartitionRows | None) -> Partition
 def _duplicates(table: Folder, key: str, version: int) -> int:
     """Number of rows that share their offset with another."""
     found = rows.offsets_of(table, key, version)
-    return sum(len(offsets) - len(np.unique(offsets)) for offsets in found.values())
+    return sum(len(repeats(offsets)) for offsets in found.values())

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 DENSE, HOLEY, LAST = "2026-03-01-00:00", "2026-03-01-00:01", "2026-03-01-00:02"
-# What is found is told as (kind, window, partition, ranges of offsets with exclusive ends).
+# What is found, as (kind, window, partition, ranges of offsets with exclusive ends).
 Found = set[tuple[str, str, int | None, tuple[tuple[int, int], ...]]]
 
 
@@ -184,7 +184,7 @@ def altered_value(case: Case) -> None:
 
 
 def altered_in_place(case: Case) -> None:
-    """The file is damaged on the disk; neither log nor statistics tell."""
+    """The file is damaged on the disk; neither log nor statistics show it."""
     path = next(case.lake.table.glob(f"window={LAST.replace(':', '%3A')}/*.parquet"))
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 0xFF
@@ -208,7 +208,7 @@ def ledger_ahead(case: Case) -> None:
 
 
 def edited_digest(case: Case) -> None:
-    """An edited ledger: the receipt of a dense window tells of other offsets, and as many."""
+    """An edited ledger: the receipt of a dense window is of other offsets, and as many."""
     receipt = case.lake.ledger.receipts(case.lake.declaration.raw_table)[DENSE]
     case.lake.ledger.record_receipts([replace(receipt, offsets_digest=receipt.offsets_digest + 1)])
 
@@ -333,12 +333,12 @@ def test_anomaly_is_found_by_its_checks_and_by_no_other(
 ) -> None:
     seed(case)
     found = case.evaluate()
-    told = {
+    named = {
         name: {(f.kind, f.window, f.partition, tuple((r.start, r.end) for r in f.ranges)) for f in findings}
         for name, findings in found.items()
         if findings
     }
-    assert told == dict(expected)
+    assert named == dict(expected)
     for finding in (f for findings in found.values() for f in findings):
         assert finding.window in finding.sentence()
         assert finding.remedy

@@ -83,7 +83,7 @@ def test_ruined_table_is_not_and_the_worst_comes_first(lake: Callable[[str], Pat
     assert {w.window for w in found.worst} == {key(n) for n in (LOST_WINDOW, LOST_ROWS, DOUBLED)}
 
 
-def test_what_several_checks_find_is_told_once(lake: Callable[[str], Path]) -> None:
+def test_what_several_checks_find_is_listed_once(lake: Callable[[str], Path]) -> None:
     found = audit(evaluation(lake("torn")), NOW)
     twice = replace(found, checks=found.checks * 2)
 
@@ -92,7 +92,7 @@ def test_what_several_checks_find_is_told_once(lake: Callable[[str], Path]) -> N
     ]
 
 
-def test_what_cannot_be_told_outweighs_no_anomaly_and_says_why(lake: Callable[[str], Path]) -> None:
+def test_a_missing_verdict_outweighs_no_anomaly_and_says_why(lake: Callable[[str], Path]) -> None:
     found = audit(evaluation(lake("sound")), NOW, deep=True)
 
     assert (found.outcome, found.exit_code) == ("undecided", 2)
@@ -116,17 +116,17 @@ def test_span_leaves_what_lies_outside_alone(lake: Callable[[str], Path]) -> Non
     assert of(f"{key(DOUBLED)}..").outcome == "anomalies"
 
 
-def test_span_without_a_window_cannot_be_told(lake: Callable[[str], Path]) -> None:
+def test_span_without_a_window_has_no_verdict(lake: Callable[[str], Path]) -> None:
     found = audit(evaluation(lake("sound"), span=Span.parse("2031-01-01-00:00..")), NOW)
 
     assert (found.outcome, found.reasons) == ("undecided", ("the ledger has no sealed window there",))
 
 
-def test_lake_without_a_ledger_cannot_be_told(tmp_path: Path) -> None:
+def test_lake_without_a_ledger_has_no_verdict(tmp_path: Path) -> None:
     assert audit(evaluation(tmp_path), NOW).outcome == "undecided"
 
 
-def test_broken_table_log_cannot_be_told_and_the_other_checks_go_on(lake: Callable[[str], Path]) -> None:
+def test_broken_table_log_has_no_verdict_and_the_other_checks_go_on(lake: Callable[[str], Path]) -> None:
     root = lake("sound")
     for entry in (root / "raw" / TOPIC / "_delta_log").glob("*.json"):
         entry.write_text("not JSON")
@@ -163,13 +163,13 @@ def test_span_bounds_are_inclusive() -> None:
 
 
 def test_json_is_documented_whole_and_serialisable(lake: Callable[[str], Path]) -> None:
-    told = json.loads(json.dumps(audit(evaluation(lake("torn")), NOW).to_json()))
+    found = json.loads(json.dumps(audit(evaluation(lake("torn")), NOW).to_json()))
 
-    assert list(told) == ["version", "table", "at", "outcome", "reasons", "deep", "windows", "checks"]
-    assert (told["version"], told["table"], told["outcome"]) == (1, f"raw/{TOPIC}", "anomalies")
-    assert told["windows"]["count"] == tables.WINDOWS
-    assert told["windows"]["by_state"]["FAILING"] == 3
-    gaps = next(c for c in told["checks"] if c["check"] == "no_gaps")
+    assert list(found) == ["version", "table", "at", "outcome", "reasons", "deep", "windows", "checks"]
+    assert (found["version"], found["table"], found["outcome"]) == (1, f"raw/{TOPIC}", "anomalies")
+    assert found["windows"]["count"] == tables.WINDOWS
+    assert found["windows"]["by_state"]["FAILING"] == 3
+    gaps = next(c for c in found["checks"] if c["check"] == "no_gaps")
     assert [f["ranges"] for f in gaps["findings"] if f["window"] == key(LOST_ROWS)] == [[[1240, 1260]]]
     assert gaps["figures"]["windows_loaded"] == tables.WINDOWS - tables.WAITING
 
@@ -207,10 +207,10 @@ def test_progress_off_a_terminal_is_a_line_every_few_seconds(monkeypatch: pytest
     clock = iter([0.0, 1.0, 6.0, 6.0, 7.0])
     monkeypatch.setattr("platform_assets.cli.audit_table.time.monotonic", lambda: next(clock))
     console = Console(force_terminal=False)
-    with console.capture() as capture, progress(console) as tell:
-        tell("too soon")
-        tell("window [1] of 3")
-        tell("too soon again")
+    with console.capture() as capture, progress(console) as show:
+        show("too soon")
+        show("window [1] of 3")
+        show("too soon again")
 
     assert capture.get() == "window [1] of 3\n"
 

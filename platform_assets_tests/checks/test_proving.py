@@ -1,4 +1,4 @@
-"""A deep audit asks for as few queries as it can, and tells of each window what the query that it was in came to."""
+"""A deep audit asks for as few queries as it can, and gives each window the outcome of the query that it was in."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Counts, bounds, duplicates and digests of a window's rows, by statistics and by reading, against plain lists."""
+"""Counts, bounds and offsets of a window's rows, by statistics and by reading, against plain lists."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -17,7 +16,6 @@ from deltalake import DeltaTable
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.location import Folder
 from platform_assets.lake.rows import PartitionRows
-from platform_assets.model.digest import Digest, offsets_digest
 from platform_assets.model.offsets import OffsetRange, ranges_of
 from testbed import samples
 
@@ -73,7 +71,7 @@ def test_statistics_tell_nothing_where_a_file_mixes_partitions_or_has_none(tmp_p
 
 
 def test_reading_tells_what_is_there(tmp_path: Path, rng: random.Random) -> None:
-    """By three ways, over files that mix partitions, with duplicates within and across files."""
+    """By two ways, over files that mix partitions, with duplicates within and across files."""
     files = [some_offsets(rng) for _ in range(4)]
     table = put(tmp_path, *files)
     put(tmp_path, some_offsets(rng), key=OTHER)
@@ -83,22 +81,12 @@ def test_reading_tells_what_is_there(tmp_path: Path, rng: random.Random) -> None
             together.setdefault(partition, []).extend(some)
     assert rows.partition_rows(Folder.at(table), KEY) == bounds(*files)
     assert plain(rows.offsets_of(Folder.at(table), KEY)) == {p: sorted(o) for p, o in sorted(together.items())}
-    read = rows.read_window(Folder.at(table), KEY)
-    assert read.partitions == bounds(*files)
-    assert read.duplicates == {
-        p: ranges_of(o for o, n in Counter(some).items() if n > 1)
-        for p, some in together.items()
-        if len(set(some)) < len(some)
-    }
-    digests = (offsets_digest(p, np.array(o, dtype=np.int64)) for p, o in together.items())
-    assert read.offsets == sum(digests, Digest(0, 0))
 
 
 def test_an_empty_window_has_no_rows(tmp_path: Path) -> None:
     table = put(tmp_path, {0: [1]})
     assert rows.partition_rows(Folder.at(table), OTHER) == {}
     assert plain(rows.offsets_of(Folder.at(table), OTHER)) == {}
-    assert rows.read_window(Folder.at(table), OTHER) == rows.WindowRows({}, {}, Digest(0, 0))
 
 
 def test_an_earlier_version_is_read_as_it_was(tmp_path: Path) -> None:
@@ -107,7 +95,6 @@ def test_an_earlier_version_is_read_as_it_was(tmp_path: Path) -> None:
     DeltaTable(table).delete("kafka_offset = 2")
     assert plain(rows.offsets_of(Folder.at(table), KEY)) == {0: [1, 3]}
     assert plain(rows.offsets_of(Folder.at(table), KEY, version)) == {0: [1, 2, 3]}
-    assert rows.read_window(Folder.at(table), KEY, version).partitions == {0: PartitionRows(3, 1, 3)}
     assert rows.partition_rows(Folder.at(table), KEY, version) == {0: PartitionRows(3, 1, 3)}
 
 
@@ -125,7 +112,7 @@ def test_a_data_file_that_is_gone_is_an_error_and_no_gap(tmp_path: Path) -> None
     table = put(tmp_path, {0: [1, 2]})
     (file,) = load_log.files_of(Folder.at(table), KEY).paths
     (table / unquote(file)).unlink()
-    for read in (rows.offsets_of, rows.partition_rows, rows.read_window):
+    for read in (rows.offsets_of, rows.partition_rows):
         with pytest.raises(FileNotFoundError, match=r"parquet"):
             read(Folder.at(table), KEY)
 

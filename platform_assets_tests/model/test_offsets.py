@@ -7,9 +7,24 @@ import itertools
 import random
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 
-from platform_assets.model.offsets import Cut, OffsetRange, TilingFault, TopicRanges, merge, ranges_of, tiling_faults
+from platform_assets.model.offsets import (
+    Cut,
+    OffsetRange,
+    TilingFault,
+    TopicRanges,
+    common,
+    lag,
+    merge,
+    ranges_of,
+    repeats,
+    size_of,
+    subtract,
+    text_of,
+    tiling_faults,
+)
 
 ROUNDS = 300
 BIG = (2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**62, 2**63 - 1)
@@ -60,6 +75,44 @@ def test_intersection_equals_that_of_sets(rng: random.Random) -> None:
         both = left.intersect(right)
         assert (set() if both is None else members(both)) == members(left) & members(right)
         assert both is None or both.size
+
+
+def test_several_ranges_less_others_and_in_common_with_others_equal_sets(rng: random.Random) -> None:
+    for _ in range(ROUNDS):
+        ranges, others = some_ranges(rng), some_ranges(rng)
+        for found, expected in (
+            (subtract(ranges, others), members(*ranges) - members(*others)),
+            (common(ranges, others), members(*ranges) & members(*others)),
+        ):
+            assert members(*found) == expected
+            assert len(found) == fewest(expected)
+            assert list(found) == sorted(found)
+            assert size_of(found) == len(expected)
+
+
+def test_a_span_holds_its_first_and_its_last_offset() -> None:
+    assert OffsetRange.spanning(3, 3) == OffsetRange(3, 4)
+    assert OffsetRange.spanning(0, 2**62) == OffsetRange(0, 2**62 + 1)
+    with pytest.raises(ValueError, match="not a range"):
+        OffsetRange.spanning(5, 3)
+
+
+def test_repeats_are_the_rows_beyond_the_first_of_each_offset(rng: random.Random) -> None:
+    for _ in range(ROUNDS):
+        offsets = sorted(rng.randrange(12) for _ in range(rng.randrange(20)))
+        found = repeats(np.array(offsets, dtype=np.int64))
+        assert len(found) == len(offsets) - len(set(offsets))
+        assert set(found.tolist()) == {o for o in offsets if offsets.count(o) > 1}
+
+
+def test_lag_counts_from_what_is_held_and_is_never_negative() -> None:
+    assert (lag(10, 7), lag(10, None), lag(10, 10), lag(10, 12)) == (3, 10, 0, 0)
+
+
+def test_ranges_beyond_the_limit_are_counted_in_text() -> None:
+    ranges = [OffsetRange(n, n + 1) for n in range(0, 8, 2)]
+    assert text_of(ranges, 2) == "[0, 1), [2, 3) and 2 more ranges"
+    assert text_of(ranges) == "[0, 1), [2, 3), [4, 5), [6, 7)"
 
 
 def test_difference_equals_that_of_sets_in_the_fewest_ascending_pieces(rng: random.Random) -> None:

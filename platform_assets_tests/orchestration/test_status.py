@@ -11,6 +11,7 @@ from rich.console import Console
 
 from platform_assets.checks.baseline import older
 from platform_assets.checks.facts import collect
+from platform_assets.checks.registry import CHECKS
 from platform_assets.cli.status_table import print_status
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
@@ -48,14 +49,16 @@ def test_what_is_remembered_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_out: int | None
 ) -> None:
     find = older.find
-    monkeypatch.setattr(older, "find", lambda cuts, receipts, files: find(cuts, receipts, files, 4))
+    monkeypatch.setattr(older, "find", lambda *given: find(*given, recent=4))
     ends = [{0: n * 10, 1: n * 5} for n in range(WINDOWS + 1)]
     for number, window in enumerate(recorded(tmp_path, TOPIC, ends)):
         if number != left_out:
             first = {p: [r.start] for p, r in window.ranges.items()}
             loaded(tmp_path, window, first, holes={"commit markers": 13}, proved_by="broker evidence")
     before = told(tmp_path)
-    assert collect(TableRef.raw(TOPIC), Ledger(Lake.at(tmp_path)), whole=False).older.windows == WINDOWS - 4
+    assert (
+        collect(TableRef.raw(TOPIC), Ledger(Lake.at(tmp_path)), counting=CHECKS.values()).older.windows == WINDOWS - 4
+    )
     assert told(tmp_path) == before
 
 

@@ -19,7 +19,7 @@ from platform_assets.kafka.evidence.partition import OffsetListing, PartitionEvi
 from platform_assets.lake import rows
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
-from platform_assets.model.digest import Digest, Measured, offsets_digest
+from platform_assets.model.digest import Digest, Measured, digest_of, offsets_digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets_tests.support import tables
@@ -51,7 +51,7 @@ def nothing_answers() -> NoReturn:
 
 def _read(spark: object, lake: Lake, table: TableRef, keys: list[str], version: int) -> dict[str, Measured]:
     """The files as they are; `samples` has content digests follow from those of the offsets."""
-    found = {key: rows.read_window(lake.table(table), key, version).offsets for key in keys}
+    found = {key: digest_of(rows.offsets_of(lake.table(table), key, version)) for key in keys}
     return {key: Measured(digest, Digest(digest.rows, digest.total + 1)) for key, digest in found.items()}
 
 

@@ -60,12 +60,12 @@ def sound(**changes: Any) -> Facts:
         files={k: WindowFiles((k,), 100, recorded(k).total_rows, f"files of {k}") for k in RANGES if k != EMPTY},
         waiting=frozenset(),
         unasked=frozenset(),
-        touched={},
+        changed={},
     )
     return replace(facts, **changes)
 
 
-def touched(*more: tuple[str, Mapping[int, list[int]]]) -> dict[str, dict[int, np.ndarray[Any, np.dtype[np.int64]]]]:
+def changed(*more: tuple[str, Mapping[int, list[int]]]) -> dict[str, dict[int, np.ndarray[Any, np.dtype[np.int64]]]]:
     """Windows that were read because their files changed: the offsets found in each, by partition."""
     return {k: {p: np.array(sorted(o), dtype=np.int64) for p, o in found.items()} for k, found in more}
 

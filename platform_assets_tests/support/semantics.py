@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, get_args
 from infra.home import CHECKOUT
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
-from platform_assets.checks.findings import Finding, Kind, Verdict
+from platform_assets.checks.findings import Finding, FindingKind, Verdict
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.offsets import TopicRanges, ranges_of
 from platform_assets_tests.support.control_loaders import ControlLoader
@@ -52,8 +52,8 @@ Offsets = frozenset[tuple[int, int]]
 Schedule = Sequence[tuple[Point, ...]]
 """For each window, where its first attempts to load crash; the attempt after those is let go."""
 
-_LOST: frozenset[Kind] = frozenset({"rows missing", "window not loaded", "record not in the table"})
-_DOUBLED: frozenset[Kind] = frozenset({"duplicate in a window", "duplicate across windows"})
+_LOST: frozenset[FindingKind] = frozenset({"rows missing", "window not loaded", "record not in the table"})
+_DOUBLED: frozenset[FindingKind] = frozenset({"duplicate in a window", "duplicate across windows"})
 
 
 class _Loads(Protocol):
@@ -84,7 +84,7 @@ class Result:
         """Whether the table is what the crashes must have made of it."""
         return (self.lost, self.doubled) == (self.due_lost, self.due_doubled)
 
-    def named(self, check: str, kinds: frozenset[Kind]) -> Offsets:
+    def named(self, check: str, kinds: frozenset[FindingKind]) -> Offsets:
         """The offsets that `check` names in findings of `kinds`."""
         return frozenset(
             (f.partition, offset)
@@ -115,7 +115,7 @@ class Result:
             and self.named("no_duplicates", _DOUBLED) == self.doubled
         )
 
-    def _findings(self, check: str, kinds: frozenset[Kind]) -> list[Finding]:
+    def _findings(self, check: str, kinds: frozenset[FindingKind]) -> list[Finding]:
         verdict = next(v for v in self.verdicts if v.check == check)
         return [f for f in verdict.findings if f.kind in kinds]
 

@@ -10,7 +10,7 @@ import dagster as dg
 from deltalake import DeltaTable
 
 from platform_assets.checks.facts import Facts, Recorded
-from platform_assets.checks.findings import Finding, Kind
+from platform_assets.checks.findings import Finding, FindingKind
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
@@ -147,7 +147,9 @@ def facts(
     )  # fmt: skip
 
 
-def finding(kind: Kind, window: int, partition: int | None = 0, *ranges: tuple[int, int], remedy: str = "") -> Finding:
+def finding(
+    kind: FindingKind, window: int, partition: int | None = 0, *ranges: tuple[int, int], remedy: str = ""
+) -> Finding:
     """A finding in the window with this number."""
     return Finding(
         kind, SOUND, key(window), partition, tuple(OffsetRange(*r) for r in ranges), f"detail of {kind}",

@@ -1,19 +1,20 @@
-"""What the checks of a table remember from one run to the next, so that a new window costs the same in any table.
+"""What the checks of a table keep from one run to the next, so that a new window costs the same in any table.
 
-It holds only while the logs say that nothing of it was touched: a commit that adds, removes or rearranges files of an older
-window, or one that changes ledger entries of it, makes it void, and every window is looked at again. It is kept as one
-JSON file a table beside the ledger. Lost, void or of another release, it costs time and nothing else; `audit` and the deep
-audit never use it.
+It holds only while the logs say that nothing of it was changed: a commit that adds, removes or rearranges files of an older
+window, or one that changes ledger entries of it, makes it void, and every window is judged again. So does a check that
+had no say in it. It is kept as one JSON file a table beside the ledger. Lost, void or of another release, it costs time and
+nothing else; `audit` and the deep audit never use it.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -25,13 +26,16 @@ from platform_assets.lake.location import Folder, Lake
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
 
+if TYPE_CHECKING:
+    from platform_assets.checks.check import Check
+
 _log = logging.getLogger(__name__)
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One data file of the table; `rows` is None where the log does not tell."""
+    """One data file of the table; `rows` is None where the log does not say."""
 
     window: str
     path: str
@@ -41,7 +45,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """`older` windows were in order when the logs of the table and of both ledgers ended with these commits.
+    """`older` windows were only counted when the logs of the table and of both ledgers ended with these commits.
 
     `files` are those of all later windows, by path, and `loads` the newest load of each of them among the commits from
     version `since` on.
@@ -81,10 +85,10 @@ class Baseline:
         )
 
 
-def taken(lake: Lake, table: TableRef, recent: int) -> Baseline | None:
-    """A baseline of every window, none of them older yet; None where the logs cannot be gone on from.
+def capture(lake: Lake, table: TableRef, recent: int) -> Baseline | None:
+    """A baseline of every window, none of them older yet; None where commits cannot be followed from here.
 
-    `loads` are those of the newest `recent` commits. Costs a look at the whole log of the table.
+    `loads` are those of the newest `recent` commits. Reads the whole log of the table.
     """
     anchors = [delta_log.newest_anchor(path) for path in _logs(lake, table)]
     if None in anchors:
@@ -98,9 +102,12 @@ def taken(lake: Lake, table: TableRef, recent: int) -> Baseline | None:
     return Baseline(Older(), cuts, commits, log, files, loads, max(log.version - recent + 1, 0))
 
 
-def recall(lake: Lake, table: TableRef) -> Baseline | None:
-    """What was remembered, brought up to the newest commits; None where nothing is, or where it no longer holds."""
-    known = _read(lake.baselines, _name(table))
+def load(lake: Lake, table: TableRef, checks: Collection[Check] = ()) -> Baseline | None:
+    """What was saved, advanced to the newest commits; None where nothing is, or where it no longer holds.
+
+    It does not hold where one of `checks` had no say in what is only counted.
+    """
+    known = _read(lake.baselines, _name(table), {check.fingerprint for check in checks})
     if known is None or known.older.until is None:
         return None
     cuts_log, commits_log, table_log = _logs(lake, table)
@@ -109,11 +116,11 @@ def recall(lake: Lake, table: TableRef) -> Baseline | None:
     commits = _undisturbed(commits_log, known.commits, ("table", table.name), "window_start", until)
     if cuts is None or commits is None:
         return None
-    return followed(replace(known, cuts=cuts, commits=commits), table_log)
+    return advance(replace(known, cuts=cuts, commits=commits), table_log)
 
 
-def followed(known: Baseline, table: Folder) -> Baseline | None:
-    """`known` with the table's commits since; None where one of them touched an older window."""
+def advance(known: Baseline, table: Folder) -> Baseline | None:
+    """`known` with the table's commits since; None where one of them changed an older window."""
     commits = delta_log.commits_after(table, known.table)
     if not commits:
         return None if commits is None else known
@@ -134,10 +141,11 @@ def followed(known: Baseline, table: Folder) -> Baseline | None:
     return replace(known, table=commits[-1].anchor, files=files, loads=loads)
 
 
-def remember(lake: Lake, table: TableRef, baseline: Baseline) -> None:
-    """Keep `baseline` for the next run. Of two that are kept at once, one stays: either of them holds."""
+def save(lake: Lake, table: TableRef, baseline: Baseline, checks: Collection[Check]) -> None:
+    """Keep `baseline`, in which `checks` had their say, for the next run. Of two saved at once one stays: either holds."""
     document = {
         "version": _VERSION,
+        "checks": sorted(check.fingerprint for check in checks),
         "older": {**asdict(baseline.older), "until": baseline.older.until and baseline.older.until.isoformat()},
         "cuts": asdict(baseline.cuts),
         "commits": asdict(baseline.commits),
@@ -183,16 +191,16 @@ def _name(table: TableRef) -> str:
     return f"{table.topic}.json" if table.kind == "raw" else f"{table.kind}-{table.topic}.json"
 
 
-def _read(folder: Folder, name: str) -> Baseline | None:
+def _read(folder: Folder, name: str, checks: AbstractSet[str]) -> Baseline | None:
     content = folder.read(name)
     if content is None:
         return None
     try:
         document: Any = json.loads(content)
     except json.JSONDecodeError as e:
-        _log.warning("%s cannot be read (%s): every window is looked at, and it is written anew", f"{folder}/{name}", e)
+        _log.warning("%s cannot be read (%s): every window is judged, and it is written again", f"{folder}/{name}", e)
         return None
-    if document["version"] != _VERSION:
+    if document["version"] != _VERSION or not checks <= set(document["checks"]):
         return None
     older = document["older"]
     return Baseline(

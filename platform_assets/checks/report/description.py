@@ -27,8 +27,8 @@ def describe(verdict: Verdict, strip: Strip, worst: Sequence[WorstWindow]) -> st
     headline = f"**{_escaped(verdict.headline)}**"
     if worst:
         first = worst[0].findings[0]
-        told = f"Window {first.window}: {first.detail}" if verdict.undecided else first.sentence()
-        headline += " " + _escaped(shortened(told, _LONGEST))
+        finding = f"Window {first.window}: {first.detail}" if verdict.undecided else first.sentence()
+        headline += " " + _escaped(shortened(finding, _LONGEST))
     parts = [headline, f"![{_alternative(strip)}]({data_uri(strip)})"]
     todo = remedies(worst)
     if todo:

@@ -63,7 +63,7 @@ _COLUMNS: Final = (
 
 
 def _table(worst: list[WorstWindow]) -> dg.TableMetadataValue:
-    """A line a window; where none of them names a place, the width is left to what was found."""
+    """One row per window; where none of them names a place, the width is left to what was found."""
     placed = any(w.where for w in worst)
     columns = [c for c in _COLUMNS if placed or c.name not in ("where", "offsets")]
     records = [dg.TableRecord({c.name: getattr(w, c.name) for c in columns}) for w in worst]
@@ -71,7 +71,7 @@ def _table(worst: list[WorstWindow]) -> dg.TableMetadataValue:
 
 
 def _numbered(texts: list[str]) -> str:
-    """The UI shows a text in one line, so several are told apart by numbers."""
+    """Several texts, numbered: the UI shows them in one line."""
     if len(texts) == 1:
         return texts[0]
     shown = texts[:_MOST]

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Final
 
 from platform_assets.checks.facts import Facts, Recorded
-from platform_assets.checks.findings import Finding, Kind
+from platform_assets.checks.findings import Finding, FindingKind
 
 COLUMNS: Final = 80
 """Most columns of a strip; more windows than that share them."""
@@ -42,7 +42,7 @@ class State(IntEnum):
 
     @property
     def letter(self) -> str:
-        """One character that tells the state without any colour."""
+        """One character that stands for the state where there is no colour."""
         return _LETTERS[self]
 
 
@@ -53,7 +53,7 @@ _LABELS: Final[Mapping[State, str]] = {
     State.ABORTED: "with aborted records",
     State.COMPACTED: "with records compacted away",
     State.EXPIRED: "with a loss before the load",
-    State.OPEN: "with holes not looked at yet",
+    State.OPEN: "with holes not yet explained",
     State.WAITING: "not loaded yet",
     State.UNASKED: "not asked for",
     State.UNRECORDED: "loaded, no receipt",
@@ -74,7 +74,7 @@ _LETTERS: Final[Mapping[State, str]] = {
     State.UNDECIDED: "?",
     State.FAILING: "X",
 }
-_OF_FINDING: Final[Mapping[Kind, State]] = {
+_OF_FINDING: Final[Mapping[FindingKind, State]] = {
     "window not asked for": State.UNASKED,
     "could not tell": State.UNDECIDED,
 }
@@ -130,7 +130,7 @@ class Strip:
         return f"{self.table}, {self.partitions:,} partitions, {self.windows:,} windows, {span}: {counts}{before}"
 
     def lines(self) -> list[str]:
-        """The strip in letters, a line a row."""
+        """The strip in letters, one line per row."""
         width = max((len(row.label) for row in self.rows), default=0)
         return [
             f"{row.label:>{width}} " + "".join(" " if c is None else c.letter for c in row.cells) for row in self.rows
@@ -168,7 +168,7 @@ def strip_of(facts: Facts, findings: Iterable[Finding] = (), columns: int = COLU
     )
 
 
-def state_of(kind: Kind) -> State:
+def state_of(kind: FindingKind) -> State:
     """What a finding of this kind makes of its window."""
     return _OF_FINDING.get(kind, State.FAILING)
 
@@ -213,7 +213,7 @@ def _held(recorded: Recorded, partition: int, offsets: int) -> State:
         return State.COMPLETE
     if recorded.holes is None:
         return State.OPEN
-    # Holes are told for the window as a whole, so a partition with holes shows the gravest kind of the window's.
+    # Holes are recorded for the window as a whole, so a partition with holes shows the gravest kind of the window's.
     return max((_OF_HOLES.get(kind, State.FAILING) for kind, n in recorded.holes.items() if n), default=State.FAILING)
 
 

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from platform_assets.checks.findings import Finding, Kind, counted, ranges_short
+from platform_assets.checks.findings import Finding, FindingKind, counted
 from platform_assets.checks.report.strip import State, state_of
-from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.offsets import OffsetRange, text_of
 
 _RANGES: Final = 3
 _PLACES: Final = 3
 _PARTITIONS: Final = 8
 _LONGEST: Final = 200
-_VIEWS: Final[frozenset[Kind]] = frozenset({"orchestrator behind", "orchestrator ahead"})
+_VIEWS: Final[frozenset[FindingKind]] = frozenset({"orchestrator behind", "orchestrator ahead"})
 """What Dagster shows is a view: what table and ledger hold is graver."""
 
 
@@ -23,7 +23,7 @@ class WorstWindow:
     """All findings of one kind in one window, in order of partition."""
 
     window: str
-    kind: Kind
+    kind: FindingKind
     findings: tuple[Finding, ...]
 
     @property
@@ -69,7 +69,7 @@ class Remedy:
 
 def worst_windows(findings: Iterable[Finding]) -> list[WorstWindow]:
     """By gravity, then by the number of offsets concerned, then the newest first; what is but shown wrongly comes last."""
-    grouped: dict[tuple[str, Kind], list[Finding]] = {}
+    grouped: dict[tuple[str, FindingKind], list[Finding]] = {}
     for finding in findings:
         grouped.setdefault((finding.window, finding.kind), []).append(finding)
     windows = [
@@ -101,4 +101,4 @@ def shortened(text: str, longest: int) -> str:
 def _place(partitions: Sequence[int], ranges: Sequence[OffsetRange]) -> str:
     left = len(partitions) - _PARTITIONS
     named = ", ".join(f"p{p}" for p in partitions[:_PARTITIONS]) + (f" and {left} more" if left > 0 else "")
-    return f"{named} {ranges_short(ranges, _RANGES)}".strip()
+    return f"{named} {text_of(ranges, _RANGES)}".strip()

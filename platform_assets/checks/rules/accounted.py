@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import numpy as np
+
+from platform_assets.checks.baseline.history import ABSENT, History, Mask
 from platform_assets.checks.baseline.older import holes_total
+from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Finding, Verdict, counted
@@ -20,23 +24,30 @@ from platform_assets.model.digest import dense_digest
 
 NAME = "every_offset_accounted_for"
 _HASHED: Final = 20_000_000
-"""Offsets whose digests are computed anew in one evaluation, the newest windows first: half a second."""
+"""Offsets whose digests are computed in one evaluation, the newest windows first: half a second."""
 _LARGEST: Final = 5_000_000
 """Offsets of the largest window that this is done for."""
+
+
+def may_count(history: History) -> Mask:
+    """Rows and explained holes add up to the offsets, and the files are those that were proved."""
+    holes = np.array([ABSENT if found is None else sum(found.values()) for found in history.holes], dtype=np.int64)
+    balanced: Mask = (holes != ABSENT) & (history.rows + holes == history.offsets)
+    return balanced & history.files_as_recorded
 
 
 def evaluate(e: Evaluation) -> Verdict:
     """Close what is open, then judge. Asks brokers and Spark only for windows that are open."""
     facts = e.facts()
     findings: list[Finding] = []
-    touched = [k for k in (*facts.touched, *facts.unreadable) if k in facts.recorded and k in facts.windows]
-    if touched:
-        read = prove_by_reading(e, facts, touched)
+    changed = [k for k in (*facts.changed, *facts.unreadable) if k in facts.recorded and k in facts.windows]
+    if changed:
+        read = prove_by_reading(e, facts, changed)
         findings += name_differences(e, read.findings, doubled=False)
     waiting = open_windows(facts)
     if waiting:
         findings += prove_by_evidence(e, waiting).findings
-    return verdict(e.facts(fresh=bool(touched or waiting)), findings)
+    return verdict(e.facts(fresh=bool(changed or waiting)), findings)
 
 
 def verdict(facts: Facts, findings: Iterable[Finding]) -> Verdict:
@@ -45,7 +56,7 @@ def verdict(facts: Facts, findings: Iterable[Finding]) -> Verdict:
     holes = holes_total([facts.older.holes, *(r.holes or {} for r in facts.recorded.values())])
     rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
     offsets = facts.older.offsets + sum(r.ranges.size for r in facts.recorded.values())
-    explained = ", ".join(_told(kind, n) for kind, n in sorted(holes.items(), key=lambda kv: -kv[1]))
+    explained = ", ".join(_counted_holes(kind, n) for kind, n in sorted(holes.items(), key=lambda kv: -kv[1]))
     figures = (
         ("offsets", offsets),
         ("rows", rows),
@@ -64,7 +75,7 @@ def verdict(facts: Facts, findings: Iterable[Finding]) -> Verdict:
     return Verdict(NAME, facts.table, tuple(found), headline, figures)
 
 
-def _told(kind: str, number: int) -> str:
+def _counted_holes(kind: str, number: int) -> str:
     return f"{number:,} {kind.removesuffix('s') if number == 1 else kind}"
 
 
@@ -78,7 +89,7 @@ def _edited(facts: Facts) -> Iterator[Finding]:
         if dense_digest(r.ranges) != r.offsets:
             yield Finding(
                 "ledger edited", facts.topic, key, None, (),
-                f"the receipt tells of a row for each of {r.ranges.size:,} offsets, and its digest is not theirs",
+                f"the receipt has a row for each of {r.ranges.size:,} offsets, and its digest is not theirs",
                 MEND_LEDGER,
             )  # fmt: skip
 
@@ -91,3 +102,11 @@ def _unbalanced(facts: Facts) -> Iterator[Finding]:
                 f"{r.total_rows:,} rows and {sum(r.holes.values()):,} explained holes are not {r.ranges.size:,} offsets",
                 MEND_LEDGER,
             )  # fmt: skip
+
+
+CHECK = Check(
+    NAME,
+    "Rows + explained holes = end - start for every window, by load digest or by the broker's evidence.",
+    evaluate,
+    may_count,
+)

@@ -11,9 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from platform_assets.checks.baseline.history import History, Mask
+from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import NEWEST_COMMITS, Facts
-from platform_assets.checks.findings import Finding, Kind, Verdict, counted
+from platform_assets.checks.findings import Finding, FindingKind, Verdict, counted
 from platform_assets.errors import MEND_LEDGER
 from platform_assets.lake import load_log
 from platform_assets.lake.load_log import LoadCommit
@@ -44,6 +48,13 @@ class Accounts:
         return key in self.facts.windows and key not in self.facts.waiting and key not in self.busy
 
 
+def may_count(history: History) -> Mask:
+    """The table has the files of the receipts, and no receipt names a version that the table never had."""
+    versions = history.by_window("table_version")
+    known = np.array([version is None or version <= history.version for version in versions], dtype=bool)
+    return known & history.files_as_recorded
+
+
 def evaluate(e: Evaluation) -> Verdict:
     """Gather the three accounts, and judge."""
     facts = e.facts()
@@ -57,7 +68,7 @@ def evaluate(e: Evaluation) -> Verdict:
 
 
 def _newest_loads(e: Evaluation, facts: Facts) -> tuple[dict[str, LoadCommit], int, int]:
-    """The newest load of each window among the newest commits, the oldest version looked at, and the newest one."""
+    """The newest load of each window among the newest commits, the oldest version read, and the newest one."""
     if facts.baseline is not None:
         return dict(facts.baseline.loads), facts.baseline.since, facts.baseline.table.version
     if not load_log.exists(e.table):
@@ -76,7 +87,7 @@ def verdict(a: Accounts) -> Verdict:
     )
     if findings:
         windows = len({f.window for f in findings})
-        headline = f"{counted(windows, 'window')} told differently by table log, ledger and orchestrator."
+        headline = f"Table log, ledger and orchestrator disagree on {counted(windows, 'window')}."
     else:
         by = "table log, ledger and orchestrator" if a.reported is not None else "table log and ledger"
         headline = f"Agreed: {by} say the same of {counted(len(a.receipts), 'window')}"
@@ -152,5 +163,8 @@ def _orchestrator(a: Accounts) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _finding(a: Accounts, kind: Kind, key: str, detail: str, remedy: str) -> Finding:
+def _finding(a: Accounts, kind: FindingKind, key: str, detail: str, remedy: str) -> Finding:
     return Finding(kind, a.facts.topic, key, None, (), detail, remedy.format(key=key, table=a.facts.table))
+
+
+CHECK = Check(NAME, "The table's log, the ledger and Dagster say the same of every window.", evaluate, may_count)

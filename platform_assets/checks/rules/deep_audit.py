@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from platform_assets.checks.baseline import audited
 from platform_assets.checks.baseline.audited import Audited
+from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Finding, Verdict, counted
@@ -36,18 +37,18 @@ def evaluate(e: Evaluation) -> Verdict:
 
 def verdict(facts: Facts, keys: list[str], proved: Proved) -> Verdict:
     """Judge. Pure. `keys` are the windows that were to be audited."""
-    looked_at = len(proved.receipts) + len({f.window for f in proved.findings})
+    audited = len(proved.receipts) + len({f.window for f in proved.findings})
     with_rows = sum(1 for k in keys if facts.recorded[k].ranges.size)
-    left = max(with_rows - looked_at, 0)
+    left = max(with_rows - audited, 0)
     rows = sum(r.rows for r in proved.receipts)
-    figures = (("windows_audited", looked_at), ("windows_left", left), ("rows_audited", rows))
+    figures = (("windows_audited", audited), ("windows_left", left), ("rows_audited", rows))
     alarming = [f for f in proved.findings if f.alarming]
     if alarming:
         headline = f"{counted(len({f.window for f in alarming}), 'window')} damaged."
     elif proved.findings:
         headline = f"Could not tell for {counted(len({f.window for f in proved.findings}), 'window')}."
     else:
-        headline = f"{counted(looked_at, 'window')} with {rows:,} rows read again: all as committed"
+        headline = f"{counted(audited, 'window')} with {rows:,} rows read again: all as committed"
         headline += f"; {counted(left, 'window')} left for the next audit." if left else "."
     return Verdict(NAME, facts.table, proved.findings, headline, figures)
 
@@ -102,3 +103,11 @@ def _standing(known: Audited, files: Mapping[str, str], receipts: Mapping[str, s
                 f"{found.finding.detail}",
                 remedy=f"Materialise partition {window} of raw/{found.finding.topic}: it reads the range again and proves it equal.",
             )
+
+
+CHECK = Check(
+    NAME,
+    "Table files are read again and both digests recomputed, oldest proof first: finds later damage.",
+    evaluate,
+    blocking=False,
+)

@@ -12,16 +12,24 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from platform_assets.checks.baseline.history import History, Mask
+from platform_assets.checks.check import Check
 from platform_assets.checks.facts import Facts
-from platform_assets.checks.findings import Finding, Verdict, counted, runs_of
-from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.checks.findings import Finding, Verdict, counted
+from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of, repeats, size_of
 
 NAME = "no_duplicates"
 _INT = npt.NDArray[np.int64]
 _NONE: _INT = np.array([], dtype=np.int64)
 
 
-def check(facts: Facts) -> Verdict:
+def may_count(history: History) -> Mask:
+    """The load found no duplicates, its files are unchanged, and its rows lie within ranges that no other window shares."""
+    none_found = np.array([found == 0 for found in history.by_window("duplicates")], dtype=bool)
+    return none_found & history.files_as_recorded & history.rows_inside & history.loaded_as_cut
+
+
+def verdict(facts: Facts) -> Verdict:
     """Judge `facts`. Pure."""
     findings = (*_by_receipt(facts), *_within(facts), *_across(facts))
     doubled = sum(f.offsets for f in findings)
@@ -30,14 +38,14 @@ def check(facts: Facts) -> Verdict:
     if findings:
         headline = f"{counted(doubled, 'offset')} in the table more than once."
     else:
-        read = f", {counted(len(facts.touched), 'window')} of them by reading" if facts.touched else ""
-        headline = f"No duplicates: {counted(facts.older.windows + len(facts.recorded), 'window')} looked at{read}."
+        read = f", {counted(len(facts.changed), 'window')} of them by reading" if facts.changed else ""
+        headline = f"No duplicates: {counted(facts.older.windows + len(facts.recorded), 'window')} checked{read}."
     return Verdict(NAME, facts.table, findings, headline, figures)
 
 
 def _by_receipt(facts: Facts) -> Iterator[Finding]:
     for recorded in facts.recorded.values():
-        if recorded.duplicates and recorded.key not in facts.touched:
+        if recorded.duplicates and recorded.key not in facts.changed:
             yield Finding(
                 "duplicate in a window", facts.topic, recorded.key, None, (),
                 f"the load itself read {counted(recorded.duplicates, 'offset')} twice",
@@ -46,30 +54,30 @@ def _by_receipt(facts: Facts) -> Iterator[Finding]:
 
 
 def _within(facts: Facts) -> Iterator[Finding]:
-    for key, by_partition in facts.touched.items():
+    for key, by_partition in facts.changed.items():
         for partition, offsets in by_partition.items():
-            doubled = np.unique(offsets[1:][offsets[1:] == offsets[:-1]])
-            if len(doubled):
+            doubled = ranges_of(repeats(offsets))
+            if doubled:
                 yield Finding(
-                    "duplicate in a window", facts.topic, key, partition, runs_of(doubled),
-                    f"{counted(len(doubled), 'offset')} in {len(offsets):,} rows", _remedy(facts, key),
+                    "duplicate in a window", facts.topic, key, partition, doubled,
+                    f"{counted(size_of(doubled), 'offset')} in {len(offsets):,} rows", _remedy(facts, key),
                 )  # fmt: skip
 
 
 def _across(facts: Facts) -> Iterator[Finding]:
-    for key, by_partition in facts.touched.items():
+    for key, by_partition in facts.changed.items():
         for partition in by_partition:
             foreign = _foreign(facts, key, partition)
             if not len(foreign):
                 continue
-            for other in (*facts.windows, *(k for k in facts.touched if k not in facts.windows)):
+            for other in (*facts.windows, *(k for k in facts.changed if k not in facts.windows)):
                 shared = foreign[:0] if other == key else _held(facts, other, partition, foreign)
-                if other in facts.touched and other < key:
+                if other in facts.changed and other < key:
                     # Said of the other window already, where it does not belong either.
                     shared = np.setdiff1d(shared, _foreign(facts, other, partition))
                 if len(shared):
                     yield Finding(
-                        "duplicate across windows", facts.topic, key, partition, runs_of(shared),
+                        "duplicate across windows", facts.topic, key, partition, ranges_of(shared),
                         f"{counted(len(shared), 'offset')} are in window {other} too",
                         _remedy(facts, key),
                     )  # fmt: skip
@@ -81,15 +89,15 @@ def _range(facts: Facts, key: str, partition: int) -> OffsetRange:
 
 def _foreign(facts: Facts, key: str, partition: int) -> _INT:
     """The offsets in a window that was read which do not belong to it."""
-    offsets = np.unique(facts.touched[key].get(partition, _NONE))
+    offsets = np.unique(facts.changed[key].get(partition, _NONE))
     own = _range(facts, key, partition)
     return offsets[(offsets < own.start) | (offsets >= own.end)]
 
 
 def _held(facts: Facts, key: str, partition: int, offsets: _INT) -> _INT:
     """Those of `offsets` that a window holds: as read, or by its range where it is as it was loaded."""
-    if key in facts.touched:
-        return np.intersect1d(offsets, facts.touched[key].get(partition, _NONE))
+    if key in facts.changed:
+        return np.intersect1d(offsets, facts.changed[key].get(partition, _NONE))
     if key not in facts.recorded or not facts.recorded[key].rows.get(partition, 0):
         return _NONE
     own = _range(facts, key, partition)
@@ -100,3 +108,11 @@ def _remedy(facts: Facts, key: str) -> str:
     if key in facts.windows:
         return f"Materialise partition {key} of {facts.table}: it writes the range again, once."
     return f"Another writer put them there: delete the rows with window = '{key}'."
+
+
+CHECK = Check(
+    NAME,
+    "No (topic id, partition, offset) is in the table twice, within a window or across windows.",
+    lambda e: verdict(e.facts()),
+    may_count,
+)

@@ -10,15 +10,22 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from platform_assets.checks.baseline.history import History, Mask
+from platform_assets.checks.check import Check
 from platform_assets.checks.facts import Facts, Recorded
-from platform_assets.checks.findings import Finding, Verdict, counted, runs_of
+from platform_assets.checks.findings import Finding, Verdict, counted
 from platform_assets.errors import MEND_LEDGER
-from platform_assets.model.offsets import OffsetRange, TopicRanges, tiling_faults
+from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of, tiling_faults
 
 NAME = "no_gaps"
 
 
-def check(facts: Facts) -> Verdict:
+def may_count(history: History) -> Mask:
+    """Loaded as cut, the files as recorded, and all rows within the ranges."""
+    return history.loaded_as_cut & history.rows_inside & history.files_as_recorded
+
+
+def verdict(facts: Facts) -> Verdict:
     """Judge `facts`. Pure."""
     findings = tuple(_findings(facts))
     rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
@@ -73,7 +80,7 @@ def _findings(facts: Facts) -> Iterator[Finding]:
             "receipt contradicts cuts", topic, key, None, (), "the window is loaded, and the ledger has no cuts of it",
             "Cuts were lost: restore _ledger/cuts or run `platform-assets rebuild-ledger`.",
         )  # fmt: skip
-    for key, found in facts.touched.items():
+    for key, found in facts.changed.items():
         if key in facts.recorded and key in facts.windows:
             yield from _changed_since_load(facts, facts.recorded[key], found)
     for key, why in facts.unreadable.items():
@@ -82,9 +89,9 @@ def _findings(facts: Facts) -> Iterator[Finding]:
             f"Materialise partition {key} of {facts.table}: it writes the window again and proves it equal.",
         )  # fmt: skip
     for key in facts.unknown:
-        for partition, offsets in facts.touched.get(key, {}).items():
+        for partition, offsets in facts.changed.get(key, {}).items():
             yield Finding(
-                "unknown window", topic, key, partition, runs_of(np.unique(offsets)),
+                "unknown window", topic, key, partition, ranges_of(offsets),
                 "the table has rows in a window that the ledger never sealed",
                 f"Another writer put them there: delete the rows with window = '{key}'.",
             )  # fmt: skip
@@ -119,7 +126,7 @@ def _outside_by_receipt(topic: str, recorded: Recorded) -> Iterator[Finding]:
 def _changed_since_load(
     facts: Facts, recorded: Recorded, found: Mapping[int, npt.NDArray[np.int64]]
 ) -> Iterator[Finding]:
-    """The files are others than the load's: OPTIMIZE does that, and so does damage. The rows tell which."""
+    """The files are others than the load's: OPTIMIZE does that, and so does damage. The rows show which."""
     heal = f"Materialise partition {recorded.key} of {facts.table}: it reads the range again and proves it equal."
     for partition, r in recorded.ranges.items():
         offsets = np.unique(found.get(partition, np.array([], dtype=np.int64)))
@@ -128,18 +135,26 @@ def _changed_since_load(
             # Where the load itself left holes, the offsets without a row are not all missing.
             dense = recorded.rows[partition] == r.size
             yield Finding(
-                "rows missing", facts.topic, recorded.key, partition, r.minus(runs_of(inside)) if dense else (),
+                "rows missing", facts.topic, recorded.key, partition, r.minus(ranges_of(inside)) if dense else (),
                 f"{len(inside):,} of {recorded.rows[partition]:,} loaded rows are left"
                 + ("" if dense else "; every_offset_accounted_for names them"), heal,
             )  # fmt: skip
         outside = offsets[(offsets < r.start) | (offsets >= r.end)]
         if len(outside):
             yield Finding(
-                "rows outside the window", facts.topic, recorded.key, partition, runs_of(outside),
+                "rows outside the window", facts.topic, recorded.key, partition, ranges_of(outside),
                 f"{counted(len(outside), 'offset')} do not belong to range {r}", heal,
             )  # fmt: skip
     for partition in sorted(set(found) - set(recorded.ranges.by_partition)):
         yield Finding(
-            "rows outside the window", facts.topic, recorded.key, partition, runs_of(np.unique(found[partition])),
+            "rows outside the window", facts.topic, recorded.key, partition, ranges_of(found[partition]),
             "the window has no range in this partition", heal,
         )  # fmt: skip
+
+
+CHECK = Check(
+    NAME,
+    "Cuts tile, every sealed window is loaded, and each window's rows are all there and within its ranges.",
+    lambda e: verdict(e.facts()),
+    may_count,
+)

@@ -1,4 +1,4 @@
-"""Older windows in order are only counted, with the same verdicts; whatever is amiss in one has all looked at."""
+"""Older windows in order are only counted, with the same verdicts; whatever is amiss in one has it and all later ones judged."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from platform_assets.checks.baseline import older
+from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration, collect
 from platform_assets.checks.findings import Verdict
@@ -24,7 +26,7 @@ from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
-from testbed.samples import START, append, receipt, recorded, rows
+from testbed.samples import START, append, loaded, receipt, recorded, rows
 
 TOPIC = "clicks"
 RECENT = 5
@@ -73,7 +75,7 @@ def _offsets(ranges: Any, partition: int) -> list[int]:
 @pytest.fixture(autouse=True)
 def few_recent(monkeypatch: pytest.MonkeyPatch) -> None:
     find = older.find
-    monkeypatch.setattr(older, "find", lambda cuts, receipts, files: find(cuts, receipts, files, RECENT))
+    monkeypatch.setattr(older, "find", lambda *given: find(*given, recent=RECENT))
 
 
 BY_LOG = ("no_gaps", "no_duplicates")
@@ -88,28 +90,28 @@ def verdicts(root: Path, *, whole: bool, checks: Iterable[str] = CHECKS) -> list
         asked,
         asked,
         choose_engine(Lake.at(root), asked, asked),
-        whole=whole,
+        counting=() if whole else CHECKS.values(),
     )
     return [CHECKS[name].evaluate(evaluation) for name in checks]
 
 
 def facts(root: Path) -> Any:
-    return collect(TableRef.raw(TOPIC), Ledger(Lake.at(root)), whole=False)
+    return collect(TableRef.raw(TOPIC), Ledger(Lake.at(root)), counting=CHECKS.values())
 
 
 def test_verdicts_are_the_same_with_older_windows_only_counted(tmp_path: Path) -> None:
     lake(tmp_path)
     found = facts(tmp_path)
     assert (found.older.windows, len(found.windows), len(found.recorded)) == (WINDOWS - RECENT, RECENT, RECENT)
-    told, whole = verdicts(tmp_path, whole=False), verdicts(tmp_path, whole=True)
-    assert told[:-1] == whole[:-1]
-    assert all(v.passed for v in (*told, *whole))
+    counted, whole = verdicts(tmp_path, whole=False), verdicts(tmp_path, whole=True)
+    assert counted[:-1] == whole[:-1]
+    assert all(v.passed for v in (*counted, *whole))
     by = "Agreed: table log and ledger say the same of"
-    assert told[-1].headline == f"{by} {RECENT} windows; {WINDOWS - RECENT} older ones are unchanged since they did."
+    assert counted[-1].headline == f"{by} {RECENT} windows; {WINDOWS - RECENT} older ones are unchanged since they did."
     assert whole[-1].headline == f"{by} {WINDOWS} windows."
 
 
-def test_few_windows_are_all_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_windows_are_all_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake(tmp_path)
     monkeypatch.undo()
     assert facts(tmp_path).older == older.NONE
@@ -132,18 +134,18 @@ def _with_part(r: Receipt, **changes: Any) -> Receipt:
 
 
 @pytest.mark.parametrize("what", RECEIPT_CHANGES)
-def test_one_receipt_out_of_the_ordinary_has_all_windows_looked_at(tmp_path: Path, what: str) -> None:
+def test_one_receipt_out_of_the_ordinary_has_all_windows_judged(tmp_path: Path, what: str) -> None:
     lake(tmp_path, lambda receipts: [*receipts[:3], RECEIPT_CHANGES[what](receipts[3]), *receipts[4:]])
     assert facts(tmp_path).older == older.NONE
 
 
-def test_a_window_without_a_receipt_has_all_looked_at(tmp_path: Path) -> None:
+def test_a_window_without_a_receipt_has_all_windows_judged(tmp_path: Path) -> None:
     lake(tmp_path, lambda receipts: receipts[:3] + receipts[4:])
     assert facts(tmp_path).older == older.NONE
     assert [v.passed for v in verdicts(tmp_path, whole=False)] == [v.passed for v in verdicts(tmp_path, whole=True)]
 
 
-def test_files_out_of_the_ordinary_have_all_windows_looked_at(tmp_path: Path) -> None:
+def test_files_out_of_the_ordinary_have_all_windows_judged(tmp_path: Path) -> None:
     lake(tmp_path)
     table = DeltaTable(tmp_path / "raw" / TOPIC)
     append(tmp_path, TOPIC, rows("2025-01-01-00:00", {0: [1]}))
@@ -157,7 +159,7 @@ def test_files_out_of_the_ordinary_have_all_windows_looked_at(tmp_path: Path) ->
     assert verdicts(tmp_path, whole=False, checks=BY_LOG) == verdicts(tmp_path, whole=True, checks=BY_LOG)
 
 
-def test_a_ledger_of_cuts_that_was_edited_has_all_windows_looked_at(tmp_path: Path) -> None:
+def test_a_ledger_of_cuts_that_was_edited_has_all_windows_judged(tmp_path: Path) -> None:
     lake(tmp_path)
     cuts = DeltaTable(tmp_path / "_ledger" / "cuts")
     changed = cuts.to_pyarrow_table()
@@ -169,11 +171,89 @@ def test_a_ledger_of_cuts_that_was_edited_has_all_windows_looked_at(tmp_path: Pa
     assert facts(tmp_path).older == older.NONE
 
 
-def test_recent_windows_are_looked_at_one_by_one(tmp_path: Path) -> None:
+def test_recent_windows_are_judged_one_by_one(tmp_path: Path) -> None:
     lake(tmp_path)
     DeltaTable(tmp_path / "raw" / TOPIC).delete("window = '2026-01-01-23:00' AND kafka_partition = 0")
     found = facts(tmp_path)
     assert found.older.windows == WINDOWS - RECENT
-    assert list(found.touched) == ["2026-01-01-23:00"]
+    assert list(found.changed) == ["2026-01-01-23:00"]
     gaps, _ = verdicts(tmp_path, whole=False, checks=BY_LOG)
     assert [(f.kind, f.window, f.partition) for f in gaps.findings] == [("rows missing", "2026-01-01-23:00", 0)]
+
+
+# --- what a check has to say ----------------------------------------------------------------------------------------
+
+
+def nothing_found(e: Evaluation) -> Verdict:
+    return Verdict("new", e.declaration.raw_table, (), "", (("windows", len(e.facts().windows)),))
+
+
+def windows_given(root: Path, check: Check) -> int:
+    """How many windows a further check is given, one by one."""
+    return len(collect(TableRef.raw(TOPIC), Ledger(Lake.at(root)), counting=(*CHECKS.values(), check)).windows)
+
+
+def test_a_check_that_does_not_say_which_windows_may_be_counted_is_given_every_window(tmp_path: Path) -> None:
+    lake(tmp_path)
+    assert windows_given(tmp_path, Check("new", "", nothing_found)) == WINDOWS
+
+
+def test_a_new_check_is_given_the_windows_that_were_counted_without_it(tmp_path: Path) -> None:
+    lake(tmp_path)
+    assert facts(tmp_path).older.windows == WINDOWS - RECENT
+    assert windows_given(tmp_path, Check("new", "", nothing_found)) == WINDOWS
+
+
+def test_a_check_decides_window_by_window_and_the_first_that_it_wants_ends_the_count(tmp_path: Path) -> None:
+    lake(tmp_path)
+    wanted = Check("new", "", nothing_found, lambda history: np.array(history.keys) != "2026-01-01-07:00")
+    assert windows_given(tmp_path, wanted) == WINDOWS - 7
+    stricter = replace(wanted, may_count=lambda history: np.array(history.keys) != "2026-01-01-06:00", revision=2)
+    assert windows_given(tmp_path, stricter) == WINDOWS - 6
+
+
+def test_every_registered_check_has_a_say_by_columns(tmp_path: Path) -> None:
+    """None of today's has each window of a long table put to all of them."""
+    assert [name for name, check in CHECKS.items() if check.may_count is None] == []
+
+
+@pytest.mark.parametrize(
+    ("check", "what"),
+    [
+        ("no_gaps", "fewer rows"), ("no_gaps", "rows outside"), ("no_gaps", "other files"),
+        ("no_duplicates", "duplicates"), ("no_duplicates", "other files"),
+        ("every_offset_accounted_for", "not accounted for"), ("every_offset_accounted_for", "holes too many"),
+        ("every_offset_accounted_for", "other files"),
+        ("agrees_with_ledger", "a version that never was"), ("agrees_with_ledger", "other files"),
+    ],
+)  # fmt: skip
+def test_each_check_wants_the_window_in_which_it_has_something_to_find(tmp_path: Path, check: str, what: str) -> None:
+    """Whatever the others say: not one of them may rely on another."""
+    changes: dict[str, Callable[[Receipt], Receipt]] = {
+        **RECEIPT_CHANGES,
+        "a version that never was": lambda r: replace(r, table_version=99),
+    }
+    lake(tmp_path, lambda receipts: [*receipts[:8], changes[what](receipts[8]), *receipts[9:]])
+    alone = collect(TableRef.raw(TOPIC), Ledger(Lake.at(tmp_path)), counting=[CHECKS[check]])
+    assert alone.older.windows == 8
+
+
+# --- a partition that was added -------------------------------------------------------------------------------------
+
+
+def test_windows_before_and_after_a_partition_was_added_are_counted(tmp_path: Path) -> None:
+    grown = [{0: n * 3, 1: n} if n < 9 else {0: n * 3, 1: n, 2: (n - 8) * 2} for n in range(WINDOWS + 1)]
+    for window in recorded(tmp_path, TOPIC, grown):
+        loaded(tmp_path, window, holes={}, proved_by="load digest")
+    found = facts(tmp_path)
+    assert found.older.windows == WINDOWS - RECENT
+    assert found.older.rows == found.older.offsets == sum(grown[WINDOWS - RECENT].values())
+    assert verdicts(tmp_path, whole=False)[:-1] == verdicts(tmp_path, whole=True)[:-1]
+
+
+def test_offsets_of_an_added_partition_that_no_window_loaded_end_the_count(tmp_path: Path) -> None:
+    grown = [{0: n * 3} if n < 9 else {0: n * 3, 1: 5 + n} for n in range(WINDOWS + 1)]
+    for n, window in enumerate(recorded(tmp_path, TOPIC, grown)):
+        cut = {0: range(n * 3, n * 3 + 3), 1: range(13, 14)} if n == 8 else None
+        loaded(tmp_path, window, cut, holes={}, proved_by="load digest")
+    assert facts(tmp_path).older.windows == 8

@@ -1,4 +1,4 @@
-"""What is remembered of older windows: it spares looking at them, and anything done to one of them makes it void."""
+"""What is kept of older windows: it spares judging them, and anything done to one of them makes it void."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from platform_assets.checks.baseline import older, snapshot
 from platform_assets.checks.facts import Facts, collect
 from platform_assets.checks.findings import Verdict
+from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.rules import accounted, no_duplicates, no_gaps
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Lake
@@ -35,7 +36,7 @@ REMEMBERED = Path("_ledger", "baselines", f"{TOPIC}.json")
 @pytest.fixture(autouse=True)
 def few_recent(monkeypatch: pytest.MonkeyPatch) -> None:
     find = older.find
-    monkeypatch.setattr(older, "find", lambda cuts, receipts, files: find(cuts, receipts, files, RECENT))
+    monkeypatch.setattr(older, "find", lambda *given: find(*given, recent=RECENT))
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def lake(tmp_path: Path) -> list[SealedWindow]:
 
 
 def facts(root: Path) -> Facts:
-    return collect(TableRef.raw(TOPIC), Ledger(Lake.at(root)), whole=False)
+    return collect(TableRef.raw(TOPIC), Ledger(Lake.at(root)), counting=CHECKS.values())
 
 
 def table_of(root: Path) -> DeltaTable:
@@ -66,16 +67,16 @@ def load_next(root: Path, number: int) -> SealedWindow:
     return window
 
 
-def told(found: Facts) -> tuple[Any, ...]:
+def gathered(found: Facts) -> tuple[Any, ...]:
     """All that checks judge, of which two ways to gather it must say the same."""
-    touched = {k: {p: o.tolist() for p, o in offsets.items()} for k, offsets in found.touched.items()}
+    changed = {k: {p: o.tolist() for p, o in offsets.items()} for k, offsets in found.changed.items()}
     return (
-        found.windows, found.recorded, found.files, found.waiting, found.unasked, touched, found.unreadable,
+        found.windows, found.recorded, found.files, found.waiting, found.unasked, changed, found.unreadable,
         found.older, found.baseline and (found.baseline.loads, found.baseline.files),
     )  # fmt: skip
 
 
-def gathered_anew(root: Path) -> Facts:
+def gathered_afresh(root: Path) -> Facts:
     """The same without what is remembered."""
     (root / REMEMBERED).unlink(missing_ok=True)
     return facts(root)
@@ -83,7 +84,7 @@ def gathered_anew(root: Path) -> Facts:
 
 @pytest.mark.usefixtures("lake")
 def test_the_log_of_the_table_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = told(facts(tmp_path))
+    before = gathered(facts(tmp_path))
     load_next(tmp_path, WINDOWS)
     asked: list[Any] = []
     monkeypatch.setattr(load_log, "file_actions", lambda *args: asked.append(args))
@@ -104,7 +105,7 @@ def test_windows_become_older_as_new_ones_come(tmp_path: Path) -> None:
     assert len(found.windows) == RECENT
     kept = json.loads((tmp_path / REMEMBERED).read_text())
     assert len(kept["files"]) == len(kept["loads"]) == RECENT
-    assert told(found) == told(gathered_anew(tmp_path))
+    assert gathered(found) == gathered(gathered_afresh(tmp_path))
     assert found.older.rows == sum(
         r.size for w in Ledger(Lake.at(tmp_path)).windows(TOPIC)[:-RECENT] for _, r in w.ranges.items()
     )
@@ -177,46 +178,46 @@ def lose_the_ledgers_newest_commits(root: Path, windows: list[SealedWindow]) -> 
         edit_a_cut, append_a_cut, put_another_table_in_its_place, lose_the_ledgers_newest_commits,
     ],
 )  # fmt: skip
-def test_whatever_is_done_to_an_older_window_has_all_looked_at(
+def test_whatever_is_done_to_an_older_window_has_all_windows_judged(
     tmp_path: Path, lake: list[SealedWindow], harm: Callable[[Path, list[SealedWindow]], None]
 ) -> None:
     harm(tmp_path, lake)
-    assert snapshot.recall(Lake.at(tmp_path), TableRef.raw(TOPIC)) is None
-    assert told(facts(tmp_path)) == told(gathered_anew(tmp_path))
+    assert snapshot.load(Lake.at(tmp_path), TableRef.raw(TOPIC), CHECKS.values()) is None
+    assert gathered(facts(tmp_path)) == gathered(gathered_afresh(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"version":99}'], ids=["empty", "cut short", "of another release"])
 @pytest.mark.usefixtures("lake")
-def test_what_cannot_be_read_is_written_anew(tmp_path: Path, text: str) -> None:
+def test_what_cannot_be_read_is_written_again(tmp_path: Path, text: str) -> None:
     (tmp_path / REMEMBERED).write_text(text)
-    assert snapshot.recall(Lake.at(tmp_path), TableRef.raw(TOPIC)) is None
+    assert snapshot.load(Lake.at(tmp_path), TableRef.raw(TOPIC), CHECKS.values()) is None
     assert facts(tmp_path).older.windows == OLDER
-    assert snapshot.recall(Lake.at(tmp_path), TableRef.raw(TOPIC)) is not None
+    assert snapshot.load(Lake.at(tmp_path), TableRef.raw(TOPIC), CHECKS.values()) is not None
 
 
 @pytest.mark.usefixtures("lake")
 def test_folding_the_ledgers_files_changes_nothing(tmp_path: Path) -> None:
     for name, column, value in (("cuts", "topic", TOPIC), ("commits", "table", f"raw/{TOPIC}")):
         DeltaTable(tmp_path / "_ledger" / name).optimize.compact(partition_filters=[(column, "=", value)])
-    assert snapshot.recall(Lake.at(tmp_path), TableRef.raw(TOPIC)) is not None
+    assert snapshot.load(Lake.at(tmp_path), TableRef.raw(TOPIC), CHECKS.values()) is not None
 
 
 @pytest.mark.usefixtures("lake")
 def test_another_topics_entries_change_nothing(tmp_path: Path) -> None:
     for window in recorded(tmp_path, "other", [{0: 0}, {0: 3}]):
         loaded(tmp_path, window)
-    assert snapshot.recall(Lake.at(tmp_path), TableRef.raw(TOPIC)) is not None
+    assert snapshot.load(Lake.at(tmp_path), TableRef.raw(TOPIC), CHECKS.values()) is not None
 
 
 def test_a_recent_window_with_rows_of_an_older_one_names_both(tmp_path: Path, lake: list[SealedWindow]) -> None:
     append(tmp_path, TOPIC, rows(lake[-1].key, {0: [7]}))
-    assert snapshot.recall(Lake.at(tmp_path), TableRef.raw(TOPIC)) is not None
-    (found,) = no_duplicates.check(facts(tmp_path)).findings
+    assert snapshot.load(Lake.at(tmp_path), TableRef.raw(TOPIC), CHECKS.values()) is not None
+    (found,) = no_duplicates.verdict(facts(tmp_path)).findings
     assert (found.window, found.ranges) == (lake[-1].key, (OffsetRange(7, 8),))
     assert lake[2].key in found.detail
 
 
-def test_any_history_is_told_as_if_nothing_were_remembered(
+def test_any_history_is_judged_as_if_nothing_were_kept(
     tmp_path: Path, lake: list[SealedWindow], rng: random.Random
 ) -> None:
     windows = list(lake)
@@ -230,10 +231,10 @@ def test_any_history_is_told_as_if_nothing_were_remembered(
             rng.choice(actions)(tmp_path, windows[start:])
         remembered = judged(facts(tmp_path))
         kept = (tmp_path / REMEMBERED).read_bytes()
-        assert remembered == judged(gathered_anew(tmp_path))
+        assert remembered == judged(gathered_afresh(tmp_path))
         (tmp_path / REMEMBERED).write_bytes(kept)
 
 
 def judged(found: Facts) -> list[Verdict]:
     """The same however many windows are only counted."""
-    return [no_gaps.check(found), no_duplicates.check(found), accounted.verdict(found, ())]
+    return [no_gaps.verdict(found), no_duplicates.verdict(found), accounted.verdict(found, ())]

@@ -186,7 +186,7 @@ def test_several_remedies_are_numbered_since_the_ui_shows_one_line() -> None:
 def test_real_verdict_of_a_lost_window() -> None:
     lost = facts(4, 2, unasked=[])
     held = {k: v for k, v in lost.recorded.items() if k != key(1)}
-    result = rendering.result(no_gaps.check(replace(lost, recorded=held)), replace(lost, recorded=held))
+    result = rendering.result(no_gaps.verdict(replace(lost, recorded=held)), replace(lost, recorded=held))
 
     assert "**2 gaps in 1 window.** Window not loaded:" in (result.description or "")
     assert number(result, "lag_offsets") == 20
@@ -207,7 +207,7 @@ def test_what_dagster_shows_wrongly_comes_after_what_is_wrong() -> None:
 
 @pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 def test_code_location_loads_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of steps and jobs that clash are told only then, and then nothing of it is shown."""
+    """Names of steps and jobs that are reported to clash only then, and then nothing of it is shown."""
     monkeypatch.setenv("LAKE_ROOT", "lake")
     repository = report_defs.defs().get_repository_def()
     repository.load_all_definitions()

@@ -161,12 +161,12 @@ def test_passing_check_says_so_in_one_sentence(check_page: Opener, theme: Theme)
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_three_accounts_that_differ_are_told_apart(check_page: Opener, theme: Theme) -> None:
+def test_three_accounts_that_differ_are_shown_apart(check_page: Opener, theme: Theme) -> None:
     page = check_page(tables.AT_ODDS, agreement.NAME, theme)
 
     text = shown(page)
     ahead = tables.key(tables.AHEAD)
-    assert "4 windows told differently by table log, ledger and orchestrator." in text
+    assert "Table log, ledger and orchestrator disagree on 4 windows." in text
     assert f"Ledger ahead: window {ahead}: the receipt is of load ffffffff" in text
     assert f"What to do: The table was rolled back or replaced: materialise partition {ahead} of raw/refunds." in text
     assert "3 more under remedy below." in text

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from platform_assets.checks.findings import Kind
+from platform_assets.checks.findings import FindingKind
 from platform_assets.checks.report.picture import COLOURS, TEXT, data_uri, picture
 from platform_assets.checks.report.strip import COLUMNS, ROWS, State, Strip, state_of, strip_of
 from platform_assets.kafka.evidence.partition import OFFSET_KINDS
@@ -45,7 +45,7 @@ def test_gravest_of_several_findings_is_shown() -> None:
 
 
 def test_every_kind_but_two_fails_those_of_tomorrow_too() -> None:
-    states = {kind: state_of(kind) for kind in get_args(Kind)}
+    states = {kind: state_of(kind) for kind in get_args(FindingKind)}
 
     assert {k: s for k, s in states.items() if s is not F} == {
         "window not asked for": State.UNASKED,
@@ -78,11 +78,11 @@ def test_every_explained_kind_of_hole_has_a_state() -> None:
         assert strip.rows[0].cells[0] not in (F, C), kind
 
 
-def test_windows_nobody_asked_for_are_told_from_waiting_ones() -> None:
+def test_windows_nobody_asked_for_differ_from_waiting_ones() -> None:
     assert cells(strip_of(facts(3, unasked=[1], waiting=[2]))) == [[C, State.UNASKED, W]]
 
 
-def test_rows_without_a_receipt_are_told_from_windows_not_loaded() -> None:
+def test_rows_without_a_receipt_differ_from_windows_not_loaded() -> None:
     files = {key(n): WindowFiles((key(n),), 100, 10, "") for n in (0, 1)}
     found = replace(facts(4, waiting=[1, 3], unasked=[0, 2]), files=files)
 

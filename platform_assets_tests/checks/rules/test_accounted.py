@@ -1,4 +1,4 @@
-"""`every_offset_accounted_for`: receipts that contradict their own ranges, told from facts alone."""
+"""`every_offset_accounted_for`: receipts that contradict their own ranges, found by facts alone."""
 
 from __future__ import annotations
 

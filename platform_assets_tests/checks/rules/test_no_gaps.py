@@ -17,7 +17,7 @@ from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
-from platform_assets_tests.support.hand_made import RANGES, UNKNOWN, A, B, C, D, recorded, rows_of, sound, touched
+from platform_assets_tests.support.hand_made import RANGES, UNKNOWN, A, B, C, D, changed, recorded, rows_of, sound
 from testbed import samples
 
 Found = tuple[str, str, int | None, tuple[tuple[int, int], ...]]
@@ -28,7 +28,7 @@ def found(findings: tuple[Finding, ...]) -> list[Found]:
 
 
 def gaps(facts: Facts) -> list[Found]:
-    return found(no_gaps.check(facts).findings)
+    return found(no_gaps.verdict(facts).findings)
 
 
 def without(key: str, **changes: object) -> Facts:
@@ -46,7 +46,7 @@ def without(key: str, **changes: object) -> Facts:
 
 
 def test_a_table_in_order_passes_and_its_holes_are_counted() -> None:
-    verdict = no_gaps.check(sound())
+    verdict = no_gaps.verdict(sound())
     assert verdict.passed
     figures = dict(verdict.figures)
     assert (figures["rows"], figures["offsets"], figures["offsets_without_row"]) == (36, 38, 2)
@@ -56,30 +56,30 @@ def test_a_table_in_order_passes_and_its_holes_are_counted() -> None:
 
 def test_files_that_were_only_written_anew_are_no_gap() -> None:
     """As OPTIMIZE does: other files, the same rows."""
-    facts = sound(touched=touched(*((k, rows_of(k)) for k in (A, B, D))))
+    facts = sound(changed=changed(*((k, rows_of(k)) for k in (A, B, D))))
     assert gaps(facts) == []
 
 
 def test_rows_that_are_there_twice_are_no_gap() -> None:
-    assert gaps(sound(touched=touched((A, rows_of(A, p1=[0, 0, 1, 2, 3, 3]))))) == []
+    assert gaps(sound(changed=changed((A, rows_of(A, p1=[0, 0, 1, 2, 3, 3]))))) == []
 
 
 def test_a_window_that_waits_for_its_load_is_no_gap_and_counts_as_lag() -> None:
-    verdict = no_gaps.check(without(D, waiting=frozenset([D])))
+    verdict = no_gaps.verdict(without(D, waiting=frozenset([D])))
     assert verdict.passed
     assert dict(verdict.figures)["lag_offsets"] == 14
     assert "1 window waiting" in verdict.headline
 
 
 def test_a_window_that_is_not_loaded_is_named_with_its_ranges_and_a_remedy() -> None:
-    verdict = no_gaps.check(without(B))
+    verdict = no_gaps.verdict(without(B))
     assert found(verdict.findings) == [("window not loaded", B, 0, ((15, 25),))]
     assert verdict.alarming
     assert f"Materialise partition {B} of raw/t" in verdict.findings[0].remedy
 
 
 def test_a_window_that_nobody_asked_for_is_named_without_alarm() -> None:
-    verdict = no_gaps.check(without(A, unasked=frozenset([A])))
+    verdict = no_gaps.verdict(without(A, unasked=frozenset([A])))
     assert found(verdict.findings) == [
         ("window not asked for", A, 0, ((5, 15),)),
         ("window not asked for", A, 1, ((0, 4),)),
@@ -104,7 +104,7 @@ def test_cuts_that_do_not_tile_are_named(start: int, expected: Found) -> None:
     facts = sound(windows={**RANGES, B: ranges})
     assert gaps(facts)[0] == expected
     assert gaps(facts)[1] == ("receipt contradicts cuts", B, None, ())
-    assert "rebuild-ledger" in no_gaps.check(facts).findings[0].remedy
+    assert "rebuild-ledger" in no_gaps.verdict(facts).findings[0].remedy
 
 
 def test_a_receipt_of_other_ranges_than_the_cuts_is_named() -> None:
@@ -115,10 +115,10 @@ def test_a_receipt_of_other_ranges_than_the_cuts_is_named() -> None:
 
 def test_a_loaded_window_without_cuts_is_named_and_its_rows_are_not_to_be_deleted() -> None:
     """The cuts were lost or rolled back, the receipts were not."""
-    verdict = no_gaps.check(sound(windows={k: r for k, r in RANGES.items() if k != D}))
+    verdict = no_gaps.verdict(sound(windows={k: r for k, r in RANGES.items() if k != D}))
     assert found(verdict.findings) == [("receipt contradicts cuts", D, None, ())]
     assert "rebuild-ledger" in verdict.findings[0].remedy
-    touched_too = sound(windows={k: r for k, r in RANGES.items() if k != D}, touched=touched((D, rows_of(D))))
+    touched_too = sound(windows={k: r for k, r in RANGES.items() if k != D}, changed=changed((D, rows_of(D))))
     assert gaps(touched_too) == found(verdict.findings)
 
 
@@ -151,23 +151,23 @@ def test_a_load_of_more_rows_than_offsets_is_named() -> None:
     ],
 )
 def test_rows_that_went_since_the_load_are_named(left: list[int], expected: tuple[tuple[int, int], ...]) -> None:
-    assert gaps(sound(touched=touched((A, rows_of(A, p0=left))))) == [("rows missing", A, 0, expected)]
+    assert gaps(sound(changed=changed((A, rows_of(A, p0=left))))) == [("rows missing", A, 0, expected)]
 
 
 def test_a_whole_window_that_went_is_named_in_every_partition() -> None:
-    assert gaps(sound(touched=touched((D, {})))) == [
+    assert gaps(sound(changed=changed((D, {})))) == [
         ("rows missing", D, 0, ((25, 30),)), ("rows missing", D, 1, ((4, 10),)), ("rows missing", D, 2, ((0, 3),))
     ]  # fmt: skip
 
 
 def test_rows_that_went_between_holes_are_counted_and_not_guessed() -> None:
-    verdict = no_gaps.check(sound(touched=touched((B, rows_of(B, p0=[15, 16, 18])))))
+    verdict = no_gaps.verdict(sound(changed=changed((B, rows_of(B, p0=[15, 16, 18])))))
     assert found(verdict.findings) == [("rows missing", B, 0, ())]
     assert "3 of 8 loaded rows are left" in verdict.findings[0].detail
 
 
 def test_rows_that_came_since_the_load_from_elsewhere_are_named() -> None:
-    facts = sound(touched=touched((A, rows_of(A, p0=[*range(5, 15), 15, 99], p2=[0, 1], p7=[3]))))
+    facts = sound(changed=changed((A, rows_of(A, p0=[*range(5, 15), 15, 99], p2=[0, 1], p7=[3]))))
     assert gaps(facts) == [
         ("rows outside the window", A, 0, ((15, 16), (99, 100))),
         ("rows outside the window", A, 2, ((0, 2),)),
@@ -177,7 +177,7 @@ def test_rows_that_came_since_the_load_from_elsewhere_are_named() -> None:
 
 def test_rows_of_a_window_that_was_never_sealed_are_named() -> None:
     facts = sound(
-        files={**sound().files, UNKNOWN: sound().files[A]}, touched=touched((UNKNOWN, {0: [1, 2, 2], 3: [9]}))
+        files={**sound().files, UNKNOWN: sound().files[A]}, changed=changed((UNKNOWN, {0: [1, 2, 2], 3: [9]}))
     )
     assert gaps(facts) == [("unknown window", UNKNOWN, 0, ((1, 3),)), ("unknown window", UNKNOWN, 3, ((9, 10),))]
 
@@ -187,8 +187,8 @@ def test_a_window_whose_files_cannot_be_read_is_named() -> None:
 
 
 def test_each_finding_names_topic_window_offsets_and_what_to_do() -> None:
-    for facts in (without(B), sound(touched=touched((A, {}))), sound(unreadable={A: "gone"})):
-        for finding in no_gaps.check(facts).findings:
+    for facts in (without(B), sound(changed=changed((A, {}))), sound(unreadable={A: "gone"})):
+        for finding in no_gaps.verdict(facts).findings:
             assert finding.topic == "t"
             assert finding.window in finding.sentence()
             assert len(finding.remedy) > 20
@@ -214,17 +214,17 @@ def collected(root: Path, orchestration: Orchestration | None = None) -> Facts:
 
 def test_facts_of_a_table_in_order_read_no_data(tmp_path: Path, windows: list[SealedWindow]) -> None:
     facts = collected(tmp_path)
-    assert facts.touched == {}
+    assert facts.changed == {}
     assert list(facts.windows) == [w.key for w in windows]
     assert facts.waiting == {windows[3].key, windows[4].key}
     assert facts.unknown == ()
-    assert no_gaps.check(facts).passed
+    assert no_gaps.verdict(facts).passed
 
 
 def test_a_topic_without_any_load_has_facts(tmp_path: Path) -> None:
-    assert no_gaps.check(collected(tmp_path)).passed
+    assert no_gaps.verdict(collected(tmp_path)).passed
     samples.recorded(tmp_path, "t", [{0: 0}, {0: 5}])
-    assert no_gaps.check(collected(tmp_path)).passed
+    assert no_gaps.verdict(collected(tmp_path)).passed
 
 
 def test_rows_deleted_by_hand_are_named(tmp_path: Path, windows: list[SealedWindow]) -> None:
@@ -232,7 +232,7 @@ def test_rows_deleted_by_hand_are_named(tmp_path: Path, windows: list[SealedWind
     table.delete(f"window = '{windows[0].key}' and kafka_partition = 0 and kafka_offset >= 3 and kafka_offset < 7")
     table.delete(f"window = '{windows[1].key}' and kafka_offset = 15")
     facts = collected(tmp_path)
-    assert set(facts.touched) == {windows[0].key, windows[1].key}
+    assert set(facts.changed) == {windows[0].key, windows[1].key}
     assert gaps(facts) == [("rows missing", windows[0].key, 0, ((3, 7),)), ("rows missing", windows[1].key, 0, ())]
 
 
@@ -252,8 +252,8 @@ def test_files_that_optimize_wrote_anew_are_read_and_no_alarm(tmp_path: Path, wi
     table.optimize.compact()
     table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     facts = collected(tmp_path)
-    assert set(facts.touched) == {windows[0].key}
-    assert no_gaps.check(facts).passed
+    assert set(facts.changed) == {windows[0].key}
+    assert no_gaps.verdict(facts).passed
 
 
 def test_a_table_without_rows_of_a_loaded_window_is_named(tmp_path: Path, windows: list[SealedWindow]) -> None:
@@ -277,23 +277,23 @@ def test_rows_of_a_window_that_is_being_loaded_are_left_alone(tmp_path: Path, wi
     samples.overwrite(tmp_path, windows[0], {0: [1]}, load_id="again")
     busy = {windows[0].key, windows[3].key}
     facts = collected(tmp_path, Orchestration(in_flight=lambda keys: [k for k in keys if k in busy]))
-    assert facts.touched == {}
-    assert no_gaps.check(facts).passed
+    assert facts.changed == {}
+    assert no_gaps.verdict(facts).passed
 
 
 def test_rows_without_a_receipt_are_read_and_are_no_gap(tmp_path: Path, windows: list[SealedWindow]) -> None:
     """A run ended between its commit and its receipt."""
     samples.overwrite(tmp_path, windows[4])
     facts = collected(tmp_path)
-    assert set(facts.touched) == {windows[4].key}
+    assert set(facts.changed) == {windows[4].key}
     assert facts.waiting == {windows[3].key}
-    assert no_gaps.check(facts).passed
+    assert no_gaps.verdict(facts).passed
 
 
 def test_a_window_sealed_and_loaded_while_facts_are_gathered_is_no_alarm(
     tmp_path: Path, windows: list[SealedWindow]
 ) -> None:
-    """The cuts are looked at first, and the sensor of the same minute records a window without offsets."""
+    """The cuts are read first, and the sensor of the same minute records a window without offsets."""
 
     def meanwhile(keys: object) -> tuple[str, ...]:
         ledger = Ledger(Lake.at(tmp_path))

@@ -1,0 +1,226 @@
+"""Many windows of one table side by side, as columns: what checks decide by which of them need no closer look. Pure.
+
+The one place beside `model/offsets.py` that does arithmetic on offsets of windows: here on whole columns, by the same
+rule, `[start, end)`.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.lake import load_log
+from platform_assets.model.windows import key_of
+
+Numbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+"""Of a `History`: one truth value a window, in the order of its keys."""
+
+ABSENT: Final = -1
+"""Stands in a column of numbers where the ledger has null, or where a window has no such partition."""
+
+
+@dataclass(frozen=True)
+class History:
+    """The windows between the edges `edges`, ascending: one fewer than edges.
+
+    `cuts` and `receipts` are rows of the ledgers, newest entries only, and `files` rows of `load_log.file_actions`: all
+    of these windows, and whatever else lies between the edges. `version` is the newest of the table. Numbers are given
+    with a row a window, and by partition with a column for each of `partitions`, ascending.
+    """
+
+    edges: pa.Array
+    cuts: pa.Table
+    receipts: pa.Table
+    files: pa.Table
+    version: int
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """Keys of the windows."""
+        return [key_of(edge) for edge in self.edges.to_pylist()[:-1]]
+
+    @cached_property
+    def partitions(self) -> Numbers:
+        """Every Kafka partition that a cut names."""
+        return _numbers(pc.unique(self.cuts["partition"]).sort())
+
+    # --- what is known of each window and partition -----------------------------------------------------------
+
+    @cached_property
+    def has_partition(self) -> Mask:
+        """Windows x partitions: whether the window has the partition, which may have been added to the topic later."""
+        present: Mask = self._cells[1:] > 0
+        return present
+
+    @cached_property
+    def start(self) -> Numbers:
+        """Windows x partitions: the cut at the window's start; 0 where the partition is younger than that."""
+        return self._offsets[:-1]
+
+    @cached_property
+    def end(self) -> Numbers:
+        """Windows x partitions: the cut at the window's end, exclusive."""
+        return self._offsets[1:]
+
+    def by_partition(self, name: str) -> Numbers:
+        """Windows x partitions: a column of numbers of the receipts; ABSENT where there is none."""
+        at, column = self._places
+        found = np.full(self.has_partition.shape, ABSENT, dtype=np.int64)
+        inside = at >= 0
+        found[at[inside], column[inside]] = _numbers(self.receipts[name])[inside]
+        return found
+
+    def by_window(self, name: str) -> list[Any]:
+        """A column that is the same for all partitions of a window; None where there is no receipt."""
+        found: list[Any] = [None] * len(self.keys)
+        for at, value in zip(self._places[0].tolist(), self.receipts[name].to_pylist(), strict=True):
+            if at >= 0:
+                found[at] = value
+        return found
+
+    @cached_property
+    def offsets(self) -> Numbers:
+        """Number of offsets of each window, in all partitions."""
+        return np.asarray((self.end - self.start).sum(axis=1))
+
+    @cached_property
+    def rows(self) -> Numbers:
+        """Number of rows of each window by its receipt, in all partitions."""
+        return np.asarray(np.maximum(self.by_partition("rows"), 0).sum(axis=1))
+
+    @cached_property
+    def holes(self) -> list[dict[str, int] | None]:
+        """Offsets without a row by kind, of each window; None where nobody has accounted for them."""
+        read: dict[str, dict[str, int]] = {}
+        texts = self.by_window("holes")
+        for text in texts:
+            if text is not None and text not in read:
+                read[text] = json.loads(text)
+        return [None if text is None else read[text] for text in texts]
+
+    # --- conditions that several checks have in common --------------------------------------------------------
+
+    @cached_property
+    def loaded_as_cut(self) -> Mask:
+        """Cuts only grow and are of one topic id, and each window has one receipt, of just the ranges between its cuts."""
+        names, size = self._cells, len(self.keys)
+        same_log = self._of_first_log
+        once = np.asarray((names <= 1).all(axis=1), dtype=bool)
+        grows = np.asarray((np.diff(self._offsets, axis=0) >= 0).all(axis=1), dtype=bool)
+        grows &= np.asarray(((names[:-1] == 0) | (names[1:] > 0)).all(axis=1), dtype=bool)
+        at, column = self._places
+        inside = at >= 0
+        receipts = np.zeros(self.has_partition.shape, dtype=np.int64)
+        np.add.at(receipts, (at[inside], column[inside]), 1)
+        one_each = (receipts == self.has_partition).all(axis=1)
+        absent = ~self.has_partition
+        as_cut = ((self.by_partition("start") == self.start) | absent).all(axis=1)
+        as_cut &= ((self.by_partition("end") == self.end) | absent).all(axis=1)
+        ends = _numbers(self.edges.cast(pa.int64()))[1:, None]
+        as_cut &= ((self.by_partition("window_end") == ends) | absent).all(axis=1)
+        one_id = np.ones(size, dtype=bool)
+        one_id[at[inside & ~_mask(pc.equal(self.receipts["topic_id"], self._topic_id))]] = False
+        of_one_log = once[:-1] & once[1:] & same_log[:-1] & same_log[1:]
+        return np.asarray(grows & of_one_log & one_each & as_cut & one_id & self._without_strays)
+
+    @cached_property
+    def rows_inside(self) -> Mask:
+        """No partition has more rows than offsets, and the first and last of them lie in its range."""
+        rows, first, last = (self.by_partition(name) for name in ("rows", "first_offset", "last_offset"))
+        fit = (rows >= 0) & (rows <= self.end - self.start)
+        within = (rows == 0) | ((first >= self.start) & (last < self.end))
+        return np.asarray(((fit & within) | ~self.has_partition).all(axis=1))
+
+    @cached_property
+    def files_as_recorded(self) -> Mask:
+        """The window's data files are those that its receipt names, with as many rows."""
+        found = load_log.window_files(self.files)
+        expected = zip(self.keys, self.by_window("files_digest"), self.rows.tolist(), strict=True)
+        return np.array(
+            [found.get(key, load_log.NO_FILES).match(digest, rows) for key, digest, rows in expected], dtype=bool
+        )
+
+    # --- places in the columns --------------------------------------------------------------------------------
+
+    @cached_property
+    def _topic_id(self) -> str:
+        first = self.cuts.filter(pc.equal(self.cuts["edge"], self.edges[0]))
+        return str(first["topic_id"][0].as_py())
+
+    @cached_property
+    def _of_first_log(self) -> Mask:
+        """For each edge: whether its cut is of the topic id and generation of the first one."""
+        first = self.cuts.filter(pc.equal(self.cuts["edge"], self.edges[0]))
+        same = pc.and_(
+            pc.equal(self.cuts["topic_id"], first["topic_id"][0]),
+            pc.equal(self.cuts["generation"], first["generation"][0]),
+        )
+        found = np.ones(len(self.edges), dtype=bool)
+        found[self._cut_places[0][~_mask(same)]] = False
+        return found
+
+    @cached_property
+    def _cut_places(self) -> tuple[Numbers, Numbers]:
+        at = np.searchsorted(_numbers(self.edges.cast(pa.int64())), _numbers(self.cuts["edge"].cast(pa.int64())))
+        return at, np.searchsorted(self.partitions, _numbers(self.cuts["partition"]))
+
+    @cached_property
+    def _cells(self) -> Numbers:
+        """Edges x partitions: how many rows of the ledger name the cut."""
+        found = np.zeros((len(self.edges), self.partitions.size), dtype=np.int64)
+        np.add.at(found, self._cut_places, 1)
+        return found
+
+    @cached_property
+    def _offsets(self) -> Numbers:
+        """Edges x partitions: the cut; 0 for a partition that it does not name, as `Cut.at` has it."""
+        found = np.zeros((len(self.edges), self.partitions.size), dtype=np.int64)
+        found[self._cut_places] = _numbers(self.cuts["offset"])
+        return found
+
+    @cached_property
+    def _places(self) -> tuple[Numbers, Numbers]:
+        """For each row of the receipts its window and partition by number; ABSENT twice where they have no cut."""
+        starts = _numbers(self.receipts["window_start"].cast(pa.int64()))
+        partitions = _numbers(self.receipts["partition"])
+        edges = _numbers(self.edges.cast(pa.int64()))[:-1]
+        at = np.minimum(np.searchsorted(edges, starts), edges.size - 1)
+        column = np.minimum(np.searchsorted(self.partitions, partitions), self.partitions.size - 1)
+        known = (edges[at] == starts) & (self.partitions[column] == partitions)
+        return np.where(known, at, ABSENT), np.where(known, column, ABSENT)
+
+    @cached_property
+    def _without_strays(self) -> Mask:
+        """False for the window in whose time a receipt or a file lies that is of no window, or of no partition."""
+        found = np.ones(len(self.keys), dtype=bool)
+        stray = self.receipts.filter(pa.array(self._places[0] == ABSENT))
+        keys = {*stray["window"].to_pylist(), *self.files["partition.window"].to_pylist()} - set(self.keys)
+        keys |= set(stray["window"].to_pylist())
+        for key in keys:
+            at = bisect_left(self.keys, key)
+            found[at if at < len(self.keys) and self.keys[at] == key else max(at - 1, 0)] = False
+        return found
+
+
+def _numbers(column: pa.Array | pa.ChunkedArray) -> Numbers:
+    """As 64-bit integers, timestamps as microseconds, ABSENT for null."""
+    whole = pc.fill_null(column.cast(pa.int64()), ABSENT)
+    return np.asarray(
+        whole.to_numpy(zero_copy_only=False) if isinstance(whole, pa.Array) else whole.to_numpy(), dtype=np.int64
+    )
+
+
+def _mask(column: pa.Array | pa.ChunkedArray) -> Mask:
+    whole = pc.fill_null(column, False)
+    return np.asarray(
+        whole.to_numpy(zero_copy_only=False) if isinstance(whole, pa.Array) else whole.to_numpy(), dtype=bool
+    )
