@@ -253,7 +253,7 @@ def _recorded(entries: pa.Table) -> dict[str, Recorded]:
             TopicRanges({m["partition"]: OffsetRange(m["start"], m["end"]) for m in members}),
             {m["partition"]: m["rows"] for m in members},
             {
-                m["partition"]: OffsetRange.spanning(m["first_offset"], m["last_offset"])
+                m["partition"]: OffsetRange.closed(m["first_offset"], m["last_offset"])
                 for m in members
                 if m["first_offset"] is not None
             },

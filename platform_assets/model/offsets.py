@@ -29,11 +29,6 @@ class OffsetRange:
         if not 0 <= self.start <= self.end:
             raise ValueError(f"not a range: [{self.start}, {self.end})")
 
-    @classmethod
-    def spanning(cls, first: int, last: int) -> OffsetRange:
-        """From the first offset to the last one, both inside. Raises ValueError where `last` is before `first`."""
-        return cls(first, last + 1)
-
     def __contains__(self, offset: int) -> bool:
         return self.start <= offset < self.end
 
@@ -115,7 +110,7 @@ def ranges_of(offsets: Iterable[int] | Offsets) -> tuple[OffsetRange, ...]:
     breaks = np.flatnonzero(np.diff(distinct) != 1) + 1
     starts = distinct[np.concatenate(([0], breaks))]
     lasts = distinct[np.concatenate((breaks - 1, [len(distinct) - 1]))]
-    return tuple(OffsetRange.spanning(int(a), int(b)) for a, b in zip(starts, lasts, strict=True))
+    return tuple(OffsetRange.closed(int(a), int(b)) for a, b in zip(starts, lasts, strict=True))
 
 
 def repeats(ordered: Offsets) -> Offsets:

@@ -91,10 +91,10 @@ def test_several_ranges_less_others_and_in_common_with_others_equal_sets(rng: ra
 
 
 def test_a_span_holds_its_first_and_its_last_offset() -> None:
-    assert OffsetRange.spanning(3, 3) == OffsetRange(3, 4)
-    assert OffsetRange.spanning(0, 2**62) == OffsetRange(0, 2**62 + 1)
+    assert OffsetRange.closed(3, 3) == OffsetRange(3, 4)
+    assert OffsetRange.closed(0, 2**62) == OffsetRange(0, 2**62 + 1)
     with pytest.raises(ValueError, match="not a range"):
-        OffsetRange.spanning(5, 3)
+        OffsetRange.closed(5, 3)
 
 
 def test_repeats_are_the_rows_beyond_the_first_of_each_offset(rng: random.Random) -> None:
