@@ -6,7 +6,7 @@ What is proved is written into the ledger, so it stays proved until the window's
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -16,21 +16,28 @@ import numpy as np
 
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts, Recorded
-from platform_assets.checks.findings import Finding, FindingKind, counted
+from platform_assets.checks.findings import Finding, counted
+from platform_assets.checks.judging import (
+    BELOW_LOG_START,
+    ByPartition,
+    differences,
+    finding,
+    judge,
+    needs_listing,
+    undecided,
+)
 from platform_assets.engines.batching import read_together
-from platform_assets.errors import MEND_LEDGER, FilesLostError, PlatformError, Retryable
+from platform_assets.errors import FilesLostError, PlatformError, Retryable
 from platform_assets.lake import load_log, rows
 from platform_assets.ledger.entries import Receipt
-from platform_assets.model.digest import Digest, Measured, digest_of
-from platform_assets.model.offsets import OffsetRange, Offsets, ranges_of, repeats, size_of, subtract
+from platform_assets.model.digest import Measured, digest_of
+from platform_assets.model.offsets import ranges_of, repeats, size_of
 
 if TYPE_CHECKING:
     from platform_assets.kafka.evidence.gathering import Evidence
-    from platform_assets.kafka.evidence.partition import PartitionEvidence
 
 _ALL = 1_000_000
 """Ranges that evidence lists where offsets have to be named."""
-_ByPartition = Mapping[int, Offsets]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,81 +48,60 @@ class Proved:
     findings: tuple[Finding, ...]
 
 
-def open_windows(facts: Facts) -> tuple[Recorded, ...]:
-    """The loaded windows that nothing has proved yet: offsets without a row that nobody accounted for."""
-    return tuple(
-        r for k, r in facts.recorded.items() if r.holes is None and k not in facts.changed and k in facts.windows
-    )
+def open_windows(e: Evaluation, facts: Facts) -> tuple[Recorded, ...]:
+    """The loaded windows that nothing has proved yet: offsets without a row that nobody accounted for.
+
+    Also those with holes below the log start, once a loss was accepted there.
+    """
+    loaded = [r for k, r in facts.recorded.items() if k not in facts.changed and k in facts.windows]
+    unknown = [r.key for r in loaded if r.holes is not None and r.holes.get(BELOW_LOG_START)]
+    accepted = e.ledger.accepted_losses_of(e.declaration.raw_table, unknown) if unknown else {}
+    return tuple(r for r in loaded if r.holes is None or r.key in accepted)
 
 
 def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
     """Ask the brokers what became of every offset of `windows`, and compare it with the rows loaded."""
-    # Imported where it is used: the protocol's schemas take a while to load, and a code location needs none of them.
-    from platform_assets.kafka.evidence.gathering import gather_evidence
-
     receipts = e.ledger.receipts(e.declaration.raw_table, [w.key for w in windows])
+    accepted = e.ledger.accepted_losses_of(e.declaration.raw_table, list(receipts))
     proved: list[Receipt] = []
     findings: list[Finding] = []
-    compacted: bool | None = None
     for number, (key, receipt) in enumerate(sorted(receipts.items()), 1):
         if time.monotonic() > e.deadline:
-            findings.append(_undecided(receipt, "the time allowed for this check was used up", "Run the check again."))
+            findings.append(undecided(receipt, "the time allowed for this check was used up", "Run the check again."))
             continue
+        e.progress(f"evidence of window {key} ({number} of {len(receipts)})")
         try:
-            if compacted is None:
-                compacted = "compact" in e.cluster().topic_config(receipt.topic).get("cleanup.policy", "")
-            e.progress(f"evidence of window {key} ({number} of {len(receipts)})")
-            evidence = gather_evidence(
-                e.settings(), receipt.topic, receipt.topic_id, receipt.ranges, compacted=compacted, deadline=e.deadline
-            )
+            evidence = _evidence(e, receipt)
+            if needs_listing(receipt, evidence, accepted.get(key, {})):
+                evidence = _evidence(e, receipt, listed=_ALL)
         except PlatformError as error:
             findings.append(_unanswered(receipt, error))
             continue
-        if evidence.complete and evidence.digest != receipt.offsets:
-            evidence = gather_evidence(
-                e.settings(), receipt.topic, receipt.topic_id, receipt.ranges,
-                compacted=compacted, deadline=e.deadline, listed=_ALL,
-            )  # fmt: skip
-        outcome = judged(receipt, evidence, partial(rows.offsets_of, e.table, key))
-        if isinstance(outcome, Receipt):
-            proved.append(outcome)
-        else:
+        outcome = judge(receipt, evidence, partial(rows.offsets_of, e.table, key), accepted.get(key, {}))
+        if not isinstance(outcome, Receipt):
             findings.extend(outcome)
+        elif receipt.holes is None or _unknown(outcome) < _unknown(receipt):
+            # Retention goes on: what was known of a window before is not given up for what can be known today.
+            proved.append(outcome)
     e.ledger.record_receipts(proved)
     return Proved(tuple(proved), tuple(findings))
 
 
-def judged(receipt: Receipt, evidence: Evidence, table: Callable[[], _ByPartition]) -> Receipt | tuple[Finding, ...]:
-    """Hold a window against its evidence: the receipt with its holes explained, or what does not agree.
+def _unknown(receipt: Receipt) -> int:
+    return (receipt.holes or {}).get(BELOW_LOG_START, 0)
 
-    `table` reads the window's offsets and is only called where the digests differ. Pure but for that.
-    """
-    if not evidence.complete:
-        text = f"the evidence was cut short: {evidence.done:,} of {evidence.total:,} offsets were read"
-        return (_undecided(receipt, text, "Run the check again, or with a larger budget."),)
-    holes = {kind.replace("_", " "): n for kind, n in evidence.holes.items()}
-    expired = {p: a.below_log_start for p, a in evidence.by_partition.items() if a.below_log_start.offsets}
-    if evidence.digest != receipt.offsets:
-        offsets = table()
-        if expired and _above(offsets, {p: listing.end for p, listing in expired.items()}) == evidence.digest:
-            # Those rows came before retention took their records; the rest of the window agrees.
-            kept = receipt.rows - evidence.records
-            holes["below log start"] = sum(listing.offsets for listing in expired.values()) - kept
-        else:
-            return _differences(receipt, evidence, offsets)
-    if evidence.unexplained:
-        return tuple(
-            Finding(
-                "unexplained offsets", receipt.topic, receipt.window.key, p, (OffsetRange(start, end),),
-                "the broker has no record, no marker and no reason for them, and the topic's policy allows no compaction",
-                "Look for an unclean leader election or a restored broker; the records may be lost in Kafka itself.",
-            )
-            for p, start, end in evidence.unexplained
-        )  # fmt: skip
-    if receipt.rows + sum(holes.values()) != receipt.ranges.size:
-        text = f"{receipt.rows} rows and {sum(holes.values())} holes do not add up to {receipt.ranges.size} offsets"
-        return (_finding("offsets not accounted for", receipt, None, (), text),)
-    return replace(receipt, kind="proof", holes=holes, proved_by="broker evidence", proved_at=datetime.now(UTC))
+
+def _evidence(e: Evaluation, receipt: Receipt, *, listed: int | None = None) -> Evidence:
+    """What became of every offset of the window. Raises what `gather_evidence` and `Cluster.topic_config` raise."""
+    # Imported where it is used: the protocol's schemas take a while to load, and a code location needs none of them.
+    from platform_assets.kafka.evidence.gathering import gather_evidence
+    from platform_assets.kafka.evidence.tally import LISTED
+
+    compacted = "compact" in e.cluster().topic_config(receipt.topic).get("cleanup.policy", "")
+    return gather_evidence(
+        e.settings(), receipt.topic, receipt.topic_id, receipt.ranges,
+        compacted=compacted, deadline=e.deadline, listed=LISTED if listed is None else listed,
+    )  # fmt: skip
 
 
 def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved:
@@ -148,7 +134,7 @@ def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved
 
 def _compared(facts: Facts, receipt: Receipt, measured: Measured | PlatformError, version: int) -> Receipt | Finding:
     if isinstance(measured, FilesLostError):
-        return _finding("files lost", receipt, None, (), str(measured))
+        return finding("files lost", receipt, None, (), str(measured))
     if isinstance(measured, PlatformError):
         return _unanswered(receipt, measured)
     if measured.offsets == receipt.offsets and measured.content == receipt.content:
@@ -164,9 +150,9 @@ def _compared(facts: Facts, receipt: Receipt, measured: Measured | PlatformError
         )
     if measured.offsets == receipt.offsets:
         text = f"{receipt.rows:,} rows with the offsets of the load, and other content than it committed"
-        return _finding("altered value", receipt, None, (), text)
+        return finding("altered value", receipt, None, (), text)
     text = f"{measured.rows:,} rows, the load committed {receipt.rows:,}, and their offsets are not the load's"
-    return _finding("offsets not accounted for", receipt, None, (), text)
+    return finding("offsets not accounted for", receipt, None, (), text)
 
 
 def name_differences(e: Evaluation, findings: Iterable[Finding], *, doubled: bool) -> list[Finding]:
@@ -174,94 +160,39 @@ def name_differences(e: Evaluation, findings: Iterable[Finding], *, doubled: boo
 
     Doubled rows have a check of their own, so they are named here only where `doubled` asks for them.
     """
-    from platform_assets.kafka.evidence.gathering import gather_evidence
-
     named: list[Finding] = []
-    for finding in findings:
-        if finding.kind != "offsets not accounted for":
-            named.append(finding)
+    for found in findings:
+        if found.kind != "offsets not accounted for":
+            named.append(found)
             continue
-        receipt = e.ledger.receipts(e.declaration.raw_table, [finding.window])[finding.window]
-        offsets = rows.offsets_of(e.table, finding.window)
+        receipt = e.ledger.receipts(e.declaration.raw_table, [found.window])[found.window]
+        offsets = rows.offsets_of(e.table, found.window)
         if doubled:
             named.extend(_doubled(receipt, offsets))
         distinct = {p: np.unique(o) for p, o in offsets.items()}
         if digest_of(distinct) == receipt.offsets:
             continue
         try:
-            evidence = gather_evidence(
-                e.settings(), receipt.topic, receipt.topic_id, receipt.ranges,
-                compacted=True, deadline=e.deadline, listed=_ALL,
-            )  # fmt: skip
+            evidence = _evidence(e, receipt, listed=_ALL)
         except PlatformError as error:
-            named.append(replace(finding, detail=f"{finding.detail} (the brokers could not be asked: {error})"))
+            named.append(replace(found, detail=f"{found.detail} (the brokers could not be asked: {error})"))
             continue
-        named.extend(_differences(receipt, evidence, distinct))
+        accepted = e.ledger.accepted_losses(e.declaration.raw_table, found.window)
+        named.extend(differences(receipt, evidence, distinct, accepted) or (found,))
     return named
 
 
-def _doubled(receipt: Receipt, offsets: _ByPartition) -> Iterator[Finding]:
-    for partition, found in offsets.items():
-        twice = ranges_of(repeats(found))
+def _doubled(receipt: Receipt, offsets: ByPartition) -> Iterator[Finding]:
+    for partition, held in offsets.items():
+        twice = ranges_of(repeats(held))
         if twice:
-            text = f"{counted(size_of(twice), 'offset')} in {len(found):,} rows"
-            yield _finding("duplicate in a window", receipt, partition, twice, text)
-
-
-def _above(offsets: _ByPartition, log_starts: Mapping[int, int]) -> Digest:
-    return digest_of({p: found[found >= log_starts.get(p, 0)] for p, found in offsets.items()})
-
-
-def _differences(receipt: Receipt, evidence: Evidence, offsets: _ByPartition) -> tuple[Finding, ...]:
-    found: list[Finding] = []
-    for partition, accounted in evidence.by_partition.items():
-        if not accounted.records.whole:
-            continue
-        held = ranges_of(offsets.get(partition, ()))
-        records = accounted.records.listed
-        lost = subtract(records, held)
-        foreign = subtract(held, (*records, *_expired(accounted)))
-        if lost:
-            text = f"Kafka holds {counted(size_of(lost), 'committed record')} there that the table lacks"
-            found.append(_finding("record not in the table", receipt, partition, lost, text))
-        if foreign:
-            text = (
-                f"the table has {counted(size_of(foreign), 'row')} there for which the window has no committed record"
-            )
-            found.append(_finding("row without a record", receipt, partition, foreign, text))
-    for partition in sorted(set(offsets) - set(evidence.by_partition)):
-        foreign = ranges_of(offsets[partition])
-        found.append(_finding("row without a record", receipt, partition, foreign, "the window has no such partition"))
-    if not found and digest_of(offsets) == evidence.digest:
-        text = f"the table has just the {counted(evidence.records, 'record')} that Kafka holds, and the receipt is of others"
-        return (Finding("ledger edited", receipt.topic, receipt.window.key, None, (), text, MEND_LEDGER),)
-    if not found:
-        text = f"Kafka holds {evidence.records:,} committed records, the load committed {receipt.rows:,} rows"
-        found.append(_finding("record not in the table", receipt, None, (), text))
-    return tuple(found)
-
-
-def _expired(accounted: PartitionEvidence) -> tuple[OffsetRange, ...]:
-    """From the start of the range to the last offset below the log start: what was there, the broker cannot say."""
-    listing = accounted.below_log_start
-    return (OffsetRange(accounted.range.start, listing.end),) if listing.offsets else ()
-
-
-def _finding(
-    kind: FindingKind, receipt: Receipt, partition: int | None, ranges: tuple[OffsetRange, ...], detail: str
-) -> Finding:
-    key = receipt.window.key
-    heal = f"Materialise partition {key} of {receipt.table}: it heals the window, or says why it cannot."
-    return Finding(kind, receipt.topic, key, partition, ranges, detail, heal)
+            text = f"{counted(size_of(twice), 'offset')} in {len(held):,} rows"
+            yield finding("duplicate in a window", receipt, partition, twice, text)
 
 
 def _unanswered(receipt: Receipt, error: PlatformError) -> Finding:
     again = ", then run the check again" if isinstance(error, Retryable) else ""
-    return _undecided(receipt, str(error), f"Act as the message says{again}.")
-
-
-def _undecided(receipt: Receipt, reason: str, remedy: str) -> Finding:
-    return Finding("could not tell", receipt.topic, receipt.window.key, None, (), reason, remedy)
+    return undecided(receipt, str(error), f"Act as the message says{again}.")
 
 
 def _last_proof(receipt: Receipt) -> datetime:

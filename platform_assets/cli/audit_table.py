@@ -27,7 +27,7 @@ _STYLES: Final[Mapping[State, str]] = {
     State.MARKERS: "black on cyan",
     State.ABORTED: "white on blue",
     State.COMPACTED: "white on magenta",
-    State.EXPIRED: "bold magenta",
+    State.ACCEPTED: "bold magenta",
     State.OPEN: "black on white",
     State.WAITING: "dim",
     State.UNASKED: "bold yellow",

@@ -248,14 +248,19 @@ class Ledger:
 
     def accepted_losses(self, table: TableRef, key: str) -> dict[int, tuple[OffsetRange, ...]]:
         """The ranges of a window whose loss an operator accepted, by partition."""
+        return self.accepted_losses_of(table, [key]).get(key, {})
+
+    def accepted_losses_of(self, table: TableRef, keys: Sequence[str]) -> dict[str, dict[int, tuple[OffsetRange, ...]]]:
+        """The same of several windows, by key; windows without any are left out."""
         handle = self._open(self._commits)
         if handle is None:
             return {}
-        rows = _rows(handle, (pc.field("table") == table.name) & _start_among([key]), partition=("table", table.name))
-        accepted: dict[int, tuple[OffsetRange, ...]] = {}
+        rows = _rows(handle, (pc.field("table") == table.name) & _start_among(keys), partition=("table", table.name))
+        accepted: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
         for row in rows.filter(pc.field("kind") == "acceptance").to_pylist():
+            of_window = accepted.setdefault(row["window"], {})
             lost = OffsetRange(row["start"], row["end"])
-            accepted[row["partition"]] = (*accepted.get(row["partition"], ()), lost)
+            of_window[row["partition"]] = (*of_window.get(row["partition"], ()), lost)
         return accepted
 
     def _commits_with_all_columns(self) -> DeltaTable:

@@ -27,7 +27,7 @@ class State(IntEnum):
     MARKERS = 2
     ABORTED = 3
     COMPACTED = 4
-    EXPIRED = 5
+    ACCEPTED = 5
     OPEN = 6
     WAITING = 7
     UNASKED = 8
@@ -52,7 +52,7 @@ _LABELS: Final[Mapping[State, str]] = {
     State.MARKERS: "with markers",
     State.ABORTED: "with aborted records",
     State.COMPACTED: "with records compacted away",
-    State.EXPIRED: "with a loss before the load",
+    State.ACCEPTED: "with an accepted loss",
     State.OPEN: "with holes not yet explained",
     State.WAITING: "not loaded yet",
     State.UNASKED: "not asked for",
@@ -66,7 +66,7 @@ _LETTERS: Final[Mapping[State, str]] = {
     State.MARKERS: "m",
     State.ABORTED: "a",
     State.COMPACTED: "c",
-    State.EXPIRED: "l",
+    State.ACCEPTED: "l",
     State.OPEN: "o",
     State.WAITING: "·",
     State.UNASKED: "n",
@@ -84,8 +84,8 @@ _OF_HOLES: Final[Mapping[str, State]] = {
     "abort markers": State.MARKERS,
     "aborted records": State.ABORTED,
     "compacted away": State.COMPACTED,
-    "below log start": State.EXPIRED,
-    "accepted loss": State.EXPIRED,
+    "accepted loss": State.ACCEPTED,
+    "below log start": State.UNDECIDED,
 }
 """All other kinds of holes have no explanation."""
 _Found = Mapping[str, Mapping[int | None, State]]

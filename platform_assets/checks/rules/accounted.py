@@ -18,6 +18,7 @@ from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Finding, Verdict, counted
+from platform_assets.checks.judging import ACCEPTED_LOSS, BELOW_LOG_START
 from platform_assets.checks.proving import name_differences, open_windows, prove_by_evidence, prove_by_reading
 from platform_assets.errors import MEND_LEDGER
 from platform_assets.model.digest import dense_digest
@@ -33,7 +34,8 @@ def may_count(history: History) -> Mask:
     """Rows and explained holes add up to the offsets, and the files are those that were proved."""
     holes = np.array([ABSENT if found is None else sum(found.values()) for found in history.holes], dtype=np.int64)
     balanced: Mask = (holes != ABSENT) & (history.rows + holes == history.offsets)
-    return balanced & history.files_as_recorded
+    known = np.array([not (found or {}).get(BELOW_LOG_START) for found in history.holes], dtype=bool)
+    return np.asarray(balanced & known & history.files_as_recorded)
 
 
 def evaluate(e: Evaluation) -> Verdict:
@@ -44,7 +46,7 @@ def evaluate(e: Evaluation) -> Verdict:
     if changed:
         read = prove_by_reading(e, facts, changed)
         findings += name_differences(e, read.findings, doubled=False)
-    waiting = open_windows(facts)
+    waiting = open_windows(e, facts)
     if waiting:
         findings += prove_by_evidence(e, waiting).findings
     return verdict(e.facts(fresh=bool(changed or waiting)), findings)
@@ -52,7 +54,7 @@ def evaluate(e: Evaluation) -> Verdict:
 
 def verdict(facts: Facts, findings: Iterable[Finding]) -> Verdict:
     """Judge `facts`, given what closing the open windows found. Pure."""
-    found = [*findings, *_unbalanced(facts), *_edited(facts)]
+    found = [*findings, *_unbalanced(facts), *_edited(facts), *_unknown(facts)]
     holes = holes_total([facts.older.holes, *(r.holes or {} for r in facts.recorded.values())])
     rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
     offsets = facts.older.offsets + sum(r.ranges.size for r in facts.recorded.values())
@@ -76,7 +78,22 @@ def verdict(facts: Facts, findings: Iterable[Finding]) -> Verdict:
 
 
 def _counted_holes(kind: str, number: int) -> str:
+    if kind == ACCEPTED_LOSS:
+        return f"{counted(number, 'offset')} of an accepted loss"
     return f"{number:,} {kind.removesuffix('s') if number == 1 else kind}"
+
+
+def _unknown(facts: Facts) -> Iterator[Finding]:
+    for key, r in facts.recorded.items():
+        number = (r.holes or {}).get(BELOW_LOG_START, 0)
+        if number and key in facts.windows:
+            yield Finding(
+                "could not tell", facts.topic, key, None, (),
+                f"{counted(number, 'offset')} without a row lay below the log start before anybody had asked the broker what "
+                "was there",
+                "That can no longer be found out. To have it count as a loss that is known, accept it: `platform-assets "
+                f'accept-loss {facts.table} {key} --reason "…"`.',
+            )  # fmt: skip
 
 
 def _edited(facts: Facts) -> Iterator[Finding]:

@@ -65,3 +65,15 @@ def test_newest_windows_are_hashed_as_far_as_the_allowance_goes(monkeypatch: pyt
 
     monkeypatch.setattr(accounted, "_LARGEST", 19)
     assert found(facts(5, edited=range(5))) == []
+
+
+def test_holes_below_the_log_start_are_not_known_and_an_accepted_loss_is() -> None:
+    verdict = accounted.verdict(facts(3, holes={(0, 0): {"accepted loss": 1}, (1, 0): {"below log start": 2}}), [])
+
+    (finding,) = verdict.findings
+    assert (finding.kind, finding.window, finding.alarming) == ("could not tell", key(1), False)
+    assert f"accept-loss raw/orders {key(1)}" in finding.remedy
+    assert verdict.headline == "Could not tell for 1 window."
+    assert accounted.verdict(facts(1, holes={(0, 0): {"accepted loss": 1}}), []).headline == (
+        "Every offset accounted for: 19 rows + 1 offset of an accepted loss = 20 offsets in 1 window."
+    )

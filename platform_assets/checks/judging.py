@@ -1,0 +1,167 @@
+"""Holding a window against the broker's evidence: which holes are explained, and what does not agree. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from platform_assets.checks.findings import Finding, FindingKind, counted
+from platform_assets.errors import MEND_LEDGER
+from platform_assets.ledger.entries import Receipt
+from platform_assets.model.digest import digest_of
+from platform_assets.model.offsets import OffsetRange, Offsets, common, ranges_of, size_of, subtract
+
+if TYPE_CHECKING:
+    from platform_assets.kafka.evidence.gathering import Evidence
+    from platform_assets.kafka.evidence.partition import PartitionEvidence
+
+ByPartition = Mapping[int, Offsets]
+"""Offsets of the rows of a window, ascending, by Kafka partition."""
+Accepted = Mapping[int, Sequence[OffsetRange]]
+"""Ranges of a window whose loss was accepted, by Kafka partition."""
+ACCEPTED_LOSS: Final = "accepted loss"
+"""Holes that an operator accepted, whatever the broker has there."""
+BELOW_LOG_START: Final = "below log start"
+"""Holes that retention reached before anybody had asked what they are."""
+
+
+def needs_listing(receipt: Receipt, evidence: Evidence, accepted: Accepted) -> bool:
+    """Whether the counts of `evidence` are not enough to judge `receipt`, so that ranges have to be compared."""
+    return evidence.complete and (evidence.digest != receipt.offsets or bool(accepted))
+
+
+def judge(
+    receipt: Receipt, evidence: Evidence, table: Callable[[], ByPartition], accepted: Accepted
+) -> Receipt | tuple[Finding, ...]:
+    """The receipt with its holes by kind, or what does not agree.
+
+    `evidence` has to list all ranges where `needs_listing` says so; `table` reads the window's offsets, and is only called
+    then. A row whose record Kafka has expired or compacted away since the load is no anomaly, as long as the table's rows
+    are those that the load committed. A hole that was accepted is of a kind of its own, and one below the log start stays
+    without an explanation: by the time it was asked about, nobody could say what had been there.
+    """
+    if not evidence.complete:
+        text = f"the evidence was cut short: {evidence.done:,} of {evidence.total:,} offsets were read"
+        return (undecided(receipt, text, "Run the check again, or with a larger budget."),)
+    if not needs_listing(receipt, evidence, accepted):
+        return _explained(receipt, {p: a.records.listed for p, a in evidence.by_partition.items()}, evidence, {}, 0)
+    if not all(a.of(kind).whole for a in evidence.by_partition.values() for kind in a.holes) or not all(
+        a.records.whole for a in evidence.by_partition.values()
+    ):
+        return (_too_many_pieces(receipt, evidence, accepted),)
+    if evidence.digest == receipt.offsets:
+        return _explained(
+            receipt, {p: a.records.listed for p, a in evidence.by_partition.items()}, evidence, accepted, 0
+        )
+    offsets = table()
+    found = differences(receipt, evidence, offsets, accepted)
+    if found:
+        return found
+    if digest_of(offsets) != receipt.offsets:
+        text = "the table's rows are not those of the receipt, and agree with what Kafka still holds"
+        return (Finding("ledger edited", receipt.topic, receipt.window.key, None, (), text, MEND_LEDGER),)
+    held = {p: ranges_of(some) for p, some in offsets.items()}
+    since = sum(size_of(common(held.get(p, ()), a.compacted_away.listed)) for p, a in evidence.by_partition.items())
+    return _explained(receipt, held, evidence, accepted, since)
+
+
+def differences(receipt: Receipt, evidence: Evidence, offsets: ByPartition, accepted: Accepted) -> tuple[Finding, ...]:
+    """Where the rows at `offsets` are not the records of the window; accepted losses and lost records of rows left out."""
+    found: list[Finding] = []
+    for partition, accounted in evidence.by_partition.items():
+        if not accounted.records.whole:
+            continue
+        held = ranges_of(offsets.get(partition, ()))
+        records = accounted.records.listed
+        lost = subtract(records, (*held, *accepted.get(partition, ())))
+        foreign = subtract(held, (*records, *_gone_since(accounted, compacted=evidence.compacted)))
+        if lost:
+            text = f"Kafka holds {counted(size_of(lost), 'committed record')} there that the table lacks"
+            found.append(finding("record not in the table", receipt, partition, lost, text))
+        if foreign:
+            text = (
+                f"the table has {counted(size_of(foreign), 'row')} there for which the window has no committed record"
+            )
+            found.append(finding("row without a record", receipt, partition, foreign, text))
+    for partition in sorted(set(offsets) - set(evidence.by_partition)):
+        foreign = ranges_of(offsets[partition])
+        found.append(finding("row without a record", receipt, partition, foreign, "the window has no such partition"))
+    if not found and digest_of(offsets) == evidence.digest and evidence.digest != receipt.offsets:
+        text = f"the table has just the {counted(evidence.records, 'record')} that Kafka holds, and the receipt is of others"
+        return (Finding("ledger edited", receipt.topic, receipt.window.key, None, (), text, MEND_LEDGER),)
+    return tuple(found)
+
+
+def finding(
+    kind: FindingKind, receipt: Receipt, partition: int | None, ranges: tuple[OffsetRange, ...], detail: str
+) -> Finding:
+    """A finding about the window of `receipt` that loading it again mends or explains."""
+    key = receipt.window.key
+    heal = f"Materialise partition {key} of {receipt.table}: it heals the window, or says why it cannot."
+    return Finding(kind, receipt.topic, key, partition, ranges, detail, heal)
+
+
+def undecided(receipt: Receipt, reason: str, remedy: str) -> Finding:
+    """The window of `receipt` could not be judged."""
+    return Finding("could not tell", receipt.topic, receipt.window.key, None, (), reason, remedy)
+
+
+def _explained(
+    receipt: Receipt,
+    held: Mapping[int, Sequence[OffsetRange]],
+    evidence: Evidence,
+    accepted: Accepted,
+    compacted_since: int,
+) -> Receipt | tuple[Finding, ...]:
+    """The receipt with its holes by kind, where each of them has one; `held` are the ranges that have rows."""
+    holes: dict[str, int] = {}
+    found: list[Finding] = []
+    for partition, accounted in evidence.by_partition.items():
+        rows = held.get(partition, ())
+        lost = common(accepted.get(partition, ()), subtract([accounted.range], rows)) if accepted else ()
+        if lost:
+            holes[ACCEPTED_LOSS] = holes.get(ACCEPTED_LOSS, 0) + size_of(lost)
+        for kind, number in accounted.holes.items():
+            ranges = accounted.of(kind).listed
+            if evidence.digest != receipt.offsets or accepted:
+                ranges = subtract(ranges, (*rows, *lost))
+                number = size_of(ranges)
+            if number and kind == "unexplained":
+                text = "the broker has no record, no marker and no reason for them, and the topic's policy allows no compaction"
+                remedy = (
+                    "Look for an unclean leader election or a restored broker; the records may be lost in Kafka itself."
+                )
+                found.append(
+                    Finding("unexplained offsets", receipt.topic, receipt.window.key, partition, ranges, text, remedy)
+                )
+            elif number:
+                name = kind.replace("_", " ")
+                holes[name] = holes.get(name, 0) + number
+    if found:
+        return tuple(found)
+    if receipt.rows + sum(holes.values()) != receipt.ranges.size:
+        text = f"{receipt.rows} rows and {sum(holes.values())} holes do not add up to {receipt.ranges.size} offsets"
+        return (finding("offsets not accounted for", receipt, None, (), text),)
+    by = "broker evidence"
+    if compacted_since:
+        by += f"; {counted(compacted_since, 'row')} of records that were compacted away since the load"
+    return replace(receipt, kind="proof", holes=holes, proved_by=by, proved_at=datetime.now(UTC))
+
+
+def _gone_since(accounted: PartitionEvidence, *, compacted: bool) -> tuple[OffsetRange, ...]:
+    """Where a row may be whose record Kafka no longer has: below the log start, and what was compacted away."""
+    listing = accounted.below_log_start
+    expired = (OffsetRange(accounted.range.start, listing.end),) if listing.offsets else ()
+    return (*expired, *(accounted.compacted_away.listed if compacted else ()))
+
+
+def _too_many_pieces(receipt: Receipt, evidence: Evidence, accepted: Accepted) -> Finding:
+    if not accepted and not evidence.compacted and BELOW_LOG_START.replace(" ", "_") not in evidence.holes:
+        text = f"Kafka holds {evidence.records:,} committed records, the load committed {receipt.rows:,} rows"
+        return finding("record not in the table", receipt, None, (), text)
+    text = "its records lie in too many separate ranges to be compared one by one with the rows that were loaded"
+    return undecided(
+        receipt, text, "Choose a shorter `window` for the topic, so that the next ones hold fewer records."
+    )

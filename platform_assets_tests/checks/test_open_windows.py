@@ -1,0 +1,205 @@
+"""Windows with holes, held against a real broker after its log has moved on: what is explained, and what is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Orchestration
+from platform_assets.checks.findings import Verdict
+from platform_assets.checks.registry import CHECKS
+from platform_assets.checks.report.strip import State, strip_of
+from platform_assets.ledger.entries import Receipt, SealedWindow
+from platform_assets.model.offsets import OffsetRange
+from platform_assets_tests.support import answers
+from testbed import samples
+from testbed.loads import Record, TopicLake, wait_until
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker, TopicMaker
+
+pytestmark = pytest.mark.broker
+
+Lost = Mapping[int, Sequence[OffsetRange]]
+
+
+@pytest.fixture
+def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> Callable[..., TopicLake]:
+    """Makes a topic with a lake of its own, into which tests put rows without Spark."""
+
+    def make(config: Mapping[str, str] | None = None) -> TopicLake:
+        return TopicLake(broker.bootstrap, topic(config=config), tmp_path / "lake", answers.nothing_answers)
+
+    return make
+
+
+def sealed(lk: TopicLake, *, aborted: bool = True) -> SealedWindow:
+    """A window of the records [0, 10), and of two aborted ones and their marker, [10, 13)."""
+    lk.send(Record(b"v%d" % n, b"k") for n in range(10))
+    if aborted:
+        lk.abort([Record(b"x", b"a"), Record(b"y", b"a")])
+    lk.close_window()
+    return lk.ledger.windows(lk.topic)[0]
+
+
+def load(lk: TopicLake, window: SealedWindow, offsets: Sequence[int] = range(10)) -> None:
+    """Commit and record a load of these offsets; nobody has accounted for the others yet."""
+    samples.loaded(lk.root, window, {0: offsets})
+
+
+def check(lk: TopicLake) -> Verdict:
+    return CHECKS["every_offset_accounted_for"].evaluate(evaluation(lk))
+
+
+def evaluation(lk: TopicLake) -> Evaluation:
+    return Evaluation(
+        lk.declaration, lk.ledger, Orchestration(), lambda: lk.settings, lambda: lk.cluster,
+        answers.unanswered(lk.root, lk.topic).engine,
+    )  # fmt: skip
+
+
+def receipt(lk: TopicLake, window: SealedWindow) -> Receipt:
+    return lk.ledger.receipts(lk.declaration.raw_table)[window.key]
+
+
+def delete_before(broker: Broker, lk: TopicLake, offset: int) -> None:
+    from confluent_kafka import TopicPartition
+
+    for future in broker.admin.delete_records([TopicPartition(lk.topic, 0, offset)]).values():
+        future.result(30)
+
+
+def named(verdict: Verdict) -> list[tuple[str, tuple[OffsetRange, ...]]]:
+    return [(f.kind, f.ranges) for f in verdict.findings]
+
+
+# --- accepted losses ------------------------------------------------------------------------------------------------
+
+
+def test_an_accepted_loss_is_a_hole_of_its_own_kind(lake: Callable[..., TopicLake]) -> None:
+    """Kafka still has the records, as those whose timestamp the reader cannot represent."""
+    lk = lake()
+    window = sealed(lk)
+    lk.ledger.record_acceptance(window, {0: (OffsetRange(3, 5),)}, "cannot be read")
+    load(lk, window, [0, 1, 2, 5, 6, 7, 8, 9])
+    verdict = check(lk)
+
+    assert verdict.passed, verdict
+    assert receipt(lk, window).holes == {"accepted loss": 2, "aborted records": 2, "abort markers": 1}
+    assert "2 offsets of an accepted loss" in verdict.headline
+    assert dict(verdict.figures)["holes_accepted_loss"] == 2
+    strip = strip_of(evaluation(lk).facts(), verdict.findings)
+    assert list(strip.counts) == [State.ACCEPTED]
+    assert "1 with an accepted loss" in strip.sentence
+    assert check(lk).passed
+
+
+def test_a_loss_beyond_the_accepted_one_is_named(lake: Callable[..., TopicLake]) -> None:
+    lk = lake()
+    window = sealed(lk)
+    lk.ledger.record_acceptance(window, {0: (OffsetRange(3, 5),)}, "cannot be read")
+    load(lk, window, [0, 1, 2, 5, 6, 7, 8])
+    assert named(check(lk)) == [("record not in the table", (OffsetRange(9, 10),))]
+
+
+def test_a_row_within_an_accepted_loss_is_a_row_as_before(lake: Callable[..., TopicLake]) -> None:
+    """The loss was accepted of a window that was loaded."""
+    lk = lake()
+    window = sealed(lk)
+    load(lk, window)
+    lk.ledger.record_acceptance(window, {0: (OffsetRange(0, 11),)}, "by mistake")
+    assert check(lk).passed
+    assert receipt(lk, window).holes == {"accepted loss": 1, "aborted records": 1, "abort markers": 1}
+
+
+# --- retention and compaction between the load and the check ----------------------------------------------------------
+
+
+def test_rows_whose_records_have_expired_since_the_load_are_no_anomaly(
+    lake: Callable[..., TopicLake], broker: Broker
+) -> None:
+    lk = lake()
+    window = sealed(lk)
+    load(lk, window)
+    delete_before(broker, lk, 4)
+    assert check(lk).passed
+    assert receipt(lk, window).holes == {"aborted records": 2, "abort markers": 1}
+
+
+def test_holes_that_expired_before_anybody_asked_are_not_explained(
+    lake: Callable[..., TopicLake], broker: Broker
+) -> None:
+    """They may have been markers, aborted records, or records that the load has lost."""
+    lk = lake()
+    window = sealed(lk)
+    load(lk, window)
+    delete_before(broker, lk, 12)
+    verdict = check(lk)
+
+    (finding,) = verdict.findings
+    assert (finding.kind, finding.alarming, verdict.passed) == ("could not tell", False, False)
+    assert "2 offsets without a row lay below the log start" in finding.detail
+    assert f"platform-assets accept-loss raw/{lk.topic} {window.key} --reason" in finding.remedy
+    assert receipt(lk, window).holes == {"below log start": 2, "abort markers": 1}
+    # What was known stays known, whatever retention takes meanwhile, and whether anybody can be asked.
+    delete_before(broker, lk, 13)
+    assert [f.detail for f in check(lk).findings] == [finding.detail]
+
+    lk.ledger.record_acceptance(window, {0: (OffsetRange(0, 13),)}, "nothing to be done")
+    accepted = check(lk)
+    assert accepted.passed, accepted
+    assert receipt(lk, window).holes == {"accepted loss": 3}
+
+
+def test_rows_whose_records_were_compacted_away_since_the_load_are_no_anomaly(
+    lake: Callable[..., TopicLake], broker: Broker
+) -> None:
+    lk = lake(
+        {
+            "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001", "segment.ms": "50",
+            "min.compaction.lag.ms": str(10**9),
+        }
+    )  # fmt: skip
+    window = sealed(lk, aborted=False)
+    load(lk, window, range(9))
+    compact(broker, lk)
+    assert named(check(lk)) == []
+    found = receipt(lk, window)
+    assert found.holes == {"compacted away": 1}
+    assert str(found.proved_by).startswith("broker evidence; ")
+
+
+def test_a_row_that_no_record_can_have_been_is_named_though_the_topic_is_compacted(
+    lake: Callable[..., TopicLake], broker: Broker
+) -> None:
+    lk = lake(
+        {
+            "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001", "segment.ms": "50",
+            "min.compaction.lag.ms": str(10**9),
+        }
+    )  # fmt: skip
+    window = sealed(lk)
+    load(lk, window, [*range(10), 12])
+    assert named(check(lk)) == [("row without a record", (OffsetRange(12, 13),))]
+
+
+def compact(broker: Broker, lk: TopicLake) -> None:
+    """Let the cleaner take all records of a key but the newest."""
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    entry = ConfigEntry("min.compaction.lag.ms", "0", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, lk.topic, incremental_configs=[entry])
+    for future in broker.admin.incremental_alter_configs([resource]).values():
+        future.result(30)
+    # A newer segment, since the active one is never compacted.
+    lk.send([Record(b"new", b"k")])
+
+    def thinned() -> bool:
+        lk.send([Record(b"newer", b"k")])
+        return all(row.offset >= 10 for row in lk.committed())
+
+    wait_until("the log is compacted", thinned)
