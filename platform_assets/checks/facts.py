@@ -7,13 +7,11 @@ receipt names.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,10 +20,11 @@ from platform_assets.checks.baseline.older import Older
 from platform_assets.checks.baseline.snapshot import Baseline
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.load_log import WindowFiles
+from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import UTC_MICROS, recorded_cuts, windows_between
 from platform_assets.ledger.store import Ledger
-from platform_assets.model.digest import Digest
-from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.model.digest import Digest, digest_of
+from platform_assets.model.offsets import HeldOffsets, OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span, key_of
 
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
     from platform_assets.checks.check import Check
 
 T = TypeVar("T")
-_INT = npt.NDArray[np.int64]
-
 NEWEST_COMMITS: Final = 200
 """Of the table's log, those that are held against ledger and orchestrator one by one."""
+_MOST_RANGES: Final = 500_000
+"""Ranges of offsets that are kept of changed windows, all together: some 60 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +74,11 @@ class Facts:
 
     `waiting` are sealed windows that are not loaded and need not be yet: a run for them is queued or under way, or
     nothing newer was loaded. `unasked` are sealed windows that nobody has asked to load: a load by hand of a later one
-    sealed them on its way. `changed` are the offsets found in windows whose files are not those of their receipt,
-    and in windows that the ledger does not know; `unreadable` says of such windows why they could not be read, and
-    `unread` are those that were not to be read. `older` are windows that are only counted and that nothing else here is
-    about, and `baseline` is what is kept of them.
+    sealed them on its way. Windows whose files are not those of their receipt were read: `rewritten` ones hold just the
+    offsets that were loaded, as after OPTIMIZE, and `changed` has the offsets of the others, and of windows that the ledger
+    does not know. `unreadable` says why one could not be read, and `not_held` are windows of which too many were changed
+    for all to be kept in memory; `unread` are those that were not to be read. `older` are windows that are only counted
+    and that nothing else here is about, and `baseline` is what is kept of them.
     `entries` are the rows of the ledger that `recorded` is from.
     """
 
@@ -88,7 +88,9 @@ class Facts:
     files: Mapping[str, WindowFiles]
     waiting: frozenset[str]
     unasked: frozenset[str]
-    changed: Mapping[str, Mapping[int, _INT]]
+    changed: Mapping[str, Mapping[int, HeldOffsets]]
+    rewritten: frozenset[str] = frozenset()
+    not_held: frozenset[str] = frozenset()
     unreadable: Mapping[str, str] = field(default_factory=dict)
     unread: frozenset[str] = frozenset()
     in_flight: frozenset[str] = frozenset()
@@ -116,6 +118,8 @@ class Facts:
             waiting=frozenset(k for k in self.waiting if k in span),
             unasked=frozenset(k for k in self.unasked if k in span),
             changed=_within(self.changed, span),
+            rewritten=frozenset(k for k in self.rewritten if k in span),
+            not_held=frozenset(k for k in self.not_held if k in span),
             unreadable=_within(self.unreadable, span),
             unread=frozenset(k for k in self.unread if k in span),
             in_flight=frozenset(k for k in self.in_flight if k in span),
@@ -206,30 +210,70 @@ def _collected(
         or not files.get(k, load_log.NO_FILES).match(recorded[k].files_digest, recorded[k].total_rows)
     ]
     # Rows of a window that is being loaded just now are not yet the ledger's.
-    changed: dict[str, Mapping[int, _INT]] = {}
-    unreadable: dict[str, str] = {}
     others = [k for k in others if k not in in_flight and k not in waiting]
-    for key in others if reads else ():
-        try:
-            changed[key] = rows.offsets_of(path, key)
-        except FileNotFoundError as e:
-            unreadable[key] = f"{e.strerror}: {e.filename}" if e.filename else str(e)
-    if past.windows and _reach_before(changed, windows):
+    read = _read(path, others if reads else (), recorded)
+    if past.windows and (read.not_held or _reach_before(read.changed, windows)):
         # An older window may hold these offsets too, and only its own facts say which.
         return _collected(table, ledger, known, None, (), reads=reads)
     return Facts(
-        table, windows, recorded, files, waiting, unasked, changed, unreadable,
-        frozenset(() if reads else others), frozenset(in_flight), past, base, entries,
-    )  # fmt: skip
+        table,
+        windows,
+        recorded,
+        files,
+        waiting,
+        unasked,
+        read.changed,
+        frozenset(read.rewritten),
+        frozenset(read.not_held),
+        read.unreadable,
+        frozenset(() if reads else others),
+        frozenset(in_flight),
+        past,
+        base,
+        entries,
+    )
 
 
-def _reach_before(changed: Mapping[str, Mapping[int, _INT]], windows: Mapping[str, TopicRanges]) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What reading the windows with other files than their receipts' found, each in one of four."""
+
+    changed: dict[str, Mapping[int, HeldOffsets]] = field(default_factory=dict)
+    rewritten: set[str] = field(default_factory=set)
+    not_held: set[str] = field(default_factory=set)
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+
+def _read(path: Folder, keys: Iterable[str], recorded: Mapping[str, Recorded]) -> _Read:
+    """Read one window after the other. Memory is 8 bytes an offset of the largest one, and `_MOST_RANGES` ranges."""
+    read = _Read()
+    left = _MOST_RANGES
+    for key in keys:
+        try:
+            offsets = rows.offsets_of(path, key)
+        except FileNotFoundError as e:
+            read.unreadable[key] = f"{e.strerror}: {e.filename}" if e.filename else str(e)
+            continue
+        if key in recorded and digest_of(offsets) == recorded[key].offsets:
+            read.rewritten.add(key)
+            continue
+        held = {partition: HeldOffsets.of(found) for partition, found in offsets.items()}
+        size = sum(len(h.ranges) + len(h.repeated) for h in held.values())
+        if size > left:
+            read.not_held.add(key)
+            continue
+        left -= size
+        read.changed[key] = held
+    return read
+
+
+def _reach_before(changed: Mapping[str, Mapping[int, HeldOffsets]], windows: Mapping[str, TopicRanges]) -> bool:
     """Whether a window that was read has offsets from before all of `windows`, which are in order."""
     first = next(iter(windows.values()), TopicRanges()).by_partition
     return any(
-        len(offsets) and (partition not in first or offsets[0] < first[partition].start)
+        bool(held.ranges) and (partition not in first or held.ranges[0].start < first[partition].start)
         for by_partition in changed.values()
-        for partition, offsets in by_partition.items()
+        for partition, held in by_partition.items()
     )
 
 

@@ -53,7 +53,8 @@ def open_windows(e: Evaluation, facts: Facts) -> tuple[Recorded, ...]:
 
     Also those with holes below the log start, once a loss was accepted there.
     """
-    loaded = [r for k, r in facts.recorded.items() if k not in facts.changed and k in facts.windows]
+    read = {*facts.changed, *facts.rewritten, *facts.not_held}
+    loaded = [r for k, r in facts.recorded.items() if k not in read and k in facts.windows]
     unknown = [r.key for r in loaded if r.holes is not None and r.holes.get(BELOW_LOG_START)]
     accepted = e.ledger.accepted_losses_of(e.declaration.raw_table, unknown) if unknown else {}
     return tuple(r for r in loaded if r.holes is None or r.key in accepted)

@@ -119,6 +119,20 @@ def repeats(ordered: Offsets) -> Offsets:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class HeldOffsets:
+    """Where the rows of one partition are: `rows` rows, at the offsets in `ranges`, those in `repeated` more than once."""
+
+    rows: int
+    ranges: tuple[OffsetRange, ...]
+    repeated: tuple[OffsetRange, ...]
+
+    @classmethod
+    def of(cls, ordered: Offsets) -> HeldOffsets:
+        """From the offsets of all rows, ascending."""
+        return cls(len(ordered), ranges_of(ordered), ranges_of(repeats(ordered)))
+
+
 def lag(end: int, reached: int | None) -> int:
     """Offsets from `reached`, exclusive end of what is held, to `end`; all of them where nothing is held yet."""
     return max(end - (reached or 0), 0)

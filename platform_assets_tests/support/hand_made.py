@@ -10,7 +10,7 @@ import numpy as np
 
 from platform_assets.checks.facts import Facts, Recorded
 from platform_assets.lake.load_log import WindowFiles
-from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.model.offsets import HeldOffsets, OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 
 A, B, C, D = "2026-01-01-00:00", "2026-01-01-01:00", "2026-01-01-02:00", "2026-01-01-03:00"
@@ -65,9 +65,9 @@ def sound(**changes: Any) -> Facts:
     return replace(facts, **changes)
 
 
-def changed(*more: tuple[str, Mapping[int, list[int]]]) -> dict[str, dict[int, np.ndarray[Any, np.dtype[np.int64]]]]:
+def changed(*more: tuple[str, Mapping[int, list[int]]]) -> dict[str, dict[int, HeldOffsets]]:
     """Windows that were read because their files changed: the offsets found in each, by partition."""
-    return {k: {p: np.array(sorted(o), dtype=np.int64) for p, o in found.items()} for k, found in more}
+    return {k: {p: HeldOffsets.of(np.array(sorted(o), dtype=np.int64)) for p, o in found.items()} for k, found in more}
 
 
 def rows_of(key: str, **changes: list[int]) -> dict[int, list[int]]:

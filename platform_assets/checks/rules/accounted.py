@@ -42,7 +42,8 @@ def evaluate(e: Evaluation) -> Verdict:
     """Close what is open, then judge. Asks brokers and Spark only for windows that are open."""
     facts = e.facts()
     findings: list[Finding] = []
-    changed = [k for k in (*facts.changed, *facts.unreadable) if k in facts.recorded and k in facts.windows]
+    others = (*facts.changed, *sorted({*facts.rewritten, *facts.not_held}), *facts.unreadable)
+    changed = [k for k in others if k in facts.recorded and k in facts.windows]
     if changed:
         read = prove_by_reading(e, facts, changed)
         findings += name_differences(e, read.findings, doubled=False)

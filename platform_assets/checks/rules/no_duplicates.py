@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from platform_assets.checks.baseline.history import History, Mask
 from platform_assets.checks.check import Check
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Finding, Verdict, counted
-from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of, repeats, size_of
+from platform_assets.model.offsets import OffsetRange, TopicRanges, common, size_of, subtract
 
 NAME = "no_duplicates"
-_INT = npt.NDArray[np.int64]
-_NONE: _INT = np.array([], dtype=np.int64)
 
 
 def may_count(history: History) -> Mask:
@@ -38,7 +35,8 @@ def verdict(facts: Facts) -> Verdict:
     if findings:
         headline = f"{counted(doubled, 'offset')} in the table more than once."
     else:
-        read = f", {counted(len(facts.changed), 'window')} of them by reading" if facts.changed else ""
+        by_reading = len(facts.changed) + len(facts.rewritten)
+        read = f", {counted(by_reading, 'window')} of them by reading" if by_reading else ""
         headline = f"No duplicates: {counted(facts.older.windows + len(facts.recorded), 'window')} checked{read}."
     return Verdict(NAME, facts.table, findings, headline, figures)
 
@@ -55,12 +53,11 @@ def _by_receipt(facts: Facts) -> Iterator[Finding]:
 
 def _within(facts: Facts) -> Iterator[Finding]:
     for key, by_partition in facts.changed.items():
-        for partition, offsets in by_partition.items():
-            doubled = ranges_of(repeats(offsets))
-            if doubled:
+        for partition, held in by_partition.items():
+            if held.repeated:
                 yield Finding(
-                    "duplicate in a window", facts.topic, key, partition, doubled,
-                    f"{counted(size_of(doubled), 'offset')} in {len(offsets):,} rows", _remedy(facts, key),
+                    "duplicate in a window", facts.topic, key, partition, held.repeated,
+                    f"{counted(size_of(held.repeated), 'offset')} in {held.rows:,} rows", _remedy(facts, key),
                 )  # fmt: skip
 
 
@@ -68,17 +65,17 @@ def _across(facts: Facts) -> Iterator[Finding]:
     for key, by_partition in facts.changed.items():
         for partition in by_partition:
             foreign = _foreign(facts, key, partition)
-            if not len(foreign):
+            if not foreign:
                 continue
             for other in (*facts.windows, *(k for k in facts.changed if k not in facts.windows)):
-                shared = foreign[:0] if other == key else _held(facts, other, partition, foreign)
+                shared = () if other == key else _held(facts, other, partition, foreign)
                 if other in facts.changed and other < key:
-                    # Said of the other window already, where it does not belong either.
-                    shared = np.setdiff1d(shared, _foreign(facts, other, partition))
-                if len(shared):
+                    # Named with the other window already, where it does not belong either.
+                    shared = subtract(shared, _foreign(facts, other, partition))
+                if shared:
                     yield Finding(
-                        "duplicate across windows", facts.topic, key, partition, ranges_of(shared),
-                        f"{counted(len(shared), 'offset')} are in window {other} too",
+                        "duplicate across windows", facts.topic, key, partition, shared,
+                        f"{counted(size_of(shared), 'offset')} are in window {other} too",
                         _remedy(facts, key),
                     )  # fmt: skip
 
@@ -87,21 +84,20 @@ def _range(facts: Facts, key: str, partition: int) -> OffsetRange:
     return facts.windows.get(key, TopicRanges()).by_partition.get(partition, OffsetRange(0, 0))
 
 
-def _foreign(facts: Facts, key: str, partition: int) -> _INT:
+def _foreign(facts: Facts, key: str, partition: int) -> tuple[OffsetRange, ...]:
     """The offsets in a window that was read which do not belong to it."""
-    offsets = np.unique(facts.changed[key].get(partition, _NONE))
-    own = _range(facts, key, partition)
-    return offsets[(offsets < own.start) | (offsets >= own.end)]
+    held = facts.changed[key].get(partition)
+    return () if held is None else subtract(held.ranges, [_range(facts, key, partition)])
 
 
-def _held(facts: Facts, key: str, partition: int, offsets: _INT) -> _INT:
-    """Those of `offsets` that a window holds: as read, or by its range where it is as it was loaded."""
+def _held(facts: Facts, key: str, partition: int, offsets: tuple[OffsetRange, ...]) -> tuple[OffsetRange, ...]:
+    """Those of `offsets` that a window holds: as read, or by its range where it holds what was loaded."""
     if key in facts.changed:
-        return np.intersect1d(offsets, facts.changed[key].get(partition, _NONE))
+        held = facts.changed[key].get(partition)
+        return () if held is None else common(offsets, held.ranges)
     if key not in facts.recorded or not facts.recorded[key].rows.get(partition, 0):
-        return _NONE
-    own = _range(facts, key, partition)
-    return offsets[(offsets >= own.start) & (offsets < own.end)]
+        return ()
+    return common(offsets, [_range(facts, key, partition)])
 
 
 def _remedy(facts: Facts, key: str) -> str:

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import numpy as np
-import numpy.typing as npt
-
 from platform_assets.checks.baseline.history import History, Mask
 from platform_assets.checks.check import Check
 from platform_assets.checks.facts import Facts, Recorded
 from platform_assets.checks.findings import Finding, Verdict, counted
 from platform_assets.errors import MEND_LEDGER
-from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of, tiling_faults
+from platform_assets.model.offsets import (
+    HeldOffsets,
+    OffsetRange,
+    TopicRanges,
+    common,
+    size_of,
+    subtract,
+    tiling_faults,
+)
 
 NAME = "no_gaps"
 
@@ -88,10 +93,16 @@ def _findings(facts: Facts) -> Iterator[Finding]:
             "files lost", topic, key, None, (), f"a data file that the table's log names cannot be read: {why}",
             f"Materialise partition {key} of {facts.table}: it writes the window again and proves it equal.",
         )  # fmt: skip
+    for key in sorted(facts.not_held):
+        yield Finding(
+            "could not tell", topic, key, None, (),
+            "its files were changed, and so many other windows have rows that are not the load's that these were not kept",
+            "Heal the windows that are named, then run the check again.",
+        )  # fmt: skip
     for key in facts.unknown:
-        for partition, offsets in facts.changed.get(key, {}).items():
+        for partition, held in facts.changed.get(key, {}).items():
             yield Finding(
-                "unknown window", topic, key, partition, ranges_of(offsets),
+                "unknown window", topic, key, partition, held.ranges,
                 "the table has rows in a window that the ledger never sealed",
                 f"Another writer put them there: delete the rows with window = '{key}'.",
             )  # fmt: skip
@@ -123,31 +134,28 @@ def _outside_by_receipt(topic: str, recorded: Recorded) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _changed_since_load(
-    facts: Facts, recorded: Recorded, found: Mapping[int, npt.NDArray[np.int64]]
-) -> Iterator[Finding]:
+def _changed_since_load(facts: Facts, recorded: Recorded, found: Mapping[int, HeldOffsets]) -> Iterator[Finding]:
     """The files are others than the load's: OPTIMIZE does that, and so does damage. The rows show which."""
     heal = f"Materialise partition {recorded.key} of {facts.table}: it reads the range again and proves it equal."
     for partition, r in recorded.ranges.items():
-        offsets = np.unique(found.get(partition, np.array([], dtype=np.int64)))
-        inside = offsets[(offsets >= r.start) & (offsets < r.end)]
-        if len(inside) < recorded.rows[partition]:
+        ranges = found[partition].ranges if partition in found else ()
+        inside, outside = common(ranges, [r]), subtract(ranges, [r])
+        if size_of(inside) < recorded.rows[partition]:
             # Where the load itself left holes, the offsets without a row are not all missing.
             dense = recorded.rows[partition] == r.size
             yield Finding(
-                "rows missing", facts.topic, recorded.key, partition, r.minus(ranges_of(inside)) if dense else (),
-                f"{len(inside):,} of {recorded.rows[partition]:,} loaded rows are left"
+                "rows missing", facts.topic, recorded.key, partition, r.minus(inside) if dense else (),
+                f"{size_of(inside):,} of {recorded.rows[partition]:,} loaded rows are left"
                 + ("" if dense else "; every_offset_accounted_for names them"), heal,
             )  # fmt: skip
-        outside = offsets[(offsets < r.start) | (offsets >= r.end)]
-        if len(outside):
+        if outside:
             yield Finding(
-                "rows outside the window", facts.topic, recorded.key, partition, ranges_of(outside),
-                f"{counted(len(outside), 'offset')} do not belong to range {r}", heal,
+                "rows outside the window", facts.topic, recorded.key, partition, outside,
+                f"{counted(size_of(outside), 'offset')} do not belong to range {r}", heal,
             )  # fmt: skip
     for partition in sorted(set(found) - set(recorded.ranges.by_partition)):
         yield Finding(
-            "rows outside the window", facts.topic, recorded.key, partition, ranges_of(found[partition]),
+            "rows outside the window", facts.topic, recorded.key, partition, found[partition].ranges,
             "the window has no range in this partition", heal,
         )  # fmt: skip
 

@@ -69,9 +69,9 @@ def load_next(root: Path, number: int) -> SealedWindow:
 
 def gathered(found: Facts) -> tuple[Any, ...]:
     """All that checks judge, of which two ways to gather it must say the same."""
-    changed = {k: {p: o.tolist() for p, o in offsets.items()} for k, offsets in found.changed.items()}
     return (
-        found.windows, found.recorded, found.files, found.waiting, found.unasked, changed, found.unreadable,
+        found.windows, found.recorded, found.files, found.waiting, found.unasked, found.changed, found.rewritten,
+        found.unreadable,
         found.older, found.baseline and (found.baseline.loads, found.baseline.files),
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from platform_assets.checks.facts import Facts, Orchestration, collect
-from platform_assets.checks.findings import Finding
-from platform_assets.checks.rules import no_gaps
+from platform_assets.checks.findings import Finding, counted
+from platform_assets.checks.rules import no_duplicates, no_gaps
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
@@ -325,3 +326,44 @@ def test_a_data_file_that_was_removed_is_named_where_the_log_was_changed(
     for file in (tmp_path / "raw" / "t").glob("window=*00%3A00/*.parquet"):
         file.unlink()
     assert gaps(collected(tmp_path)) == [("files lost", windows[0].key, None, ())]
+
+
+def test_windows_that_were_only_rewritten_are_read_one_by_one_and_nothing_of_them_is_kept(tmp_path: Path) -> None:
+    """As OPTIMIZE by others leaves a table: every file is another, and every row the same."""
+    per_window = 20_000
+    windows = samples.recorded(tmp_path, "t", [{0: n * per_window} for n in range(9)])
+    for window in windows:
+        samples.loaded(tmp_path, window)
+
+    def rewrite(some: list[SealedWindow]) -> int:
+        for window in some:
+            samples.overwrite(tmp_path, window, load_id="somebody's")
+        tracemalloc.start()
+        try:
+            facts = collected(tmp_path)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert facts.changed == {}
+        assert facts.rewritten == {w.key for w in windows[: windows.index(some[-1]) + 1]}
+        assert no_gaps.verdict(facts).passed
+        assert no_duplicates.verdict(facts).headline.endswith(
+            f"{counted(len(facts.rewritten), 'window')} of them by reading."
+        )
+        return peak
+
+    one = rewrite(windows[:1])
+    assert one > 8 * per_window
+    assert rewrite(windows[1:]) < one + 8 * per_window
+
+
+def test_changed_windows_beyond_what_memory_is_allowed_for_are_not_judged_and_named(
+    tmp_path: Path, windows: list[SealedWindow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform_assets.checks.facts._MOST_RANGES", 4)
+    samples.overwrite(tmp_path, windows[0], {0: [0, 2, 4]}, load_id="again")
+    samples.overwrite(tmp_path, windows[1], {0: [10, 12, 14]}, load_id="again")
+    verdict = no_gaps.verdict(collected(tmp_path))
+    assert {(f.kind, f.window) for f in verdict.findings} == {
+        ("rows missing", windows[0].key), ("could not tell", windows[1].key),
+    }  # fmt: skip
