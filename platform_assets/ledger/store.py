@@ -21,7 +21,7 @@ from deltalake.schema import PrimitiveType
 from platform_assets.errors import LedgerConflictError, LedgerCorruptError
 from platform_assets.lake import delta_log
 from platform_assets.lake.location import Folder, Lake
-from platform_assets.ledger import newest_cuts
+from platform_assets.ledger import newest_cuts, pruning
 from platform_assets.ledger.entries import (
     COMMIT_COLUMNS,
     CUT_COLUMNS,
@@ -213,6 +213,9 @@ class Ledger:
             commit_properties=CommitProperties(max_commit_retries=50),
         )
         for table in sorted({r.table for r in receipts}):
+            new_rows = sum(len(r.partitions) for r in receipts if r.table == table and r.kind == "proof")
+            if new_rows:
+                self._prune(handle, table, new_rows)
             self._compact(self._commits, handle, "table", table.name)
 
     def commit_rows(
@@ -281,6 +284,39 @@ class Ledger:
     def _open(self, path: Folder) -> DeltaTable | None:
         return path.delta() if delta_log.exists(path) else None
 
+    def _prune(self, handle: DeltaTable, table: TableRef, new_rows: int) -> None:
+        """Remove superseded proofs once they are most of what the ledger has of a table, so that audits do not slow reads.
+
+        `handle` stands at the commit that wrote `new_rows` proofs.
+        """
+        adds = pa.table(handle.get_add_actions(flatten=True))
+        of_table = adds.filter(pc.equal(adds["partition.table"], table.name))
+        small = of_table.filter(pc.less(of_table["size_bytes"], _FOLDED_BYTES // 2))
+        # Small ones come one by one, and are counted once: when they are folded.
+        fold_is_due = small.num_rows >= _FOLD_AT_FILES
+        new = max(new_rows, pc.sum(small["num_records"]).as_py() or 0) if fold_is_due else new_rows
+        if not pruning.is_worth_reading(pc.sum(of_table["num_records"]).as_py() or 0, new):
+            return
+        try:
+            condition, partition = pc.field("table") == table.name, ("table", table.name)
+            batches = pruning.superseded_batches(_rows(handle, condition, pruning.COLUMNS, partition=partition))
+            if batches:
+                pruning.remove(handle, table.name, batches, FOLDED)
+                self._tidy(self._commits, handle)
+        except DeltaError as e:
+            # Another process wrote meanwhile: nothing was removed, and the next proofs try it again.
+            _log.info("did not remove superseded proofs of %s this time: %s", table, e)
+
+    def _tidy(self, path: Folder, handle: DeltaTable) -> None:
+        """Delete files that were replaced long ago, and let readers start from here.
+
+        Otherwise they start from the newest hundredth version, which is where delta-rs makes a checkpoint. Each holds the
+        files of all topics, so that not every fold is worth one.
+        """
+        handle.vacuum(dry_run=False)
+        if handle.version() - (delta_log.newest_checkpoint(path) or 0) >= _CHECKPOINT_AT_COMMITS:
+            handle.create_checkpoint()
+
     def _compact(self, path: Folder, handle: DeltaTable, column: str, value: str) -> None:
         """Fold the small files of one topic or table into one, so that reads stay flat as windows grow.
 
@@ -294,11 +330,7 @@ class Ledger:
             handle.optimize.compact(
                 partition_filters=[(column, "=", value)], target_size=_FOLDED_BYTES, writer_properties=FOLDED
             )
-            handle.vacuum(dry_run=False)
-            # A reader starts from here, and not from the newest hundredth version, which is where delta-rs makes one.
-            # Each holds the files of all topics, so that not every fold is worth one.
-            if handle.version() - (delta_log.newest_checkpoint(path) or 0) >= _CHECKPOINT_AT_COMMITS:
-                handle.create_checkpoint()
+            self._tidy(path, handle)
         except DeltaError as e:
             # Another process folded the same files first, or will next time: the entries themselves are safe.
             _log.info("did not fold the small files of %s %r this time: %s", column, value, e)

@@ -23,6 +23,7 @@ from platform_assets.lake import delta_log, load_log
 from platform_assets.lake.delta_log import Anchor, Commit
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata
 from platform_assets.lake.location import Folder, Lake
+from platform_assets.ledger import pruning
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
 
@@ -166,7 +167,7 @@ def _undisturbed(log: Folder, seen: Anchor, partition: tuple[str, str], column: 
 
 
 def _disturbs(commit: Commit, partition: tuple[str, str], column: str, until: datetime) -> bool:
-    if commit.rearranges:
+    if commit.rearranges or commit.user_metadata == pruning.MARK:
         return False
     name, value = partition
     lowest = [

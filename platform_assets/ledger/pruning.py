@@ -1,0 +1,70 @@
+"""Superseded proofs: each deep audit writes an entry per window and partition, and of those only the newest counts.
+
+What is removed was never read again: loads, acceptances and the entry of each window that counts stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, WriterProperties
+
+MARK: Final = '{"platform_assets_pruned":1}'
+"""`userMetadata` of a commit that removes nothing that counts."""
+COLUMNS: Final = ["window", "kind", "table_version", "recorded_at"]
+"""Of the ledger, what has to be known to find superseded proofs."""
+_FEWEST_ROWS: Final = 1000
+"""Rows of a table below which none are worth removing."""
+_MOST_BATCHES: Final = 1000
+"""Batches that one commit removes; each is named in it."""
+
+
+def is_worth_reading(rows: int, new_rows: int) -> bool:
+    """Whether the last `new_rows` of `rows` took the ledger past a power of two: so it is read ever more rarely as it grows."""
+    return rows >= _FEWEST_ROWS and rows.bit_length() > (rows - new_rows).bit_length()
+
+
+def superseded_batches(entries: pa.Table) -> list[datetime]:
+    """When the proofs were recorded that can go: batches, written in one commit, of which no proof counts any longer.
+
+    `entries` are all rows of one table in the ledger, with `COLUMNS`. Empty where less than half of them would go: what
+    remains is written again. Of a window the entry with the highest table version counts, of equal ones the last.
+    """
+    entries = entries.filter(pc.not_equal(entries["kind"], "acceptance"))
+    if not entries.num_rows:
+        return []
+    versions = entries.append_column("version", pc.fill_null(entries["table_version"], -1))
+    newest = (
+        versions.sort_by([("version", "ascending"), ("recorded_at", "ascending")])
+        .group_by("window", use_threads=False)
+        .aggregate([("version", "last"), ("recorded_at", "last")])
+    )
+    joined = versions.join(newest, "window")
+    counts = pc.and_(
+        pc.equal(joined["version"], joined["version_last"]), pc.equal(joined["recorded_at"], joined["recorded_at_last"])
+    )
+    proofs = joined.append_column("counts", counts).filter(pc.equal(joined["kind"], "proof"))
+    batches = proofs.group_by("recorded_at").aggregate([("counts", "any"), ("window", "count")])
+    unread = batches.filter(pc.invert(batches["counts_any"])).sort_by([("window_count", "descending")])
+    unread = unread.slice(0, _MOST_BATCHES)
+    if 2 * (pc.sum(unread["window_count"]).as_py() or 0) < entries.num_rows:
+        return []
+    found: list[datetime] = unread["recorded_at"].to_pylist()
+    return found
+
+
+def remove(handle: DeltaTable, table: str, batches: Sequence[datetime], writer: WriterProperties | None) -> None:
+    """Remove the proofs of `table` that were recorded at these times.
+
+    Raises DeltaError where another process committed since `handle` was opened: then nothing was removed.
+    """
+    times = ", ".join(f"arrow_cast('{at.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')" for at in batches)
+    handle.delete(
+        f'"table" = \'{table}\' AND "kind" = \'proof\' AND "recorded_at" IN ({times})',
+        writer_properties=writer,
+        commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={"userMetadata": MARK}),
+    )
