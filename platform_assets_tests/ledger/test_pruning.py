@@ -22,7 +22,7 @@ from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
-from platform_assets_tests.support.samples import loaded, receipt, recorded
+from testbed.samples import loaded, receipt, recorded
 
 TOPIC, OTHER = "clicks", "other"
 TABLE = TableRef.raw(TOPIC)
