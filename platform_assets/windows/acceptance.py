@@ -11,7 +11,7 @@ from platform_assets.kafka.settings import ClientSettings
 from platform_assets.kafka.timestamps import unreadable_records
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
-from platform_assets.model.offsets import OffsetRange, ranges_of
+from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of, subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.sealing import checked_state
 
@@ -40,15 +40,17 @@ def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings
     state = checked_state(cluster, sealed.topic, ledger.newest_cut(sealed.topic))
     starts = {p: f.offset for p, f in cluster.log_starts(state).items()}
     expired = {
-        p: OffsetRange(r.start, min(starts[p], r.end)).minus(accepted.get(p, ()))
+        p: r.before(starts[p]).minus(accepted.get(p, ()))
         for p, r in sealed.ranges.items()
         if p in starts and starts[p] > r.start
     }
     unreadable: dict[int, tuple[OffsetRange, ...]] = {}
-    records = unreadable_records(settings, sealed.topic, sealed.ranges)
+    # A consumer that is asked for expired offsets is refused.
+    left = {p: OffsetRange(r.before(starts.get(p, 0)).end, r.end) for p, r in sealed.ranges.items()}
+    records = unreadable_records(settings, sealed.topic, TopicRanges(left))
     for partition in {p for p, _, _ in records}:
         offsets = ranges_of(o for p, o, _ in records if p == partition)
-        unreadable[partition] = tuple(left for r in offsets for left in r.minus(accepted.get(partition, ())))
+        unreadable[partition] = subtract(offsets, accepted.get(partition, ()))
     losses = [
         Loss(sealed.key, {p: parts for p, parts in expired.items() if parts}, "below the log start"),
         Loss(

@@ -15,6 +15,7 @@ from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.report.strip import State, strip_of
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.model.offsets import OffsetRange
+from platform_assets.windows import acceptance
 from platform_assets_tests.support import answers
 from testbed import samples
 from testbed.loads import Record, TopicLake, wait_until
@@ -116,6 +117,20 @@ def test_a_row_within_an_accepted_loss_is_a_row_as_before(lake: Callable[..., To
     assert receipt(lk, window).holes == {"accepted loss": 1, "aborted records": 1, "abort markers": 1}
 
 
+def test_what_expired_can_be_accepted_while_the_rest_of_the_window_is_there(
+    lake: Callable[..., TopicLake], broker: Broker
+) -> None:
+    lk = lake()
+    window = sealed(lk)
+    delete_before(broker, lk, 4)
+    losses = acceptance.find_losses(window, lk.ledger, lk.cluster, lk.settings)
+    assert [dict(loss.ranges) for loss in losses] == [{0: (OffsetRange(0, 4),)}]
+    acceptance.accept(window, losses, "too late", lk.ledger)
+    load(lk, window, range(4, 10))
+    assert check(lk).passed
+    assert receipt(lk, window).holes == {"accepted loss": 4, "aborted records": 2, "abort markers": 1}
+
+
 # --- retention and compaction between the load and the check ----------------------------------------------------------
 
 
@@ -149,7 +164,10 @@ def test_holes_that_expired_before_anybody_asked_are_not_explained(
     delete_before(broker, lk, 13)
     assert [f.detail for f in check(lk).findings] == [finding.detail]
 
-    lk.ledger.record_acceptance(window, {0: (OffsetRange(0, 13),)}, "nothing to be done")
+    # What the remedy names does help.
+    losses = acceptance.find_losses(window, lk.ledger, lk.cluster, lk.settings)
+    assert [dict(loss.ranges) for loss in losses] == [{0: (OffsetRange(0, 13),)}]
+    acceptance.accept(window, losses, "nothing to be done", lk.ledger)
     accepted = check(lk)
     assert accepted.passed, accepted
     assert receipt(lk, window).holes == {"accepted loss": 3}
