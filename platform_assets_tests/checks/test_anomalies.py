@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import dagster as dg
 import pyarrow as pa
@@ -22,7 +23,8 @@ from deltalake import DeltaTable, write_deltalake
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.findings import Finding
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
-from platform_assets.lake.location import Lake
+from platform_assets.lake import load_log
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import runs
@@ -76,6 +78,10 @@ class Case:
     @property
     def table(self) -> DeltaTable:
         return DeltaTable(self.lake.table)
+
+    def files(self, key: str) -> list[Path]:
+        """The data files that the table's log names for a window."""
+        return [self.lake.table / unquote(name) for name in load_log.files_of(Folder.at(self.lake.table), key).paths]
 
     def rows(self, where: str) -> pa.Table:
         found = self.table.to_pyarrow_table()
@@ -185,14 +191,14 @@ def altered_value(case: Case) -> None:
 
 def altered_in_place(case: Case) -> None:
     """The file is damaged on the disk; neither log nor statistics show it."""
-    path = next(case.lake.table.glob(f"window={LAST.replace(':', '%3A')}/*.parquet"))
+    path = case.files(LAST)[0]
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 0xFF
     path.write_bytes(bytes(data))
 
 
 def files_removed(case: Case) -> None:
-    for path in case.lake.table.glob(f"window={LAST.replace(':', '%3A')}/*.parquet"):
+    for path in case.files(LAST):
         path.unlink()
 
 
