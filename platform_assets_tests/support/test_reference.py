@@ -12,7 +12,7 @@ import pytest
 
 from infra.home import CHECKOUT
 from platform_assets.checks.audit import Audit, CheckOutcome
-from platform_assets.checks.findings import Finding, Kind, Verdict
+from platform_assets.checks.findings import Finding, FindingKind, Verdict
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span
@@ -74,7 +74,7 @@ def test_each_field_of_the_json_of_audit_is_documented() -> None:
 
 
 def test_each_kind_of_finding_is_documented() -> None:
-    assert same(first_column(CHECKS, "## Findings, and what to do"), get_args(Kind))
+    assert same(first_column(CHECKS, "## Findings, and what to do"), get_args(FindingKind))
 
 
 def test_variables_of_the_environment_are_ones_that_the_code_reads() -> None:
