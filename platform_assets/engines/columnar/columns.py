@@ -1,0 +1,206 @@
+"""Record batches to Arrow columns of a raw table, in blocks of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from platform_assets.engines.columnar import header_keys
+from platform_assets.engines.columnar.kernels import arrow, records
+from platform_assets.engines.columnar.selection import committed
+from platform_assets.kafka.batches.record_batches import APPEND_TIME, CODEC_MASK, HEADER, Batches, Damage, unpacked
+from platform_assets.model.offsets import OffsetRange
+
+_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("topic_id", pa.dictionary(pa.int32(), pa.string())),
+        ("kafka_partition", pa.int32()),
+        ("kafka_offset", pa.int64()),
+        ("kafka_timestamp", pa.timestamp("us", "UTC")),
+        ("kafka_timestamp_type", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", _HEADERS),
+    ]
+)
+"""Columns of a raw table without `window`, its partition column, which is in no file."""
+
+BLOCK_BYTES = 16 << 20
+"""Unpacked bytes after which a block is closed. What one fetch holds unpacked is one block, however much it is."""
+_SMALLEST_RECORD = 7
+_WRONG = {
+    records.CONTRADICTION: "its records contradict its header",
+    records.CUT_OFF: "its records end before they are complete",
+    records.TRAILING: "bytes follow its last record",
+}
+
+Longs = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+
+
+class OldFormat(Exception):
+    """Messages of magic 0 or 1 lie at `offset`, which this engine does not read."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        super().__init__(f"messages of a format older than Kafka 0.11 lie at offset {offset}")
+
+
+class TimestampOutOfRange(Exception):
+    """The record at `offset` has a timestamp in ms that 64 bits do not hold as microseconds."""
+
+    def __init__(self, offset: int, timestamp: int) -> None:
+        self.offset, self.timestamp = offset, timestamp
+        super().__init__(f"offset {offset}: timestamp {timestamp} ms")
+
+
+@dataclass(frozen=True, slots=True)
+class _Bodies:
+    """Bodies of batches, unpacked: those of `batches[i]` are `data[starts[i]:ends[i]]`."""
+
+    data: npt.NDArray[np.uint8]
+    batches: npt.NDArray[np.int64]
+    starts: Longs
+    ends: Longs
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Offsets `wanted` of one partition, to be read by one task."""
+
+    partition: int
+    wanted: OffsetRange
+
+
+def blocks(
+    batches: Batches, aborted: Sequence[tuple[int, int]], topic_id: str, piece: Piece
+) -> Iterator[pa.RecordBatch]:
+    """The committed records of `batches` that `piece` wants, ascending, with the columns of SCHEMA; no block is empty.
+
+    `aborted` is what the broker listed for this fetch. Raises Damage, OldFormat and TimestampOutOfRange.
+    """
+    if batches.old_format:
+        raise OldFormat(int(next(iter(batches)).base_offset))
+    batches.verify()
+    counts = batches.records_counts
+    kept = committed(batches, aborted) & (counts > 0)
+    kept &= (batches.last_offsets >= piece.wanted.start) & (batches.base_offsets < piece.wanted.end)
+    for bodies in _bodies(batches, np.flatnonzero(kept)):
+        block = _Block(batches, bodies, piece)
+        if block.size:
+            yield block.columns(topic_id)
+
+
+def _bodies(batches: Batches, wanted: Longs) -> Iterator[_Bodies]:
+    """The bodies of the batches `wanted`, in order; those that are not packed stay where they are."""
+    packed = batches.attributes & CODEC_MASK
+    starts = batches.positions + HEADER.itemsize
+    ends = batches.positions + batches.headers["length"] + 12
+    edges = np.flatnonzero(np.diff(packed[wanted] != 0)) + 1
+    for run in np.split(wanted, edges):
+        if not len(run):
+            continue
+        if not packed[run[0]]:
+            yield _Bodies(np.frombuffer(batches.data, np.uint8), run, starts[run], ends[run])
+            continue
+        pieces: list[bytes | bytearray | memoryview] = []
+        first = size = 0
+        for at, index in enumerate(run.tolist()):
+            body = batches.data[starts[index] : ends[index]]
+            pieces.append(unpacked(int(packed[index]), body, int(batches.headers["base_offset"][index])))
+            size += len(pieces[-1])
+            if size >= BLOCK_BYTES or at == len(run) - 1:
+                yield _joined(pieces, run[first : at + 1])
+                pieces, first, size = [], at + 1, 0
+
+
+def _joined(pieces: list[bytes | bytearray | memoryview], indexes: Longs) -> _Bodies:
+    sizes = np.array([len(p) for p in pieces], np.int64)
+    ends = np.cumsum(sizes)
+    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return _Bodies(np.frombuffer(data, np.uint8), indexes, ends - sizes, ends)
+
+
+class _Block:
+    """The records of some batches: where each part of each record is, and how long."""
+
+    def __init__(self, batches: Batches, bodies: _Bodies, piece: Piece) -> None:
+        heads = batches.headers[bodies.batches]
+        counts = heads["records_count"].astype(np.int64)
+        bases = heads["base_offset"].astype(np.int64)
+        # What is allocated is bounded by what is there, and not by what a header says.
+        if (short := _SMALLEST_RECORD * counts > bodies.ends - bodies.starts).any():
+            raise Damage(int(bases[short.argmax()]), _WRONG[records.CUT_OFF])
+        room = int(counts.sum())
+        self._data, self._partition = bodies.data, piece.partition
+        longs, ints = np.empty((2, room), np.int64), np.empty((7, room), np.int32)
+        self.size, wrong, where = records.find_records(
+            bodies.data,
+            bodies.starts,
+            bodies.ends,
+            counts,
+            bases,
+            bases + heads["last_offset_delta"],
+            heads["base_timestamp"].astype(np.int64),
+            heads["max_timestamp"].astype(np.int64),
+            (heads["attributes"] & APPEND_TIME != 0).astype(np.int64),
+            piece.wanted.start,
+            piece.wanted.end,
+            *longs,
+            *ints,
+        )
+        if wrong:
+            raise Damage(int(bases[where]), _WRONG[wrong])
+        self._offsets, self._timestamps = (column[: self.size] for column in longs)
+        self._types, *parts = (column[: self.size] for column in ints)
+        self._keys, self._values, self._headers = parts[0:2], parts[2:4], parts[4:6]
+
+    def columns(self, topic_id: str) -> pa.RecordBatch:
+        """As Arrow columns."""
+        out_of_range = arrow.to_microseconds(self._timestamps)
+        if out_of_range >= 0:
+            raise TimestampOutOfRange(int(self._offsets[out_of_range]), int(self._timestamps[out_of_range]))
+        zeros = pa.array(np.zeros(self.size, np.int32))
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.DictionaryArray.from_arrays(zeros, pa.array([topic_id], pa.string())),
+                pa.array(np.full(self.size, self._partition, np.int32)),
+                pa.array(self._offsets),
+                pa.Array.from_buffers(
+                    SCHEMA.field("kafka_timestamp").type, self.size, [None, pa.py_buffer(self._timestamps)]
+                ),
+                pa.array(self._types),
+                self._gathered(*self._keys),
+                self._gathered(*self._values),
+                self._header_lists(),
+            ],
+            schema=SCHEMA,
+        )
+
+    def _gathered(self, positions: Ints, sizes: Ints) -> pa.Array:
+        """The bytes at these positions; a negative size is a null."""
+        count = len(sizes)
+        offsets, found = np.empty(count + 1, np.int32), np.empty(arrow.total_size(sizes), np.uint8)
+        validity = np.zeros((count + 7) // 8, np.uint8)
+        nulls = arrow.gather(self._data, positions, sizes, offsets, found, validity)
+        buffers = [pa.py_buffer(validity) if nulls else None, pa.py_buffer(offsets), pa.py_buffer(found)]
+        return pa.Array.from_buffers(pa.binary(), count, buffers, nulls)
+
+    def _header_lists(self) -> pa.Array:
+        positions, counts = self._headers
+        total = arrow.total_size(counts)
+        if not total:
+            return pa.nulls(self.size, _HEADERS)
+        parts = np.empty((4, total), np.int32)
+        records.find_headers(self._data, positions, counts, *parts)
+        keys, values = self._gathered(*parts[0:2]), self._gathered(*parts[2:4])
+        offsets, validity = np.empty(self.size + 1, np.int32), np.zeros((self.size + 7) // 8, np.uint8)
+        nulls = arrow.list_offsets(counts, offsets, validity)
+        each = pa.StructArray.from_arrays([header_keys.as_text(keys), values], fields=list(_HEADERS.value_type))
+        buffers = [pa.py_buffer(validity) if nulls else None, pa.py_buffer(offsets)]
+        return pa.Array.from_buffers(_HEADERS, self.size, buffers, nulls, children=[each])

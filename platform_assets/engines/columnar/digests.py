@@ -1,0 +1,108 @@
+"""Both digests of a window's rows, taken from Arrow columns: the same numbers that Spark's `xxhash64` comes to.
+
+The definition, which every implementation has to meet:
+
+* A row's *offset hash* is `xxhash64(kafka_partition, kafka_offset)`.
+* A row's *content hash* is `xxhash64(kafka_partition, kafka_offset, kafka_timestamp, kafka_timestamp_type, key IS NULL,
+  key, value IS NULL, value, H)`. H is -1 where `headers` is null, else `xxhash64(number of headers)` followed by, for
+  each header in order, `key IS NULL, key, value IS NULL, value`.
+* `xxhash64(a, b, …)` is XXH64 of a with seed 42, its result being the seed for b, and so on. An int and a boolean (0 or
+  1) are hashed as 4 bytes, a long and a timestamp (microseconds since 1970) as 8 bytes, little-endian; strings (UTF-8)
+  and binaries as their bytes; a null leaves the hash as it is.
+* A digest is the number of rows and the exact sum of their hashes as unsigned 64-bit numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from platform_assets.engines.columnar.kernels import hashing
+from platform_assets.model.digest import Digest
+
+_NOTHING = np.empty(0, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """Digests of some rows: of their offsets, and of all that they hold. Those of a union are the sum."""
+
+    offsets: Digest
+    content: Digest
+
+    def __add__(self, other: Digests) -> Digests:
+        return Digests(self.offsets + other.offsets, self.content + other.content)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.offsets.rows
+
+
+NO_ROWS: Final = Digests(Digest(0, 0), Digest(0, 0))
+"""The digests of nothing, to begin a sum with."""
+
+
+def digests_of(rows: pa.RecordBatch) -> Digests:
+    """Digests of rows with the columns of a raw table; `topic_id` and `window` take no part."""
+    sums = np.zeros(4, np.uint64)
+    hashing.add_content_hashes(
+        _numbers(rows["kafka_partition"], np.int32),
+        _numbers(rows["kafka_offset"], np.int64),
+        _numbers(rows["kafka_timestamp"], np.int64),
+        _numbers(rows["kafka_timestamp_type"], np.int32),
+        *_bytes(rows["key"]),
+        *_bytes(rows["value"]),
+        _header_hashes(rows["headers"]),
+        sums,
+    )
+    halves = sums.tolist()
+    return Digests(
+        Digest.from_halves(rows.num_rows, halves[0], halves[1]), Digest.from_halves(rows.num_rows, halves[2], halves[3])
+    )
+
+
+def _header_hashes(headers: pa.ListArray) -> npt.NDArray[np.int64]:
+    if headers.null_count == len(headers):
+        return np.full(len(headers), -1, np.int64)
+    hashes = np.empty(len(headers), np.int64)
+    each = headers.values
+    if each.null_count:
+        raise ValueError("a header that is null as a whole has no digest; a raw table holds none")
+    offsets = _slice(headers.buffers()[1], np.int32, headers.offset, len(headers) + 1)
+    hashing.hash_headers(offsets, _validity(headers), *_bytes(each.field(0)), *_bytes(each.field(1)), hashes)
+    return hashes
+
+
+def _bytes(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    """The bytes of a binary or string array, its offsets into them, and its validity."""
+    if array.type not in (pa.binary(), pa.string()):
+        raise TypeError(f"{array.type} instead of binary or string")
+    _, offsets, data = array.buffers()
+    found = _NOTHING if data is None else np.frombuffer(data, np.uint8)
+    return found, _slice(offsets, np.int32, array.offset, len(array) + 1), _validity(array)
+
+
+def _numbers(array: pa.Array, kind: type[np.generic]) -> npt.NDArray[Any]:
+    if array.null_count or array.type.bit_width != 8 * np.dtype(kind).itemsize:
+        raise TypeError(f"{array.type} with {array.null_count} nulls is not what a raw table holds")
+    return _slice(array.buffers()[1], kind, array.offset, len(array))
+
+
+def _validity(array: pa.Array) -> npt.NDArray[np.uint8]:
+    """The validity bitmap, beginning with the array's own first bit; empty where there are no nulls."""
+    if not array.null_count:
+        return _NOTHING
+    if array.offset % 8 == 0:
+        return np.frombuffer(array.buffers()[0], np.uint8)[array.offset // 8 :]
+    return np.packbits(array.is_valid().to_numpy(zero_copy_only=False), bitorder="little")
+
+
+def _slice(buffer: pa.Buffer | None, kind: type[np.generic], start: int, size: int) -> npt.NDArray[Any]:
+    if buffer is None or not buffer.size:
+        return np.zeros(size, kind)  # an empty array may come without buffers
+    return np.frombuffer(buffer, kind)[start : start + size]

@@ -1,0 +1,1 @@
+"""Compiled loops over the bytes of record batches and over Arrow buffers."""

@@ -1,0 +1,80 @@
+"""Filling Arrow buffers: https://arrow.apache.org/docs/format/Columnar.html."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from platform_assets.engines.columnar.kernels.compilation import (
+    BYTES,
+    FILLED_BYTES,
+    FILLED_INTS,
+    FILLED_LONGS,
+    INTS,
+    kernel,
+)
+from platform_assets.engines.columnar.kernels.memory import copy_bytes
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+
+LARGEST = (1 << 31) - 1
+"""Bytes that one array with 32-bit offsets holds."""
+
+
+@kernel(INTS)
+def total_size(sizes: Ints) -> int:
+    """Sum of the sizes that are not negative, which are those of values that are not null."""
+    total = 0
+    for size in sizes:
+        if size > 0:
+            total += size
+    return total
+
+
+@kernel(BYTES, INTS, INTS, FILLED_INTS, FILLED_BYTES, FILLED_BYTES)
+def gather(data: Bytes, positions: Ints, sizes: Ints, offsets: Ints, values: Bytes, validity: Bytes) -> int:
+    """Copy `data[positions[i]:positions[i] + sizes[i]]` behind each other into `values`; a negative size is a null.
+
+    `offsets` (one longer than `sizes`) and the bits of `validity` (all 0 before) are filled. Returns the nulls' number.
+    """
+    at = np.int64(0)
+    nulls = 0
+    for index in range(sizes.size):
+        offsets[index] = at
+        size = np.int64(sizes[index])
+        if size < 0:
+            nulls += 1
+            continue
+        validity[index >> 3] |= np.uint8(1 << (index & 7))
+        copy_bytes(values, at, data, np.int64(positions[index]), size)
+        at += size
+    offsets[sizes.size] = at
+    return nulls
+
+
+@kernel(INTS, FILLED_INTS, FILLED_BYTES)
+def list_offsets(counts: Ints, offsets: Ints, validity: Bytes) -> int:
+    """Offsets of lists of `counts` elements each; an empty one is a null. Returns the number of nulls."""
+    at = nulls = 0
+    for index in range(counts.size):
+        offsets[index] = at
+        if counts[index]:
+            validity[index >> 3] |= np.uint8(1 << (index & 7))
+        else:
+            nulls += 1
+        at += counts[index]
+    offsets[counts.size] = at
+    return nulls
+
+
+@kernel(FILLED_LONGS)
+def to_microseconds(milliseconds: Longs) -> int:
+    """In place. Returns the first that does not fit 64 bits as microseconds, or -1; those behind it are left."""
+    for index in range(milliseconds.size):
+        value = milliseconds[index]
+        if value > 9223372036854775 or value < -9223372036854775:
+            return index
+        milliseconds[index] = value * 1000
+    return -1

@@ -1,0 +1,52 @@
+"""Single machine instructions on byte arrays, for kernels: numba's own indexing goes byte by byte.
+
+Nothing here checks bounds; the kernels that call it do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def copy_bytes(context: Any, target: Any, target_at: Any, source: Any, source_at: Any, size: Any) -> Any:
+    """`target[target_at:target_at + size] = source[source_at:source_at + size]`; the two must not overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        into = _address(context, builder, signature.args[0], arguments[0], arguments[1])
+        out_of = _address(context, builder, signature.args[2], arguments[2], arguments[3])
+        cgutils.raw_memcpy(builder, into, out_of, arguments[4], 1)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load64(context: Any, source: Any, at: Any) -> Any:
+    """The 8 bytes from `at` on as an unsigned number, little-endian, wherever they lie."""
+    return types.uint64(source, types.int64), _loading(64)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load32(context: Any, source: Any, at: Any) -> Any:
+    """The 4 bytes from `at` on as an unsigned number, little-endian, wherever they lie."""
+    return types.uint32(source, types.int64), _loading(32)
+
+
+def _loading(bits: int) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = _address(context, builder, signature.args[0], arguments[0], arguments[1])
+        value = builder.load(builder.bitcast(address, ir.IntType(bits).as_pointer()))
+        value.align = 1
+        return value
+
+    return generate
+
+
+def _address(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
+    return builder.gep(context.make_array(kind)(context, builder, array).data, [at])

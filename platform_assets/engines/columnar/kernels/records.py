@@ -1,0 +1,176 @@
+"""Finding the parts of each record in the bodies of record batches (magic 2).
+
+Layout of a record: https://kafka.apache.org/documentation/#record. Nothing is copied here: what comes out are
+positions and lengths in the bytes that went in. No byte behind a batch's end is read, whatever its records claim.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from platform_assets.engines.columnar.kernels.compilation import (
+    BYTES,
+    FILLED_INTS,
+    FILLED_LONGS,
+    INT,
+    INTS,
+    LONGS,
+    Whole,
+    inlined,
+    kernel,
+)
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+
+INTACT, CONTRADICTION, CUT_OFF, TRAILING = 0, 1, 2, 3
+"""What can be wrong with a batch: a record contradicts its batch's header or itself, the records end before they are
+complete, bytes follow the last one."""
+NULL = -1
+"""Length of what is null."""
+
+
+@inlined
+def _varint(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole]:
+    """A zigzag varint at `at`, and the position behind it; that is `stop + 1` where it is not complete before `stop`."""
+    value = np.uint64(0)
+    shift = np.uint64(0)
+    while at < stop and shift < 64:
+        byte = np.uint64(data[at])
+        at += 1
+        value |= (byte & np.uint64(0x7F)) << shift
+        if byte < 128:
+            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
+        shift += np.uint64(7)
+    return np.int64(0), stop + 1
+
+
+@kernel(BYTES, *[LONGS] * 8, INT, INT, *[FILLED_LONGS] * 2, *[FILLED_INTS] * 7)
+def find_records(
+    data: Bytes,
+    starts: Longs,
+    ends: Longs,
+    counts: Longs,
+    bases: Longs,
+    lasts: Longs,
+    stamps: Longs,
+    newest: Longs,
+    append_time: Longs,
+    first: int,
+    end: int,
+    offsets: Longs,
+    timestamps: Longs,
+    timestamp_types: Ints,
+    keys: Ints,
+    key_sizes: Ints,
+    values: Ints,
+    value_sizes: Ints,
+    headers: Ints,
+    header_counts: Ints,
+) -> tuple[int, int, int]:
+    """Find the records at offsets `[first, end)` of batches whose bodies are `data[starts[i]:ends[i]]`.
+
+    Of each batch: how many records it has, its first and last offset (inclusive), its first and its newest timestamp,
+    and whether the broker set all timestamps to the newest (1) or not (0). The nine arrays that follow are filled;
+    they have room for all records. `headers` is where the first of a record's headers begins.
+
+    Returns how many records were found, what is wrong with the batches (see INTACT), and with which of them.
+    """
+    found = 0
+    for index in range(starts.size):
+        at, stop = starts[index], ends[index]
+        previous = bases[index] - 1
+        for _ in range(counts[index]):
+            size, at = _varint(data, at, stop)
+            if size < 0 or size > stop - at:
+                return found, CUT_OFF, index
+            behind = at + size
+            later, at = _varint(data, at + 1, behind)  # behind one byte of attributes
+            delta, at = _varint(data, at, behind)
+            offset = bases[index] + delta
+            if offset <= previous or offset > lasts[index]:
+                return found, CONTRADICTION, index
+            previous = offset
+            key_size, at = _varint(data, at, behind)
+            key = at
+            if key_size > behind - at:
+                return found, CONTRADICTION, index
+            if key_size > 0:
+                at += key_size
+            value_size, at = _varint(data, at, behind)
+            value = at
+            if value_size > behind - at:
+                return found, CONTRADICTION, index
+            if value_size > 0:
+                at += value_size
+            header_count, at = _varint(data, at, behind)
+            header = at
+            # Each header takes two bytes or more, which bounds what is allocated for a count that lies.
+            if header_count < 0 or 2 * header_count > behind - at:
+                return found, CONTRADICTION, index
+            for _ in range(header_count):
+                part, at = _varint(data, at, behind)
+                if part < 0 or part > behind - at:
+                    return found, CONTRADICTION, index
+                part, at = _varint(data, at + part, behind)
+                if part > behind - at:
+                    return found, CONTRADICTION, index
+                if part > 0:
+                    at += part
+            if at != behind:
+                return found, CONTRADICTION, index
+            if offset < first or offset >= end:
+                continue
+            offsets[found] = offset
+            timestamps[found] = newest[index] if append_time[index] else stamps[index] + later
+            timestamp_types[found] = append_time[index]
+            keys[found] = key
+            key_sizes[found] = max(key_size, NULL)
+            values[found] = value
+            value_sizes[found] = max(value_size, NULL)
+            headers[found] = header
+            header_counts[found] = header_count
+            found += 1
+        if at != stop:
+            return found, TRAILING, index
+    return found, INTACT, -1
+
+
+@kernel(BYTES, INTS, INTS, *[FILLED_INTS] * 4)
+def find_headers(
+    data: Bytes, headers: Ints, counts: Ints, keys: Ints, key_sizes: Ints, values: Ints, value_sizes: Ints
+) -> None:
+    """Find the `counts[i]` headers from `headers[i]` on, which `find_records` found intact; the last four are filled."""
+    found = 0
+    for index in range(headers.size):
+        at: Whole = np.int64(headers[index])
+        for _ in range(counts[index]):
+            size, at = _varint(data, at, data.size)
+            keys[found], key_sizes[found] = at, size
+            size, at = _varint(data, at + size, data.size)
+            values[found], value_sizes[found] = at, max(size, NULL)
+            at += max(size, 0)
+            found += 1
+
+
+@kernel(BYTES, LONGS, LONGS, FILLED_INTS)
+def control_types(data: Bytes, starts: Longs, ends: Longs, types: Ints) -> int:
+    """The type of the first control record of each batch whose body is `data[starts[i]:ends[i]]`: 0 abort, 1 commit.
+
+    Returns the first batch that holds no such record, or -1.
+    """
+    for index in range(starts.size):
+        stop = ends[index]
+        size, at = _varint(data, starts[index], stop)
+        if size < 0 or size > stop - at:
+            return index
+        behind = at + size
+        _, at = _varint(data, at + 1, behind)
+        _, at = _varint(data, at, behind)
+        size, at = _varint(data, at, behind)
+        if size < 4 or size > behind - at:
+            return index
+        types[index] = np.int32(data[at + 2]) << 8 | np.int32(data[at + 3])
+    return -1
