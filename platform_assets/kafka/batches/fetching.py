@@ -69,6 +69,14 @@ def topic_id_text(topic_id: uuid.UUID) -> str:
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
 
 
+class Throttled(Exception):
+    """The broker answered at once and with nothing: a quota is used up, and it wants to be left alone for `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"throttled for {seconds:g} s")
+
+
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
     """The broker's answer for one partition. `records` points into the answer's buffer.
@@ -121,12 +129,16 @@ class Brokers:
     def persist(self, doing: str, attempt: Callable[[], T]) -> T:
         """Call `attempt` until it succeeds, each time on new connections and with leaders looked up again.
 
-        Raises BrokerUnreachableError after `patience` seconds, or the `verdict` of the last Transient; and Stopped.
+        A quota is waited out, however long that takes: the broker does answer. Raises BrokerUnreachableError after
+        `patience` seconds without an answer, or the `verdict` of the last Transient; and Stopped.
         """
         since, pause = time.monotonic(), 0.05
         while True:
             try:
                 return attempt()
+            except Throttled as throttled:
+                self._pause(throttled.seconds)
+                since = time.monotonic()
             except (OSError, Transient) as error:
                 self.close()
                 if time.monotonic() - since > self._patience:
@@ -187,8 +199,8 @@ class Brokers:
     def receive(self, connection: Connection, partition: int, offset: int, buffer: bytearray) -> FetchedPartition:
         """The answer to `ask`, in `buffer` where that is large enough. Its `error` is 0 or OFFSET_OUT_OF_RANGE.
 
-        Raises OSError and Transient, to be called through `persist`; TopicRecreatedError, TopicMissingError,
-        DamagedBatchError and BrokerRefusedError.
+        Raises OSError, Transient and Throttled, to be called through `persist`; TopicRecreatedError,
+        TopicMissingError, DamagedBatchError and BrokerRefusedError.
         """
         frame = connection.receive(buffer, _LARGEST_ANSWER)
         try:
@@ -314,11 +326,13 @@ _aborted_transaction = struct.Struct(">qq")
 def fetched_partition(frame: memoryview, topic_id: uuid.UUID, partition: int) -> FetchedPartition:
     """Decode a Fetch answer of version 13 for one partition, without copying its records.
 
-    `frame` begins behind the correlation id. Raises ValueError, IndexError or struct.error where it is no such answer.
+    `frame` begins behind the correlation id. Raises ValueError, IndexError or struct.error where it is no such answer,
+    and Throttled where it has no topic since a quota is used up (KIP-219).
     """
-    at = _skip_tags(frame, 0) + 4  # the throttle time: the broker keeps to it by answering later
-    (top_error,) = struct.unpack_from(">h", frame, at)
-    topics, at = _uvarint(frame, at + 2 + 4)
+    throttle_ms, top_error = struct.unpack_from(">ih", frame, at := _skip_tags(frame, 0))
+    topics, at = _uvarint(frame, at + 4 + 2 + 4)
+    if topics <= 1 and throttle_ms > 0 and not top_error:
+        raise Throttled(throttle_ms / 1000)
     if top_error or topics != 2:  # counts are one higher than what they count
         if not top_error:
             raise ValueError(f"{topics - 1} topics instead of one")

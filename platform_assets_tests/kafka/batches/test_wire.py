@@ -57,6 +57,8 @@ class Script:
     high: int = 30
     log_start: int = 0
     errors: list[int] = field(default_factory=list)
+    throttled: list[int] = field(default_factory=list)
+    """Answers to fetches before all others: nothing, and the milliseconds for which to wait."""
     fetch_versions: tuple[int, int] = (4, 18)
     leader: tuple[str, int] | None = None
     silent: bool = False
@@ -133,6 +135,8 @@ class _Handler(socketserver.StreamRequestHandler):
         assert request.topics[0].topic_id == TOPIC_ID
         assert request.isolation_level == 1
         script.fetched.append((asked.fetch_offset, asked.current_leader_epoch))
+        if script.throttled:
+            return FetchResponse(throttle_time_ms=script.throttled.pop(0), error_code=0, session_id=0, responses=[])
         error = script.errors.pop(0) if script.errors else 0
         records = next((b for _, last, b in script.batches if last >= asked.fetch_offset), b"")
         return fetch_response(error, script.stable, script.log_start, b"" if error else records, [])
@@ -328,6 +332,24 @@ def test_second_bootstrap_server_serves_where_the_first_is_down(start: Start) ->
         settings, "t", topic_id_text(TOPIC_ID), ranges, compacted=False, deadline=time.monotonic() + 20, patience=2.0
     )
     assert found.records == 30
+
+
+def test_a_quota_is_waited_out_and_its_empty_answers_are_no_missing_offsets(start: Start) -> None:
+    """A broker answers at once, with nothing and the time to wait (KIP-219), however long that is."""
+    script = Script(throttled=[300, 300, 300, 300, 300])
+    began = time.monotonic()
+    found = asked(start(script), patience=0.5)
+    assert (found.records, found.unexplained) == (30, ())
+    assert time.monotonic() - began >= 1.5
+    assert script.fetched[:6] == [(0, 5)] * 6
+
+
+def test_the_deadline_ends_the_wait_for_a_quota(start: Start) -> None:
+    broker = start(Script(throttled=[60_000]))
+    began = time.monotonic()
+    found = asked(broker, deadline=began + 0.5)
+    assert (found.done, found.complete) == (0, False)
+    assert time.monotonic() - began < 20
 
 
 # --- bytes and settings -----------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.digest import Digest, dense_digest, offsets_digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of
 from platform_assets_tests.support.evidence import by_kind, ranged
+from platform_assets_tests.support.quotas import fetch_quota
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker
@@ -454,6 +455,25 @@ def test_topic_re_created_or_deleted_while_it_is_read(history: History, again: b
 
 
 # --- cutting short and failing ----------------------------------------------------------------------------------------------
+
+
+def test_a_quota_of_a_megabyte_a_second_is_waited_out(history: History) -> None:
+    """The broker lets through what its window of some seconds allows, and then answers at once and with nothing."""
+    producer = history.producer(transactional=False, options={"compression.type": "none"})
+    history.send(producer, 140, size=100_000)
+    client = f"evidence-{history.topic}"
+    settings = ClientSettings(history.broker.bootstrap, {"client.id": client})
+    with fetch_quota(history.broker.bootstrap, client, 1 << 20):
+        found = gather_evidence(
+            settings,
+            history.topic,
+            history.topic_id,
+            TopicRanges({0: OffsetRange(0, 140)}),
+            compacted=False,
+            deadline=time.monotonic() + 120,
+            patience=1.0,
+        )
+    assert (found.complete, found.records, found.unexplained) == (True, 140, ())
 
 
 @pytest.fixture(scope="module")

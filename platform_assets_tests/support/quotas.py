@@ -1,0 +1,43 @@
+"""Quotas of a broker's clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest
+
+from platform_assets.kafka.batches.wire import Connection, Security, addresses
+from platform_assets.kafka.settings import ClientSettings
+
+_VERSION = 1
+
+
+@contextmanager
+def fetch_quota(bootstrap: str, client_id: str, bytes_a_second: int) -> Iterator[None]:
+    """While it lasts, consumers that call themselves `client_id` get this many bytes a second between them."""
+    _alter(bootstrap, client_id, bytes_a_second, remove=False)
+    try:
+        yield
+    finally:
+        _alter(bootstrap, client_id, bytes_a_second, remove=True)
+
+
+def _alter(bootstrap: str, client_id: str, value: float, *, remove: bool) -> None:
+    entry = AlterClientQuotasRequest.EntryData
+    wanted = entry(
+        entity=[entry.EntityData(entity_type="client-id", entity_name=client_id)],
+        ops=[entry.OpData(key="consumer_byte_rate", value=float(value), remove=remove)],
+    )
+    connection = Connection(
+        addresses(bootstrap)[0],
+        Security(ClientSettings(bootstrap)),
+        {AlterClientQuotasRequest: _VERSION},
+        timeout=10,
+        stopped=lambda: False,
+    )
+    try:
+        answer = connection.request(AlterClientQuotasRequest(version=_VERSION, entries=[wanted], validate_only=False))
+    finally:
+        connection.close()
+    assert [e.error_code for e in answer.entries] == [0], answer
