@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from platform_assets.engines.columnar import header_keys
 from platform_assets.engines.columnar.kernels import arrow, records
+from platform_assets.engines.columnar.pieces import Piece
 from platform_assets.engines.columnar.selection import committed
 from platform_assets.kafka.batches.record_batches import APPEND_TIME, CODEC_MASK, HEADER, Batches, Damage, unpacked
-from platform_assets.model.offsets import OffsetRange
 
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 SCHEMA = pa.schema(
@@ -67,14 +67,6 @@ class _Bodies:
     batches: npt.NDArray[np.int64]
     starts: Longs
     ends: Longs
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Offsets `wanted` of one partition, to be read by one task."""
-
-    partition: int
-    wanted: OffsetRange
 
 
 def blocks(

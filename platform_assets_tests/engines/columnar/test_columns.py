@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from platform_assets.engines.columnar import columns
-from platform_assets.engines.columnar.columns import OldFormat, Piece, TimestampOutOfRange, blocks
+from platform_assets.engines.columnar.columns import OldFormat, TimestampOutOfRange, blocks
 from platform_assets.engines.columnar.header_keys import as_text, java_text
+from platform_assets.engines.columnar.pieces import Piece
 from platform_assets.kafka.batches.record_batches import Batches, Damage
 from platform_assets.kafka.evidence.tally import OffsetAccount, Tally
 from platform_assets.model.offsets import OffsetRange
