@@ -315,6 +315,18 @@ class OffsetsVanishedError(LoadError):
         )
 
 
+class WorkerLostError(Retryable):
+    """A worker process of Spark's ended in the middle of a load."""
+
+    def __init__(self, topic: str, window: str, reading: Iterable[tuple[int, int, int]], reason: str) -> None:
+        self.topic, self.window, self.reading, self.reason = topic, window, tuple(reading), reason
+        super().__init__(
+            f"a worker of Spark's ended while it read {ranges_text(self.reading)} of window {window} of topic {topic!r} "
+            f"({reason}). The table was not changed, so run it again; where it happens again, look into the workers' memory "
+            "and into the log of Spark."
+        )
+
+
 class FilesLostError(LoadError):
     """Data files that the table's log names cannot be read."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from platform_assets.engines.auto import AutoEngine
+from platform_assets.engines.columnar.engine import ColumnarEngine
 from platform_assets.engines.protocol import LoadEngine
 from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.kafka.settings import ClientSettings
@@ -13,9 +15,19 @@ from platform_assets.lake.location import Lake
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
+EngineName = Literal["auto", "columnar", "connector"]
+"""`auto`: the columnar engine wherever it can load what is asked for, and the connector's where it cannot."""
+
 
 def choose_engine(
-    lake: Lake, settings: Callable[[], ClientSettings], session: Callable[[], SparkSession]
+    lake: Lake,
+    settings: Callable[[], ClientSettings],
+    session: Callable[[], SparkSession],
+    name: EngineName = "connector",
 ) -> LoadEngine:
     """The engine for tables of `lake`; `settings` and `session` are called when they are first needed."""
-    return SparkEngine(lake, settings, session)
+    connector = SparkEngine(lake, settings, session)
+    if name == "connector":
+        return connector
+    columnar = ColumnarEngine(lake, settings, session)
+    return columnar if name == "columnar" else AutoEngine(columnar, connector)

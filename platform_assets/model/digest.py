@@ -58,6 +58,9 @@ class Measured:
         """That of no rows."""
         return cls(Digest(0, 0), Digest(0, 0))
 
+    def __add__(self, other: Measured) -> Measured:
+        return Measured(self.offsets + other.offsets, self.content + other.content)
+
     @property
     def rows(self) -> int:
         """Number of rows."""

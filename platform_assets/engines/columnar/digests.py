@@ -1,53 +1,20 @@
-"""Both digests of a window's rows, taken from Arrow columns: the same numbers that Spark's `xxhash64` comes to.
-
-The definition, which every implementation has to meet:
-
-* A row's *offset hash* is `xxhash64(kafka_partition, kafka_offset)`.
-* A row's *content hash* is `xxhash64(kafka_partition, kafka_offset, kafka_timestamp, kafka_timestamp_type, key IS NULL,
-  key, value IS NULL, value, H)`. H is -1 where `headers` is null, else `xxhash64(number of headers)` followed by, for
-  each header in order, `key IS NULL, key, value IS NULL, value`.
-* `xxhash64(a, b, …)` is XXH64 of a with seed 42, its result being the seed for b, and so on. An int and a boolean (0 or
-  1) are hashed as 4 bytes, a long and a timestamp (microseconds since 1970) as 8 bytes, little-endian; strings (UTF-8)
-  and binaries as their bytes; a null leaves the hash as it is.
-* A digest is the number of rows and the exact sum of their hashes as unsigned 64-bit numbers.
-"""
+"""Both digests of rows, taken from Arrow columns; docs/DIGEST.md defines them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from platform_assets.engines.columnar.kernels import hashing
-from platform_assets.model.digest import Digest
+from platform_assets.model.digest import Digest, Measured
 
 _NOTHING = np.empty(0, np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class Digests:
-    """Digests of some rows: of their offsets, and of all that they hold. Those of a union are the sum."""
-
-    offsets: Digest
-    content: Digest
-
-    def __add__(self, other: Digests) -> Digests:
-        return Digests(self.offsets + other.offsets, self.content + other.content)
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return self.offsets.rows
-
-
-NO_ROWS: Final = Digests(Digest(0, 0), Digest(0, 0))
-"""The digests of nothing, to begin a sum with."""
-
-
-def digests_of(rows: pa.RecordBatch) -> Digests:
+def measured(rows: pa.RecordBatch) -> Measured:
     """Digests of rows with the columns of a raw table; `topic_id` and `window` take no part."""
     sums = np.zeros(4, np.uint64)
     hashing.add_content_hashes(
@@ -61,7 +28,7 @@ def digests_of(rows: pa.RecordBatch) -> Digests:
         sums,
     )
     halves = sums.tolist()
-    return Digests(
+    return Measured(
         Digest.from_halves(rows.num_rows, halves[0], halves[1]), Digest.from_halves(rows.num_rows, halves[2], halves[3])
     )
 

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 from platform_assets.engines.columnar.columns import SCHEMA
-from platform_assets.engines.columnar.digests import NO_ROWS, Digests, digests_of
+from platform_assets.engines.columnar.digests import measured
 from platform_assets.engines.columnar.kernels.hashing import hash_bytes
 from platform_assets.engines.spark import raw
-from platform_assets.model.digest import Digest, offsets_digest
+from platform_assets.model.digest import Digest, Measured, offsets_digest
+from platform_assets_tests.support import digest_reference
 from platform_assets_tests.support.made_batches import random_record
 
 if TYPE_CHECKING:
@@ -35,27 +36,6 @@ def row(partition: int = 0, offset: int = 0, **more: Any) -> Row:
     return {"kafka_partition": partition, "kafka_offset": offset, **plain, **more}
 
 
-GOLDEN: Sequence[tuple[Row, int, int]] = (
-    (row(), 0xD694C86695BAABBA, 0x4583FAC9CECEE679),
-    (row(7, 2**40 + 1, kafka_timestamp=-1000, kafka_timestamp_type=1), 0x69F31D1DB38FA58D, 0x4ADEAC5A730D46E4),
-    (row(2**31 - 1, 2**63 - 1, key=b"", value=b""), 0x44BB6BA613B7FC49, 0xE42F53799D87012B),
-    (row(0, 5, key=b"key", value=b"v" * 31), 0xE09231F3187C159B, 0x268C26B0CB00BF0A),
-    (row(0, 5, key=b"k" * 32, value=bytes(range(256))), 0xE09231F3187C159B, 0x63A23633390B86B6),
-    (row(headers=[]), 0xD694C86695BAABBA, 0xCA6C91ECF72CD4EE),
-    (
-        row(headers=[{"key": "a", "value": b"1"}, {"key": "a", "value": None}, {"key": "", "value": b""}]),
-        0xD694C86695BAABBA,
-        0xBFD2455AE03C7418,
-    ),
-    (
-        row(3, 9, kafka_timestamp=1_772_323_200_123_000, key=b"k", headers=[{"key": "ü€😀", "value": b"\xff" * 40}]),
-        0x3085370464742258,
-        0x434C2D4A7DC515A6,
-    ),
-)
-"""A row, its offset hash and its content hash, as Spark computed them."""
-
-
 def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{**r, "topic_id": "t"} for r in rows], schema=SCHEMA)
 
@@ -71,58 +51,71 @@ def random_rows(rng: random.Random, count: int) -> list[Row]:
 
 
 @pytest.fixture
-def by_spark(connection: Callable[[], SparkSession]) -> Callable[[Sequence[Row]], Digests]:
+def by_spark(connection: Callable[[], SparkSession]) -> Callable[[Sequence[Row]], Measured]:
     """Digests as Spark computes them."""
 
-    def measured(rows: Sequence[Row]) -> Digests:
+    def measure(rows: Sequence[Row]) -> Measured:
         values = [
             tuple({**r, "kafka_timestamp": EPOCH + timedelta(microseconds=r["kafka_timestamp"])}.values()) for r in rows
         ]
         found = raw.measure(connection().createDataFrame(values, COLUMNS))
-        return Digests(found.offsets, found.content)
+        return Measured(found.offsets, found.content)
 
-    return measured
+    return measure
 
 
 @pytest.mark.spark
 def test_digests_of_random_rows_are_those_of_spark(
-    rng: random.Random, by_spark: Callable[[Sequence[Row]], Digests]
+    rng: random.Random, by_spark: Callable[[Sequence[Row]], Measured]
 ) -> None:
     rows = random_rows(rng, 400)
-    assert digests_of(batch_of(rows)) == by_spark(rows)
+    assert measured(batch_of(rows)) == by_spark(rows)
     for one in rows[:15]:
-        assert digests_of(batch_of([one])) == by_spark([one])
+        assert measured(batch_of([one])) == by_spark([one])
 
 
-@pytest.mark.spark
-def test_golden_digests_are_those_of_spark(by_spark: Callable[[Sequence[Row]], Digests]) -> None:
-    for one, offsets, content in GOLDEN:
-        assert by_spark([one]) == Digests(Digest(1, offsets), Digest(1, content)), one
+def test_golden_vectors_have_their_digests() -> None:
+    for v in digest_reference.vectors():
+        headers = None if v.headers is None else [{"key": k, "value": h} for k, h in v.headers]
+        one = row(
+            v.partition,
+            v.offset,
+            kafka_timestamp=v.timestamp,
+            kafka_timestamp_type=v.timestamp_type,
+            key=v.key,
+            value=v.value,
+            headers=headers,
+        )
+        assert measured(batch_of([one])) == Measured(Digest(1, v.offsets_hash), Digest(1, v.content_hash)), v
 
 
-@pytest.mark.parametrize(("one", "offsets", "content"), GOLDEN)
-def test_golden_digests(one: Row, offsets: int, content: int) -> None:
-    assert digests_of(batch_of([one])) == Digests(Digest(1, offsets), Digest(1, content))
+def test_random_rows_have_the_digests_of_the_definition(rng: random.Random) -> None:
+    for one in random_rows(rng, 200):
+        headers = None if one["headers"] is None else [(h["key"], h["value"]) for h in one["headers"]]
+        partition, offset, moment, kind, key, value, _ = one.values()
+        hashed = digest_reference.content_hash(partition, offset, moment, kind, key, value, headers)
+        place = digest_reference.offsets_hash(one["kafka_partition"], one["kafka_offset"])
+        assert measured(batch_of([one])) == Measured(Digest(1, place), Digest(1, hashed)), one
 
 
 def test_the_digest_of_all_is_the_sum_of_its_parts_wherever_they_are_cut(rng: random.Random) -> None:
     """Parts are slices of the same buffers, whose bits and offsets begin anywhere."""
     rows = random_rows(rng, 100)
     whole = batch_of(rows)
-    expected = sum((digests_of(batch_of([r])) for r in rows), NO_ROWS)
-    assert digests_of(whole) == expected
+    expected = sum((measured(batch_of([r])) for r in rows), Measured.of_nothing())
+    assert measured(whole) == expected
     for _ in range(10):
         cut = rng.randrange(101)
-        assert digests_of(whole.slice(0, cut)) + digests_of(whole.slice(cut)) == expected
-    assert digests_of(whole.slice(0, 0)) == NO_ROWS
+        assert measured(whole.slice(0, cut)) + measured(whole.slice(cut)) == expected
+    assert measured(whole.slice(0, 0)) == Measured.of_nothing()
     shuffled = rng.sample(rows, len(rows))
-    assert digests_of(batch_of(shuffled)) == expected
+    assert measured(batch_of(shuffled)) == expected
 
 
 def test_digests_of_offsets_are_those_of_the_evidence(rng: random.Random) -> None:
     rows = [r for r in random_rows(rng, 100) if r["kafka_partition"] == 7]
     offsets = np.array([r["kafka_offset"] for r in rows], np.int64)
-    assert digests_of(batch_of(rows)).offsets == offsets_digest(7, offsets)
+    assert measured(batch_of(rows)).offsets == offsets_digest(7, offsets)
 
 
 def test_each_difference_of_a_row_changes_its_content_digest() -> None:
@@ -134,7 +127,7 @@ def test_each_difference_of_a_row_changes_its_content_digest() -> None:
         row(headers=[{"key": "a", "value": b"1"}, {"key": "b", "value": None}]),
         row(headers=[{"key": "a", "value": None}, {"key": "b", "value": b"1"}]),
     ]  # fmt: skip
-    assert len({digests_of(batch_of([r])).content for r in rows}) == len(rows)
+    assert len({measured(batch_of([r])).content for r in rows}) == len(rows)
 
 
 def test_xxh64_is_that_of_its_specification() -> None:
@@ -167,4 +160,4 @@ def test_columns_that_are_not_those_of_a_raw_table_are_refused() -> None:
         ("kafka_partition", pa.array([None], pa.int32())),
     ):
         with pytest.raises(TypeError):
-            digests_of(good.set_column(good.schema.get_field_index(name), name, array))
+            measured(good.set_column(good.schema.get_field_index(name), name, array))

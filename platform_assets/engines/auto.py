@@ -1,0 +1,49 @@
+"""The columnar engine wherever it can load what is asked for, and the connector's where it cannot."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from platform_assets.engines.columnar.reports import UnfitError
+from platform_assets.engines.protocol import LoadEngine, Records, Written
+from platform_assets.errors import PlatformError
+from platform_assets.model.digest import Measured
+from platform_assets.model.tables import TableRef
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class AutoEngine:
+    """Once the columnar engine has said that it is not fit, the connector's loads all that this value is used for."""
+
+    columnar: LoadEngine
+    connector: LoadEngine
+    unfit: UnfitError | None = None
+
+    @property
+    def name(self) -> str:
+        """That of the engine which loads at the moment."""
+        return self._now.name
+
+    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
+        """As LoadEngine has it."""
+        if self.unfit is None:
+            try:
+                return self.columnar.write(records, table, load_id, records_per_file)
+            except UnfitError as unfit:
+                self.unfit = unfit
+                _log.warning("Spark's connector loads %s from window %s on: %s", table, records.window, unfit.reason)
+        return self.connector.write(records, table, load_id, records_per_file)
+
+    def measure(
+        self, table: TableRef, keys: Sequence[str], version: int
+    ) -> Iterator[tuple[str, Measured | PlatformError]]:
+        """As LoadEngine has it."""
+        return self._now.measure(table, keys, version)
+
+    @property
+    def _now(self) -> LoadEngine:
+        return self.columnar if self.unfit is None else self.connector

@@ -1,0 +1,70 @@
+"""Sending work to Spark's workers, and taking in what they report."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from platform_assets.engines.columnar.reports import Report
+from platform_assets.engines.columnar.work import CODE, Work
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+_SCHEMA: Final = "report string"
+
+
+def reports_of(spark: SparkSession, work: Work) -> Iterator[Report]:
+    """Have Spark do all shares, each in a task of the same number, and give their reports in that order.
+
+    Raises what Spark raises; the reports given before that stay good.
+    """
+    shares = len(work.shares)
+    numbers = spark.range(shares, numPartitions=shares)
+    for row in numbers.mapInArrow(_mapped(work), _SCHEMA).toLocalIterator():
+        yield Report.from_json(row["report"])
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks Spark runs at once, as it says itself."""
+    from pyspark.sql import functions as F
+
+    count: int = spark.range(1 << 16).select(F.spark_partition_id()).distinct().count()
+    return count
+
+
+def _mapped(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function that Spark maps over the shares' numbers.
+
+    Spark sends it by value: it uses nothing of this project before it knows that the worker has the same code.
+    """
+    code, packed = CODE, pickle.dumps(work)
+
+    def fit() -> tuple[Any, str]:
+        """The worker's own function that does a share, or why it has none."""
+        try:
+            from platform_assets.engines.columnar.task import reports
+            from platform_assets.engines.columnar.work import CODE as own
+        except ImportError as error:
+            return None, f"Spark's workers cannot import it ({error})"
+        return (
+            reports,
+            "" if own == code else f"Spark's workers have version {own} of its code, this process has {code}",
+        )
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reports, unfit = fit()
+        received = None if unfit else pickle.loads(packed)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                if unfit:
+                    yield pa.RecordBatch.from_pydict({"report": [json.dumps({"share": number, "unfit": unfit})]})
+                    continue
+                for report in reports(received, number):
+                    yield pa.RecordBatch.from_pydict({"report": [report.to_json()]})
+
+    return run

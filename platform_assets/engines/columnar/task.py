@@ -1,0 +1,81 @@
+"""What runs inside Spark's Python workers: one share of a job."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from platform_assets.engines.columnar.columns import OldFormat, TimestampOutOfRange
+from platform_assets.engines.columnar.files import FileSeries
+from platform_assets.engines.columnar.pieces import Piece
+from platform_assets.engines.columnar.reading import Overtaken, rows_of
+from platform_assets.engines.columnar.reports import Report, UnfitError
+from platform_assets.engines.columnar.work import Share, Work
+from platform_assets.errors import (
+    LakeNotWritableError,
+    LoadError,
+    OffsetsVanishedError,
+    PlatformError,
+    TimestampOverflowError,
+    ranges_text,
+)
+from platform_assets.kafka.batches.fetching import Brokers
+from platform_assets.kafka.batches.reading import Buffers
+
+
+def reports(work: Work, number: int) -> Iterator[Report]:
+    """Do one share, and tell of each file or of the one error; ends with a report that is neither where all went well."""
+    began = time.perf_counter()
+    share = work.shares[number]
+    try:
+        files = _written(work, share)
+    except PlatformError as error:
+        yield Report(number, error=error)
+        return
+    for file in files.written:
+        yield Report(number, file=file)
+    yield Report(number, seconds={**files.seconds, "all": time.perf_counter() - began})
+
+
+def _written(work: Work, share: Share) -> FileSeries:
+    """The files of a share, closed. Whatever goes wrong is an error of the platform's, and none of the files is left."""
+    series = FileSeries(Path(work.table), share.folder, f"{share.pieces[0].partition:05d}", work.rows_apart)
+    brokers = Brokers(
+        work.settings(os.environ), work.topic, work.topic_id, patience=work.patience, stopped=lambda: False
+    )
+    buffers = Buffers(work.fetch_bytes)
+    piece = share.pieces[0]
+    try:
+        for piece in share.pieces:
+            for block in rows_of(brokers, piece, buffers):
+                series.add(block)
+        series.close()
+    except BaseException as error:
+        series.discard()
+        if not isinstance(error, Exception):
+            raise
+        raise _named(error, work, share, piece) from error
+    finally:
+        brokers.close()
+    return series
+
+
+def _named(error: Exception, work: Work, share: Share, piece: Piece) -> PlatformError:
+    """The platform's error for what went wrong while `piece` was read and written."""
+    if isinstance(error, PlatformError):
+        return error
+    if isinstance(error, OldFormat):
+        return UnfitError(f"in topic {work.topic!r} partition {piece.partition}, {error}")
+    if isinstance(error, TimestampOutOfRange):
+        return TimestampOverflowError(work.topic, share.window)
+    if isinstance(error, Overtaken):
+        return OffsetsVanishedError(work.topic, share.window, str(error))
+    if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
+        return LakeNotWritableError(work.table, error.strerror or str(error))
+    read = ranges_text([(piece.partition, piece.wanted.start, piece.wanted.end)])
+    return LoadError(
+        f"window {share.window} of topic {work.topic!r} could not be loaded: reading {read} ended in "
+        f"{type(error).__name__}: {error}. The table was not changed."
+    )

@@ -1,0 +1,72 @@
+"""What tasks are sent out with: plain values, and no secret among them, since Spark keeps and shows plans."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Final
+
+from platform_assets.engines.columnar.pieces import Piece
+from platform_assets.engines.columnar.reports import UnfitError
+from platform_assets.errors import ConfigurationError
+from platform_assets.kafka.settings import ClientSettings
+
+_PACKAGES: Final = (
+    "platform_assets.engines.columnar",
+    "platform_assets.engines.columnar.kernels",
+    "platform_assets.kafka.batches",
+    "platform_assets.model",
+)
+
+
+def _digest_of_code() -> str:
+    digest = hashlib.sha256()
+    for package in _PACKAGES:
+        for source in sorted((f for f in files(package).iterdir() if f.name.endswith(".py")), key=lambda f: f.name):
+            digest.update(f"{package}/{source.name}\0".encode() + source.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+CODE: Final = _digest_of_code()
+"""Names the code that decides what a load reads and writes, as this process has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one task reads and where it writes it: `folder` is relative to the table's, which is a path on the worker."""
+
+    window: str
+    folder: str
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All shares of a job, and how brokers and table are reached.
+
+    `options` are the names of the client settings that are needed; their values are the worker's own, from its
+    environment. `rows_apart` is the number of rows from which a partition gets a file of its own.
+    """
+
+    bootstrap: str
+    options: tuple[str, ...]
+    topic: str
+    topic_id: str
+    table: str
+    shares: tuple[Share, ...]
+    rows_apart: int
+    patience: float
+    fetch_bytes: int
+
+    def settings(self, environment: Mapping[str, str]) -> ClientSettings:
+        """The client settings, taken from a worker's environment. Raises UnfitError where that cannot be."""
+        try:
+            found = ClientSettings.from_environment(environment, self.bootstrap)
+        except ConfigurationError as error:
+            raise UnfitError(f"the environment of Spark's workers is not fit for it ({error})") from None
+        if missing := sorted(set(self.options) - set(found.options)):
+            names = ["KAFKA_" + name.upper().replace(".", "_") for name in missing]
+            raise UnfitError(f"the environment of Spark's workers lacks {names}")
+        return ClientSettings(self.bootstrap, {name: found.options[name] for name in self.options})

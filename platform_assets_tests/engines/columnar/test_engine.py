@@ -1,0 +1,185 @@
+"""Windows loaded by the columnar engine on Spark are those that the connector's engine loads."""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from platform_assets.engines.auto import AutoEngine
+from platform_assets.engines.columnar import job, work
+from platform_assets.engines.columnar.engine import ColumnarEngine
+from platform_assets.engines.columnar.header_keys import java_text
+from platform_assets.engines.columnar.reports import UnfitError
+from platform_assets.engines.protocol import Records
+from platform_assets.engines.spark.engine import SparkEngine
+from platform_assets.errors import (
+    TopicRecreatedError,
+    UnreadableTimestampError,
+    WorkerLostError,
+)
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake import raw_table
+from platform_assets.lake.location import Lake
+from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.model.tables import TableRef
+from platform_assets_tests.engines.spark.test_raw import EVERY_KIND
+from platform_assets_tests.support.loads import Record, TopicLake, records
+from platform_assets_tests.support.made_batches import Made, made_batch
+from platform_assets_tests.support.raw_produce import produce_batch
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import LakeMaker
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+FOR_EVER = {"retention.ms": "-1"}
+"""Retention goes by the records' own timestamps."""
+
+NOT_UTF8 = (b"\xff\xfe", b"a\xc3", b"\xed\xa0\x80", b"\xed\xa0A", b"\xf0\x9f\x98", b"\xe0\x80\x80")
+"""Keys of headers."""
+
+
+def engines(lk: TopicLake, settings: ClientSettings | None = None) -> tuple[ColumnarEngine, SparkEngine]:
+    """Both engines for a topic's lake."""
+    lake = Lake.at(lk.root)
+    return (
+        ColumnarEngine(lake, lambda: settings or lk.settings, lk.spark),
+        SparkEngine(lake, lambda: lk.settings, lk.spark),
+    )
+
+
+def whole(lk: TopicLake, **changes: Any) -> Records:
+    """All that the topic holds, as the records of a window."""
+    ranges = TopicRanges({p: OffsetRange(0, end) for p, end in lk.high_watermarks().items()})
+    raw_table.create(Lake.at(lk.root).table(TableRef.raw(lk.topic)), lk.topic)
+    found = Records(lk.topic, lk.cluster.topic(lk.topic).topic_id, "2026-03-01-00:00", ranges)
+    return replace(found, **changes)
+
+
+def test_both_engines_load_the_same_and_prove_each_other(lake: LakeMaker, rng: random.Random) -> None:
+    """Transactions, all kinds of records, keys of headers that are no UTF-8: what one loads, the other proves unchanged."""
+    lk = lake(partitions=2, config=FOR_EVER)
+    first, second = engines(lk)
+    for one, other in ((first, second), (second, first)):
+        lk.send(EVERY_KIND)
+        for _ in range(6):
+            some = [Record(b"%d" % rng.randrange(99), b"k", rng.randrange(2)) for _ in range(rng.randint(1, 9))]
+            rng.choice([lk.send, lk.commit, lk.abort])(some)
+        for header_key in NOT_UTF8:
+            produce_batch(lk.bootstrap, lk.topic, made_batch([Made(0, headers=((header_key, b"1"),))]))
+        produce_batch(lk.bootstrap, lk.topic, made_batch([Made(0, timestamp=-1)]))
+        key = lk.close_window()
+        loaded = lk.loader(engine=one).load(key)
+        again = lk.loader(engine=other).load(key)
+        assert (loaded.outcome, again.outcome) == ("loaded", "unchanged")
+        assert [r.headers for r in lk.rows(key) if r.timestamp == Made(0).timestamp] == [
+            ((java_text(header_key), b"1"),) for header_key in NOT_UTF8
+        ]
+
+
+def test_a_driver_needs_none_of_what_workers_compile() -> None:
+    """A code location loads in a moment, and one without numba loads by the connector."""
+    program = "import sys; from platform_assets.engines import choice; print({'numba', 'pyspark'} & set(sys.modules))"
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "set()\n"
+    )
+
+
+def test_a_large_window_is_shared_out_and_holds_every_record(lake: LakeMaker) -> None:
+    lk = lake(partitions=3, records_per_file=1_000)
+    own, connector = engines(lk)
+    key = lk.window_of(Record(b"%d" % n, partition=n % 3) for n in range(9_000))
+    receipt = lk.loader(engine=own).load(key).receipt
+    assert receipt.rows == 9_000
+    found = {p: (r.rows, r.first_offset, r.last_offset) for p, r in receipt.partitions.items()}
+    assert found == dict.fromkeys(range(3), (3000, 0, 2999))
+    assert records(lk.rows()) == records(lk.committed())
+    assert lk.loader(engine=connector).load(key).outcome == "unchanged"
+    assert job.parallelism(lk.spark()) >= 1
+
+
+def test_offsets_left_out_are_not_read(lake: LakeMaker) -> None:
+    lk = lake()
+    lk.send(Record(b"%d" % n) for n in range(20))
+    own, connector = engines(lk)
+    without = {0: (OffsetRange(0, 3), OffsetRange(7, 8), OffsetRange(19, 20))}
+    found = [e.write(whole(lk, without=without), TableRef.raw(lk.topic), e.name, 100) for e in (own, connector)]
+    assert found[0].measured == found[1].measured
+    assert found[0].measured.rows == 15
+    assert [f.rows for f in found[0].files] == [15]
+    nothing = own.write(whole(lk, without={0: (OffsetRange(0, 20),)}), TableRef.raw(lk.topic), "none", 100)
+    assert (nothing.files, nothing.measured.rows) == ((), 0)
+
+
+def test_failures_are_the_platforms_own_and_leave_no_file(lake: LakeMaker) -> None:
+    lk = lake(config={"message.timestamp.after.max.ms": str(2**63 - 1), **FOR_EVER})
+    lk.send([Record(b"first")])
+    table, own = TableRef.raw(lk.topic), engines(lk)[0]
+    far = whole(lk)
+    produce_batch(lk.bootstrap, lk.topic, made_batch([Made(0, timestamp=2**62), Made(1), Made(2, timestamp=2**62 + 1)]))
+    with pytest.raises(UnreadableTimestampError) as unreadable:
+        own.write(whole(lk), table, "a", 100)
+    assert unreadable.value.records == ((0, 1, 2**62), (0, 3, 2**62 + 1))
+    with pytest.raises(TopicRecreatedError):
+        own.write(whole(lk, topic_id="AAAAAAAAAAAAAAAAAAAAAA"), table, "b", 100)
+    folder = Lake.at(lk.root).table(table).path
+    assert not list(folder.rglob("*.parquet"))
+    assert own.write(far, table, "c", 100).measured.rows == 1
+    assert len(list(folder.rglob("*.parquet"))) == 1
+
+
+def test_a_worker_that_is_killed_is_named_by_what_it_read(lake: LakeMaker) -> None:
+    """The worker waits for a broker that says nothing, so that it is in the middle of its work."""
+    lk = lake(partitions=2)
+    lk.send([Record(partition=p) for p in (0, 1)])
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
+        settings = ClientSettings(f"127.0.0.1:{silent.getsockname()[1]}")
+        own = engines(lk, settings)[0]
+        loading = pool.submit(own.write, whole(lk), TableRef.raw(lk.topic), "killed", 100)
+        connection, (_, port) = silent.accept()
+        with connection:
+            psutil.Process(owner_of(port)).kill()
+            with pytest.raises(WorkerLostError, match=r"partition 0 offsets \[0, 1\), partition 1 offsets \[0, 1\)"):
+                loading.result(120)
+    assert engines(lk)[0].write(whole(lk), TableRef.raw(lk.topic), "again", 100).measured.rows == 2
+
+
+def owner_of(port: int) -> int:
+    """The process that has a connection from this local port."""
+    for process in psutil.process_iter(["name"]):
+        if "python" in (process.info["name"] or ""):
+            for one in process.net_connections("tcp"):
+                if one.laddr and one.laddr.port == port and one.status == psutil.CONN_ESTABLISHED and one.raddr:
+                    return int(process.pid)
+    raise AssertionError(f"nobody has port {port}")
+
+
+def test_where_it_is_not_fit_the_connector_loads_and_the_log_says_why(
+    lake: LakeMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lk = lake()
+    own, connector = engines(lk)
+    key = lk.window_of([Record(b"v")])
+    secret = ClientSettings(
+        lk.bootstrap, {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "u", "sasl.password": "canary"}
+    )
+    with pytest.raises(UnfitError, match=r"lacks .*KAFKA_SASL_PASSWORD") as unfit:
+        engines(lk, secret)[0].write(whole(lk), TableRef.raw(lk.topic), "a", 100)
+    assert "canary" not in str(unfit.value)
+    monkeypatch.setattr(job, "CODE", "another")
+    auto = AutoEngine(own, connector)
+    assert auto.name == "columnar"
+    with caplog.at_level(logging.WARNING):
+        assert lk.loader(engine=auto).load(key).outcome == "loaded"
+    assert auto.name == "connector"
+    assert f"workers have version {work.CODE} of its code, this process has another" in caplog.text
+    assert records(lk.rows()) == records(lk.committed())
