@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 _SCHEMA: Final = "report string"
+_parallelism: dict[str, int] = {}
 
 
 def reports_of(spark: SparkSession, work: Work) -> Iterator[Report]:
@@ -30,11 +31,13 @@ def reports_of(spark: SparkSession, work: Work) -> Iterator[Report]:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks Spark runs at once, as it says itself."""
-    from pyspark.sql import functions as F
+    """How many tasks Spark runs at once, as it says itself; asked once a session, since it is a query."""
+    if spark.session_id not in _parallelism:
+        from pyspark.sql import functions as F
 
-    count: int = spark.range(1 << 16).select(F.spark_partition_id()).distinct().count()
-    return count
+        tasks = spark.range(1 << 16).select(F.spark_partition_id().alias("task"))
+        _parallelism[spark.session_id] = 1 + int(tasks.agg(F.max("task")).first()[0])
+    return _parallelism[spark.session_id]
 
 
 def _mapped(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
