@@ -10,7 +10,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from platform_assets_tests.kafka.batches.test_record_batches import CODECS, PACKERS
+from platform_assets_tests.support.record_batches import CODECS, PACKERS
 
 Headers = tuple[tuple[bytes, bytes | None], ...]
 

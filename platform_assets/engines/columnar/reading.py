@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
 from platform_assets.engines.columnar.columns import blocks
 from platform_assets.engines.columnar.pieces import Piece
-from platform_assets.errors import DamagedBatchError
 from platform_assets.kafka.batches.fetching import Brokers
-from platform_assets.kafka.batches.reading import Buffers, PartitionFetching
-from platform_assets.kafka.batches.record_batches import Damage
+from platform_assets.kafka.batches.reading import Buffers, PartitionReading
+from platform_assets.kafka.batches.record_batches import Batches
 from platform_assets.model.offsets import OffsetRange
 
 
@@ -23,26 +22,41 @@ class Overtaken(Exception):
         super().__init__(f"partition {partition} offsets {gone} went away while they were read")
 
 
-def rows_of(brokers: Brokers, piece: Piece, buffers: Buffers) -> Iterator[pa.RecordBatch]:
-    """The committed records of `piece` in order of offset, with the columns of `columns.SCHEMA`; no block is empty.
+def read_piece(brokers: Brokers, piece: Piece, buffers: Buffers, add: Callable[[pa.RecordBatch], None]) -> None:
+    """Hand the committed records of `piece` to `add`, in order of offset, with the columns of `columns.SCHEMA`.
 
-    Memory: two fetches, and one block. Raises Overtaken; `columns.OldFormat` and `columns.TimestampOutOfRange`;
-    DamagedBatchError, UnstableEndError, TruncationError, TopicRecreatedError, TopicMissingError,
-    BrokerUnreachableError, BrokerRefusedError.
+    No block is empty. Memory: two fetches, and one block. Raises Overtaken; `columns.OldFormat` and
+    `columns.TimestampOutOfRange`; DamagedBatchError, UnstableEndError, TruncationError, TopicRecreatedError,
+    TopicMissingError, BrokerUnreachableError, BrokerRefusedError; and what `add` raises.
     """
-    fetching = PartitionFetching(brokers, piece.partition, piece.wanted, buffers)
-    at, end = piece.wanted.start, piece.wanted.end
+    rows = _Rows(piece, brokers.topic_id, add)
+    reading = PartitionReading(brokers, rows, buffers)
     try:
-        while at < end:
-            fetched = fetching.step()
-            if fetched is None:
-                continue
-            if fetched.start > at:
-                raise Overtaken(piece.partition, OffsetRange(at, min(fetched.start, end)))
-            left = Piece(piece.partition, OffsetRange(at, end))
-            yield from blocks(fetched.batches, fetched.aborted, brokers.topic_id, left)
-            at = fetched.end
-    except Damage as damage:
-        raise DamagedBatchError(brokers.topic, piece.partition, damage.offset, damage.reason) from None
+        while rows.position < rows.end:
+            reading.step()
     finally:
-        fetching.abandon()
+        reading.abandon()
+
+
+class _Rows:
+    """A sink of batches that makes columns of them."""
+
+    def __init__(self, piece: Piece, topic_id: str, add: Callable[[pa.RecordBatch], None]) -> None:
+        self.partition, self.position, self.end = piece.partition, piece.wanted.start, piece.wanted.end
+        self._topic_id, self._add, self._log_start = topic_id, add, 0
+
+    def observe(self, log_start: int) -> None:
+        self._log_start = log_start
+
+    def missing(self, until: int) -> None:
+        """What lies below the log start was dropped while this went on; elsewhere, there is no record."""
+        until = min(until, self.end)
+        if self.position < min(until, self._log_start):
+            raise Overtaken(self.partition, OffsetRange(self.position, min(until, self._log_start)))
+        self.position = max(self.position, until)
+
+    def take(self, batches: Batches, aborted: Iterable[tuple[int, int]]) -> None:
+        left = Piece(self.partition, OffsetRange(self.position, self.end))
+        for block in blocks(batches, list(aborted), self._topic_id, left):
+            self._add(block)
+        self.position = min(batches.next_offset, self.end)

@@ -10,7 +10,7 @@ from pathlib import Path
 from platform_assets.engines.columnar.columns import OldFormat, TimestampOutOfRange
 from platform_assets.engines.columnar.files import FileSeries
 from platform_assets.engines.columnar.pieces import Piece
-from platform_assets.engines.columnar.reading import Overtaken, rows_of
+from platform_assets.engines.columnar.reading import Overtaken, read_piece
 from platform_assets.engines.columnar.reports import Report, UnfitError
 from platform_assets.engines.columnar.work import Share, Work
 from platform_assets.errors import (
@@ -49,8 +49,7 @@ def _written(work: Work, share: Share) -> FileSeries:
     piece = share.pieces[0]
     try:
         for piece in share.pieces:
-            for block in rows_of(brokers, piece, buffers):
-                series.add(block)
+            read_piece(brokers, piece, buffers, series.add)
         series.close()
     except BaseException as error:
         series.discard()

@@ -16,9 +16,8 @@ from platform_assets.engines.columnar.columns import OldFormat, TimestampOutOfRa
 from platform_assets.engines.columnar.header_keys import as_text, java_text
 from platform_assets.engines.columnar.pieces import Piece
 from platform_assets.kafka.batches.record_batches import Batches, Damage
-from platform_assets.kafka.evidence.tally import OffsetAccount, Tally
+from platform_assets.kafka.evidence.tally import PartitionTally
 from platform_assets.model.offsets import OffsetRange
-from platform_assets_tests.kafka.batches.test_record_batches import CODECS
 from platform_assets_tests.support.made_batches import (
     Made,
     MadeLog,
@@ -28,6 +27,7 @@ from platform_assets_tests.support.made_batches import (
     random_records,
     varint,
 )
+from platform_assets_tests.support.record_batches import CODECS
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 EVERYTHING = Piece(3, OffsetRange(0, 1 << 40))
@@ -161,15 +161,15 @@ def test_pieces_of_a_random_log_have_its_committed_records_between_them(rng: ran
         assert found == log.rows
 
 
-def test_a_random_log_has_the_records_that_the_accounts_count(rng: random.Random) -> None:
-    """The engine and the accounts each decide by themselves what is committed."""
+def test_a_random_log_has_the_records_that_evidence_counts(rng: random.Random) -> None:
+    """The engine and the evidence each decide by themselves what is committed."""
     for _ in range(20):
         log = MadeLog.at_random(rng)
         start, end = sorted(rng.sample(range(log.end + 1), 2))
         data, aborted = log.fetched(start, 1000)
-        tally = Tally(3, OffsetAccount.empty(OffsetRange(start, end)), compacted=True)
+        tally = PartitionTally(3, OffsetRange(start, end), compacted=True)
         tally.take(Batches.scan(memoryview(data)), aborted)
-        counted = tally.account().records.listed
+        counted = tally.evidence().records.listed
         found = read_log(log, start, end, 1000)
         assert [r["kafka_offset"] for r in found] == [o for r in counted for o in range(r.start, r.end)]
 

@@ -31,10 +31,10 @@ from platform_assets.lake import raw_table
 from platform_assets.lake.location import Lake
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
-from platform_assets_tests.engines.spark.test_raw import EVERY_KIND
-from platform_assets_tests.support.loads import Record, TopicLake, records
+from platform_assets_tests.support.every_kind import EVERY_KIND
 from platform_assets_tests.support.made_batches import Made, made_batch
 from platform_assets_tests.support.raw_produce import produce_batch
+from testbed.loads import Record, TopicLake, records
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker

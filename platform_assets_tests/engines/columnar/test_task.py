@@ -34,10 +34,10 @@ from platform_assets.errors import (
 from platform_assets.model.digest import Measured
 from platform_assets.model.offsets import OffsetRange
 from platform_assets_tests.conftest import Broker, LakeMaker, TopicMaker
-from platform_assets_tests.engines.spark.test_raw import EVERY_KIND
-from platform_assets_tests.support.loads import Record, TopicLake
+from platform_assets_tests.support.every_kind import EVERY_KIND
 from platform_assets_tests.support.made_batches import Made, made_batch
 from platform_assets_tests.support.raw_produce import produce_batch
+from testbed.loads import Record, TopicLake
 
 pytestmark = pytest.mark.broker
 

@@ -23,6 +23,7 @@ from platform_assets.model.digest import Measured
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import milliseconds
+from platform_assets_tests.support.every_kind import EVERY_KIND
 from testbed.loads import Record, records
 
 if TYPE_CHECKING:
@@ -31,22 +32,6 @@ if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
-
-EVERY_KIND = [
-    Record(b"plain", b"key"),
-    Record(b"no key", None),
-    Record(b"empty key", b""),
-    Record(None, b"tombstone"),
-    Record(b"", b"empty value"),
-    Record(None, None),
-    Record(b"", b""),
-    Record(bytes(range(256)), bytes(range(255, -1, -1))),
-    Record(b"headers", headers=(("a", b"1"), ("b", None), ("a", b"2"), ("a", b""), ("", b"no name"), ("ü€", b"\xff"))),
-    Record(b"one header", headers=(("only", None),)),
-    Record(b"old", timestamp=1),
-    Record(b"dated", timestamp=1_772_323_200_123),
-    Record(b"other partition", b"key", partition=1),
-]
 
 
 def test_all_that_a_record_has_survives(lake: LakeMaker) -> None:
