@@ -36,6 +36,7 @@ from platform_assets.model.offsets import OffsetRange
 from platform_assets_tests.conftest import Broker, LakeMaker, TopicMaker
 from platform_assets_tests.support.every_kind import EVERY_KIND
 from platform_assets_tests.support.made_batches import Made, made_batch
+from platform_assets_tests.support.quotas import fetch_quota
 from platform_assets_tests.support.raw_produce import produce_batch
 from testbed.loads import Record, TopicLake
 
@@ -214,6 +215,18 @@ def test_aborted_records_alone_make_no_file(lake: LakeMaker, tmp_path: Path) -> 
     lk.abort([Record(b"never")] * 5)
     assert done(work_of(lk, {0: (0, 6)}, tmp_path / "t")) == []
     assert not [p for p in (tmp_path / "t").rglob("*") if p.is_file()]
+
+
+def test_a_quota_of_a_megabyte_a_second_is_waited_out(
+    lake: LakeMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The quota is that of a client's name, which the task has from its environment."""
+    lk = lake()
+    lk.send(Record(b"v" * 100_000) for _ in range(140))
+    monkeypatch.setenv("KAFKA_CLIENT_ID", f"columnar-{lk.topic}")
+    wanted = work_of(lk, {0: (0, 140)}, tmp_path / "t", most=1, patience=1.0, options=("client.id",))
+    with fetch_quota(lk.bootstrap, f"columnar-{lk.topic}", 1 << 20):
+        assert [f.rows for f in done(wanted)] == [140]
 
 
 # --- failures -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,56 @@
+"""What tasks are sent out with holds no secret, and what they need of one they have themselves, or say that they lack it."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from platform_assets.engines.columnar.pieces import Piece
+from platform_assets.engines.columnar.reports import UnfitError
+from platform_assets.engines.columnar.work import Share, Work
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.model.offsets import OffsetRange
+
+CANARY = "canary-4711"
+SECURE = {
+    "KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+    "KAFKA_SASL_MECHANISM": "PLAIN",
+    "KAFKA_SASL_USERNAME": "somebody",
+    "KAFKA_SASL_PASSWORD": CANARY,
+}
+
+
+def work(*options: str) -> Work:
+    share = Share("w", "w/load", (Piece(0, OffsetRange(0, 1)),))
+    return Work("broker:9092", options, "t", "A" * 22, "/lake/raw/t", (share,), 100, 30.0, 8 << 20)
+
+
+def test_a_worker_takes_the_settings_from_its_own_environment_and_the_brokers_from_the_driver() -> None:
+    driver = ClientSettings.from_environment(SECURE, "broker:9092")
+    sent = pickle.loads(pickle.dumps(work(*driver.options)))
+    assert sent.settings({**SECURE, "KAFKA_BOOTSTRAP_SERVERS": "elsewhere:1", "HOME": "/"}) == driver
+    # What the driver does without is not used either.
+    assert work().settings(SECURE) == ClientSettings("broker:9092")
+
+
+def test_nothing_that_is_sent_out_holds_a_value_of_a_setting() -> None:
+    driver = ClientSettings.from_environment(SECURE, "broker:9092")
+    sent = work(*driver.options)
+    assert CANARY.encode() not in pickle.dumps(sent)
+    assert CANARY not in repr(sent)
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({}, "KAFKA_SASL_PASSWORD"),
+        ({k: v for k, v in SECURE.items() if k != "KAFKA_SASL_USERNAME"}, "KAFKA_SASL_USERNAME"),
+        ({**SECURE, "KAFKA_SASL_LOGIN_CALLBACK": "x"}, "KAFKA_SASL_LOGIN_CALLBACK"),
+    ],
+)
+def test_a_worker_that_lacks_a_setting_says_which_and_no_value(environment: dict[str, str], named: str) -> None:
+    driver = ClientSettings.from_environment(SECURE, "broker:9092")
+    with pytest.raises(UnfitError, match=named) as unfit:
+        work(*driver.options).settings(environment)
+    assert CANARY not in str(unfit.value)
