@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, TopicPartition
 from benchmarks.producing import Sent, create, produce
 from benchmarks.rounds import alternate, middle, ratio
 from benchmarks.scenario import Bench, Measured, at_least
-from platform_assets.engines.choice import EngineName, choose_engine
+from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.protocol import Records
 from platform_assets.engines.spark import raw
 from platform_assets.engines.spark.session import connect
@@ -29,6 +29,7 @@ from platform_assets.lake import raw_table
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Lake
+from platform_assets.model.declaration import EngineName
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from platform_assets.kafka.cluster import Cluster
     from platform_assets.kafka.settings import ClientSettings
     from platform_assets.ledger.store import Ledger
+    from platform_assets.model.declaration import EngineName
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,11 @@ class Environment:
 
         return connect(self.spark_remote())
 
-    def engine(self, session: Callable[[], SparkSession] | None = None) -> LoadEngine:
+    def engine(self, name: EngineName = "connector", session: Callable[[], SparkSession] | None = None) -> LoadEngine:
         """The load engine; it asks `session` where it needs one, by default one of its own. Raises ConfigurationError."""
         from platform_assets.engines.choice import choose_engine
 
-        return choose_engine(self.ledger().lake, self.settings, session or functools.cache(self.spark))
+        return choose_engine(self.ledger().lake, self.settings, session or functools.cache(self.spark), name)
 
     def instance(self) -> dg.DagsterInstance | None:
         """The Dagster instance of `DAGSTER_HOME`; None where that folder has no `dagster.yaml`."""

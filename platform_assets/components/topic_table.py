@@ -12,7 +12,7 @@ from dagster._utils.pydantic_yaml import enrich_validation_errors_with_source_po
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from platform_assets.errors import ConfigurationError
-from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.declaration import EngineName, TopicDeclaration
 from platform_assets.model.topics import checked_topic
 from platform_assets.model.windows import is_cron
 from platform_assets.orchestration.assets import DeepAudit, build_definitions
@@ -51,6 +51,13 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     max_windows_per_run: Annotated[int, Field(description="Most windows in one run.")] = 200
     max_edges_per_tick: Annotated[int, Field(description="Most edges that one tick seals.")] = 1_000
     records_per_file: Annotated[int, Field(description="Windows smaller than this are written as one file.")] = 200_000
+    engine: Annotated[
+        EngineName,
+        Field(
+            description="What reads Kafka: `connector` is Spark's own, `columnar` is compiled and faster, `auto` takes the "
+            "columnar one wherever it can load the topic."
+        ),
+    ] = "connector"
     deep_audit: Annotated[str, Field(description="Cron schedule in UTC of the deep audit.")] = "0 3 * * *"
     deep_audit_running: Annotated[bool, Field(description="Whether that schedule runs unless somebody stops it.")] = (
         True
@@ -150,6 +157,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             max_edges_per_tick=self.max_edges_per_tick,
             tick_budget=timedelta(seconds=self.tick_budget_seconds),
             records_per_file=self.records_per_file,
+            engine=self.engine,
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

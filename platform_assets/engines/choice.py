@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from platform_assets.engines.auto import AutoEngine
 from platform_assets.engines.columnar.engine import ColumnarEngine
@@ -11,12 +11,10 @@ from platform_assets.engines.protocol import LoadEngine
 from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
+from platform_assets.model.declaration import EngineName
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
-
-EngineName = Literal["auto", "columnar", "connector"]
-"""`auto`: the columnar engine wherever it can load what is asked for, and the connector's where it cannot."""
 
 
 def choose_engine(

@@ -101,7 +101,7 @@ def _raw_table(
             declaration,
             kafka.cluster(),
             Ledger(root),
-            choose_engine(root, kafka.settings, spark.session),
+            choose_engine(root, kafka.settings, spark.session, declaration.engine),
             run_id=context.run.run_id,
         )
         keys = list(context.partition_keys)
@@ -187,7 +187,7 @@ def _evaluation(
         runs.orchestration(context.instance, declaration.raw_table, but=context.run.run_id),
         kafka.settings,
         kafka.cluster,
-        choose_engine(lake.lake(), kafka.settings, spark.session),
+        choose_engine(lake.lake(), kafka.settings, spark.session, declaration.engine),
         budget,
         windows,
         counting=counting,

@@ -121,6 +121,7 @@ def test_what_is_set_arrives(project: Project) -> None:
             "max_windows_per_run": 2,
             "max_edges_per_tick": 3,
             "records_per_file": 4,
+            "engine": "auto",
             "group": "sales_1",
             "description": "Orders of the shop.",
             "owners": '["team:shop", "a@example.com"]',
@@ -129,6 +130,7 @@ def test_what_is_set_arrives(project: Project) -> None:
     (component,) = dg.ComponentTree.for_project(root).get_all_components(of_type=TopicTable)
     d = component.declaration()
     assert (d.sensor_interval, d.tick_budget) == (timedelta(seconds=5), timedelta(seconds=50))
+    assert d.engine == "auto"
     assert (d.max_records_per_run, d.max_windows_per_run, d.max_edges_per_tick, d.records_per_file) == (1, 2, 3, 4)
     definitions = built(root)
     node = definitions.resolve_asset_graph().get(topic_key("orders"))
