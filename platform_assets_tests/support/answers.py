@@ -13,6 +13,7 @@ from platform_assets.checks.facts import Orchestration
 from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.spark import measure
 from platform_assets.errors import SparkUnreachableError
+from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.evidence import gathering
 from platform_assets.kafka.evidence.gathering import Evidence
 from platform_assets.kafka.evidence.partition import OffsetListing, PartitionEvidence
@@ -29,6 +30,7 @@ def given(patch: pytest.MonkeyPatch) -> None:
     """Have the checks of this process answered."""
     patch.setattr(measure, "_read", _read)
     patch.setattr(gathering, "gather_evidence", _dense)
+    patch.setattr(Cluster, "topic_config", lambda cluster, topic: {"cleanup.policy": "delete"})
 
 
 def unanswered(root: Path, topic: str, **changes: Any) -> Evaluation:

@@ -28,6 +28,9 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 PARTITIONS = 3
 
+MOST_STEPS_A_WINDOW = 10
+"""Few windows would be no history: on a busy machine the random choice alone has left two."""
+
 
 def close_windows(lk: TopicLake, minutes: int) -> None:
     """Let minutes pass: the newest edge is cut at the last stable offset, those before it by timestamp."""
@@ -40,10 +43,13 @@ def close_windows(lk: TopicLake, minutes: int) -> None:
 def seal_while(
     lk: TopicLake, steps: queue.SimpleQueue[bool], rng: random.Random, closed: queue.SimpleQueue[bool]
 ) -> None:
-    """Close windows at random steps of the producers, until there are none; tells each time, and the end."""
+    """Close windows at random steps of the producers, and never let many pass without; puts True each time, False at the end."""
+    since = 0
     try:
         while steps.get():
-            if rng.random() < 0.12:
+            since += 1
+            if rng.random() < 0.12 or since >= MOST_STEPS_A_WINDOW:
+                since = 0
                 close_windows(lk, rng.choice((1, 1, 1, 3)))
                 closed.put(True)
     finally:
