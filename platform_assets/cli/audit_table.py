@@ -21,7 +21,7 @@ _VERDICTS: Final[Mapping[AuditOutcome, tuple[str, str, str]]] = {
     "anomalies": ("ANOMALIES FOUND", "✕", "bold red"),
     "undecided": ("COULD NOT TELL", "?", "bold yellow"),
 }
-_STYLES: Final[Mapping[State, str]] = {
+STYLES: Final[Mapping[State, str]] = {
     State.EMPTY: "green",
     State.COMPLETE: "green",
     State.MARKERS: "black on cyan",
@@ -83,13 +83,13 @@ def _strip(strip: Strip) -> Iterator[Text]:
         yield Text(f"{'':{width}} {strip.windows:,} windows{each}: {span}", "dim")
     legend = Text(" " * (width + 1))
     for state, count in strip.counts.items():
-        legend.append(f"{state.letter}", _STYLES[state]).append(f" {count:,} {state.label}   ")
+        legend.append(f"{state.letter}", STYLES[state]).append(f" {count:,} {state.label}   ")
     yield legend
 
 
 def _cells(row: Row) -> Iterator[tuple[str, str]]:
     for cell in row.cells:
-        yield (" ", "") if cell is None else (cell.letter, _STYLES[cell])
+        yield (" ", "") if cell is None else (cell.letter, STYLES[cell])
 
 
 def _line(check: CheckOutcome) -> Text:

@@ -12,6 +12,7 @@ import pytest
 from platform_assets.checks.findings import FindingKind
 from platform_assets.checks.report.picture import COLOURS, TEXT, data_uri, picture
 from platform_assets.checks.report.strip import COLUMNS, ROWS, State, Strip, state_of, strip_of
+from platform_assets.cli.audit_table import STYLES
 from platform_assets.kafka.evidence.partition import OFFSET_KINDS
 from platform_assets.lake.load_log import WindowFiles
 from platform_assets_tests.support.tables import facts, finding, key
@@ -158,6 +159,10 @@ def test_picture_is_well_formed_and_has_a_mark_above_what_fails() -> None:
     assert picture(torn).count("✕") == 2  # the cell, and the legend
     assert "1 FAILING" in picture(torn)
     assert data_uri(torn).startswith("data:image/svg+xml;base64,")
+
+
+def test_every_state_has_a_colour_on_a_page_and_a_style_on_a_terminal() -> None:
+    assert set(COLOURS) == set(STYLES) == set(State)
 
 
 def test_picture_escapes_names() -> None:
