@@ -114,6 +114,7 @@ _OUTCOMES: Final[Mapping[Outcome, str]] = {
     "loaded": "Loaded for the first time",
     "empty": "Nothing to load",
     "unchanged": "Read again and proved equal, so nothing was written",
+    "kept": "Kafka no longer has these records, and the table still holds them: proved by their digests, nothing was written",
     "healed": "Its rows in the table were no longer those of the load: read again, proved equal to the first load, and written again",
     "restored": "Kafka no longer has these records: restored from a past version of the table, and proved equal",
 }

@@ -130,16 +130,16 @@ class Loader:
         metadata: LoadMetadata,
         cause: LoadError | Terminal,
     ) -> Loaded:
-        """The window from a past version of the table, where it is damaged and Kafka no longer has its records.
+        """The window as the table has it, or from a past version where it is damaged: Kafka no longer has its records.
 
-        Raises `cause` where the table is intact, and LostForGoodError where no version has the recorded rows.
+        Raises `cause` where the table is intact and the log is not the one that was read, and LostForGoodError where no
+        version has the recorded rows.
         """
         expired = cause.lost if isinstance(cause, OffsetsExpiredError) else None
         if self.replacer.is_intact(receipt):
             if expired is None:
                 raise cause
-            remedy = f"Nothing needs doing: the table still holds all {receipt.rows} rows, proved by their digests."
-            raise OffsetsExpiredError(sealed.topic, sealed.key, expired, remedy) from cause
+            return Loaded(receipt, "kept")
         gone = str(cause) if expired is None else f"it no longer holds {ranges_text(expired)}"
         return self.replacer.restore(commit, receipt, metadata, gone)
 

@@ -39,9 +39,10 @@ _log = logging.getLogger(__name__)
 _PAST_VERSIONS: Final = 50
 """How far back a damaged window is looked for, beside the version of its receipt."""
 
-Outcome = Literal["loaded", "empty", "unchanged", "healed", "restored"]
-"""loaded: first load; empty: no offsets; unchanged: proved equal; healed: proved equal, and written again; restored: from a
-past version of the table, since its source no longer has the records."""
+Outcome = Literal["loaded", "empty", "unchanged", "kept", "healed", "restored"]
+"""loaded: first load; empty: no offsets; unchanged: read again and proved equal; kept: its source no longer has the records,
+and the table's rows are proved to be those of the load; healed: proved equal, and written again; restored: from a past
+version of the table, since its source no longer has the records."""
 
 Write = Callable[[str], Written]
 """Writes the window's files, given the load's id."""
