@@ -72,10 +72,11 @@ class Recorded:
 class Facts:
     """One table at one moment. `windows` are the sealed ones, in order of their edges, by key.
 
-    `waiting` are sealed windows that are not loaded and need not be yet: a run for them is queued or under way, or
-    nothing newer was loaded. `unasked` are sealed windows that nobody has asked to load: a load by hand of a later one
-    sealed them on its way. Windows whose files are not those of their receipt were read: `rewritten` ones hold just the
-    offsets that were loaded, as after OPTIMIZE, and `changed` has the offsets of the others, and of windows that the ledger
+    `waiting` are sealed windows that are not loaded and need not be yet: a run for them is queued or under way, the sensor
+    asks for them again after a run that failed, or nothing newer was loaded. `unasked` are sealed windows that nobody has
+    asked to load: a load by hand of a later one sealed them on its way. Windows whose files are not those of their receipt
+    were read: `rewritten` ones hold just the offsets that were loaded, as after OPTIMIZE, and `changed` has the offsets of
+    the others, and of windows that the ledger
     does not know. `unreadable` says why one could not be read, and `not_held` are windows of which too many were changed
     for all to be kept in memory; `unread` are those that were not to be read. `older` are windows that are only counted
     and that nothing else here is about, and `baseline` is what is kept of them.
@@ -131,13 +132,15 @@ class Orchestration:
     """What the orchestrator knows of windows that are not loaded, by key.
 
     `in_flight` takes the windows and gives those that queued or running loads will bring; `asked` gives those whose
-    load was ever asked for; `reported` gives the reported windows, of all or of the windows it is given, with the id of
-    the load that was reported, None for an id that is not known. Without an orchestrator nothing is in flight, all were
-    asked for, and `reported` gives None.
+    load was ever asked for; `again` those that are asked for again although no newer run of theirs is under way: all that
+    wait for nobody; `reported` gives the reported windows, of all or of the windows it is given, with the id of
+    the load that was reported, None for an id that is not known. Without an orchestrator nothing is in flight or asked for
+    again, all were asked for, and `reported` gives None.
     """
 
     in_flight: Callable[[Collection[str]], Collection[str]] = lambda keys: ()
     asked: Callable[[Collection[str]], Collection[str]] = lambda keys: keys
+    again: Callable[[Collection[str]], Collection[str]] = lambda keys: ()
     reported: Callable[[Sequence[str] | None], Mapping[str, str | None] | None] = lambda keys: None
 
 
@@ -201,6 +204,8 @@ def _collected(
     # Rows without a receipt are no window that waits: the ledger is behind.
     waiting = frozenset(k for k in missing if k in in_flight or (k > newest and k not in files))
     unasked = frozenset(missing) - waiting
+    retried = frozenset(known.again(sorted(unasked - set(files)))) if unasked else frozenset()
+    waiting, unasked = waiting | retried, unasked - retried
     if unasked:
         unasked -= set(known.asked(sorted(unasked)))
     others = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from platform_assets.orchestration.by_hand import Attempt
+    from platform_assets.orchestration.attempts import Attempt
 
 JSON_VERSION = 1
 

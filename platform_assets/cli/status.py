@@ -13,7 +13,8 @@ import click
 def status(as_json: bool) -> None:
     """Show each table: windows, records, offsets, lag, and the last check results. Spark need not run.
 
-    Exits 1 if a table has failed windows or a failing check, if its topic is missing, or if the brokers do not answer.
+    Exits 1 if windows of a table fail to load or wait for somebody, if its sensor is stopped or fails, if a check fails, if
+    its topic is missing, or if the brokers do not answer. Each is named below the table, with what to do.
     """
     from datetime import UTC, datetime
 

@@ -78,11 +78,17 @@ def _age(seconds: float | None) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
+def _named(row: TableStatus) -> str:
+    named = " ".join(w.window for w in row.unloaded[:3])
+    return f"`platform-assets load {row.table} {named}`" + (" …" if len(row.unloaded) > 3 else "")
+
+
 def _attention(row: TableStatus) -> list[str]:
     # What is said of the brokers is the same for every table, and names the topic where it is not.
     lines = [row.broker_error] if row.broker_error else []
     lines += [f"{row.table}: {text}" for text in (row.error, row.warning) if text]
-    if row.windows_failed:
-        lines.append(f"{row.table}: {row.windows_failed:,} sealed windows are not loaded; materialise them in the UI")
+    lines += [f"{row.table}: {problem}" for problem in row.problems]
+    if row.windows_failed and not row.problems:
+        lines.append(f"{row.table}: {row.windows_failed:,} sealed windows are not loaded: {_named(row)}")
     lines += [f"{row.table}: {c.name}: {c.headline}" for c in row.checks if c.passed is False]
     return lines

@@ -1,9 +1,9 @@
 """What a topic becomes in Dagster: the external source asset, the raw table, its checks and its sensor."""
 
 # No postponed annotations here: Dagster reads those of the functions below.
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 
@@ -12,17 +12,19 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.checks.report import rendering
 from platform_assets.engines.choice import choose_engine
-from platform_assets.errors import PlatformError, Terminal, UnknownOutcome
+from platform_assets.errors import PlatformError, Terminal
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import KEY_FORMAT
 from platform_assets.orchestration import metadata, runs
+from platform_assets.orchestration.attempts import failure_text, is_of_a_service, load_each
 from platform_assets.orchestration.names import identifier, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets.orchestration.retries import Failures
 from platform_assets.orchestration.sensors import build_sensor, sealed_event
 from platform_assets.windows.loading import Loader
-from platform_assets.windows.replacing import Loaded
+from platform_assets.windows.replacing import Loaded, Outcome
 
 _CHECK_BUDGET_SECONDS = 120.0
 _RETRIES = 2
@@ -95,7 +97,7 @@ def _raw_table(
         try:
             runs.check_is_kept(context.instance, declaration.raw_table)
         except PlatformError as e:
-            raise _as_dagster(e, context.retry_number) from e
+            raise dg.Failure(str(e), metadata={"error": type(e).__name__}, allow_retries=False) from e
         root = lake.lake()
         loader = Loader(
             declaration,
@@ -105,16 +107,24 @@ def _raw_table(
             run_id=context.run.run_id,
         )
         keys = list(context.partition_keys)
-        done: dict[str, Loaded] = {}
-        try:
-            for key in keys:
-                done[key] = loader.load(key)
-                _say(context, done[key], len(done), len(keys))
-        except PlatformError as e:
-            _report_done(context, loader, done)
-            if isinstance(e, UnknownOutcome):
-                spark.forget()
-            raise _as_dagster(e, context.retry_number) from e
+        done = _loaded_before(context, loader) if context.retry_number else {}
+        now_done: dict[str, Loaded] = {}
+        errors: dict[str, PlatformError] = {}
+        for attempt in load_each(loader, [k for k in keys if k not in done], spark.forget):
+            if attempt.loaded is not None:
+                now_done[attempt.window] = attempt.loaded
+                _say(context, attempt.loaded, len(done) + len(now_done), len(keys))
+            elif attempt.error is not None:
+                errors[attempt.window] = attempt.error
+                context.log.error(f"window {attempt.window} failed: {attempt.error}")
+                if is_of_a_service(attempt.error):
+                    break
+        done |= now_done
+        if errors:
+            _report_done(context, loader, now_done)
+            runs.record_failures(context.instance, context.run.run_id, declaration.raw_table, Failures.of(errors))
+            text = failure_text(errors, len(keys), len(done))
+            raise _as_dagster(errors, text, context.retry_number) from next(iter(errors.values()))
         _report_sealed(context, loader, keys)
         if len(keys) == 1:
             loaded = done[keys[0]]
@@ -224,6 +234,14 @@ def _say(context: dg.AssetExecutionContext, loaded: Loaded, number: int, of: int
     )
 
 
+def _loaded_before(context: dg.AssetExecutionContext, loader: Loader) -> dict[str, Loaded]:
+    """What an earlier try of this run has loaded and reported."""
+    table = loader.declaration.raw_table
+    outcomes = runs.reported_by(context.instance, context.run.run_id, table_key(table))
+    receipts = loader.ledger.receipts(table, sorted(outcomes)) if outcomes else {}
+    return {key: Loaded(receipt, cast(Outcome, outcomes[key])) for key, receipt in receipts.items()}
+
+
 def _report_done(context: dg.AssetExecutionContext, loader: Loader, done: dict[str, Loaded]) -> None:
     """Tell Dagster of the windows that were committed before one failed; the step's own events are lost with it."""
     for key, loaded in done.items():
@@ -251,8 +269,12 @@ def _windows(loader: Loader, keys: Sequence[str]) -> Iterator[Any]:
             yield window
 
 
-def _as_dagster(error: PlatformError, retries: int) -> Exception:
-    """A failure that says what the error says; tried again by itself, at most `_RETRIES` times, where that can help."""
-    if isinstance(error, Terminal) or retries >= _RETRIES:
-        return dg.Failure(str(error), metadata={"error": type(error).__name__}, allow_retries=False)
+def _as_dagster(errors: Mapping[str, PlatformError], text: str, retries: int) -> Exception:
+    """A failure that says what the errors say; tried again by itself, at most `_RETRIES` times, where that can help.
+
+    After that, the topic's sensor asks for the windows again: `retries` says when.
+    """
+    if retries >= _RETRIES or all(isinstance(e, Terminal) for e in errors.values()):
+        kinds = ", ".join(sorted({type(e).__name__ for e in errors.values()}))
+        return dg.Failure(text, metadata={"error": kinds, "windows": sorted(errors)}, allow_retries=False)
     return dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=_RETRY_AFTER_SECONDS)

@@ -7,7 +7,6 @@ can be loaded here by its key in the ledger.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import dagster as dg
 
@@ -16,21 +15,12 @@ from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.findings import Verdict
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.report import rendering
-from platform_assets.errors import PlatformError, UnknownOutcome
 from platform_assets.orchestration import metadata, runs
+from platform_assets.orchestration.attempts import Attempt, load_each
 from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.sensors import sealed_event
 from platform_assets.windows.loading import Loader
 from platform_assets.windows.replacing import Loaded
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """What became of one window: either `loaded` or `error` is there."""
-
-    window: str
-    loaded: Loaded | None
-    error: PlatformError | None
 
 
 def load(
@@ -45,18 +35,11 @@ def load(
     `forget_session` is called where the connection to Spark broke, so that the next window gets a new one.
     """
     attempts: list[Attempt] = []
-    for key in dict.fromkeys(keys):
-        try:
-            loaded = loader.load(key)
-        except PlatformError as e:
-            if isinstance(e, UnknownOutcome):
-                forget_session()
-            attempts.append(Attempt(key, None, e))
-        else:
-            attempts.append(Attempt(key, loaded, None))
-            if instance is not None:
-                _report(loader, key, loaded, instance)
-        say(attempts[-1])
+    for attempt in load_each(loader, keys, forget_session):
+        if attempt.loaded is not None and instance is not None:
+            _report(loader, attempt.window, attempt.loaded, instance)
+        attempts.append(attempt)
+        say(attempt)
     return attempts
 
 

@@ -28,3 +28,8 @@ def identifier(topic: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9_]+", topic):
         return topic
     return f"{re.sub(r'[^A-Za-z0-9_]', '_', topic)}_{sha256(topic.encode()).hexdigest()[:6]}"
+
+
+def sensor_name(topic: str) -> str:
+    """The name of a topic's sensor."""
+    return f"{identifier(topic)}_windows"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final
 
 import dagster as dg
 from dagster._cli.utils import TMP_DAGSTER_HOME_PREFIX
@@ -15,16 +17,26 @@ from dagster._core.storage.tags import (
 from platform_assets.checks.facts import Orchestration
 from platform_assets.errors import ThrowawayInstanceError
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration.metadata import LOAD_ID
+from platform_assets.model.windows import edge_of
+from platform_assets.orchestration.metadata import LOAD_ID, OUTCOME
 from platform_assets.orchestration.names import table_key, topic_key
+from platform_assets.orchestration.retries import FailedRun, Failures, tries_of
+
+TABLE_TAG: Final = "platform_assets/table"
+"""Of a run: the table that it loads windows into. Runs that a person started have it once they have failed."""
+FAILURES_TAG: Final = "platform_assets/failures"
+"""Of a failed run: why windows of it were not loaded, as `retries.Failures`."""
 
 _NEWEST_EVENTS = 200
+_NEWEST_FAILURES = 500
 _UNDER_WAY = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
 ]
+_FAILED = [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 
 
 def check_is_kept(instance: dg.DagsterInstance, table: TableRef) -> None:
@@ -36,11 +48,22 @@ def check_is_kept(instance: dg.DagsterInstance, table: TableRef) -> None:
 def orchestration(instance: dg.DagsterInstance, table: TableRef, but: str | None = None) -> Orchestration:
     """What `instance` knows of the windows of `table`, run `but` left aside.
 
-    A sensor asks for a window's load when it reports the window on the topic asset, so what was reported was asked for.
+    A sensor asks for a window's load when it reports the window on the topic asset, so what was reported was asked for;
+    and it asks again for what is not loaded, unless the window waits for somebody.
     """
+
+    def asked(keys: Collection[str]) -> frozenset[str]:
+        return reported_partitions(instance, topic_key(table.topic), sorted(keys))
+
+    def again(keys: Collection[str]) -> frozenset[str]:
+        tries = tries_of(sorted(keys), failed_runs(instance, table, sorted(keys)))
+        stuck = {key for key, tried in tries.items() if tried.waits_for_somebody}
+        return frozenset((asked(keys) | tries.keys()) - stuck) if keys else frozenset()
+
     return Orchestration(
         in_flight=lambda keys: windows_in_flight(instance, table_key(table), keys, but),
-        asked=lambda keys: reported_partitions(instance, topic_key(table.topic), sorted(keys)),
+        asked=asked,
+        again=again,
         reported=lambda keys: reported_loads(instance, table_key(table), keys),
     )
 
@@ -55,6 +78,44 @@ def windows_in_flight(
         if run.run_id != but:
             found.update(windows_of(run, table, wanted) or ())
     return frozenset(found)
+
+
+def failed_runs(instance: dg.DagsterInstance, table: TableRef, keys: Sequence[str]) -> list[FailedRun]:
+    """The runs that were to load one of the windows `keys`, which ascend, into `table` and failed or were cancelled.
+
+    Newest first, of the newest 500 that failed since the first of these windows began.
+    """
+    if not keys:
+        return []
+    records = instance.get_run_records(
+        dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: table.name}, created_after=edge_of(keys[0])),
+        limit=_NEWEST_FAILURES,
+    )
+    found: list[FailedRun] = []
+    for record in records:
+        run = record.dagster_run
+        first, last = _named(run)
+        ended = record.update_timestamp.replace(tzinfo=UTC).timestamp() if record.end_time is None else record.end_time
+        said = run.tags.get(FAILURES_TAG)
+        failures = None if said is None else Failures.from_tag(said)
+        found.append(FailedRun(run.run_id, datetime.fromtimestamp(ended, UTC), first, last, failures))
+    return found
+
+
+def record_failures(instance: dg.DagsterInstance, run_id: str, table: TableRef, failures: Failures) -> None:
+    """Write on a run that is about to fail why, for the sensor and for `status`."""
+    instance.add_run_tags(run_id, {TABLE_TAG: table.name, FAILURES_TAG: failures.to_tag()})
+
+
+def reported_by(instance: dg.DagsterInstance, run_id: str, table: dg.AssetKey) -> dict[str, str]:
+    """The windows of `table` that this run has reported as loaded so far, with the outcome of each."""
+    records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
+    found: dict[str, str] = {}
+    for record in records:
+        event = record.asset_materialization
+        if event is not None and event.asset_key == table and event.partition is not None:
+            found[event.partition] = str(event.metadata[OUTCOME].value)
+    return found
 
 
 def checks_in_flight(instance: dg.DagsterInstance, checks: Iterable[dg.AssetCheckKey]) -> bool:
@@ -74,9 +135,14 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
         return None
     if run.asset_selection is None and run.asset_check_selection:
         return None
-    first = run.tags.get(ASSET_PARTITION_RANGE_START_TAG, run.tags.get(PARTITION_NAME_TAG, ""))
-    last = run.tags.get(ASSET_PARTITION_RANGE_END_TAG, first)
+    first, last = _named(run)
     return frozenset(k for k in keys if first <= k <= last)
+
+
+def _named(run: dg.DagsterRun) -> tuple[str, str]:
+    """The first and the last window of a run."""
+    first = run.tags.get(ASSET_PARTITION_RANGE_START_TAG, run.tags.get(PARTITION_NAME_TAG, ""))
+    return first, run.tags.get(ASSET_PARTITION_RANGE_END_TAG, first)
 
 
 def reported_partitions(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: Sequence[str]) -> frozenset[str]:

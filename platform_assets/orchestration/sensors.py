@@ -1,14 +1,18 @@
 """The sensor of a topic: seals windows whose end has passed, reports them, and asks for their loads.
 
+What it asks for does not depend on its cursor: every sealed window that is not loaded, that no run under way will bring and
+whose last run failed long enough ago. `retries` says when that is.
+
 A tick never consumes messages: at most it looks at batch headers, around transaction markers and, where a window's holes
 are not explained yet, of that window. What it reports comes from the ledger, never from the clock, so a tick that is tried
 again after a crash reports the same; and what Dagster already has is not reported twice.
 """
 
 # No postponed annotations here: Dagster reads those of the functions below.
+import itertools
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,12 +23,16 @@ from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PART
 from platform_assets.checks.registry import CHECKS
 from platform_assets.errors import TopicMissingError
 from platform_assets.kafka.cluster import Cluster
+from platform_assets.ledger import unloaded
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
+from platform_assets.ledger.unloaded import Unloaded
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.windows import key_of, window_starting_at
 from platform_assets.orchestration import metadata, quiet, requests, runs
-from platform_assets.orchestration.names import identifier, table_key, topic_key
+from platform_assets.orchestration.names import sensor_name, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
+from platform_assets.orchestration.retries import Waiting, tries_of
 from platform_assets.windows import sealing
 from platform_assets.windows.receipts import empty_receipt
 
@@ -53,42 +61,34 @@ class Tick:
             done = sealing.seal(d, self.cluster, self.ledger, self.now, deadline=deadline)
             fresh = done.windows_since(reported)
             newest = self.ledger.newest_edges([d.topic]).get(d.topic)
-        if newest is None or newest == reported:
+        if newest is None:
             return dg.SensorResult(skip_reason=self._why_nothing(newest), cursor=cursor)
-        windows = (fresh or self.ledger.windows(d.topic, start=reported))[: d.max_edges_per_tick]
-        if not windows:
+        left = unloaded.find(self.ledger, d.raw_table, newest, fresh)
+        windows = fresh or (self.ledger.windows(d.topic, start=reported) if newest != reported else [])
+        windows = windows[: d.max_edges_per_tick]
+        if not windows and not left.windows:
             return dg.SensorResult(skip_reason=self._why_nothing(newest), cursor=cursor)
-        if fresh:
-            # What this very tick has sealed, nobody has loaded or reported: an older entry is not of these offsets.
-            return self._report(windows, {}, frozenset(), newest, deadline)
         keys = [w.key for w in windows]
-        receipts = self.ledger.receipts(d.raw_table, keys)
-        reported_windows = runs.reported_partitions(self.instance, topic_key(d.topic), keys)
-        return self._report(windows, receipts, reported_windows, newest, deadline)
+        # What this very tick has sealed, nobody has loaded or reported: an older entry is not of these offsets.
+        receipts = {} if fresh or not keys else self.ledger.receipts(d.raw_table, keys)
+        known = frozenset() if fresh else runs.reported_partitions(self.instance, topic_key(d.topic), keys)
+        return self._report(windows, receipts, known, left, newest, cursor, deadline)
 
     def _report(
         self,
         windows: Sequence[SealedWindow],
         receipts: dict[str, Receipt],
         reported: frozenset[str],
+        left: Unloaded,
         newest: datetime,
+        cursor: str | None,
         deadline: float,
     ) -> dg.SensorResult:
         d = self.declaration
-        keys = [w.key for w in windows]
         empty = {w.key: empty_receipt(w, "") for w in windows if not w.ranges.size and w.key not in receipts}
         self.ledger.record_receipts(list(empty.values()))
         receipts |= empty
-        in_flight = runs.windows_in_flight(self.instance, table_key(d.raw_table), keys)
-        loads = list(
-            requests.grouped(
-                windows,
-                {*receipts, *in_flight},
-                schedule=d.schedule,
-                max_offsets=d.max_records_per_run,
-                max_windows=d.max_windows_per_run,
-            )
-        )
+        loads = self._loads(windows, receipts, left, newest, _edge_in(cursor))
         fresh_empty = self._empty_to_report(receipts)
         checks = quiet.NOTHING
         # A load's run evaluates the checks behind its materialisation, and so does the tick that has caught up.
@@ -96,6 +96,8 @@ class Tick:
             reporting = {r.window.key: r.load_id for r in fresh_empty}
             budget = deadline - time.monotonic()
             checks = quiet.evaluated(d, self.cluster, self.ledger, self.instance, reporting, budget)
+        if not windows and not loads:
+            return dg.SensorResult(skip_reason=self._why_waiting(left), cursor=cursor)
         return dg.SensorResult(
             run_requests=[*(_run_request(d, r) for r in loads), *((checks.run,) if checks.run else ())],
             asset_events=[
@@ -103,7 +105,53 @@ class Tick:
                 *self._empty_events(fresh_empty),
                 *checks.events,
             ],
-            cursor=cursor_at(windows[-1].window.end),
+            cursor=cursor_at(windows[-1].window.end) if windows else cursor,
+        )
+
+    def _loads(
+        self,
+        windows: Sequence[SealedWindow],
+        receipts: Mapping[str, Receipt],
+        left: Unloaded,
+        newest: datetime,
+        reported: datetime | None,
+    ) -> list[requests.LoadRequest]:
+        """Runs for what is not loaded among `windows`, which are reported by this tick, and all that were before."""
+        d = self.declaration
+        until = windows[-1].window.end if windows else reported
+        open_windows = {
+            key: window
+            for key, window in left.windows.items()
+            if key not in receipts and until is not None and window.end <= until
+        }
+        if not open_windows:
+            return []
+        keys = list(open_windows)
+        in_flight = runs.windows_in_flight(self.instance, table_key(d.raw_table), keys)
+        # A run that ended just now is not in flight, and what it loaded is in the ledger since.
+        left = unloaded.find(self.ledger, d.raw_table, newest)
+        tries = tries_of(keys, runs.failed_runs(self.instance, d.raw_table, keys))
+        waiting = Waiting(self.now, d.sensor_interval, newest, left.accepted)
+        at_hand = {w.key: w for w in windows}
+        due = [
+            window
+            for key, window in open_windows.items()
+            if key in left.windows and key not in in_flight and waiting.is_due(key, tries.get(key))
+        ]
+        askable = (w for w in due if w.key not in at_hand and window_starting_at(d.schedule, w.start) is not None)
+        older = unloaded.read(self.ledger, d.topic, list(itertools.islice(askable, d.max_edges_per_tick)))
+        chosen = [*older, *(at_hand[w.key] for w in due if w.key in at_hand)]
+        return list(
+            requests.grouped(
+                chosen,
+                (),
+                schedule=d.schedule,
+                max_offsets=d.max_records_per_run,
+                max_windows=d.max_windows_per_run,
+                tries=tries,
+                # Asked for before, and no run of it is on record as failed: it was deleted, or did not load the window.
+                asked_before={k: key_of(newest) for k in keys if k not in at_hand},
+            )
         )
 
     def _empty_to_report(self, receipts: dict[str, Receipt]) -> list[Receipt]:
@@ -122,6 +170,10 @@ class Tick:
                 tags={"dagster/data_version": metadata.data_version(receipt)},
             )
 
+    def _why_waiting(self, left: Unloaded) -> str:
+        first = next(iter(left.windows))
+        return f"topic {self.declaration.topic}: {len(left.windows)} sealed windows wait to be loaded, the first is {first}"
+
     def _why_nothing(self, newest: datetime | None) -> str:
         d = self.declaration
         if newest is None:
@@ -133,7 +185,7 @@ def build_sensor(declaration: TopicDeclaration, running: bool) -> dg.SensorDefin
     """The sensor of one topic."""
 
     @dg.sensor(
-        name=f"{identifier(declaration.topic)}_windows",
+        name=sensor_name(declaration.topic),
         target=dg.AssetSelection.assets(table_key(declaration.raw_table)),
         # Dagster's daemon looks every five seconds which sensors are due. A look that came a moment early would put a
         # tick off to the next one, and its edges would then be cut by look-up, since they were not seen in time.
@@ -170,12 +222,17 @@ def _run_request(d: TopicDeclaration, request: requests.LoadRequest) -> dg.RunRe
         "asset_selection": [table_key(d.raw_table)],
         "asset_check_keys": [dg.AssetCheckKey(table_key(d.raw_table), name) for name in CHECKS],
     }
+    tags = {runs.TABLE_TAG: d.raw_table.name}
     if request.first == request.last:
-        return dg.RunRequest(run_key, partition_key=request.first, **selected)
+        return dg.RunRequest(run_key, partition_key=request.first, tags=tags, **selected)
     return dg.RunRequest(
         run_key,
         **selected,
-        tags={ASSET_PARTITION_RANGE_START_TAG: request.first, ASSET_PARTITION_RANGE_END_TAG: request.last},
+        tags={
+            **tags,
+            ASSET_PARTITION_RANGE_START_TAG: request.first,
+            ASSET_PARTITION_RANGE_END_TAG: request.last,
+        },
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
+from dagster._core.scheduler.instigation import InstigatorState
 
 from platform_assets.checks.baseline import snapshot
 from platform_assets.checks.baseline.older import Older
@@ -22,12 +23,14 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model import offsets
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import limits
+from platform_assets.orchestration import health, limits
+from platform_assets.orchestration.health import SensorStatus, UnloadedWindow
 from platform_assets.orchestration.names import table_key
-from platform_assets.orchestration.runs import windows_in_flight
+from platform_assets.windows import sealing
 
 JSON_VERSION = 1
 _BROKER_BUDGET_SECONDS = 3.0
+_MOST_UNLOADED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,8 @@ class TableStatus:
     `windows_failed` counts sealed windows that are not loaded although newer ones are, with no run for them under
     way; `windows_waiting` those still to come. `newest_window_age_seconds` is the time since the end of the newest
     loaded window. `broker_error` says why end offsets are unknown, `error` why anything else is; `warning` names what
-    will need attention although all goes on.
+    will need attention although all goes on. `unloaded` are the oldest windows that are not loaded, 20 at most; `sensor` is
+    None where Dagster has nothing on record of it; `problems` say what keeps windows from being loaded.
     """
 
     table: str
@@ -81,6 +85,9 @@ class TableStatus:
     broker_error: str | None
     error: str | None
     warning: str | None = None
+    unloaded: tuple[UnloadedWindow, ...] = ()
+    sensor: SensorStatus | None = None
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +103,12 @@ class Status:
 
     @property
     def healthy(self) -> bool:
-        """Whether every table and its topic could be read, and it has no failed window and no failing check."""
+        """Whether every table and its topic could be read, nothing keeps its windows from being loaded, and no check fails."""
         return all(
             t.error is None
             and t.broker_error is None
             and not t.windows_failed
+            and not t.problems
             and all(c.passed is not False for c in t.checks)
             for t in self.tables
         )
@@ -120,8 +128,11 @@ def collect(
     `broker_silence` is why no broker is asked, where that is known.
     """
     names = tuple(checks)
+    states = {} if instance is None else health.sensors(instance)
     with ThreadPoolExecutor(max_workers=8) as pool:
-        tables = pool.map(lambda d: _table(d, ledger, cluster, instance, names, now, broker_silence), tuple(declared))
+        tables = pool.map(
+            lambda d: _table(d, ledger, cluster, instance, states, names, now, broker_silence), tuple(declared)
+        )
         return Status(now.astimezone(UTC).isoformat(timespec="seconds"), tuple(tables))
 
 
@@ -130,6 +141,7 @@ def _table(
     ledger: Ledger,
     cluster: Cluster | None,
     instance: dg.DagsterInstance | None,
+    states: Mapping[str, InstigatorState],
     checks: tuple[str, ...],
     now: datetime,
     broker_silence: str | None,
@@ -150,10 +162,10 @@ def _table(
     loaded = set(rows["window"].to_pylist())
     missing = sorted(set(sealed) - loaded)
     newest = max(loaded, default=None)
-    under_way: frozenset[str] = frozenset()
-    if instance is not None and missing:
-        under_way = windows_in_flight(instance, table_key(declaration.raw_table), missing)
-    failed = [k for k in missing if newest is not None and k < newest and k not in under_way]
+    unloaded = health.windows(declaration, instance, missing)
+    failed = [w for w in unloaded if newest is not None and w.window < newest and w.state != "under way"]
+    sensor = None if instance is None else health.sensor(instance, states, topic)
+    pending = sealing.pending_edges(declaration, newest_cut.edge, now, 1) if instance and newest_cut else []
     committed = _committed(rows, edges, loaded)
     if not committed and older.until is not None:
         committed = dict(ledger.cuts(topic, older.until, older.until)[0].cut.offsets)
@@ -179,6 +191,9 @@ def _table(
         broker_error=broker_error,
         error=None,
         warning=limits.warning(declaration, now) if newest_cut is not None else None,
+        unloaded=tuple(unloaded[:_MOST_UNLOADED]),
+        sensor=sensor,
+        problems=tuple(health.problems(declaration, unloaded, sensor, next(iter(pending), None), now)),
     )
 
 

@@ -22,7 +22,7 @@ from dagster._core.storage.tags import (
 from platform_assets.errors import BrokerUnreachableError, TopicRecreatedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.lake.location import Lake
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -31,6 +31,7 @@ from platform_assets.model.windows import key_of, milliseconds
 from platform_assets.orchestration.assets import DeepAudit, build_definitions
 from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
+from platform_assets.orchestration.runs import TABLE_TAG
 from platform_assets.orchestration.sensors import Tick, cursor_at
 from platform_assets.windows import sealing
 from platform_assets_tests.support.streams import ANY_TIME, Stream, create_again
@@ -196,6 +197,7 @@ def test_a_tick_at_which_no_window_closed_does_nothing_and_asks_nobody(ticker: C
     backlog(t, 1)
     first = t.tick(minute(1))
     t.keep(first)
+    loaded(t.root, t.windows()[0])
     result = t.tick(minute(1.9), first.cursor, Untouchable())
     assert (asked(result), result.asset_events, result.cursor) == ([], [], first.cursor)
     assert "no window has closed" in str(result.skip_reason)
@@ -352,7 +354,7 @@ def test_a_cursor_beyond_the_ledger_stays_where_it_is(ticker: Callable[..., Tick
     t.tick(minute(1))
     beyond = '{"version": 1, "reported": 1893456000}'
     result = t.tick(minute(1), beyond)
-    assert (result.cursor, asked(result), result.asset_events) == (beyond, [], [])
+    assert (result.cursor, asked(result), result.asset_events) == (beyond, [(key(0), key(0))], [])
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------
@@ -427,13 +429,43 @@ def test_a_missing_topic_skips_the_tick_with_its_name_and_remedy_and_keeps_the_c
     assert not ticked.run_requests
 
 
-def test_a_failed_load_is_not_asked_for_by_the_next_tick(ticker: Callable[..., Ticker]) -> None:
-    """Its check tells; only a person, or the run's own retries, load it again."""
+def test_a_load_that_failed_a_moment_ago_is_not_asked_for_by_the_next_tick(ticker: Callable[..., Ticker]) -> None:
     t = ticker()
     backlog(t, 1, 1)
     first = t.tick(minute(1.9))
-    t.run(dg.DagsterRunStatus.FAILURE, {PARTITION_NAME_TAG: key(0)})
+    t.run(dg.DagsterRunStatus.FAILURE, {PARTITION_NAME_TAG: key(0), TABLE_TAG: t.declaration.raw_table.name})
     assert asked(t.tick(minute(2.9), first.cursor)) == [(key(1), key(1))]
+
+
+def test_what_was_asked_for_and_is_neither_loaded_nor_under_way_is_asked_for_under_another_key(
+    ticker: Callable[..., Ticker],
+) -> None:
+    """Its run was deleted, say. Dagster starts no second run for a key that it knows."""
+    t = ticker()
+    backlog(t, 1, 1)
+    first = t.tick(minute(2.9))
+    again = t.tick(minute(2.95), first.cursor, Untouchable())
+    assert asked(first) == asked(again) == [(key(0), key(1))]
+    assert {r.run_key for r in first.run_requests or []}.isdisjoint(r.run_key for r in again.run_requests or [])
+    # A tick that is tried again asks for no second run.
+    repeated = t.tick(minute(2.97), first.cursor, Untouchable())
+    assert [r.run_key for r in repeated.run_requests or []] == [r.run_key for r in again.run_requests or []]
+    assert again.cursor == first.cursor
+
+
+def test_a_tick_reads_no_ledger_while_all_is_loaded_and_nothing_has_closed(
+    ticker: Callable[..., Ticker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = ticker()
+    backlog(t, 1, 1)
+    cursor = t.tick(minute(2.5)).cursor
+    for window in t.windows():
+        loaded(t.root, window)
+    assert asked(t.tick(minute(2.6), cursor)) == []
+    monkeypatch.setattr(Folder, "delta", lambda folder: pytest.fail(f"opened {folder}"))
+    monkeypatch.setattr(t.instance, "get_runs", lambda *_: pytest.fail("asked Dagster for runs"))
+    monkeypatch.setattr(t.instance, "get_run_records", lambda *_: pytest.fail("asked Dagster for runs"))
+    assert asked(t.tick(minute(2.7), cursor, Untouchable())) == []
 
 
 def test_an_entry_of_an_empty_window_gives_way_to_that_of_a_load(ticker: Callable[..., Ticker]) -> None:

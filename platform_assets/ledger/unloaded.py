@@ -1,0 +1,146 @@
+"""The sealed windows that no load has brought yet, followed from tick to tick of a sensor.
+
+What one process has found it remembers, so that asking costs nothing while every window is loaded and none is sealed.
+Where the ledger of loads was edited or put back, all of it is read again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.lake import delta_log
+from platform_assets.lake.delta_log import Anchor
+from platform_assets.lake.location import Folder, Lake
+from platform_assets.ledger.entries import UTC_MICROS, SealedWindow, recorded_cuts, windows_between
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Unloaded:
+    """Sealed windows without a receipt, by key, ascending; `accepted` is when a loss of theirs was last accepted."""
+
+    windows: Mapping[str, Window] = field(default_factory=dict)
+    accepted: Mapping[str, datetime] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was found when `newest` was the newest edge and the ledger of loads ended with `commits`."""
+
+    newest: datetime
+    commits: Anchor | None
+    found: Unloaded
+
+
+_FEW: Final = 1_000
+"""Of more windows than these all entries of the table are read: a filter by each start would take as long."""
+
+_known: dict[tuple[Lake, TableRef], _Known] = {}
+_lock = threading.Lock()
+
+
+def find(ledger: Ledger, table: TableRef, newest: datetime, sealed: Sequence[SealedWindow] | None = None) -> Unloaded:
+    """The windows of `table` before the edge `newest` that are not loaded.
+
+    `sealed` are all windows that the caller has sealed just now, up to `newest`: these need not be read.
+    """
+    commits = ledger.lake.commits
+    with _lock:
+        known = _known.get((ledger.lake, table))
+    if known is not None and known.newest == newest and not known.found.windows:
+        return known.found
+    if known is not None and (known.newest > newest or not _goes_on(commits, known.commits)):
+        known = None
+    if known is None:
+        at = delta_log.newest_anchor(commits)
+        windows = _sealed(ledger, table.topic, None)
+        found = _without_loaded(ledger, table, windows, frozenset())
+    else:
+        at = _newest(commits, known.commits)
+        if at == known.commits and known.newest == newest:
+            return known.found
+        new = {} if known.newest == newest else _new(ledger, table.topic, known.newest, newest, sealed)
+        windows = {**known.found.windows, **new}
+        if at == known.commits:
+            found = Unloaded(windows, known.found.accepted)
+        else:
+            # A window that was sealed a moment ago is loaded by nobody yet, unless it was read from the ledger.
+            of_caller = frozenset(w.key for w in sealed or ()) & new.keys()
+            found = _without_loaded(ledger, table, windows, of_caller)
+    with _lock:
+        _known[ledger.lake, table] = _Known(newest, at, found)
+    return found
+
+
+def read(ledger: Ledger, topic: str, windows: Sequence[Window]) -> list[SealedWindow]:
+    """Those of `windows` with their offsets, ascending; nothing else of the ledger is opened where statistics allow it."""
+    if not windows:
+        return []
+    edges = sorted({edge for w in windows for edge in (w.start, w.end)})
+    condition = (pc.field("topic") == topic) & pc.field("edge").isin(pa.array(edges, UTC_MICROS))
+    wanted = set(windows)
+    cuts = recorded_cuts(_rows(ledger.lake.cuts, condition, None, ("topic", topic)))
+    return [w for w in windows_between(cuts) if w.window in wanted]
+
+
+def _new(
+    ledger: Ledger, topic: str, since: datetime, newest: datetime, sealed: Sequence[SealedWindow] | None
+) -> Mapping[str, Window]:
+    if sealed and (sealed[0].window.start, sealed[-1].window.end) == (since, newest):
+        return {w.key: w.window for w in sealed}
+    return _sealed(ledger, topic, since)
+
+
+def _sealed(ledger: Ledger, topic: str, since: datetime | None) -> Mapping[str, Window]:
+    """All windows that start at `since` or later."""
+    condition = pc.field("topic") == topic
+    if since is not None:
+        condition &= pc.field("edge") >= pa.scalar(since, UTC_MICROS)
+    rows = _rows(ledger.lake.cuts, condition, ["edge"], ("topic", topic))
+    edges = [edge.astimezone(UTC) for edge in pc.unique(rows["edge"]).sort().to_pylist()]
+    return {w.key: w for w in (Window(start, end) for start, end in itertools.pairwise(edges))}
+
+
+def _without_loaded(
+    ledger: Ledger, table: TableRef, windows: Mapping[str, Window], not_loaded: frozenset[str]
+) -> Unloaded:
+    if not windows.keys() - not_loaded:
+        return Unloaded(windows)
+    condition = pc.field("table") == table.name
+    if len(windows) <= _FEW:
+        starts = [w.start for key, w in windows.items() if key not in not_loaded]
+        condition &= pc.field("window_start").isin(pa.array(starts, UTC_MICROS))
+    rows = _rows(ledger.lake.commits, condition, ["window_start", "kind", "recorded_at"], ("table", table.name))
+    of_acceptance = pc.equal(rows["kind"], "acceptance")
+    loaded = {at.astimezone(UTC) for at in pc.unique(rows.filter(pc.invert(of_acceptance))["window_start"]).to_pylist()}
+    accepted: dict[datetime, datetime] = {}
+    for row in rows.filter(of_acceptance).to_pylist():
+        start, at = row["window_start"].astimezone(UTC), row["recorded_at"].astimezone(UTC)
+        accepted[start] = max(at, accepted.get(start, at))
+    left = {key: w for key, w in windows.items() if w.start not in loaded}
+    return Unloaded(left, {key: accepted[w.start] for key, w in left.items() if w.start in accepted})
+
+
+def _rows(path: Folder, condition: pc.Expression, columns: list[str] | None, partition: tuple[str, str]) -> pa.Table:
+    name, value = partition
+    dataset = path.delta().to_pyarrow_dataset(file_pruning_predicate=[(name, "=", value)])
+    return dataset.to_table(filter=condition, columns=columns)
+
+
+def _goes_on(log: Folder, seen: Anchor | None) -> bool:
+    return seen is not None and delta_log.anchor(log, seen.version) == seen
+
+
+def _newest(log: Folder, seen: Anchor | None) -> Anchor | None:
+    version = delta_log.newest_version(log, None if seen is None else seen.version)
+    return None if version is None else delta_log.anchor(log, version)

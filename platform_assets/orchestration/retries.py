@@ -1,0 +1,163 @@
+"""When a window that failed to load is asked for again: pure, from what Dagster has on record of its runs.
+
+Nothing here is remembered between ticks. A failed run says on itself, in a tag, why each window failed; how often and how
+lately a window failed are the number and the end of the failed runs that name it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from platform_assets.errors import (
+    LedgerCorruptError,
+    LostForGoodError,
+    OffsetsExpiredError,
+    PlatformError,
+    ReloadDiffersError,
+    TopicRecreatedError,
+    TruncationError,
+    UnknownOutcome,
+    UnreadableTimestampError,
+)
+
+Cause = Literal["passing", "abrupt", "log", "decision"]
+"""Why a window failed. passing: what is wrong may be mended where the platform cannot see it, so the window is asked for
+again, ever more rarely; abrupt: the same, and the run ended in a way that the window itself may have brought about; log: the
+topic's log is not the one that the ledger knows, and once it is again, a later window can be sealed; decision: it waits
+until the loss of its offsets is accepted."""
+
+LONGEST: Final = timedelta(minutes=10)
+"""The longest wait before a window is asked for again."""
+_LONGEST_TEXT: Final = 500
+
+_DECISION = (OffsetsExpiredError, UnreadableTimestampError, ReloadDiffersError, LostForGoodError, LedgerCorruptError)
+_LOG = (TruncationError, TopicRecreatedError)
+
+
+def cause_of(error: PlatformError) -> Cause:
+    """Why a load that raised `error` failed."""
+    if isinstance(error, _DECISION):
+        return "decision"
+    if isinstance(error, _LOG):
+        return "log"
+    return "abrupt" if isinstance(error, UnknownOutcome) else "passing"
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """What a failed run says of its windows: why each failed that it tried to load, by key, and the first error."""
+
+    causes: Mapping[str, Cause]
+    error: str
+
+    @classmethod
+    def of(cls, errors: Mapping[str, PlatformError]) -> Failures:
+        """From the errors by window."""
+        first = str(next(iter(errors.values()), ""))
+        text = first if len(first) <= _LONGEST_TEXT else first[: _LONGEST_TEXT - 1] + "…"
+        return cls({key: cause_of(e) for key, e in errors.items()}, text)
+
+    def to_tag(self) -> str:
+        """JSON, for a tag of the run."""
+        return json.dumps({"causes": self.causes, "error": self.error}, ensure_ascii=False)
+
+    @classmethod
+    def from_tag(cls, text: str) -> Failures:
+        """From `to_tag`."""
+        fields = json.loads(text)
+        return cls(fields["causes"], fields["error"])
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """A run that failed or was cancelled at `ended`; it named the windows from `first` to `last`, both inclusive.
+
+    `failures` is None where it ended without a word, as a process that was killed.
+    """
+
+    run_id: str
+    ended: datetime
+    first: str
+    last: str
+    failures: Failures | None
+
+    def cause(self, key: str) -> Cause:
+        """Why the window `key` failed; passing for one that the run did not come to."""
+        return "abrupt" if self.failures is None else self.failures.causes.get(key, "passing")
+
+    @property
+    def error(self) -> str:
+        """What the run said of it."""
+        return self.failures.error if self.failures else f"run {self.run_id} ended without saying why"
+
+
+@dataclass(frozen=True, slots=True)
+class Tries:
+    """The failed runs of one window that is not loaded: `last` of `number`, `abrupt` of which ended so."""
+
+    number: int
+    abrupt: int
+    last: FailedRun
+    cause: Cause
+
+    @property
+    def waits_for_somebody(self) -> bool:
+        """Whether it is asked for again only once something has been decided or has changed."""
+        return self.cause in ("decision", "log")
+
+    def again_at(self, interval: timedelta) -> datetime:
+        """When a window that waits for nobody is asked for again; `interval` is that of the sensor."""
+        return self.last.ended + wait(self.number, interval)
+
+    def most_windows(self, allowed: int) -> int:
+        """How many windows may be in the next run with it: after each abrupt end half as many, so that one which brings
+        its runs down does not hold up the others."""
+        return max(allowed >> self.abrupt, 1)
+
+
+def wait(tries: int, interval: timedelta) -> timedelta:
+    """How long after the last of `tries` failed runs a window is asked for again: twice as long each time."""
+    return max(min(interval * (1 << min(tries - 1, 16)), LONGEST), interval)
+
+
+def tries_of(keys: Sequence[str], failed: Iterable[FailedRun]) -> dict[str, Tries]:
+    """The tries of those windows among `keys`, which ascend, that a failed run names."""
+    found: dict[str, Tries] = {}
+    for run in failed:
+        for key in keys[bisect.bisect_left(keys, run.first) : bisect.bisect_right(keys, run.last)]:
+            known, cause = found.get(key), run.cause(key)
+            newest = known is None or run.ended >= known.last.ended
+            found[key] = Tries(
+                1 + (known.number if known else 0),
+                (cause == "abrupt") + (known.abrupt if known else 0),
+                run if newest or known is None else known.last,
+                cause if newest or known is None else known.cause,
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What decides whether windows are due at `now`: the sensor's `interval`, the newest edge that has a cut, and when the
+    loss of offsets of a window was last accepted, by key."""
+
+    now: datetime
+    interval: timedelta
+    newest_edge: datetime
+    accepted: Mapping[str, datetime] = field(default_factory=dict)
+
+    def is_due(self, key: str, tries: Tries | None) -> bool:
+        """Whether the window `key` is to be asked for now. One that has never failed is."""
+        if tries is None:
+            return True
+        if tries.cause == "decision":
+            at = self.accepted.get(key)
+            return at is not None and at > tries.last.ended
+        if tries.cause == "log":
+            return self.newest_edge > tries.last.ended
+        return tries.again_at(self.interval) <= self.now

@@ -1,0 +1,205 @@
+"""Outages as the platform meets them: ticks and runs as the daemon has them, in process, with nobody who acts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import key_of, milliseconds
+from platform_assets.orchestration import assets, runs
+from platform_assets.orchestration.names import table_key
+from platform_assets.orchestration.retries import wait
+from platform_assets.orchestration.sensors import Tick
+from platform_assets.windows import acceptance
+from platform_assets_tests.support.streams import ANY_TIME
+from testbed.loads import Record, TopicLake, records
+from testbed.project import definitions
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import LakeMaker
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+NOBODY = "sc://localhost:1/;token=secret"
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def instance(monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+    """An instance of the test's own, and no waiting between a run's own tries."""
+    monkeypatch.setattr(assets, "_RETRY_AFTER_SECONDS", 0)
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+@dataclass
+class Daemon:
+    """What Dagster's daemon does for one topic: ticks, and the runs that they ask for, one after the other."""
+
+    lake: TopicLake
+    instance: dg.DagsterInstance
+    remote: str
+    declaration: TopicDeclaration
+    cursor: str | None = None
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    results: list[dg.ExecuteInProcessResult] = field(default_factory=list)
+
+    def tick(self) -> int:
+        """One tick and its runs; gives their number."""
+        lk = self.lake
+        result = Tick(self.declaration, lk.cluster, lk.ledger, self.instance, self.now).evaluate(self.cursor)
+        for event in result.asset_events:
+            assert not isinstance(event, dg.AssetObservation)
+            self.instance.report_runless_asset_event(event)
+        found = definitions(self.declaration, lk.bootstrap, lk.root, self.remote)
+        job = found.resolve_implicit_global_asset_job_def()
+        for request in result.run_requests or []:
+            assert request.run_key
+            known = self.instance.get_runs(dg.RunsFilter(tags={"dagster/run_key": request.run_key}))
+            assert not known, "Dagster would start no run for this key"
+            tags = {**request.tags, "dagster/run_key": request.run_key}
+            self.results.append(
+                job.execute_in_process(
+                    instance=self.instance, partition_key=request.partition_key, tags=tags, raise_on_error=False
+                )
+            )
+        self.cursor = result.cursor
+        return len(result.run_requests or [])
+
+    def ticks(self, until: timedelta) -> int:
+        """Ticks at the sensor's interval for so long; gives the number of runs."""
+        end, number = self.now + until, 0
+        while self.now < end:
+            self.now += self.declaration.sensor_interval
+            number += self.tick()
+        return number
+
+    @property
+    def loaded(self) -> set[str]:
+        return set(self.lake.ledger.receipts(self.declaration.raw_table))
+
+    @property
+    def sealed(self) -> set[str]:
+        return {w.key for w in self.lake.ledger.windows(self.lake.topic)}
+
+    def verdicts(self) -> dict[str, bool]:
+        """Of the newest run."""
+        return {e.check_name: e.passed for e in self.results[-1].get_asset_check_evaluations()}
+
+
+def hours_ago(number: int) -> datetime:
+    return datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - number * HOUR
+
+
+def daemon(lake: LakeMaker, instance: dg.DagsterInstance, stamps: list[int], remote: str, most: int = 200) -> Daemon:
+    """Of a topic with records of these times, hourly windows from the first of six hours on."""
+    start = hours_ago(len(stamps))
+    lk = lake(config=ANY_TIME, start=start)
+    lk.send([Record(b"%d" % n, timestamp=stamp) for n, stamp in enumerate(stamps)])
+    declared = replace(lk.declaration, schedule="0 * * * *", max_windows_per_run=most)
+    return Daemon(lk, instance, remote, declared)
+
+
+def stamps(number: int) -> list[int]:
+    """One in the middle of each of the last hours."""
+    return [milliseconds(hours_ago(n) + HOUR / 2) for n in range(number, 0, -1)]
+
+
+def test_after_an_outage_of_spark_every_window_is_loaded_and_nobody_acted(
+    lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
+) -> None:
+    d = daemon(lake, instance, stamps(5), NOBODY, most=2)
+    assert d.tick() == 3
+    assert len(d.sealed) == 5
+    assert d.tick() == 0, "a run that failed a moment ago is asked for at once"
+    asked = d.ticks(10 * d.declaration.sensor_interval)
+    assert 6 <= asked <= 12, "the waits do not grow"
+    assert not any(r.success for r in d.results)
+    assert not d.loaded & {w.key for w in d.lake.ledger.windows(d.lake.topic) if w.ranges.size}
+    d.remote = spark_remote
+    d.ticks(timedelta(minutes=20))
+    assert d.loaded == d.sealed
+    assert d.results[-1].success
+    assert all(d.verdicts().values())
+    assert records(d.lake.rows()) == records(d.lake.committed())
+    assert len(d.lake.rows()) == 5
+    # Nothing is left to be asked for.
+    assert d.ticks(timedelta(minutes=5)) == 0
+
+
+def test_a_loss_that_waits_for_a_decision_spends_no_run_until_it_is_accepted_and_then_needs_no_other_act(
+    lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
+) -> None:
+    """The timestamp of the second record is one that Spark cannot represent; it lands in the window of the first."""
+    times = stamps(3)
+    times.insert(1, 2**62)
+    d = daemon(lake, instance, times, spark_remote)
+    d.tick()
+    (bad,) = d.sealed - d.loaded
+    assert not d.results[-1].success
+    assert d.ticks(HOUR / 2) == 0
+    verdict = {e.check_name: e for e in _checked_again(d)}["no_gaps"]
+    assert not verdict.passed
+    assert verdict.severity is dg.AssetCheckSeverity.ERROR
+    assert bad in str(verdict.description)
+    sealed = d.lake.ledger.window(d.lake.topic, bad)
+    assert sealed is not None
+    losses = acceptance.find_losses(sealed, d.lake.ledger, d.lake.cluster, d.lake.settings)
+    acceptance.accept(sealed, losses, "a test", d.lake.ledger)
+    assert d.tick() == 1
+    assert d.loaded == d.sealed
+    assert d.verdicts()["no_gaps"]
+    assert len(d.lake.rows()) == 3
+
+
+def _checked_again(d: Daemon) -> list[dg.AssetCheckEvaluation]:
+    """The checks of a run that loads a good window again."""
+    good = min(d.loaded)
+    found = definitions(d.declaration, d.lake.bootstrap, d.lake.root, d.remote)
+    job = found.resolve_implicit_global_asset_job_def()
+    return list(
+        job.execute_in_process(
+            instance=d.instance, partition_key=good, raise_on_error=False
+        ).get_asset_check_evaluations()
+    )
+
+
+def test_no_gaps_passes_and_says_so_while_windows_wait_for_their_next_try(
+    lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
+) -> None:
+    d = daemon(lake, instance, stamps(3), NOBODY, most=1)
+    assert d.tick() == 3
+    newest = max(w.key for w in d.lake.ledger.windows(d.lake.topic) if w.ranges.size)
+    d.remote = spark_remote
+    found = definitions(d.declaration, d.lake.bootstrap, d.lake.root, d.remote)
+    result = found.resolve_implicit_global_asset_job_def().execute_in_process(
+        instance=instance, partition_key=newest, raise_on_error=False
+    )
+    assert result.success
+    (verdict,) = (e for e in result.get_asset_check_evaluations() if e.check_name == "no_gaps")
+    assert verdict.passed
+    assert "2 windows waiting to be loaded" in str(verdict.description)
+
+
+def test_a_run_says_on_itself_why_each_window_failed(
+    lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
+) -> None:
+    d = daemon(lake, instance, stamps(2), NOBODY)
+    d.tick()
+    keys = sorted(d.sealed)
+    (run,) = runs.failed_runs(instance, TableRef.raw(d.lake.topic), keys)
+    assert (run.first, run.last) == (key_of(hours_ago(2)), key_of(hours_ago(1)))
+    assert run.failures is not None
+    # The second was not tried: Spark was gone.
+    assert run.failures.causes == {keys[0]: "passing"}
+    assert "Spark Connect server at localhost:1 does not answer" in run.error
+    assert "secret" not in run.error
+    assert wait(1, d.declaration.sensor_interval) == d.declaration.sensor_interval
+    assert not runs.windows_in_flight(instance, table_key(TableRef.raw(d.lake.topic)), keys)

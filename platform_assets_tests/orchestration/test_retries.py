@@ -1,0 +1,134 @@
+"""When windows that failed are asked for again, and in which runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from platform_assets.errors import (
+    CommitOutcomeUnknownError,
+    LakeNotWritableError,
+    OffsetsExpiredError,
+    PlatformError,
+    SparkUnreachableError,
+    TruncationError,
+    UnreadableTimestampError,
+)
+from platform_assets.model.windows import key_of
+from platform_assets.orchestration.requests import grouped
+from platform_assets.orchestration.retries import LONGEST, Cause, FailedRun, Failures, Waiting, cause_of, tries_of, wait
+from testbed.samples import edge, sealed
+
+NOW = datetime(2026, 2, 1, tzinfo=UTC)
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+INTERVAL = 30 * SECOND
+
+
+def key(number: int) -> str:
+    return key_of(edge(number))
+
+
+def failed(
+    first: int, last: int, ended: datetime = NOW, causes: dict[int, Cause] | None = None, run_id: str = "run"
+) -> FailedRun:
+    failures = None if causes is None else Failures({key(n): c for n, c in causes.items()}, "it failed")
+    return FailedRun(run_id, ended, key(first), key(last), failures)
+
+
+KEYS = [key(n) for n in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (SparkUnreachableError("here", "refused"), "passing"),
+        (LakeNotWritableError("/lake", "No space left on device"), "passing"),
+        (CommitOutcomeUnknownError("raw/t", "w", "gone"), "abrupt"),
+        (OffsetsExpiredError("t", "w", [(0, 1, 2)], ""), "decision"),
+        (UnreadableTimestampError("raw/t", "w", [(0, 1, 2)]), "decision"),
+        (TruncationError("t", 0, 5, 3), "log"),
+    ],
+)
+def test_what_a_person_has_to_decide_is_told_from_what_may_pass(error: PlatformError, cause: Cause) -> None:
+    assert cause_of(error) == cause
+
+
+def test_what_a_run_says_of_its_windows_is_read_back_from_its_tag() -> None:
+    failures = Failures.of({key(0): SparkUnreachableError("here", "x" * 2_000), key(1): TruncationError("t", 0, 5, 3)})
+    assert Failures.from_tag(failures.to_tag()) == failures
+    assert failures.causes == {key(0): "passing", key(1): "log"}
+    assert len(failures.error) == 500
+
+
+def test_the_wait_doubles_from_the_interval_of_the_sensor_up_to_its_longest() -> None:
+    assert [wait(n, INTERVAL) / SECOND for n in range(1, 8)] == [30, 60, 120, 240, 480, 600, 600]
+    assert wait(10_000, INTERVAL) == LONGEST
+    # A sensor that ticks more rarely than that is not asked to tick more often.
+    assert wait(1, 60 * MINUTE) == wait(9, 60 * MINUTE) == 60 * MINUTE
+
+
+def test_tries_are_counted_for_each_window_that_a_run_names() -> None:
+    runs = [
+        failed(0, 4, NOW, {1: "decision"}, "newest"),
+        failed(3, 9, NOW - MINUTE, None, "killed"),
+        failed(20, 30, NOW, {}, "others"),
+    ]
+    tries = tries_of(KEYS, runs)
+    assert {k: t.number for k, t in tries.items()} == {key(n): 2 if n in (3, 4) else 1 for n in range(10)}
+    assert [tries[key(n)].cause for n in (0, 1, 3, 9)] == ["passing", "decision", "passing", "abrupt"]
+    assert [tries[key(n)].last.run_id for n in (0, 3, 9)] == ["newest", "newest", "killed"]
+    assert [tries[key(n)].abrupt for n in (0, 3, 9)] == [0, 1, 1]
+    # The order in which Dagster names the runs does not matter.
+    assert tries_of(KEYS, runs[::-1]) == tries
+
+
+def test_a_window_that_never_failed_is_due_and_one_that_did_waits() -> None:
+    tries = tries_of(KEYS, [failed(1, 1, NOW, {1: "passing"})])
+    for seconds, due in ((0, False), (29, False), (30, True), (3_600, True)):
+        waiting = Waiting(NOW + seconds * SECOND, INTERVAL, NOW)
+        assert waiting.is_due(key(0), tries.get(key(0)))
+        assert waiting.is_due(key(1), tries[key(1)]) is due
+
+
+def test_a_loss_is_asked_for_again_only_once_it_was_accepted_after_the_failure() -> None:
+    tries = tries_of(KEYS, [failed(1, 1, NOW, {1: "decision"})])[key(1)]
+    assert tries.waits_for_somebody
+    later = NOW + timedelta(days=30)
+    assert not Waiting(later, INTERVAL, later).is_due(key(1), tries)
+    assert not Waiting(later, INTERVAL, later, {key(1): NOW - SECOND}).is_due(key(1), tries)
+    assert not Waiting(later, INTERVAL, later, {key(2): NOW + SECOND}).is_due(key(1), tries)
+    assert Waiting(NOW + SECOND, INTERVAL, NOW, {key(1): NOW + SECOND}).is_due(key(1), tries)
+
+
+def test_what_failed_at_a_changed_log_is_asked_for_again_once_a_later_edge_could_be_cut() -> None:
+    tries = tries_of(KEYS, [failed(1, 1, NOW, {1: "log"})])[key(1)]
+    later = NOW + timedelta(days=30)
+    assert not Waiting(later, INTERVAL, NOW - MINUTE).is_due(key(1), tries)
+    assert Waiting(later, INTERVAL, NOW + MINUTE).is_due(key(1), tries)
+
+
+def test_a_window_that_brings_its_runs_down_is_alone_in_one_in_the_end() -> None:
+    """Runs that were killed do not say at which window: the next ones have half as many, so the others get through."""
+    windows = [sealed("t", key(n), p0=(0, 1)) for n in range(8)]
+    left, poison, asked = {w.key for w in windows}, key(5), 0
+    runs: list[FailedRun] = []
+    while left != {poison}:
+        tries = tries_of(sorted(left), runs)
+        waiting = [w for w in windows if w.key in left]
+        for request in grouped(waiting, (), schedule="0 * * * *", max_offsets=100, max_windows=8, tries=tries):
+            asked += 1
+            if request.first <= poison <= request.last:
+                runs.append(FailedRun(f"run {asked}", NOW + asked * SECOND, request.first, request.last, None))
+            else:
+                left -= {w.key for w in windows if request.first <= w.key <= request.last}
+        assert asked < 20
+    assert sum(run.first <= poison <= run.last for run in runs) <= 4
+
+
+def test_a_window_that_failed_is_asked_for_under_a_key_of_its_attempt() -> None:
+    windows = [sealed("t", key(n), p0=(0, 1)) for n in range(3)]
+    runs = [failed(0, 1, NOW, {0: "passing"}, "first"), failed(1, 1, NOW + MINUTE, {1: "passing"}, "second")]
+    (request,) = grouped(windows, (), schedule="0 * * * *", max_offsets=100, max_windows=8, tries=tries_of(KEYS, runs))
+    assert (request.first, request.last, request.attempt, request.after) == (key(0), key(2), 3, "second")
+    assert request.run_key("raw/t") == f"raw/t/1/{key(0)}..{key(2)}/3/second"
