@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import io
-from datetime import UTC, datetime
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import dagster as dg
 import pytest
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickData, TickStatus
+from dagster._core.storage.tags import PARTITION_NAME_TAG
+from dagster_shared.error import SerializableErrorInfo
 from rich.console import Console
 
 from platform_assets.checks.baseline import older
 from platform_assets.checks.facts import collect
 from platform_assets.checks.registry import CHECKS
 from platform_assets.cli.status_table import print_status
+from platform_assets.errors import OffsetsExpiredError, SparkUnreachableError
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import status
+from platform_assets.orchestration.names import table_key
+from platform_assets.orchestration.retries import Failures
+from platform_assets.orchestration.runs import FAILURES_TAG, TABLE_TAG
 from platform_assets.orchestration.status import CheckStatus, PartitionStatus, Status, TableStatus
 from testbed.samples import START, edge, loaded, recorded
 
@@ -87,3 +101,146 @@ def test_no_figure_is_cut_off_in_a_narrow_terminal(width: int) -> None:
     assert max(len(line) for line in lines if not line.startswith("raw/flights:")) <= width
     for name in ("raw/flights", "8,700/8,784", "2013-12-31-23:00", "2 passed"):
         assert name in text
+
+
+# --- what keeps windows from being loaded ---------------------------------------------------------------------------
+
+NOW = datetime.now(UTC)
+
+
+def seen(root: Path, instance: dg.DagsterInstance, now: datetime = NOW) -> TableStatus:
+    """With what Dagster has on record."""
+    declared = TopicDeclaration(TOPIC, "0 * * * *", START)
+    status_now = status.collect(
+        [declared], Ledger(Lake.at(root)), Unasked(), instance, (), now, "no broker in this test"
+    )
+    (table,) = status_now.tables
+    return table
+
+
+class Unasked(Cluster):
+    """A cluster that is never asked, since the test says why it is silent."""
+
+    def __init__(self) -> None:
+        super().__init__(None, ClientSettings("localhost:1"))
+
+
+def run(instance: dg.DagsterInstance, state: dg.DagsterRunStatus, key: str, failures: Failures | None = None) -> None:
+    tags = {PARTITION_NAME_TAG: key, TABLE_TAG: f"raw/{TOPIC}"}
+    if failures is not None:
+        tags[FAILURES_TAG] = failures.to_tag()
+    keys = frozenset([table_key(TableRef.raw(TOPIC))])
+    instance.add_run(dg.DagsterRun("__ASSET_JOB", str(uuid.uuid4()), status=state, tags=tags, asset_selection=keys))
+
+
+def sensor_state(instance: dg.DagsterInstance, state: InstigatorStatus) -> InstigatorState:
+    """What Dagster has on record of the topic's sensor."""
+    location = RegisteredCodeLocationOrigin("here")
+    origin = RemoteRepositoryOrigin(location, "__repository__").get_instigator_origin(f"{TOPIC}_windows")
+    return instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, state))
+
+
+def tick_of(
+    instance: dg.DagsterInstance, state: InstigatorState, outcome: TickStatus, at: datetime, error: str | None = None
+) -> None:
+    instance.create_tick(
+        TickData(
+            state.instigator_origin_id,
+            state.instigator_name,
+            InstigatorType.SENSOR,
+            outcome,
+            at.timestamp(),
+            selector_id=state.selector_id,
+            error=None if error is None else SerializableErrorInfo(error, [], "SomeError"),
+        )
+    )
+
+
+@pytest.fixture
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
+    """One with a store of sensors' states, which those in memory lack."""
+    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as made:
+        yield made
+
+
+def test_loads_that_keep_failing_are_named_with_their_error_and_the_next_try(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    windows = recorded(tmp_path, TOPIC, [{0: n * 10} for n in range(4)])
+    spark = SparkUnreachableError("10.1.2.3:15002", "refused")
+    for _ in range(2):
+        run(instance, dg.DagsterRunStatus.FAILURE, windows[0].key, Failures.of({windows[0].key: spark}))
+    t = seen(tmp_path, instance)
+    assert (t.windows_waiting, t.windows_failed) == (3, 0)
+    assert [(w.window, w.state, w.tries) for w in t.unloaded] == [
+        (windows[0].key, "failed", 2), (windows[1].key, "to be asked for", 0), (windows[2].key, "to be asked for", 0)
+    ]  # fmt: skip
+    failing = t.unloaded[0]
+    assert failing.failed_at is not None
+    assert failing.again_at is not None
+    waits = datetime.fromisoformat(failing.again_at) - datetime.fromisoformat(failing.failed_at)
+    assert waits == timedelta(seconds=60)
+    (problem,) = (p for p in t.problems if "failed to load" in p)
+    assert windows[0].key in problem
+    assert "after 2 tries" in problem
+    assert "Spark Connect server at 10.1.2.3:15002 does not answer: refused" in problem
+    assert not Status("", (t,)).healthy
+    # It stays so while the next try is under way, and ends with it.
+    run(instance, dg.DagsterRunStatus.STARTED, windows[0].key)
+    t = seen(tmp_path, instance)
+    assert t.unloaded[0].state == "under way"
+    assert any("a run for it is under way" in p for p in t.problems)
+    for window in windows:
+        loaded(tmp_path, window)
+    assert seen(tmp_path, instance).unloaded == ()
+    assert not any("failed to load" in p for p in seen(tmp_path, instance).problems)
+
+
+def test_a_window_that_waits_for_somebody_says_what_for(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    (window,) = recorded(tmp_path, TOPIC, [{0: 0}, {0: 10}])
+    error = OffsetsExpiredError(TOPIC, window.key, [(0, 0, 5)], "Accept the loss with `accept-loss`.")
+    run(instance, dg.DagsterRunStatus.FAILURE, window.key, Failures.of({window.key: error}))
+    t = seen(tmp_path, instance)
+    assert [(w.state, w.again_at) for w in t.unloaded] == [("waits for somebody", None)]
+    assert any(f"window {window.key} waits for somebody" in p and "`accept-loss`" in p for p in t.problems)
+
+
+def test_a_sensor_that_is_stopped_or_fails_is_a_problem(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    for window in recorded(tmp_path, TOPIC, [{0: 0}, {0: 10}]):
+        loaded(tmp_path, window)
+    now = edge(1.5)
+    assert seen(tmp_path, instance, now).problems == ()
+    state = sensor_state(instance, InstigatorStatus.RUNNING)
+    tick_of(instance, state, TickStatus.SKIPPED, NOW)
+    t = seen(tmp_path, instance, now)
+    assert t.problems == ()
+    assert t.sensor is not None
+    assert (t.sensor.name, t.sensor.running, t.sensor.error) == (f"{TOPIC}_windows", True, None)
+    tick_of(instance, state, TickStatus.FAILURE, NOW + timedelta(seconds=30), "no Kafka broker answered within 10 s")
+    (problem,) = seen(tmp_path, instance, now).problems
+    assert "its sensor clicks_windows fails" in problem
+    assert "no Kafka broker answered" in problem
+    instance.update_instigator_state(state.with_status(InstigatorStatus.STOPPED))
+    (problem,) = seen(tmp_path, instance, now).problems
+    assert "is stopped" in problem
+
+
+def test_a_daemon_that_is_gone_shows_in_the_windows_that_nobody_seals(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    for window in recorded(tmp_path, TOPIC, [{0: 0}, {0: 10}]):
+        loaded(tmp_path, window)
+    assert seen(tmp_path, instance, edge(2) + timedelta(minutes=1)).problems == ()
+    (problem,) = seen(tmp_path, instance, edge(2) + timedelta(minutes=3)).problems
+    assert "no window has been sealed" in problem
+    assert "2026-01-01T02:00:00+00:00" in problem
+
+
+def test_each_problem_is_printed_below_the_table(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    (window,) = recorded(tmp_path, TOPIC, [{0: 0}, {0: 10}])
+    spark = SparkUnreachableError("10.1.2.3:15002", "refused")
+    run(instance, dg.DagsterRunStatus.FAILURE, window.key, Failures.of({window.key: spark}))
+    console = Console(file=io.StringIO(), width=200)
+    print_status(Status("", (seen(tmp_path, instance),)), console)
+    assert isinstance(console.file, io.StringIO)
+    assert f"raw/{TOPIC}: 1 window ({window.key}) failed to load" in console.file.getvalue()
