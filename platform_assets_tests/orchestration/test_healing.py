@@ -89,6 +89,10 @@ class Daemon:
     def sealed(self) -> set[str]:
         return {w.key for w in self.lake.ledger.windows(self.lake.topic)}
 
+    def newest_succeeded(self) -> bool:
+        """Whether the newest run did."""
+        return self.results[-1].success
+
     def verdicts(self) -> dict[str, bool]:
         """Of the newest run."""
         return {e.check_name: e.passed for e in self.results[-1].get_asset_check_evaluations()}
@@ -126,7 +130,7 @@ def test_after_an_outage_of_spark_every_window_is_loaded_and_nobody_acted(
     d.remote = spark_remote
     d.ticks(timedelta(minutes=20))
     assert d.loaded == d.sealed
-    assert d.results[-1].success
+    assert d.newest_succeeded()
     assert all(d.verdicts().values())
     assert records(d.lake.rows()) == records(d.lake.committed())
     assert len(d.lake.rows()) == 5
@@ -146,7 +150,7 @@ def test_a_loss_spends_no_run_until_it_is_accepted_and_then_needs_no_other_act(
     # One window that is refused does not hold up the others of its run.
     (bad,) = d.sealed - d.loaded
     assert bad == min(d.sealed)
-    assert not d.results[-1].success
+    assert not d.newest_succeeded()
     assert d.ticks(HOUR / 2) == 0
     verdict = {e.check_name: e for e in _checked_again(d)}["no_gaps"]
     assert not verdict.passed
@@ -158,7 +162,7 @@ def test_a_loss_spends_no_run_until_it_is_accepted_and_then_needs_no_other_act(
     acceptance.accept(sealed, losses, "a test", d.lake.ledger)
     assert d.tick() == 1
     assert d.loaded == d.sealed
-    assert d.results[-1].success
+    assert d.newest_succeeded()
     assert all(d.verdicts().values())
     assert len(d.lake.rows()) == 2
 
