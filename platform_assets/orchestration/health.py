@@ -5,7 +5,7 @@ Gathered from the ledger and from what Dagster has on record; `problems` judges 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
@@ -18,7 +18,7 @@ from dagster_shared.error import SerializableErrorInfo
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import edge_of, window_starting_at
 from platform_assets.orchestration import runs
-from platform_assets.orchestration.names import sensor_name, table_key
+from platform_assets.orchestration.names import sensor_name
 from platform_assets.orchestration.retries import tries_of
 
 State = Literal["under way", "to be asked for", "failed", "waits for somebody", "of an earlier schedule"]
@@ -80,17 +80,10 @@ def sensor(instance: dg.DagsterInstance, states: Mapping[str, InstigatorState], 
 
 
 def windows(
-    declaration: TopicDeclaration, instance: dg.DagsterInstance | None, keys: Sequence[str]
+    declaration: TopicDeclaration, instance: dg.DagsterInstance | None, keys: Sequence[str], under_way: Collection[str]
 ) -> list[UnloadedWindow]:
-    """The state of each of the windows `keys`, which ascend and are not loaded."""
-    if not keys:
-        return []
-    table = declaration.raw_table
-    under_way: frozenset[str] = frozenset()
-    tries = {}
-    if instance is not None:
-        under_way = runs.windows_in_flight(instance, table_key(table), keys)
-        tries = tries_of(keys, runs.failed_runs(instance, table, keys))
+    """The state of each of the windows `keys`, which ascend and are not loaded; runs will bring those of `under_way`."""
+    tries = {} if instance is None else tries_of(keys, runs.failed_runs(instance, declaration.raw_table, keys))
     found: list[UnloadedWindow] = []
     for key in keys:
         tried = tries.get(key)

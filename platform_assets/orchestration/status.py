@@ -26,11 +26,14 @@ from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import health, limits
 from platform_assets.orchestration.health import SensorStatus, UnloadedWindow
 from platform_assets.orchestration.names import table_key
+from platform_assets.orchestration.runs import windows_in_flight
 from platform_assets.windows import sealing
 
 JSON_VERSION = 1
 _BROKER_BUDGET_SECONDS = 3.0
 _MOST_UNLOADED = 20
+_JUDGED = 1_000
+"""Of the windows that are not loaded, the oldest ones that are judged one by one: a backlog may have a hundred thousand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +165,11 @@ def _table(
     loaded = set(rows["window"].to_pylist())
     missing = sorted(set(sealed) - loaded)
     newest = max(loaded, default=None)
-    unloaded = health.windows(declaration, instance, missing)
-    failed = [w for w in unloaded if newest is not None and w.window < newest and w.state != "under way"]
+    under_way: frozenset[str] = frozenset()
+    if instance is not None and missing:
+        under_way = windows_in_flight(instance, table_key(declaration.raw_table), missing)
+    failed = [k for k in missing if newest is not None and k < newest and k not in under_way]
+    unloaded = health.windows(declaration, instance, missing[:_JUDGED], under_way)
     sensor = None if instance is None else health.sensor(instance, states, topic)
     pending = sealing.pending_edges(declaration, newest_cut.edge, now, 1) if instance and newest_cut else []
     committed = _committed(rows, edges, loaded)
