@@ -124,6 +124,7 @@ def _record_receipts(root: Path, topic: str, topic_id: str, keys: Sequence[str],
         "run_id": pa.repeat("run", count),
         "seconds": pa.repeat(1.0, count),
         "recorded_at": _times(numbers),
+        "made_from": pa.nulls(count, pa.string()),
     }
     _append(root / "_ledger" / "commits", values, COMMIT_COLUMNS, None)
 
