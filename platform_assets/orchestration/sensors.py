@@ -85,7 +85,9 @@ class Tick:
         deadline: float,
     ) -> dg.SensorResult:
         d = self.declaration
-        empty = {w.key: empty_receipt(w, "") for w in windows if not w.ranges.size and w.key not in receipts}
+        empty = {
+            w.key: empty_receipt(d.raw_table, w, "") for w in windows if not w.ranges.size and w.key not in receipts
+        }
         self.ledger.record_receipts(list(empty.values()))
         receipts |= empty
         loads = self._loads(windows, receipts, left, newest, _edge_in(cursor))

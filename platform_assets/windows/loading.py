@@ -90,7 +90,9 @@ class Loader:
         commit = replacer.open()
         receipt = replacer.receipt(sealed.key)
         if not sealed.ranges.size:
-            return Loaded(receipt or self._record(empty_receipt(sealed, self.run_id)), "empty")
+            return Loaded(
+                receipt or self._record(empty_receipt(self.declaration.raw_table, sealed, self.run_id)), "empty"
+            )
         metadata = self._metadata(sealed)
         if receipt is None or receipt.kind == "empty":
             receipt = replacer.recover(metadata)

@@ -67,7 +67,7 @@ def rebuild(
         )
     known = ledger.receipts(declaration.raw_table)
     empty = [w for w in ledger.windows(declaration.topic) if not w.ranges.size and w.key not in known]
-    ledger.record_receipts([empty_receipt(w, "") for w in empty])
+    ledger.record_receipts([empty_receipt(declaration.raw_table, w, "") for w in empty])
     lacking = [load for load in loads if load.metadata.window.key not in known]
     restored, unread = 0, list[FilesLostError]()
     for found in _receipts(declaration, ledger.lake, lacking, engine, progress):

@@ -60,10 +60,10 @@ def receipt_of(
     )
 
 
-def empty_receipt(sealed: SealedWindow, run_id: str) -> Receipt:
+def empty_receipt(table: TableRef, sealed: SealedWindow, run_id: str) -> Receipt:
     """The receipt of a window without offsets, which is loaded without a run: nothing can be missing."""
     return Receipt(
-        table=TableRef.raw(sealed.topic),
+        table=table,
         topic=sealed.topic,
         topic_id=sealed.topic_id,
         generation=sealed.generation,
