@@ -28,12 +28,22 @@ def written_files(table: Folder, below: str) -> tuple[NewFile, ...]:
     return tuple(file for file in found if file.rows)
 
 
-def past_files(table: Folder, window: str, version: int) -> tuple[NewFile, ...]:
-    """The files of a window at a past version, to be named by a commit again. Raises FileNotFoundError where one is gone."""
+def past_files(table: Folder, window: str, version: int, below: str) -> tuple[NewFile, ...]:
+    """The files of a window at a past version, to be named by a commit again. Raises FileNotFoundError where one is gone.
+
+    One that the newest version still names is copied into the folder `below`: a commit that replaces the window removes it,
+    and may not add the same path.
+    """
+    named = set(load_log.files_of(table, window).paths)
     found = []
-    for path in load_log.files_of(table, window, version).paths:
+    for number, path in enumerate(load_log.files_of(table, window, version).paths):
         # A log's paths are percent-encoded.
-        found.append(_described(table, unquote(path)))
+        name = unquote(path)
+        if path in named:
+            copy = f"{below}/part-{number:05}.parquet"
+            table.copy(name, copy)
+            name = copy
+        found.append(_described(table, name))
     return tuple(found)
 
 

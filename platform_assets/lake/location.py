@@ -137,6 +137,16 @@ class Folder:
         except OSError as e:
             raise LakeNotWritableError(self.uri, e.strerror or str(e)) from e
 
+    def copy(self, name: str, to: str) -> None:
+        """Copy a file to a new name. Raises FileNotFoundError, and LakeNotWritableError."""
+        with self.open(name):
+            pass  # so that what cannot be read is told apart from what cannot be written
+        (self / to.rpartition("/")[0]).make()
+        try:
+            shutil.copyfile(self.path / name, self.path / to)
+        except OSError as e:
+            raise LakeNotWritableError(self.uri, e.strerror or str(e)) from e
+
     def delete(self) -> None:
         """Delete it with all that it holds, where it exists; what cannot be deleted stays."""
         shutil.rmtree(self.path, ignore_errors=True)

@@ -24,7 +24,7 @@ from platform_assets.errors import (
 )
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.commits import WindowCommit
-from platform_assets.lake.data_files import past_files
+from platform_assets.lake.data_files import load_folder, past_files
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import Receipt
@@ -130,7 +130,9 @@ class WindowReplacer:
                 raise measured
             if not _same(measured, receipt):
                 continue
-            made = commit.replace(metadata, past_files(self.folder, receipt.window.key, version))
+            below = load_folder(receipt.window.key, metadata.load_id)
+            files = past_files(self.folder, receipt.window.key, version, below)
+            made = self._commit(commit, metadata, Written(below, files, measured))
             return Loaded(self._written_again(receipt, made, measured, began), "restored")
         raise LostForGoodError(receipt.table.name, receipt.window.key, receipt.rows, cause)
 

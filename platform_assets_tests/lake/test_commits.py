@@ -14,7 +14,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from platform_assets.errors import CommitOutcomeUnknownError, ConcurrentLoadError, TableRefusedError
-from platform_assets.lake import data_files, load_log, raw_table
+from platform_assets.lake import data_files, delta_log, load_log, raw_table
 from platform_assets.lake.commits import NewFile, WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Lake
@@ -228,7 +228,7 @@ def test_files_of_a_past_version_are_named_again(lake: Lake) -> None:
     assert "%" in before.paths[0]
     folder.delta().delete(f"window = '{first.key}'")
     assert held(lake) == {}
-    again = data_files.past_files(folder, first.key, 1)
+    again = data_files.past_files(folder, first.key, 1, "new")
     WindowCommit(lake, TABLE).replace(replace(metadata(first, "b"), run_id="s"), again)
     assert held(lake) == {first.key: 10}
     assert load_log.files_of(folder, first.key).digest == before.digest
@@ -240,4 +240,34 @@ def test_a_past_file_that_is_gone_is_said_to_be(lake: Lake) -> None:
     folder.delta().delete(f"window = '{window(0).key}'")
     folder.delta().vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     with pytest.raises(FileNotFoundError):
-        data_files.past_files(folder, window(0).key, 1)
+        data_files.past_files(folder, window(0).key, 1, "new")
+
+
+@pytest.mark.parametrize("change", [append, delete])
+def test_files_that_a_past_version_shares_with_the_newest_one_stay(
+    lake: Lake, change: Callable[[DeltaTable, str], None]
+) -> None:
+    """A path that one commit both adds and removes may be gone for a reader: what is there already is copied."""
+    first, folder = window(0), lake.table(TABLE)
+    parts = (*files(lake, first, "a", 5), *files_from(lake, first, "b", 5))
+    WindowCommit(lake, TABLE).replace(metadata(first, "a"), parts)
+    before = load_log.files_of(folder, first.key)
+    change(folder.delta(), first.key)
+    damaged = load_log.files_of(folder, first.key)
+    assert set(damaged.paths) & set(before.paths)
+    assert damaged.digest != before.digest
+    made = WindowCommit(lake, TABLE).replace(metadata(first, "b"), data_files.past_files(folder, first.key, 1, "new"))
+    assert held(lake) == {first.key: 10}
+    commit = delta_log.commit(folder, made.version)
+    assert commit is not None
+    assert not {f.path for f in commit.adds} & set(commit.removes)
+
+
+def files_from(lake: Lake, of: SealedWindow, load_id: str, start: int) -> tuple[NewFile, ...]:
+    """Write the rows of a window from its offset `start` on."""
+    below = data_files.load_folder(of.key, load_id)
+    folder = lake.table(TABLE)
+    (folder / below).make()
+    found = rows(of.key, {0: range(start, 10)}).drop_columns(["window"])
+    pq.write_table(found, folder.path / below / "part-1.parquet")
+    return data_files.written_files(folder, below)
