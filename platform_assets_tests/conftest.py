@@ -18,6 +18,7 @@ from infra.broker import BrokerSettings
 from infra.home import Home
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
+from platform_assets.engines.spark.session import end
 from platform_assets_tests.support import browser as browsers
 from platform_assets_tests.support import turns
 from testbed.homes import home_at, service_environment
@@ -185,7 +186,7 @@ def spark(spark_remote: str) -> Iterator[SparkSession]:
     try:
         yield session
     finally:
-        session.stop()
+        end(session)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.spark.session import connect, end
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
@@ -58,4 +58,4 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """Drop the session, so that the next call makes a new one: after the server went away."""
         if self._session is not None:
             session, self._session = self._session, None
-            session.stop()
+            end(session)

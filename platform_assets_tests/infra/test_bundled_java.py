@@ -12,6 +12,7 @@ from infra.broker import BrokerSettings
 from infra.java import find_java
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
+from platform_assets.engines.spark.session import end
 from platform_assets_tests.support import services
 from testbed.homes import home_at, service_environment
 
@@ -48,7 +49,7 @@ def test_up_without_any_java_heals_a_killed_engine_and_goes_down_whole(tmp_path:
             session.range(100).write.format("delta").save(before["LAKE_ROOT"] + "/numbers")
             assert session.read.format("delta").load(before["LAKE_ROOT"] + "/numbers").count() == 100
         finally:
-            session.stop()
+            end(session)
         records = state.read_records(home)
     finally:
         platform.down(home, report=said.append)

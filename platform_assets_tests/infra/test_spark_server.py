@@ -21,6 +21,7 @@ from testbed.homes import service_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 pytestmark = pytest.mark.spark
 
@@ -54,19 +55,19 @@ def test_wrong_token_is_refused_without_a_word_of_the_right_one(server: ProcessR
     from pyspark.sql import SparkSession
 
     # A session is made without a word to the server; the first request is the one that is refused.
-    session = SparkSession.builder.remote(f"{server.address}/;token=wrong").create()
+    spark = SparkSession.builder.remote(f"{server.address}/;token=wrong").create()
     try:
         with pytest.raises(SparkConnectException, match=r"(?i)unauthenticated|token") as caught:
-            session.range(1).collect()
+            spark.range(1).collect()
     finally:
-        end(session)
+        end(spark)
     assert token not in str(caught.value)
 
 
-def end(session: SparkSession) -> None:
+def end(spark: ConnectSession) -> None:
     """Let go of a session that its server would not hear of: else pyspark gives it to whoever asks for one next."""
-    session.release_session_on_close = False
-    session.stop()
+    spark.release_session_on_close = False
+    session.end(spark)
 
 
 def test_connecting_gives_no_session_of_another_address_or_token(spark_remote: str, token: str) -> None:
@@ -84,6 +85,21 @@ def test_connecting_gives_no_session_of_another_address_or_token(spark_remote: s
     finally:
         end(stranger)
     assert session.connect(spark_remote).range(3).count() == 3
+
+
+def test_a_session_that_ended_takes_no_other_with_it(spark_remote: str) -> None:
+    """pyspark closes a session's client once more when it is collected, which may be in any thread."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator as Execution
+
+    ended, other = (SparkSession.builder.remote(spark_remote).create() for _ in range(2))
+    session.end(ended)
+    try:
+        assert other.range(3).count() == 3
+        Execution._get_or_create_release_thread_pool().submit(ended.__del__).result()
+        assert other.range(3).count() == 3
+    finally:
+        session.end(other)
 
 
 def test_token_is_in_no_argument_list(server: ProcessRecord, token: str) -> None:

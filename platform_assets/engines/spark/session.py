@@ -73,6 +73,22 @@ def connect(remote: str) -> SparkSession:
     return spark
 
 
+def end(spark: SparkSession) -> None:
+    """Stop `spark`, and keep it from closing its client a second time when its memory is freed.
+
+    All sessions of a process share one pool of threads in pyspark, which is shut down with any client that closes. A
+    session closes its client again when it is collected, and where that happens in a thread of the pool, the pool ends
+    without being replaced: every later query of every other session then fails.
+    """
+    spark.stop()
+    # What pyspark's `__del__` calls.
+    spark.client.close = _nothing_left
+
+
+def _nothing_left() -> None:
+    """The client is closed."""
+
+
 def _is_at(spark: SparkSession, remote: str) -> bool:
     """Whether it was made for this server and with this token: else it is of somebody else in this process."""
     from pyspark.sql.connect.client.core import DefaultChannelBuilder
