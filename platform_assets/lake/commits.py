@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import unquote
 
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -20,6 +21,7 @@ from deltalake.transaction import AddAction
 from platform_assets.errors import CommitOutcomeUnknownError, ConcurrentLoadError, TableRefusedError
 from platform_assets.lake import delta_log, load_log
 from platform_assets.lake.delta_log import Anchor, Commit
+from platform_assets.lake.load_folders import begun_loads, load_folder
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.model.tables import TableRef
@@ -58,9 +60,22 @@ class WindowCommit:
     def replace(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> LoadCommit:
         """Commit `files` as all that the table holds of the window of `metadata`; also where there are none.
 
+        Files that dead loads of the window have left are deleted then.
+
         Raises ConcurrentLoadError where another commit touched the window since this was opened, CommitOutcomeUnknownError
         where it cannot be said whether the commit took place, and TableRefusedError where delta-rs cannot write the table.
         """
+        begun = begun_loads(self._folder, metadata.window.key)
+        made = self._replaced(metadata, files)
+        self._delete_dead(begun - {load_folder(metadata.window.key, metadata.load_id)})
+        return made
+
+    def is_overtaken(self, window: str) -> bool:
+        """Whether another commit touched `window` since this was opened, so that `replace` would raise."""
+        own, newest = self._files_of(window), load_log.version(self._folder)
+        return any(commit is None or _touches(commit, window, own) for commit in self._commits_to(newest))
+
+    def _replaced(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> LoadCommit:
         for _ in range(_ATTEMPTS):
             try:
                 self._commit(metadata, files)
@@ -102,9 +117,8 @@ class WindowCommit:
         if newest.version() == self._opened.version():
             raise TableRefusedError(self._table.name, str(refused)) from refused
         window = metadata.window.key
-        own = set(load_log.files_of(self._folder, window, self._opened.version()).paths)
-        for version in range(self._opened.version() + 1, newest.version() + 1):
-            commit = delta_log.commit(self._folder, version)
+        own = self._files_of(window)
+        for commit in self._commits_to(newest.version()):
             if commit is None or _touches(commit, window, own):
                 load = None if commit is None else load_log.load_in(commit)
                 if load is not None and load.metadata.load_id == metadata.load_id:
@@ -112,6 +126,29 @@ class WindowCommit:
                 raise ConcurrentLoadError(self._table.name, window)
         self._opened = newest
         return None
+
+    def _files_of(self, window: str) -> set[str]:
+        return set(load_log.files_of(self._folder, window, self._opened.version()).paths)
+
+    def _commits_to(self, newest: int) -> Iterator[Commit | None]:
+        """What was committed since this was opened; None for a commit whose file is gone."""
+        return (delta_log.commit(self._folder, version) for version in range(self._opened.version() + 1, newest + 1))
+
+    def _delete_dead(self, begun: Set[str]) -> None:
+        """Delete those of the folders `begun` that no commit names; they are of the window that was just replaced.
+
+        Each was there before that commit, so its load opened the table before it, and cannot commit any more: it would be a
+        conflict. A load that is still at work has lost, and finds that out when its write fails.
+        """
+        left = set(begun)
+        version = load_log.version(self._folder)
+        while left and (commit := delta_log.commit(self._folder, version)) is not None:
+            named = (*(add.path for add in commit.adds), *commit.removes)
+            left -= {unquote(path).rpartition("/")[0] for path in named}
+            version -= 1
+        for folder in sorted(left):
+            _log.info("deleting the files of a load that ended without a commit: %s", self._folder / folder)
+            (self._folder / folder).delete()
 
     def _made_since(self, metadata: LoadMetadata) -> LoadCommit | None:
         """The commit of this load, if the log has it."""

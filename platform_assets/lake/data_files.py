@@ -16,11 +16,6 @@ _NUMBERS: Final = ("kafka_partition", "kafka_offset")
 _TIMESTAMP: Final = "kafka_timestamp"
 
 
-def load_folder(window: str, load_id: str) -> str:
-    """Where a load of a window puts its files, relative to the table's folder. Spark cannot read paths with a colon."""
-    return f"{window.replace(':', '-')}/{load_id}"
-
-
 def written_files(table: Folder, below: str) -> tuple[NewFile, ...]:
     """The Parquet files in the folder `below` of `table` that hold rows, in order of their names."""
     names = sorted(name for name in table.files(below) if name.endswith(".parquet") and name[0] not in "._")

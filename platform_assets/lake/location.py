@@ -109,6 +109,14 @@ class Folder:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    def folders(self, below: str = "") -> list[str]:
+        """Names of the folders directly in the folder `below`, in no order; none where there is no such folder."""
+        try:
+            with os.scandir(self.path / below) as entries:
+                return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
     def size(self, name: str) -> int | None:
         """Bytes of a file; None where there is no such file."""
         try:

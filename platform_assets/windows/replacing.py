@@ -24,7 +24,8 @@ from platform_assets.errors import (
 )
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.commits import WindowCommit
-from platform_assets.lake.data_files import load_folder, past_files
+from platform_assets.lake.data_files import past_files
+from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import Receipt
@@ -83,7 +84,7 @@ class WindowReplacer:
     ) -> Loaded:
         """Load a window that has no receipt. `before_commit` raises where the load has to be refused after all."""
         began = time.monotonic()
-        written = write(metadata.load_id)
+        written = self._written(commit, metadata, write)
         with self._deleted_if_refused(written):
             self._check_inside(metadata, written)
             before_commit()
@@ -103,7 +104,7 @@ class WindowReplacer:
         Raises ReloadDiffersError where the rows are not those of `receipt`; the table is as it was then.
         """
         began = time.monotonic()
-        written = write(metadata.load_id)
+        written = self._written(commit, metadata, write)
         with self._deleted_if_refused(written):
             before_commit()
             if not _same(written.measured, receipt):
@@ -247,6 +248,16 @@ class WindowReplacer:
             yield
         except BaseException:
             self._delete(written)
+            raise
+
+    def _written(self, commit: WindowCommit, metadata: LoadMetadata, write: Write) -> Written:
+        """What `write` has written. Raises ConcurrentLoadError where it failed after another load committed the window,
+        since that one deletes the files of all that came before it."""
+        try:
+            return write(metadata.load_id)
+        except PlatformError as e:
+            if commit.is_overtaken(metadata.window.key):
+                raise ConcurrentLoadError(self.table.name, metadata.window.key) from e
             raise
 
     def _commit(self, commit: WindowCommit, metadata: LoadMetadata, written: Written) -> LoadCommit:

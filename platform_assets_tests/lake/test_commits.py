@@ -16,6 +16,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from platform_assets.errors import CommitOutcomeUnknownError, ConcurrentLoadError, TableRefusedError
 from platform_assets.lake import data_files, delta_log, load_log, raw_table
 from platform_assets.lake.commits import NewFile, WindowCommit
+from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow
@@ -43,7 +44,7 @@ def metadata(of: SealedWindow, load_id: str) -> LoadMetadata:
 
 def files(lake: Lake, of: SealedWindow, load_id: str, count: int = 10) -> tuple[NewFile, ...]:
     """Write the first `count` rows of a window, as an engine does."""
-    below = data_files.load_folder(of.key, load_id)
+    below = load_folder(of.key, load_id)
     folder = lake.table(TABLE)
     (folder / below).make()
     start = of.ranges.by_partition[0].start
@@ -122,6 +123,36 @@ def test_a_change_by_others_to_the_window_is_a_conflict(lake: Lake, change: Call
     change(lake.table(TABLE).delta(), window(0).key)
     with pytest.raises(ConcurrentLoadError):
         late.replace(metadata(window(0), "b"), files(lake, window(0), "b"))
+
+
+def test_a_load_deletes_what_dead_loads_of_its_window_have_left(lake: Lake) -> None:
+    of, other = window(1), window(2)
+    WindowCommit(lake, TABLE).replace(metadata(of, "first"), files(lake, of, "first"))
+    for dead in ("dead-1", "dead-2"):
+        files(lake, of, dead)
+    files(lake, other, "at-work")
+    WindowCommit(lake, TABLE).replace(metadata(of, "second"), files(lake, of, "second"))
+
+    left = {path.parent.name for path in lake.table(TABLE).path.rglob("*.parquet") if "_delta_log" not in path.parts}
+    assert left == {"first", "second", "at-work"}
+    past = lake.table(TABLE).delta(1).to_pyarrow_table()
+    assert past.num_rows == 10, "a past version can still be read"
+
+
+def test_a_commit_that_is_refused_deletes_nothing_of_others(lake: Lake) -> None:
+    of = window(1)
+    late = WindowCommit(lake, TABLE)
+    late_files = files(lake, of, "late")
+    WindowCommit(lake, TABLE).replace(metadata(of, "fast"), fast_files := files(lake, of, "fast"))
+    assert late.is_overtaken(of.key)
+    assert not late.is_overtaken(window(2).key)
+    folder = lake.table(TABLE)
+    assert all(folder.has(f.path) for f in fast_files)
+    assert not any(folder.has(f.path) for f in late_files), "a load that has lost can no longer commit them"
+    with pytest.raises(ConcurrentLoadError):
+        late.replace(metadata(of, "late"), late_files)
+    assert all(folder.has(f.path) for f in fast_files)
+    assert held(lake) == {of.key: 10}
 
 
 def test_many_loads_at_once_put_each_window_in_once(lake: Lake) -> None:
@@ -265,7 +296,7 @@ def test_files_that_a_past_version_shares_with_the_newest_one_stay(
 
 def files_from(lake: Lake, of: SealedWindow, load_id: str, start: int) -> tuple[NewFile, ...]:
     """Write the rows of a window from its offset `start` on."""
-    below = data_files.load_folder(of.key, load_id)
+    below = load_folder(of.key, load_id)
     folder = lake.table(TABLE)
     (folder / below).make()
     found = rows(of.key, {0: range(start, 10)}).drop_columns(["window"])

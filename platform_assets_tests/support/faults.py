@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.spark import raw
-from platform_assets.lake.data_files import load_folder
+from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger

@@ -26,7 +26,7 @@ from platform_assets.errors import (
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.kafka.timestamps import unreadable_records
 from platform_assets.lake.commits import NewFile
-from platform_assets.lake.data_files import load_folder
+from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.location import Lake
 from platform_assets.model.digest import Measured
 from platform_assets.model.offsets import OffsetRange

@@ -13,7 +13,8 @@ from platform_assets.engines.spark.session import configure_codegen
 from platform_assets.errors import PlatformError, TimestampOverflowError, UnreadableTimestampError
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.kafka.timestamps import unreadable_records
-from platform_assets.lake.data_files import load_folder, written_files
+from platform_assets.lake.data_files import written_files
+from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.location import Lake
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
