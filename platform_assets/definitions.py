@@ -8,6 +8,7 @@ import dagster as dg
 
 from infra import platform
 from platform_assets.components.declared import definitions
+from platform_assets.orchestration import upkeep
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 
 
@@ -18,6 +19,7 @@ def defs() -> dg.Definitions:
         os.environ.setdefault(name, value)
     return dg.Definitions.merge(
         definitions(),
+        upkeep.definitions(),
         dg.Definitions(
             resources={
                 "kafka": KafkaResource(bootstrap_servers=dg.EnvVar("KAFKA_BOOTSTRAP_SERVERS")),

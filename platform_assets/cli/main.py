@@ -10,7 +10,21 @@ from typing import Final, NoReturn
 
 import click
 
-from platform_assets.cli import accept_loss, audit, check, demo, down, env, init, load, read, rebuild_ledger, status, up
+from platform_assets.cli import (
+    accept_loss,
+    audit,
+    check,
+    demo,
+    down,
+    env,
+    init,
+    load,
+    read,
+    rebuild_ledger,
+    status,
+    up,
+    vacuum,
+)
 from platform_assets.errors import PlatformError, Retryable, UnknownOutcome
 
 EXIT_FAILED: Final = 1
@@ -27,6 +41,7 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
     read.read,
     status.status,
     audit.audit,
+    vacuum.vacuum,
     rebuild_ledger.rebuild_ledger,
     accept_loss.accept_loss,
 )

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -17,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 
 from platform_assets.errors import ConfigurationError, LakeNotWritableError
-from platform_assets.model.tables import TableRef
+from platform_assets.model.tables import TableKind, TableRef
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -185,6 +186,12 @@ class Lake:
     def table(self, table: TableRef) -> Folder:
         """The folder of a table."""
         return self.root / table.kind / table.topic
+
+    def tables(self) -> list[TableRef]:
+        """The tables that it has, in order of their names."""
+        kinds = get_args(TableKind)
+        found = [TableRef(kind, topic) for kind in kinds for topic in (self.root / kind).folders()]
+        return sorted((t for t in found if self.table(t).has_delta_log()), key=lambda t: t.name)
 
     @property
     def cuts(self) -> Folder:

@@ -1,0 +1,45 @@
+"""`platform-assets vacuum`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+JSON_VERSION = 1
+
+
+@click.command()
+@click.argument("table")
+@click.option(
+    "--retain-hours", type=click.IntRange(min=1), help="Age that a file must have; by default the table's own."
+)
+@click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: version, table, dry_run, files, bytes.")
+def vacuum(table: str, retain_hours: int | None, dry_run: bool, as_json: bool) -> None:
+    """Delete the files of TABLE that its newest version does not name, once they are a week old.
+
+    TABLE is raw/<topic>, or the topic's name alone. These are files of loads that died, and of past versions: a damaged
+    window whose records Kafka no longer has is restored from the versions that are left. The week is the table's property
+    delta.deletedFileRetentionDuration.
+    """
+    from platform_assets.checks.findings import counted
+    from platform_assets.cli.environment import Environment
+    from platform_assets.components.declared import declaration_of
+    from platform_assets.errors import ConfigurationError
+    from platform_assets.lake.vacuum import vacuum as vacuum_table
+
+    name = declaration_of(table).raw_table
+    folder = Environment.of_process().ledger().lake.table(name)
+    if not folder.has_delta_log():
+        raise ConfigurationError(f"{name} has no files yet: it is created by its first load (`platform-assets status`)")
+    done = vacuum_table(name, folder, retain_hours=retain_hours, dry_run=dry_run)
+    if as_json:
+        found = {"version": JSON_VERSION, "table": name.name, "dry_run": dry_run}
+        click.echo(json.dumps({**found, "files": list(done.files), "bytes": done.bytes}, indent=2))
+        return
+    for path in done.files if dry_run else ():
+        click.echo(path)
+    click.echo(
+        f"{name}: {'would delete' if dry_run else 'deleted'} {counted(len(done.files), 'file')}, {done.bytes:,} bytes"
+    )

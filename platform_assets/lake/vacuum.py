@@ -1,0 +1,44 @@
+"""VACUUM: deleting the files of a table that its newest version does not name, once they are old enough.
+
+Loads that died leave files which no version names, and replaced windows leave those of past versions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deltalake.exceptions import DeltaError
+
+from platform_assets.errors import ConfigurationError
+from platform_assets.lake.location import Folder
+from platform_assets.model.tables import TableRef
+
+
+@dataclass(frozen=True, slots=True)
+class Vacuumed:
+    """Files of `table` that were deleted, or would be: paths relative to its folder, and bytes in all."""
+
+    table: TableRef
+    files: tuple[str, ...]
+    bytes: int
+
+
+def vacuum(table: TableRef, folder: Folder, *, retain_hours: int | None = None, dry_run: bool = False) -> Vacuumed:
+    """Delete what the newest version does not name and is older than `retain_hours`, by default the table's own retention.
+
+    That is its property `delta.deletedFileRetentionDuration`, and a week where it has none; versions of before then can
+    be read no more, and restore no window. Everything in the folder is listed, since files that no version ever named are
+    in no log. Raises ConfigurationError for less than the table's own retention: a load may need that long, and so may
+    its readers.
+    """
+    delta = folder.delta()
+    try:
+        found = delta.vacuum(retain_hours, dry_run=True, full=True)
+    except (DeltaError, ValueError) as e:
+        if retain_hours is None:
+            raise
+        raise ConfigurationError(f"files of {table} cannot be deleted after {retain_hours} hours: {e}") from e
+    size = sum(folder.size(path) or 0 for path in found)
+    if found and not dry_run:
+        found = delta.vacuum(retain_hours, dry_run=False, full=True)
+    return Vacuumed(table, tuple(sorted(found)), size)
