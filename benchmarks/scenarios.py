@@ -8,6 +8,7 @@ from benchmarks import (
     bulk,
     code_location,
     curves,
+    file_formats,
     growth,
     many_windows,
     memory,
@@ -27,6 +28,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "whole-window": whole_window.run,
     "curves": curves.run,
     "growth": growth.run,
+    "file-formats": file_formats.run,
     "memory": memory.run,
     "streams": streams.run,
 }

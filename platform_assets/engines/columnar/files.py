@@ -43,6 +43,7 @@ class FileSeries:
     stem: str
     rows_apart: int
     codec: str = CODEC
+    row_group_bytes: int = ROW_GROUP_BYTES
     written: list[WrittenFile] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"digest": 0.0, "write": 0.0})
     _open: _OpenFile | None = None
@@ -84,6 +85,7 @@ class _OpenFile:
         self._name, self._path, self._seconds = path, table / path, series.seconds
         self._oldest, self._newest = 1 << 63, -1 << 63
         self._waiting: list[pa.RecordBatch] = []
+        self._row_group_bytes = series.row_group_bytes
         self._waiting_bytes = 0
         self._writer = pq.ParquetWriter(
             self._path,
@@ -111,7 +113,7 @@ class _OpenFile:
         self._waiting.append(block)
         self._waiting_bytes += block.nbytes
         self.size += block.nbytes
-        if self._waiting_bytes >= ROW_GROUP_BYTES:
+        if self._waiting_bytes >= self._row_group_bytes:
             self._write()
 
     def close(self) -> WrittenFile:
