@@ -1,4 +1,8 @@
-"""The folder that each load has to itself: `<window>/<load id>`, below the table's."""
+"""The folder that each load has to itself: `window=<window>/<load id>`, below the table's.
+
+Delta's protocol leaves paths open, and names the partition in the log; readers such as polars take it from the path all the
+same, in the form that Hive gave it.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,15 @@ from platform_assets.lake.location import Folder
 
 
 def load_folder(window: str, load_id: str) -> str:
-    """Where a load of a window puts its files, relative to the table's folder. Spark cannot read paths with a colon."""
-    return f"{_window_folder(window)}/{load_id}"
+    """Where a load of a window puts its files, relative to the table's folder."""
+    return f"{window_folder(window)}/{load_id}"
 
 
 def begun_loads(table: Folder, window: str) -> frozenset[str]:
     """The folders of all loads of a window that wrote files, whatever became of them."""
-    return frozenset(load_folder(window, load_id) for load_id in table.folders(_window_folder(window)))
+    return frozenset(load_folder(window, load_id) for load_id in table.folders(window_folder(window)))
 
 
-def _window_folder(window: str) -> str:
-    return window.replace(":", "-")
+def window_folder(window: str) -> str:
+    """What the folders of a window's loads have in common. A colon is written as Spark writes it, which cannot read one."""
+    return f"window={window.replace(':', '%3A')}"

@@ -27,7 +27,7 @@ def shell(tmp_path: Path) -> Shell:
 def test_what_no_version_names_is_listed_and_then_deleted(shell: Shell) -> None:
     folder = Lake.at(shell.variables["LAKE_ROOT"]).table(TableRef.raw("orders"))
     raw_table.create(folder, "orders")
-    dead = folder.path / "2026-01-01-00-00" / "dead" / "part-0.parquet"
+    dead = folder.path / "window=2026-01-01-00%3A00" / "dead" / "part-0.parquet"
     dead.parent.mkdir(parents=True)
     dead.write_bytes(b"never ended")
     os.utime(dead, (0, 0))
@@ -35,7 +35,7 @@ def test_what_no_version_names_is_listed_and_then_deleted(shell: Shell) -> None:
     listed = shell.run("vacuum", "orders", "--dry-run")
     assert listed.exit_code == 0, listed.output
     assert listed.output.splitlines() == [
-        "2026-01-01-00-00/dead/part-0.parquet",
+        "window=2026-01-01-00%3A00/dead/part-0.parquet",
         "raw/orders: would delete 1 file, 11 bytes",
     ]
     assert dead.exists()
@@ -45,7 +45,7 @@ def test_what_no_version_names_is_listed_and_then_deleted(shell: Shell) -> None:
         "version": 1,
         "table": "raw/orders",
         "dry_run": False,
-        "files": ["2026-01-01-00-00/dead/part-0.parquet"],
+        "files": ["window=2026-01-01-00%3A00/dead/part-0.parquet"],
         "bytes": 11,
     }
     assert not dead.exists()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from platform_assets.lake.load_folders import window_folder
 from testbed.loads import TopicLake
 
 
@@ -16,4 +17,4 @@ def delete_rows(lk: TopicLake, key: str) -> None:
 
 def data_files(lk: TopicLake, key: str) -> list[Path]:
     """Files of a window that lie in the table's folder, committed or not."""
-    return list((lk.table / key.replace(":", "-")).rglob("*.parquet"))
+    return list((lk.table / window_folder(key)).rglob("*.parquet"))

@@ -16,6 +16,7 @@ from infra.platform import UpOptions
 from infra.process import ProcessRecord
 from infra.spark_server import SparkSettings
 from platform_assets.lake import load_log
+from platform_assets.lake.load_folders import window_folder
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.store import Ledger
 from platform_assets_tests.support.damage import data_files, delete_rows
@@ -49,7 +50,7 @@ def assert_exact(lk: TopicLake) -> None:
 
 def unfinished(lk: TopicLake, key: str) -> list[Path]:
     """Where Spark keeps the files of writes of a window that have not ended."""
-    return list((lk.table / key.replace(":", "-")).glob("*/_temporary"))
+    return list((lk.table / window_folder(key)).glob("*/_temporary"))
 
 
 # --- races -----------------------------------------------------------------------------------------------------
