@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, TopicPartition
@@ -94,6 +95,11 @@ class Bulk:
             return Sent(topic, number % partitions, value, number.to_bytes(8, "big"), stamp)
 
         produce(bootstrap, map(sent, range(records)))
+        return cls.of(bootstrap, spark, root, records, topic)
+
+    @classmethod
+    def of(cls, bootstrap: str, spark: SparkSession, root: Path, records: int, topic: str) -> Bulk:
+        """All of a topic that has `records` committed records."""
         cluster = Cluster.connect(ClientSettings(bootstrap))
         state = cluster.topic(topic)
         ends = cluster.last_stable_offsets(state)
@@ -139,13 +145,15 @@ class Bulk:
             .save(str(table))
         )
 
-    def stream(self, *, tuned: bool = False) -> None:
-        """Kafka's columns into a Delta table, with the options that the source has by default, or with the client tuned as ours."""
+    def stream(self, *, tuned: bool = False, options: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Kafka's columns into a Delta table, with the options that the source has by default, or with the client tuned as ours;
+        and with `options` besides."""
         folder = self.root / f"stream-{uuid.uuid4().hex[:8]}"
         frame = (
             self.spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self.bootstrap)
             .options(**(raw.client_options(self.ranges) if tuned else {}))
+            .options(**options)
             .option("subscribe", self.topic)
             .option("startingOffsets", "earliest")
             .load()

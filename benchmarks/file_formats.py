@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from benchmarks.bulk import VALUE_BYTES
 from benchmarks.scenario import Bench, Measured
 from platform_assets.demo import dataset
 from platform_assets.engines.columnar.columns import SCHEMA
@@ -82,7 +83,9 @@ def kinds(count: int) -> Mapping[str, pa.Array]:
     random = np.random.default_rng(2026)
     flights = dataset.load("flights").values
     flights = pa.concat_arrays([_binary(flights)] * -(-count // len(flights)))[:count]
-    noise = pa.FixedSizeBinaryArray.from_buffers(pa.binary(172), count, [None, pa.py_buffer(random.bytes(172 * count))])
+    noise = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(VALUE_BYTES), count, [None, pa.py_buffer(random.bytes(VALUE_BYTES * count))]
+    )
     return {"flights as JSON": flights, "log lines": _log_lines(count, random), "random bytes": noise.cast(pa.binary())}
 
 

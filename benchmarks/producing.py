@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from confluent_kafka import Producer
@@ -27,20 +29,56 @@ def create(bootstrap: str, topics: Sequence[str], partitions: int) -> None:
             created.result(120)
 
 
-def produce(bootstrap: str, records: Iterable[Sent]) -> None:
+def produce(bootstrap: str, records: Iterable[Sent], compression: str = "none") -> None:
     """Send `records` in large batches. Raises RuntimeError where the broker did not take all of them."""
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 1 << 20, "enable.idempotence": True,
-         "queue.buffering.max.messages": 2_000_000}
-    )  # fmt: skip
-    for number, r in enumerate(records):
-        while True:
-            try:
-                producer.produce(r.topic, r.value, r.key, r.partition, timestamp=r.timestamp)
-                break
-            except BufferError:
-                producer.poll(0.1)
+    producer = _producer(bootstrap, {"compression.type": compression})
+    for number, record in enumerate(records):
+        _send(producer, record)
         if number % 10_000 == 0:
             producer.poll(0)
+    _flush(producer)
+
+
+def produce_in_transactions(bootstrap: str, records: Iterable[Sent], size: int, aborted_every: int) -> int:
+    """Send `records` in transactions of `size`, of which each `aborted_every`-th is aborted; gives the number committed."""
+    producer = _producer(bootstrap, {"transactional.id": f"bench-{uuid.uuid4()}"})
+    producer.init_transactions(60)
+    committed = 0
+    for number, some in enumerate(_parts(records, size), start=1):
+        producer.begin_transaction()
+        for record in some:
+            _send(producer, record)
+        _flush(producer)
+        if number % aborted_every == 0:
+            producer.abort_transaction(60)
+        else:
+            producer.commit_transaction(60)
+            committed += len(some)
+    return committed
+
+
+def _parts(records: Iterable[Sent], size: int) -> Iterator[list[Sent]]:
+    left = iter(records)
+    while some := list(islice(left, size)):
+        yield some
+
+
+def _producer(bootstrap: str, more: Mapping[str, str]) -> Producer:
+    return Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 1 << 20, "enable.idempotence": True,
+         "queue.buffering.max.messages": 2_000_000, **more}
+    )  # fmt: skip
+
+
+def _send(producer: Producer, record: Sent) -> None:
+    while True:
+        try:
+            producer.produce(record.topic, record.value, record.key, record.partition, timestamp=record.timestamp)
+            return
+        except BufferError:
+            producer.poll(0.1)
+
+
+def _flush(producer: Producer) -> None:
     if left := producer.flush(120):
         raise RuntimeError(f"the broker did not take {left} records")

@@ -15,12 +15,14 @@ from benchmarks import (
     small_window,
     streams,
     ticks,
+    topic_kinds,
     whole_window,
 )
 from benchmarks.scenario import Bench, Measured
 
 SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "bulk": bulk.run,
+    "topic-kinds": topic_kinds.run,
     "code-location": code_location.run,
     "many-windows": many_windows.run,
     "ticks": ticks.run,
