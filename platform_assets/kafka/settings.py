@@ -25,6 +25,7 @@ _ALLOWED = {
     "ssl.key.password",
     "ssl.endpoint.identification.algorithm",
     "client.id",
+    "client.rack",
 }
 _GUARDED_PREFIXES = ("KAFKA_SASL_", "KAFKA_SSL_", "KAFKA_SECURITY_", "KAFKA_CLIENT_")
 _PROTOCOLS = {"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"}
@@ -87,7 +88,13 @@ class ClientSettings:
         """Settings for the Java client inside Spark, without the `kafka.` prefix that the reader's options have."""
         given = self.options
         settings = {"bootstrap.servers": self.bootstrap_servers}
-        for same in ("security.protocol", "ssl.key.password", "ssl.endpoint.identification.algorithm", "client.id"):
+        for same in (
+            "security.protocol",
+            "ssl.key.password",
+            "ssl.endpoint.identification.algorithm",
+            "client.id",
+            "client.rack",
+        ):
             if same in given:
                 settings[same] = given[same]
         if given.get("ssl.endpoint.identification.algorithm") == "none":

@@ -117,6 +117,7 @@ def test_mutual_tls_and_an_endpoint_check_that_is_off() -> None:
         "ssl.key.password": "p",
         "ssl.endpoint.identification.algorithm": "none",
         "client.id": "me",
+        "client.rack": "a",
     }
     java = ClientSettings("a:1", options).java()
     assert java == {
@@ -127,5 +128,6 @@ def test_mutual_tls_and_an_endpoint_check_that_is_off() -> None:
         "ssl.key.password": "p",
         "ssl.endpoint.identification.algorithm": "",
         "client.id": "me",
+        "client.rack": "a",
     }
     assert ClientSettings("a:1", options).librdkafka() == {"bootstrap.servers": "a:1", **options}

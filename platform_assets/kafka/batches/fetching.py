@@ -77,12 +77,17 @@ class Throttled(Exception):
         super().__init__(f"throttled for {seconds:g} s")
 
 
+class Redirected(Exception):
+    """The leader names a replica in the client's own rack, which is to be asked from now on (KIP-392)."""
+
+
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
     """The broker's answer for one partition. `records` points into the answer's buffer.
 
     `aborted` lists `(producer id, first offset)` of the aborted transactions that overlap what was fetched, those begun
-    before it included. Offsets are -1 where the broker does not give them, as with an error.
+    before it included. Offsets are -1 where the broker does not give them, as with an error. `replica` is the id of the
+    broker that the leader would rather have asked, -1 for itself.
     """
 
     error: int
@@ -91,6 +96,7 @@ class FetchedPartition:
     log_start: int
     aborted: Sequence[tuple[int, int]]
     records: memoryview
+    replica: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,8 @@ class Brokers:
         self._patience, self._stopped = patience, stopped
         self._nodes: dict[int, Address] = {}
         self._leaders: dict[int, _Leader | None] = {}
+        self._rack = settings.options.get("client.rack", "")
+        self._near: dict[int, Address] = {}
         self._connections: dict[Address, Connection] = {}
         self._missing_tries = 0
 
@@ -125,6 +133,13 @@ class Brokers:
             connection.close()
         self._connections.clear()
         self._leaders.clear()
+        self._leave_near()
+
+    def _leave_near(self) -> None:
+        """Ask the leaders alone from here on: a replica in the own rack has failed, or is behind."""
+        if self._near:
+            self._near.clear()
+            self._rack = ""
 
     def persist(self, doing: str, attempt: Callable[[], T]) -> T:
         """Call `attempt` until it succeeds, each time on new connections and with leaders looked up again.
@@ -136,6 +151,8 @@ class Brokers:
         while True:
             try:
                 return attempt()
+            except Redirected:
+                continue
             except Throttled as throttled:
                 self._pause(throttled.seconds)
                 since = time.monotonic()
@@ -170,7 +187,7 @@ class Brokers:
         Raises OSError and Transient, to be called through `persist`.
         """
         leader = self._leader(partition)
-        connection = self._connection(leader.address)
+        connection = self._connection(self._near.get(partition, leader.address))
         of_topic = FetchRequest.FetchTopic
         wanted = of_topic.FetchPartition(
             partition=partition,
@@ -191,7 +208,7 @@ class Brokers:
                 session_epoch=-1,
                 topics=[of_topic(topic_id=self._uuid, partitions=[wanted])],
                 forgotten_topics_data=[],
-                rack_id="",
+                rack_id=self._rack,
             )
         )
         return connection
@@ -199,7 +216,7 @@ class Brokers:
     def receive(self, connection: Connection, partition: int, offset: int, buffer: bytearray) -> FetchedPartition:
         """The answer to `ask`, in `buffer` where that is large enough. Its `error` is 0 or OFFSET_OUT_OF_RANGE.
 
-        Raises OSError, Transient and Throttled, to be called through `persist`; TopicRecreatedError,
+        Raises OSError, Transient, Throttled and Redirected, to be called through `persist`; TopicRecreatedError,
         TopicMissingError, DamagedBatchError and BrokerRefusedError.
         """
         frame = connection.receive(buffer, _LARGEST_ANSWER)
@@ -211,6 +228,11 @@ class Brokers:
             raise DamagedBatchError(self.topic, partition, offset, "the broker itself finds it corrupt")
         if answer.error not in (0, OFFSET_OUT_OF_RANGE):
             self._judge(answer.error, f"fetching topic {self.topic!r} partition {partition} from offset {offset}")
+        if answer.error == OFFSET_OUT_OF_RANGE and partition in self._near:
+            raise Transient("a replica that is not the leader has not got the offset, which the leader may have")
+        if not answer.error and answer.replica in self._nodes and not len(answer.records):
+            self._near[partition] = self._nodes[answer.replica]
+            raise Redirected
         return answer
 
     def _judge(self, code: int, doing: str) -> None:
@@ -348,11 +370,12 @@ def fetched_partition(frame: memoryview, topic_id: uuid.UUID, partition: int) ->
     for _ in range(listed - 1):
         aborted.append(_aborted_transaction.unpack_from(frame, at))
         at = _skip_tags(frame, at + _aborted_transaction.size)
-    size, at = _uvarint(frame, at + 4)  # behind the preferred read replica
+    (replica,) = struct.unpack_from(">i", frame, at)
+    size, at = _uvarint(frame, at + 4)
     size = max(size - 1, 0)
     if at + size > len(frame):
         raise ValueError("the records are cut off")
-    return FetchedPartition(error, high_watermark, last_stable, log_start, aborted, frame[at : at + size])
+    return FetchedPartition(error, high_watermark, last_stable, log_start, aborted, frame[at : at + size], replica)
 
 
 def _uvarint(frame: memoryview, at: int) -> tuple[int, int]:

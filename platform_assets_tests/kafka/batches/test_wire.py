@@ -36,6 +36,7 @@ from platform_assets.model.offsets import OffsetRange, TopicRanges
 
 TOPIC_ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
 NOT_LEADER, FENCED, TOPIC_AUTHORIZATION, UNKNOWN_TOPIC_ID, CORRUPT, SERVER_ERROR = 6, 74, 29, 100, 2, -1
+OUT_OF_RANGE = 1
 
 
 def batch(base: int, count: int) -> bytes:
@@ -61,9 +62,13 @@ class Script:
     """Answers to fetches before all others: nothing, and the milliseconds for which to wait."""
     fetch_versions: tuple[int, int] = (4, 18)
     leader: tuple[str, int] | None = None
+    near: tuple[str, str, int] | None = None
+    """Rack, host and port of a replica that is not the leader."""
     silent: bool = False
     fetched: list[tuple[int, int]] = field(default_factory=list)
     """`(offset, leader epoch)` of each fetch that came."""
+    racks: list[str] = field(default_factory=list)
+    """The rack that each fetch named."""
     epoch: int = 5
 
 
@@ -116,7 +121,11 @@ class _Handler(socketserver.StreamRequestHandler):
             error_code=0, name=request.topics[0].name, topic_id=TOPIC_ID, is_internal=False, partitions=[partition]
         )
         node = MetadataResponse.MetadataResponseBroker(node_id=7, host=host, port=port, rack=None)
-        return MetadataResponse(throttle_time_ms=0, brokers=[node], cluster_id="c", controller_id=7, topics=[topic])
+        nodes = [node]
+        if script.near is not None:
+            rack, host, port = script.near
+            nodes.append(MetadataResponse.MetadataResponseBroker(node_id=8, host=host, port=port, rack=rack))
+        return MetadataResponse(throttle_time_ms=0, brokers=nodes, cluster_id="c", controller_id=7, topics=[topic])
 
     def _2(self, script: Script, request: Any) -> Any:
         of_topic = ListOffsetsResponse.ListOffsetsTopicResponse
@@ -135,6 +144,10 @@ class _Handler(socketserver.StreamRequestHandler):
         assert request.topics[0].topic_id == TOPIC_ID
         assert request.isolation_level == 1
         script.fetched.append((asked.fetch_offset, asked.current_leader_epoch))
+        script.racks.append(request.rack_id)
+        if script.near is not None and request.rack_id == script.near[0]:
+            # As Kafka's own leader does: no records, and whom to ask.
+            return fetch_response(0, script.stable, script.log_start, b"", [], replica=8)
         if script.throttled:
             return FetchResponse(throttle_time_ms=script.throttled.pop(0), error_code=0, session_id=0, responses=[])
         error = script.errors.pop(0) if script.errors else 0
@@ -142,7 +155,9 @@ class _Handler(socketserver.StreamRequestHandler):
         return fetch_response(error, script.stable, script.log_start, b"" if error else records, [])
 
 
-def fetch_response(error: int, stable: int, log_start: int, records: bytes, aborted: list[tuple[int, int]]) -> Any:
+def fetch_response(
+    error: int, stable: int, log_start: int, records: bytes, aborted: list[tuple[int, int]], replica: int = -1
+) -> Any:
     of_topic = FetchResponse.FetchableTopicResponse
     data = of_topic.PartitionData(
         partition_index=0,
@@ -153,7 +168,7 @@ def fetch_response(error: int, stable: int, log_start: int, records: bytes, abor
         aborted_transactions=[
             of_topic.PartitionData.AbortedTransaction(producer_id=p, first_offset=f) for p, f in aborted
         ],
-        preferred_read_replica=-1,
+        preferred_read_replica=replica,
         records=records,
     )
     topics = [of_topic(topic_id=TOPIC_ID, partitions=[data])]
@@ -178,8 +193,8 @@ def start() -> Iterator[Callable[[Script], ScriptedBroker]]:
     assert not [failure for broker in brokers for failure in broker.failures]
 
 
-def asked(broker: ScriptedBroker, end: int = 30, **options: Any) -> Evidence:
-    settings = ClientSettings("{}:{}".format(*broker.address))
+def asked(broker: ScriptedBroker, end: int = 30, rack: str = "", **options: Any) -> Evidence:
+    settings = ClientSettings("{}:{}".format(*broker.address), {"client.rack": rack} if rack else {})
     settled = {"compacted": False, "deadline": time.monotonic() + 20, "patience": 1.0, **options}
     return gather_evidence(settings, "t", topic_id_text(TOPIC_ID), TopicRanges({0: OffsetRange(0, end)}), **settled)
 
@@ -352,17 +367,62 @@ def test_the_deadline_ends_the_wait_for_a_quota(start: Start) -> None:
     assert time.monotonic() - began < 20
 
 
+# --- racks ---
+
+
+def near_by(start: Start, near: Script) -> tuple[Script, ScriptedBroker]:
+    """A leader of another rack, and its script; `near` is the replica in rack `a`."""
+    replica = start(near)
+    leader = Script(near=("a", *replica.address))
+    return leader, start(leader)
+
+
+def test_a_replica_of_the_own_rack_is_read_where_the_leader_names_one(start: Start) -> None:
+    near = Script()
+    leader, broker = near_by(start, near)
+    assert asked(broker, rack="a").records == 30
+    assert [offset for offset, _ in near.fetched] == [0, 10, 20]
+    assert leader.fetched == [(0, 5)]
+    assert set(leader.racks) == {"a"}
+
+
+@pytest.mark.parametrize(
+    "near",
+    [
+        Script(errors=[0, OUT_OF_RANGE]),
+        Script(errors=[0, NOT_LEADER]),
+        Script(stable=10, batches=[(0, 9, batch(0, 10))]),
+    ],
+    ids=["has not got the offset", "fails", "is behind"],
+)
+def test_the_leader_is_read_where_a_replica_fails(start: Start, near: Script) -> None:
+    leader, broker = near_by(start, near)
+    found = asked(broker, rack="a", patience=5.0)
+    assert (found.records, found.unexplained) == (30, ())
+    assert leader.fetched[-1][0] == 20
+    assert leader.racks[-1] == "", "the leader names the replica again to whoever is of its rack"
+
+
+def test_without_a_rack_the_leader_is_read(start: Start) -> None:
+    near = Script()
+    leader, broker = near_by(start, near)
+    assert asked(broker).records == 30
+    assert not near.fetched
+    assert set(leader.racks) == {""}
+
+
 # --- bytes and settings -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("records", [b"", b"x" * 100, b"y" * 20_000])
 @pytest.mark.parametrize("aborted", [[], [(4711, 12), (5, 1 << 40)]])
 def test_fetch_answer_reads_as_kafka_python_writes_it(records: bytes, aborted: list[tuple[int, int]]) -> None:
-    response = fetch_response(6, 77, 11, records, aborted)
+    response = fetch_response(6, 77, 11, records, aborted, replica=3)
     frame = memoryview(b"\x00" + response.encode(version=13))
     found = fetched_partition(frame, TOPIC_ID, 0)
     assert (found.error, found.high_watermark, found.last_stable, found.log_start) == (6, 77, 77, 11)
     assert list(found.aborted) == aborted
+    assert found.replica == 3
     assert bytes(found.records) == records
 
 
