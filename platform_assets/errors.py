@@ -352,7 +352,7 @@ class ReloadDiffersError(LoadError):
     """A re-load read other records than the ledger has for the window."""
 
     def __init__(self, topic: str, window: str, detail: str) -> None:
-        self.topic, self.window = topic, window
+        self.topic, self.window, self.detail = topic, window, detail
         super().__init__(f"re-load of window {window} of topic {topic!r} refused, the table was not changed: {detail}")
 
 

@@ -99,18 +99,23 @@ class WindowReplacer:
         write: Write,
         before_commit: Callable[[], None],
     ) -> Loaded:
-        """Write the window's rows again, and keep the table, heal it or refuse.
+        """Write the window's rows again, and keep the table, heal it, restore it or refuse.
 
-        Raises ReloadDiffersError where the rows are not those of `receipt`; the table is as it was then.
+        Raises ReloadDiffersError where the rows are not those of `receipt`, and the table's are not damaged; LostForGoodError
+        where they are, and no past version has them. The table is as it was then.
         """
         began = time.monotonic()
         written = self._written(commit, metadata, write)
         with self._deleted_if_refused(written):
             before_commit()
-            if not _same(written.measured, receipt):
-                raise self._difference(receipt, written)
-            intact = self.is_intact(receipt)
-        if intact:
+            held = self._held(receipt)
+            differs = None if _same(written.measured, receipt) else self._difference(receipt, written, held)
+            if differs is not None and held is not None and (_same(held, receipt) or held == written.measured):
+                raise differs
+        if differs is not None:
+            self._delete(written)
+            return self.restore(commit, receipt, metadata, differs.detail)
+        if held is not None and _same(held, receipt):
             self._delete(written)
             return Loaded(receipt, "unchanged")
         made = self._commit(commit, metadata, written)
@@ -197,8 +202,8 @@ class WindowReplacer:
                 seen.add(files.digest)
                 yield version
 
-    def _difference(self, receipt: Receipt, written: Written) -> ReloadDiffersError:
-        held, gone, new = self._held(receipt), "", ""
+    def _difference(self, receipt: Receipt, written: Written, held: Measured | None) -> ReloadDiffersError:
+        gone, new = "", ""
         if held is not None and held.offsets != written.measured.offsets:
             kept = rows.offsets_of(self.folder, receipt.window.key)
             now = rows.offsets_in_files(self.folder / written.folder) if written.files else {}

@@ -246,22 +246,59 @@ def test_a_topic_made_anew_while_it_is_read_again_is_refused(
     assert lk.snapshot() == before
 
 
-def test_a_reload_after_compaction_is_refused_and_names_what_is_gone(lake: LakeMaker, broker: Broker) -> None:
-    lk = lake(
-        config={
-            "cleanup.policy": "compact",
-            "segment.ms": "10",
-            "min.cleanable.dirty.ratio": "0.001",
-            "min.compaction.lag.ms": str(10**9),
-        }
-    )
-    key = lk.window_of([Record(b"%d" % i, b"same key" if i in (2, 3, 6) else b"k%d" % i) for i in range(8)])
-    lk.load(key)
-    before = lk.snapshot()
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.ms": "10",
+    "min.cleanable.dirty.ratio": "0.001",
+    "min.compaction.lag.ms": str(10**9),
+}
+"""Of a topic that keeps all until `compact` is called."""
+
+
+def compacted_window(lk: TopicLake) -> str:
+    """A window of eight records, three of which go when `compact` is called."""
+    return lk.window_of([Record(b"%d" % i, b"same key" if i in (2, 3, 6) else b"k%d" % i) for i in range(8)])
+
+
+def compact(broker: Broker, lk: TopicLake) -> None:
     lk.send([Record(b"newer", b"same key")])
     set_config(broker, lk.topic, "min.compaction.lag.ms", "0")
     lk.send([Record(b"new segment", b"another")])
     wait_until("the log is compacted", lambda: len(lk.committed()) < 9)
+
+
+def test_a_damaged_window_of_a_compacted_topic_is_restored(lake: LakeMaker, broker: Broker) -> None:
+    """Kafka's records are others now, and the past versions of the table have those that were loaded."""
+    lk = lake(config=COMPACTED)
+    key = compacted_window(lk)
+    first = lk.load(key).receipt
+    good = whole(lk.rows())
+    compact(broker, lk)
+    delete_rows(lk, key)
+    before_files = set(lk.table.rglob("*.parquet"))
+    restored = lk.load(key)
+    assert (restored.outcome, restored.receipt.content) == ("restored", first.content)
+    assert whole(lk.rows()) == good
+    # What Kafka gave was written, compared and deleted.
+    assert set(lk.table.rglob("*.parquet")) <= before_files
+    # Without a past version, the error says of both that they do not have the rows.
+    delete_rows(lk, key)
+    DeltaTable(lk.table).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    before = lk.snapshot()
+    with pytest.raises(
+        LostForGoodError,
+        match=r"its 8 rows are lost for good.*no past version of the table.*Kafka gives 5 rows, fewer than the 8 of the receipt",
+    ):
+        lk.load(key)
+    assert lk.snapshot() == before
+
+
+def test_a_reload_after_compaction_is_refused_and_names_what_is_gone(lake: LakeMaker, broker: Broker) -> None:
+    lk = lake(config=COMPACTED)
+    key = compacted_window(lk)
+    lk.load(key)
+    before = lk.snapshot()
+    compact(broker, lk)
     with pytest.raises(
         ReloadDiffersError,
         match=r"5 rows, fewer than the 8 .*gone: partition 0 offsets \[2, 4\), partition 0 offsets \[6, 7\)\. Likely cause: "
