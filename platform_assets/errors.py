@@ -174,7 +174,8 @@ class TopicRecreatedError(Terminal):
         super().__init__(
             f"topic {topic!r} was re-created: the ledger's offsets belong to topic id {recorded_id}, the broker now "
             f"has id {found_id}, whose offsets start from 0 again. Nothing is cut or loaded until an operator decides; the "
-            "tables keep all that was loaded under the old id."
+            f'tables keep what was loaded. To go on with the new topic, run `platform-assets accept-generation {topic} --reason "…"`: '
+            "it names what is lost."
         )
 
 
@@ -186,7 +187,8 @@ class TruncationError(Terminal):
         super().__init__(
             f"topic {topic!r} partition {partition} now ends at offset {found}, before offset {recorded} that a cut "
             "recorded: the log was truncated (an unclean leader election, or a restored broker). Offsets "
-            f"[{found}, {recorded}) may be filled with other records; compare before anything is loaded again."
+            f"[{found}, {recorded}) may be filled with other records. Where the brokers will not get the lost ones back, run "
+            f'`platform-assets accept-generation {topic} --reason "…"`: it names what is lost, and the log goes on from there.'
         )
 
 
@@ -274,11 +276,13 @@ class LoadError(Terminal):
 class OffsetsExpiredError(LoadError):
     """Kafka no longer holds offsets that the window needs."""
 
-    def __init__(self, topic: str, window: str, lost: Iterable[tuple[int, int, int]], remedy: str) -> None:
+    def __init__(
+        self, topic: str, window: str, lost: Iterable[tuple[int, int, int]], remedy: str, why: str = ""
+    ) -> None:
         self.topic, self.window, self.lost = topic, window, tuple(lost)
         super().__init__(
             f"window {window} of topic {topic!r} cannot be read whole: Kafka no longer holds {ranges_text(self.lost)} "
-            f"(retention or a delete-records call). The table was not changed. {remedy}"
+            f"({why or 'retention or a delete-records call'}). The table was not changed. {remedy}"
         )
 
 
@@ -343,8 +347,9 @@ class LostForGoodError(LoadError):
     def __init__(self, table: str, window: str, rows: int, cause: str) -> None:
         self.table, self.window = table, window
         super().__init__(
-            f"window {window} of {table} is damaged and its {rows} rows are lost for good, unless a backup has "
-            f"them: no past version of the table still holds them as committed, and Kafka does not either: {cause}"
+            f"window {window} of {table} is damaged and its {rows} rows are lost for good, unless a backup has them: no past "
+            f"version of the table still holds them as committed, and Kafka does not either: {cause}. Without a backup, run "
+            f'`platform-assets accept-loss {table} {window} --reason "…"`: what is left becomes the window, the rest is named.'
         )
 
 

@@ -70,7 +70,8 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One table at one moment. `windows` are the sealed ones, in order of their edges, by key.
+    """One table at one moment. `windows` are the sealed ones, in order of their edges, by key; `generations` says of those of a
+    later generation than the first which it is: offsets of two generations have nothing to do with each other.
 
     `waiting` are sealed windows that are not loaded and need not be yet: a run for them is queued or under way, the sensor
     asks for them again after a run that failed, or nothing newer was loaded. `unasked` are sealed windows that nobody has
@@ -98,6 +99,7 @@ class Facts:
     older: Older = older.NONE
     baseline: Baseline | None = None
     entries: pa.Table | None = None
+    generations: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def topic(self) -> str:
@@ -108,6 +110,10 @@ class Facts:
     def unknown(self) -> tuple[str, ...]:
         """Windows that have rows in the table, and neither cut nor receipt in the ledger."""
         return tuple(sorted(set(self.files) - set(self.windows) - set(self.recorded)))
+
+    def generation(self, key: str) -> int:
+        """The generation of a window."""
+        return self.generations.get(key, 1)
 
     def within(self, span: Span) -> Facts:
         """The same of the windows of `span` alone."""
@@ -193,12 +199,14 @@ def _collected(
     else:
         actions = load_log.file_actions(path) if load_log.exists(path) else None
     past = older.NONE if base is None else base.older
-    windows = {w.key: w.ranges for w in windows_between(recorded_cuts(cuts))}
+    sealed = windows_between(recorded_cuts(cuts))
     recorded = _recorded(entries)
     files = {} if actions is None else load_log.window_files(actions)
-    if (set(recorded) | set(files)) - set(windows):
+    if (set(recorded) | set(files)) - {w.key for w in sealed}:
         # Sealed and loaded since the cuts were read. Cuts come first, so what is missing now has none.
-        windows = {w.key: w.ranges for w in ledger.windows(topic, start=past.until)}
+        sealed = ledger.windows(topic, start=past.until)
+    windows = {w.key: w.ranges for w in sealed}
+    generations = {w.key: w.generation for w in sealed if w.generation > 1}
     newest = max(recorded, default="")
     missing = [k for k in windows if k not in recorded]
     # Rows without a receipt are no window that waits: the ledger is behind.
@@ -217,7 +225,10 @@ def _collected(
     # Rows of a window that is being loaded just now are not yet the ledger's.
     others = [k for k in others if k not in in_flight and k not in waiting]
     read = _read(path, others if reads else (), recorded)
-    if past.windows and (read.not_held or _reach_before(read.changed, windows)):
+    # Older windows are of the generation of the first of these, or of earlier ones.
+    oldest = {k: w for k, w in windows.items() if generations.get(k, 1) == generations.get(next(iter(windows)), 1)}
+    near = {k: held for k, held in read.changed.items() if k in oldest or k not in windows}
+    if past.windows and (read.not_held or _reach_before(near, oldest)):
         # An older window may hold these offsets too, and only its own facts say which.
         return _collected(table, ledger, known, None, (), reads=reads)
     return Facts(
@@ -236,6 +247,7 @@ def _collected(
         past,
         base,
         entries,
+        generations,
     )
 
 

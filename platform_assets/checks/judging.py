@@ -67,6 +67,28 @@ def judge(
     return _explained(receipt, held, evidence, accepted, since)
 
 
+def judge_without_log(receipt: Receipt, offsets: ByPartition, accepted: Accepted) -> Receipt | tuple[Finding, ...]:
+    """The receipt of a window of a former log, which nobody can be asked about any more: its holes are those accepted as lost.
+
+    `offsets` are those of the table's rows.
+    """
+    if digest_of(offsets) != receipt.offsets:
+        text = "the table's rows are not those that the load committed"
+        return (finding("offsets not accounted for", receipt, None, (), text),)
+    held = {p: ranges_of(some) for p, some in offsets.items()}
+    lost = sum(size_of(common(accepted.get(p, ()), subtract([r], held.get(p, ())))) for p, r in receipt.ranges.items())
+    if receipt.rows + lost != receipt.ranges.size:
+        text = f"{counted(receipt.missing - lost, 'offset')} without a row lay in a log that the topic no longer has"
+        remedy = (
+            "That can no longer be found out. To have it count as a loss that is known, accept it: `platform-assets "
+            f'accept-loss {receipt.table} {receipt.window.key} --reason "…"`.'
+        )
+        return (undecided(receipt, text, remedy),)
+    return replace(
+        receipt, kind="proof", holes={ACCEPTED_LOSS: lost}, proved_by="accepted loss", proved_at=datetime.now(UTC)
+    )
+
+
 def differences(receipt: Receipt, evidence: Evidence, offsets: ByPartition, accepted: Accepted) -> tuple[Finding, ...]:
     """Where the rows at `offsets` are not the records of the window; accepted losses and lost records of rows left out."""
     found: list[Finding] = []

@@ -23,15 +23,17 @@ from platform_assets.checks.judging import (
     differences,
     finding,
     judge,
+    judge_without_log,
     needs_listing,
     undecided,
 )
 from platform_assets.engines.batching import read_together
-from platform_assets.errors import FilesLostError, PlatformError, Retryable
+from platform_assets.errors import FilesLostError, OffsetsExpiredError, PlatformError, Retryable
 from platform_assets.lake import load_log, rows
 from platform_assets.ledger.entries import Receipt
 from platform_assets.model.digest import Measured, digest_of
 from platform_assets.model.offsets import ranges_of, repeats, size_of
+from platform_assets.windows.generations import FORMER_LOG, beyond_log
 
 if TYPE_CHECKING:
     from platform_assets.kafka.evidence.gathering import Evidence
@@ -71,6 +73,11 @@ def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
             findings.append(undecided(receipt, "the time allowed for this check was used up", "Run the check again."))
             continue
         e.progress(f"evidence of window {key} ({number} of {len(receipts)})")
+        if beyond_log(e.ledger, receipt):
+            outcome = judge_without_log(receipt, rows.offsets_of(e.table, key), accepted.get(key, {}))
+            proved += [outcome] if isinstance(outcome, Receipt) else []
+            findings += [] if isinstance(outcome, Receipt) else outcome
+            continue
         try:
             evidence = _evidence(e, receipt)
             if needs_listing(receipt, evidence, accepted.get(key, {})):
@@ -93,7 +100,14 @@ def _unknown(receipt: Receipt) -> int:
 
 
 def _evidence(e: Evaluation, receipt: Receipt, *, listed: int | None = None) -> Evidence:
-    """What became of every offset of the window. Raises what `gather_evidence` and `Cluster.topic_config` raise."""
+    """What became of every offset of the window.
+
+    Raises what `gather_evidence` and `Cluster.topic_config` raise, and OffsetsExpiredError where today's log is another one.
+    """
+    if beyond := beyond_log(e.ledger, receipt):
+        lost = [(p, r.start, r.end) for p, parts in beyond.items() for r in parts]
+        remedy = "What the table holds of the window is all there is to judge it by."
+        raise OffsetsExpiredError(receipt.topic, receipt.window.key, lost, remedy, FORMER_LOG)
     # Imported where it is used: the protocol's schemas take a while to load, and a code location needs none of them.
     from platform_assets.kafka.evidence.gathering import gather_evidence
     from platform_assets.kafka.evidence.tally import LISTED

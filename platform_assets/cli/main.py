@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 import click
 
 from platform_assets.cli import (
+    accept_generation,
     accept_loss,
     audit,
     check,
@@ -44,6 +45,7 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
     vacuum.vacuum,
     rebuild_ledger.rebuild_ledger,
     accept_loss.accept_loss,
+    accept_generation.accept_generation,
 )
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from platform_assets.lake import load_log
 from platform_assets.lake.commits import NewFile
 from platform_assets.lake.location import Folder
+
+_log = logging.getLogger(__name__)
 
 _NUMBERS: Final = ("kafka_partition", "kafka_offset")
 _TIMESTAMP: Final = "kafka_timestamp"
@@ -40,6 +44,38 @@ def past_files(table: Folder, window: str, version: int, below: str) -> tuple[Ne
             name = copy
         found.append(_described(table, name))
     return tuple(found)
+
+
+def readable_rows(table: Folder, path: str) -> pa.Table | None:
+    """The rows of a data file, as the table's log has its path; None where the file is gone or damaged, which is logged."""
+    try:
+        with table.open(unquote(path)) as opened:
+            found = pq.ParquetFile(opened).read()
+    except (OSError, pa.ArrowException) as e:
+        _log.warning("data file %s of %s cannot be read: %s", path, table.name, e)
+        return None
+    return found.cast(pa.schema([f.with_type(_plain(f.type)) for f in found.schema]))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type without views: files that an update or delete of delta-rs wrote declare such, and Spark's do not."""
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([f.with_type(_plain(f.type)) for f in kind])
+    return kind
+
+
+def write_rows(table: Folder, path: str, found: pa.Table) -> None:
+    """Write rows to a new data file, in a folder that exists or not. Raises LakeNotWritableError."""
+    content = pa.BufferOutputStream()
+    pq.write_table(found, content, compression="zstd")
+    folder, _, name = path.rpartition("/")
+    (table / folder).write(name, content.getvalue().to_pybytes())
 
 
 def _described(table: Folder, path: str) -> NewFile:

@@ -204,6 +204,11 @@ class Lake:
         return self.root / "_ledger" / "commits"
 
     @property
+    def decisions(self) -> Folder:
+        """What operators decided, a Delta table."""
+        return self.root / "_ledger" / "decisions"
+
+    @property
     def baselines(self) -> Folder:
         """What the checks remember, a file a topic: a cache, which may be deleted at any time."""
         return self.root / "_ledger" / "baselines"

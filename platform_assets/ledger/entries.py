@@ -18,8 +18,9 @@ from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.model.tables import TableLoad, TableRef
 from platform_assets.model.windows import Window
 
-Taken = Literal["log start", "last stable offset", "timestamp", "carried", "rebuilt"]
-"""How an offset of a cut was found; "carried" where the partition was out of reach."""
+Taken = Literal["log start", "last stable offset", "timestamp", "carried", "rebuilt", "accepted"]
+"""How an offset of a cut was found; "carried" where the partition was out of reach, "accepted" where an operator has accepted
+that a new generation goes on from there."""
 
 CommitKind = Literal["load", "empty", "rebuilt", "proof", "acceptance"]
 
@@ -28,7 +29,7 @@ UTC_MICROS = pa.timestamp("us", tz="UTC")
 CUT_COLUMNS = {
     "topic": ("string", "Kafka topic"),
     "topic_id": ("string", "Kafka topic id, as Kafka's tools print it; offsets belong to it, not to the name"),
-    "generation": ("integer", "1 for the first topic id of the name, counting up; ids themselves have no order"),
+    "generation": ("integer", "1 for the first log of the name, counting up with each one that an operator accepted"),
     "edge": ("timestamp", "the instant between two windows"),
     "partition": ("integer", "Kafka partition"),
     "offset": ("long", "first offset after the edge: exclusive end of the window before, start of the window after"),
@@ -70,7 +71,11 @@ COMMIT_COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class RecordedCut:
-    """A cut as the ledger holds it: `cut` at `edge`, for the topic id of `generation`."""
+    """A cut as the ledger holds it: `cut` at `edge`, for the topic id of `generation`.
+
+    A generation is one life of a topic's log: within it no offset ever stands for two records. The first cut of the next one is at
+    the edge of the last cut of the one before, so an edge may have a cut of each: the end of one window, the start of another.
+    """
 
     topic: str
     topic_id: str

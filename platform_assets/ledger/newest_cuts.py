@@ -16,6 +16,8 @@ from platform_assets.lake.delta_log import Anchor, Commit
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import RecordedCut
 
+APP_PREFIX = "cuts/"
+"""Of the application transaction that carries a topic's newest edge; the topic follows."""
 _KEPT_FOR = 16
 """Versions after which a handle is opened again: it gets slower with each commit that it has taken in."""
 
@@ -108,6 +110,10 @@ class NewestCuts:
 def _advanced(seen: _Seen, commits: Sequence[Commit]) -> _Seen:
     versions, cuts = dict(seen.versions), dict(seen.cuts)
     for commit in commits:
+        for app, version in commit.transactions.items():
+            if versions.get(app) == version:
+                # A new generation starts at the edge that is the newest already.
+                cuts.pop(app.removeprefix(APP_PREFIX), None)
         versions |= commit.transactions
         recorded = commit.transactions and not commit.removes
         if (commit.adds or commit.removes) and not (recorded or commit.rearranges):

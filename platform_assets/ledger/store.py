@@ -38,6 +38,7 @@ from platform_assets.ledger.entries import (
     recorded_cuts,
     windows_between,
 )
+from platform_assets.ledger.succession import check_successor, is_behind
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of, key_of
@@ -143,8 +144,9 @@ class Ledger:
     def record_cuts(self, cuts: Sequence[RecordedCut], after: datetime | None) -> bool:
         """Record the cuts of one topic, in ascending order of edge, if its newest recorded edge is still `after`.
 
-        All or none are recorded, in one commit. False says that another process was first: read its cuts and go on
-        from them. Raises LedgerCorruptError where the cuts do not ascend or shrink.
+        All or none are recorded, in one commit. False says that another process was first, also with a new generation that
+        starts at the same edge: read its cuts and go on from them. Raises LedgerCorruptError where the cuts do not ascend
+        or shrink.
         """
         topic = cuts[0].topic
         known = newest_cuts.of(self._cuts)
@@ -155,8 +157,10 @@ class Ledger:
             previous = known.cut(topic)
             if previous is None or previous.edge != after:
                 previous = self._newest_cut(handle, topic)
+            if previous is not None and is_behind(cuts[0], previous):
+                return False
             for cut in cuts:
-                _check_successor(previous, cut)
+                check_successor(previous, cut)
                 previous = cut
             try:
                 write_deltalake(
@@ -184,12 +188,12 @@ class Ledger:
             return None
         edge = datetime.fromtimestamp(version, UTC)
         cuts = recorded_cuts(self._cut_rows(handle, topic, edge, None))
-        if [c.edge for c in cuts] != [edge]:
+        if {c.edge for c in cuts} != {edge}:
             raise LedgerCorruptError(
                 f"the ledger names {edge:%Y-%m-%d %H:%M}Z as newest edge of topic {topic!r}, and its rows end at "
                 f"{[str(c.edge) for c in cuts] or 'none'}: restore _ledger/cuts or run `platform-assets rebuild-ledger`"
             )
-        return cuts[0]
+        return cuts[-1]
 
     def _cut_rows(self, handle: DeltaTable, topic: str, start: datetime | None, end: datetime | None) -> pa.Table:
         condition = pc.field("topic") == topic
@@ -242,9 +246,17 @@ class Ledger:
 
     def record_acceptance(self, window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str) -> None:
         """Write down that the loss of `ranges` of `window`, by partition, was accepted, and why."""
+        self.record_acceptances([(window, ranges)], reason)
+
+    def record_acceptances(
+        self, losses: Sequence[tuple[SealedWindow, Mapping[int, Sequence[OffsetRange]]]], reason: str
+    ) -> None:
+        """The same of several windows, in one commit."""
+        if not losses:
+            return
         write_deltalake(
             self._commits_with_all_columns(),
-            acceptance_table(window, ranges, reason),
+            pa.concat_tables([acceptance_table(window, ranges, reason) for window, ranges in losses]),
             mode="append",
             commit_properties=CommitProperties(max_commit_retries=50),
         )
@@ -370,21 +382,8 @@ def _start_among(keys: Sequence[str]) -> pc.Expression:
 
 
 def _app_id(topic: str) -> str:
-    return f"cuts/{topic}"
+    return f"{newest_cuts.APP_PREFIX}{topic}"
 
 
 def _epoch(edge: datetime) -> int:
     return round(edge.timestamp())
-
-
-def _check_successor(previous: RecordedCut | None, cut: RecordedCut) -> None:
-    if previous is None:
-        return
-    shrunk = previous.cut.offsets.keys() - cut.cut.offsets.keys() or previous.cut.regressions(cut.cut.offsets)
-    ascends = cut.topic == previous.topic and cut.edge > previous.edge and cut.generation >= previous.generation
-    same_log = cut.generation == previous.generation
-    if not ascends or (same_log and (shrunk or cut.topic_id != previous.topic_id)):
-        raise LedgerCorruptError(
-            f"topic {cut.topic!r}: the cut at {cut.edge} does not follow that of {previous.topic!r} at "
-            f"{previous.edge}: edges and generations ascend, cuts only grow, a generation has one topic id"
-        )

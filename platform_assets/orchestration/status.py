@@ -172,9 +172,12 @@ def _table(
     unloaded = health.windows(declaration, instance, missing[:_JUDGED], under_way)
     sensor = None if instance is None else health.sensor(instance, states, topic)
     pending = sealing.pending_edges(declaration, newest_cut.edge, now, 1) if instance and newest_cut else []
-    committed = _committed(rows, edges, loaded)
+    generation = newest_cut.generation if newest_cut is not None else 1
+    # Offsets of an earlier generation say nothing of where the log of today is held up to.
+    committed = _committed(rows.filter(pc.equal(rows["generation"], generation)), edges, loaded)
     if not committed and older.until is not None:
-        committed = dict(ledger.cuts(topic, older.until, older.until)[0].cut.offsets)
+        last = ledger.cuts(topic, older.until, older.until)[-1]
+        committed = dict(last.cut.offsets) if last.generation == generation else {}
     cut = dict(newest_cut.cut.offsets) if newest_cut is not None else {}
     partitions = tuple(_partition(p, committed, cut, ends) for p in sorted({*committed, *cut, *ends}))
     newest_end = pc.max(rows["window_end"]).as_py() if loaded else None

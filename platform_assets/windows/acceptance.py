@@ -9,10 +9,16 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.kafka.timestamps import unreadable_records
+from platform_assets.lake import load_log, rows
+from platform_assets.ledger import decisions
+from platform_assets.ledger.decisions import Author, Decision
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
+from platform_assets.model.digest import digest_of
 from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of, subtract
 from platform_assets.model.tables import TableRef
+from platform_assets.windows import generations
+from platform_assets.windows.generations import Ranges
 from platform_assets.windows.sealing import checked_state
 
 
@@ -31,41 +37,73 @@ class Loss:
 
 
 def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings: ClientSettings) -> list[Loss]:
-    """What keeps `sealed` from being loaded and can be accepted: expired offsets and unreadable timestamps.
+    """What keeps `sealed` from being loaded, or explained, and can be accepted: expired offsets, those of a log that the topic had
+    before, and unreadable timestamps.
 
-    What was accepted already is left out. Raises what `sealing.checked_state` raises.
+    What was accepted already is left out, and what the table has; of a damaged window nothing is named, since it may be healed.
+    Raises what `sealing.checked_state` raises, and ConfigurationError where the table has rows that the ledger has no receipt of.
     """
-    table = TableRef.raw(sealed.topic)
-    accepted = ledger.accepted_losses(table, sealed.key)
+    known = _known(sealed, ledger)
+    if known is None:
+        return []
+    former = _losses(sealed, generations.beyond_log(ledger, sealed), known, "of a log that the topic had before")
+    inside = generations.within_log(ledger, sealed)
+    if not any(r.size for r in inside.values()):
+        return former
     state = checked_state(cluster, sealed.topic, ledger.newest_cut(sealed.topic))
     starts = {p: f.offset for p, f in cluster.log_starts(state).items()}
-    expired = {
-        p: r.before(starts[p]).minus(accepted.get(p, ()))
-        for p, r in sealed.ranges.items()
-        if p in starts and starts[p] > r.start
-    }
-    unreadable: dict[int, tuple[OffsetRange, ...]] = {}
+    expired = {p: (r.before(starts[p]),) for p, r in inside.items() if p in starts and starts[p] > r.start}
     # A consumer that is asked for expired offsets is refused.
-    left = {p: OffsetRange(r.before(starts.get(p, 0)).end, r.end) for p, r in sealed.ranges.items()}
+    left = {p: OffsetRange(r.before(starts.get(p, 0)).end, r.end) for p, r in inside.items()}
     records = unreadable_records(settings, sealed.topic, TopicRanges(left))
-    for partition in {p for p, _, _ in records}:
-        offsets = ranges_of(o for p, o, _ in records if p == partition)
-        unreadable[partition] = subtract(offsets, accepted.get(partition, ()))
-    losses = [
-        Loss(sealed.key, {p: parts for p, parts in expired.items() if parts}, "below the log start"),
-        Loss(
-            sealed.key, {p: parts for p, parts in unreadable.items() if parts}, "timestamp that Spark cannot represent"
-        ),
+    unreadable = {
+        partition: ranges_of(o for p, o, _ in records if p == partition) for partition in {r[0] for r in records}
+    }
+    return [
+        *former,
+        *_losses(sealed, expired, known, "below the log start"),
+        *_losses(sealed, unreadable, known, "timestamp that Spark cannot represent"),
     ]
-    return [loss for loss in losses if loss.offsets]
 
 
-def accept(sealed: SealedWindow, losses: list[Loss], reason: str, ledger: Ledger) -> None:
-    """Write the acceptance of `losses` into the ledger. The window's next load then goes on without those offsets.
+def _losses(sealed: SealedWindow, lost: Ranges, known: Ranges, cause: str) -> list[Loss]:
+    left = {p: subtract(parts, known.get(p, ())) for p, parts in lost.items()}
+    named = {p: parts for p, parts in left.items() if parts}
+    return [Loss(sealed.key, named, cause)] if named else []
 
-    Raises ConfigurationError for an empty reason.
+
+def _known(sealed: SealedWindow, ledger: Ledger) -> Ranges | None:
+    """The offsets of the window that the table has, or whose loss was accepted.
+
+    None where each offset is accounted for, and where the table's rows are not those of the receipt.
     """
-    if not reason.strip():
-        raise ConfigurationError("an accepted loss needs a reason: say why with --reason")
+    table = TableRef.raw(sealed.topic)
+    folder = ledger.lake.table(table)
+    accepted = ledger.accepted_losses(table, sealed.key)
+    receipt = ledger.receipts(table, [sealed.key]).get(sealed.key)
+    if receipt is None:
+        if load_log.exists(folder) and load_log.files_of(folder, sealed.key).paths:
+            raise ConfigurationError(
+                f"the table has rows of window {sealed.key} of {table}, and the ledger has no receipt of them. Nothing was "
+                f"accepted; run `platform-assets load {table} {sealed.key}` first"
+            )
+        return accepted
+    if receipt.holes is not None and not receipt.holes.get("below log start"):
+        return None
+    if load_log.files_of(folder, sealed.key).digest != receipt.files_digest:
+        return None
+    offsets = rows.offsets_of(folder, sealed.key) if receipt.rows else {}
+    if digest_of(offsets) != receipt.offsets:
+        return None
+    return {p: (*ranges_of(offsets.get(p, ())), *accepted.get(p, ())) for p in sealed.ranges.by_partition}
+
+
+def accept(sealed: SealedWindow, losses: list[Loss], author: Author, ledger: Ledger) -> None:
+    """Write the acceptance of `losses` into the ledger. The window's next load then goes on without those offsets."""
+    details = {
+        loss.cause: {str(p): [[r.start, r.end] for r in parts] for p, parts in loss.ranges.items()} for loss in losses
+    }
+    decision = Decision(sealed.topic, "loss", (sealed.key,), author.name, author.reason, {"ranges": details})
+    decisions.record(ledger.lake, decision)
     for loss in losses:
-        ledger.record_acceptance(sealed, loss.ranges, f"{loss.cause}: {reason.strip()}")
+        ledger.record_acceptance(sealed, loss.ranges, f"{loss.cause}: {author.reason}")

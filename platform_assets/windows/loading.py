@@ -20,6 +20,7 @@ from platform_assets.errors import (
     OffsetsExpiredError,
     ReloadDiffersError,
     Terminal,
+    TopicMissingError,
     TopicRecreatedError,
     TruncationError,
     ranges_text,
@@ -33,7 +34,7 @@ from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import Cut, OffsetRange
-from platform_assets.windows import sealing
+from platform_assets.windows import generations, sealing
 from platform_assets.windows.receipts import empty_receipt
 from platform_assets.windows.replacing import Loaded, WindowReplacer
 
@@ -93,7 +94,7 @@ class Loader:
             return Loaded(
                 receipt or self._record(empty_receipt(self.declaration.raw_table, sealed, self.run_id)), "empty"
             )
-        metadata = self._metadata(sealed)
+        metadata = self.metadata(sealed)
         if receipt is None or receipt.kind == "empty":
             receipt = replacer.recover(metadata)
         accepted = self.ledger.accepted_losses(self.declaration.raw_table, sealed.key)
@@ -118,7 +119,7 @@ class Loader:
         }
         try:
             starts = self._check_log(sealed, spans, accepted)
-        except (OffsetsExpiredError, TruncationError, TopicRecreatedError) as e:
+        except (OffsetsExpiredError, TruncationError, TopicRecreatedError, TopicMissingError) as e:
             return self._from_the_past(sealed, commit, receipt, metadata, e)
         # Below the log start there is nothing to ask for, and by the check above nothing that had a row.
         below = {p: (OffsetRange(0, start), *accepted.get(p, ())) for p, start in starts.items()}
@@ -154,7 +155,18 @@ class Loader:
         return check
 
     def _check_log(self, sealed: SealedWindow, needed: Mapping[int, OffsetRange], accepted: Losses) -> dict[int, int]:
-        """Make sure that Kafka still has `needed`, before anything is read; gives the log starts by partition."""
+        """Make sure that Kafka still has `needed`, before anything is read; gives the log starts by partition.
+
+        Kafka is not asked where nothing is left to be read of the window, since its log is another one now.
+        """
+        inside = generations.within_log(self.ledger, sealed)
+        gone = {p: wanted.minus([inside[p], *accepted.get(p, ())]) for p, wanted in needed.items()}
+        if any(gone.values()):
+            lost = [(p, r.start, r.end) for p, parts in gone.items() for r in parts]
+            raise self._expired(sealed, lost, generations.FORMER_LOG)
+        needed = {p: left for p, wanted in needed.items() if (left := wanted.before(inside[p].end)).size}
+        if not needed and not any(r.size for r in inside.values()):
+            return {}
         state = sealing.checked_state(self.cluster, sealed.topic, self.ledger.newest_cut(sealed.topic))
         starts = {p: f.offset for p, f in self.cluster.log_starts(state).items()}
         ends = {p: f.offset for p, f in self.cluster.last_stable_offsets(state).items()}
@@ -164,22 +176,27 @@ class Loader:
         below = {p: wanted.before(starts[p]) for p, wanted in needed.items() if p in starts}
         lost = [(p, left.start, left.end) for p, r in below.items() for left in r.minus(accepted.get(p, ()))]
         if lost:
-            table = self.declaration.raw_table
-            remedy = (
-                f'Accept the loss with `platform-assets accept-loss {table} {sealed.key} --reason "…"`; the window then '
-                "loads what is left, and the loss stays in the ledger."
-            )
-            raise OffsetsExpiredError(sealed.topic, sealed.key, lost, remedy)
+            raise self._expired(sealed, lost)
         return starts
 
+    def _expired(self, sealed: SealedWindow, lost: list[tuple[int, int, int]], why: str = "") -> OffsetsExpiredError:
+        remedy = (
+            f'Accept the loss with `platform-assets accept-loss {self.declaration.raw_table} {sealed.key} --reason "…"`; the '
+            "window then loads what is left, and the loss stays in the ledger."
+        )
+        return OffsetsExpiredError(sealed.topic, sealed.key, lost, remedy, why)
+
     def _writer(self, sealed: SealedWindow, without: Losses) -> Callable[[str], Written]:
-        records = Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, without)
+        beyond = generations.beyond_log(self.ledger, sealed)
+        skipped = {p: (*without.get(p, ()), *beyond.get(p, ())) for p in sealed.ranges.by_partition}
+        records = Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, skipped)
         return partial(self._write, records)
 
     def _write(self, records: Records, load_id: str) -> Written:
         return self.engine.write(records, self.declaration.raw_table, load_id, self.declaration.records_per_file)
 
-    def _metadata(self, sealed: SealedWindow) -> LoadMetadata:
+    def metadata(self, sealed: SealedWindow) -> LoadMetadata:
+        """What a new load of the window writes into its commit."""
         return LoadMetadata(
             sealed.topic,
             sealed.topic_id,
@@ -188,13 +205,18 @@ class Loader:
             sealed.ranges,
             load_id=str(uuid.uuid4()),
             run_id=self.run_id,
-            first_cut=self._first_cut(sealed.topic),
+            first_cut=self._first_cut(sealed),
         )
 
-    def _first_cut(self, topic: str) -> tuple[datetime, Cut]:
+    def _first_cut(self, sealed: SealedWindow) -> tuple[datetime, Cut]:
+        """The first cut of the window's generation."""
+        if sealed.generation > 1:
+            cuts = self.ledger.cuts(sealed.topic, end=sealed.window.start)
+            first = next(c for c in cuts if c.generation == sealed.generation)
+            return first.edge, first.cut
         # Asking up to the declared first edge prunes by file statistics; `start` may have been changed since, though.
-        first = self.ledger.cuts(topic, end=self.declaration.first_edge) or self.ledger.cuts(topic)
-        return first[0].edge, first[0].cut
+        cuts = self.ledger.cuts(sealed.topic, end=self.declaration.first_edge) or self.ledger.cuts(sealed.topic)
+        return cuts[0].edge, cuts[0].cut
 
     def _record(self, receipt: Receipt) -> Receipt:
         self.ledger.record_receipts([receipt])

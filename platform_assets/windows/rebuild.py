@@ -99,8 +99,8 @@ def with_expired(table: Folder, declaration: TopicDeclaration, loads: Sequence[L
     expired = sorted(set(load_log.window_files(actions)) - set(known))
     if not expired:
         return list(loads)
-    version, topic_id = load_log.version(table), rows.topic_id_of(table, expired[0])
-    generation = loads[0].metadata.generation if loads else 1
+    version = load_log.version(table)
+    logs = _logs_of(table, loads, expired)
     keys = sorted({*known, *expired})
     whole: list[LoadCommit] = []
     reached = Cut({})
@@ -113,9 +113,13 @@ def with_expired(table: Folder, declaration: TopicDeclaration, loads: Sequence[L
         firsts = {p: b.first_offset for p, b in bounds.items()}
         # Behind a break in time lie windows that may never have been loaded: their offsets stay theirs.
         neighbours = whole and whole[-1].metadata.window.end == edge_of(key)
-        start = reached if neighbours else reached.grow(firsts, firsts)
+        generation, topic_id = logs[key]
+        if whole and whole[-1].metadata.generation < generation:
+            start = Cut(firsts)
+        else:
+            start = reached if neighbours else reached.grow(firsts, firsts)
         ends = {p: b.last_offset + 1 for p, b in bounds.items()}
-        if following in known:
+        if following in known and known[following].metadata.generation == generation:
             ends = {p: r.start for p, r in known[following].metadata.ranges.items() if r.start or p in start.offsets}
         end = start.grow(ends, ends)
         window = _window_of(declaration, key, following)
@@ -124,6 +128,25 @@ def with_expired(table: Folder, declaration: TopicDeclaration, loads: Sequence[L
         whole.append(LoadCommit(version, metadata))
         reached = end
     return whole
+
+
+def _logs_of(table: Folder, loads: Sequence[LoadCommit], expired: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """Generation and topic id of each of the windows `expired` (ascending), as their rows have it.
+
+    Without any known load the first one is of generation 1. An id that no load names is of a generation before theirs.
+    """
+    ids: dict[str, str] = {}
+    known = {load.metadata.topic_id: load.metadata.generation for load in reversed(loads)}
+    one = rows.topic_id_of(table, expired[0])
+    if {*known, rows.topic_id_of(table, expired[-1])} == {one}:
+        ids = dict.fromkeys(expired, one)
+    else:
+        ids = {key: rows.topic_id_of(table, key) for key in expired}
+    in_order = list(dict.fromkeys(ids.values()))
+    unknown = [topic_id for topic_id in in_order if topic_id not in known]
+    first = max(min(known.values()) - len(unknown), 1) if known else 1
+    known |= {topic_id: first + number for number, topic_id in enumerate(unknown)}
+    return {key: (known[topic_id], topic_id) for key, topic_id in ids.items()}
 
 
 def _window_of(declaration: TopicDeclaration, key: str, following: str | None) -> Window:
@@ -152,6 +175,12 @@ def cuts_of(
             edge, first = m.first_cut or (declaration.first_edge, Cut(dict.fromkeys(start.offsets, 0)))
             at = _cut(m, *((edge, first) if edge < m.window.start else (m.window.start, start)))
             cuts.append(at)
+        if m.generation > at.generation:
+            # Windows of the log before that nobody loaded have no offsets that could still be known.
+            edge, first = m.first_cut or (m.window.start, start)
+            cuts += [_cut(m, e, at.cut, of=at) for e in closed_edges(declaration.schedule, at.edge, edge)]
+            at = _cut(m, max(edge, at.edge), first)
+            cuts.append(at)
         if at.edge < m.window.start:
             between = closed_edges(declaration.schedule, at.edge, m.window.start)
             if at.cut.offsets == {p: o for p, o in start.offsets.items() if p in at.cut.offsets or o}:
@@ -167,11 +196,11 @@ def cuts_of(
     return cuts, tuple(merged)
 
 
-def _cut(metadata: LoadMetadata, edge: datetime, cut: Cut) -> RecordedCut:
+def _cut(metadata: LoadMetadata, edge: datetime, cut: Cut, *, of: RecordedCut | None = None) -> RecordedCut:
     return RecordedCut(
         metadata.topic,
-        metadata.topic_id,
-        metadata.generation,
+        metadata.topic_id if of is None else of.topic_id,
+        metadata.generation if of is None else of.generation,
         edge,
         cut,
         dict.fromkeys(cut.offsets, "rebuilt"),

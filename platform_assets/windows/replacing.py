@@ -88,7 +88,7 @@ class WindowReplacer:
         with self._deleted_if_refused(written):
             self._check_inside(metadata, written)
             before_commit()
-        made = self._commit(commit, metadata, written)
+        made = self.commit(commit, metadata, written)
         return Loaded(self._record(self._receipt(made, written.measured, began)), "loaded")
 
     def again(
@@ -118,7 +118,7 @@ class WindowReplacer:
         if held is not None and _same(held, receipt):
             self._delete(written)
             return Loaded(receipt, "unchanged")
-        made = self._commit(commit, metadata, written)
+        made = self.commit(commit, metadata, written)
         return Loaded(self._written_again(receipt, made, written.measured, began), "healed")
 
     def restore(self, commit: WindowCommit, receipt: Receipt, metadata: LoadMetadata, cause: str) -> Loaded:
@@ -127,7 +127,7 @@ class WindowReplacer:
         Its files are named by the new commit again. Raises LostForGoodError, with `cause`, where no version has them.
         """
         began = time.monotonic()
-        for version in self._past_versions(receipt):
+        for version in self.past_versions(receipt):
             measured = self._measured_at(receipt, version)
             if isinstance(measured, FilesLostError):
                 _log.info("version %d of %s is no way back: %s", version, receipt.table, measured)
@@ -138,7 +138,7 @@ class WindowReplacer:
                 continue
             below = load_folder(receipt.window.key, metadata.load_id)
             files = past_files(self.folder, receipt.window.key, version, below)
-            made = self._commit(commit, metadata, Written(below, files, measured))
+            made = self.commit(commit, metadata, Written(below, files, measured))
             return Loaded(self._written_again(receipt, made, measured, began), "restored")
         raise LostForGoodError(receipt.table.name, receipt.window.key, receipt.rows, cause)
 
@@ -187,7 +187,7 @@ class WindowReplacer:
         ((_, measured),) = self.engine.measure(self.table, [receipt.window.key], version)
         return measured
 
-    def _past_versions(self, receipt: Receipt) -> Iterator[int]:
+    def past_versions(self, receipt: Receipt) -> Iterator[int]:
         """Versions in which the window had other files than now: that of the receipt, then the newest first.
 
         Versions that have left the table's log are passed over.
@@ -265,7 +265,8 @@ class WindowReplacer:
                 raise ConcurrentLoadError(self.table.name, metadata.window.key) from e
             raise
 
-    def _commit(self, commit: WindowCommit, metadata: LoadMetadata, written: Written) -> LoadCommit:
+    def commit(self, commit: WindowCommit, metadata: LoadMetadata, written: Written) -> LoadCommit:
+        """Commit what was written as all that the window holds. Raises what `WindowCommit.replace` raises."""
         try:
             return commit.replace(metadata, written.files)
         except (ConcurrentLoadError, TableRefusedError):

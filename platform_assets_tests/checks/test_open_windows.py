@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,12 @@ from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.findings import Verdict
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.report.strip import State, strip_of
+from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.windows import acceptance
+from platform_assets.windows import acceptance, generations
 from platform_assets_tests.support import answers
+from platform_assets_tests.support.streams import create_again
 from testbed import samples
 from testbed.loads import Record, TopicLake, wait_until
 
@@ -125,7 +128,7 @@ def test_what_expired_can_be_accepted_while_the_rest_of_the_window_is_there(
     delete_before(broker, lk, 4)
     losses = acceptance.find_losses(window, lk.ledger, lk.cluster, lk.settings)
     assert [dict(loss.ranges) for loss in losses] == [{0: (OffsetRange(0, 4),)}]
-    acceptance.accept(window, losses, "too late", lk.ledger)
+    acceptance.accept(window, losses, Author("a test", "too late"), lk.ledger)
     load(lk, window, range(4, 10))
     assert check(lk).passed
     assert receipt(lk, window).holes == {"accepted loss": 4, "aborted records": 2, "abort markers": 1}
@@ -164,10 +167,10 @@ def test_holes_that_expired_before_anybody_asked_are_not_explained(
     delete_before(broker, lk, 13)
     assert [f.detail for f in check(lk).findings] == [finding.detail]
 
-    # What the remedy names does help.
+    # What the remedy names does help, and takes nothing for lost that the table has.
     losses = acceptance.find_losses(window, lk.ledger, lk.cluster, lk.settings)
-    assert [dict(loss.ranges) for loss in losses] == [{0: (OffsetRange(0, 13),)}]
-    acceptance.accept(window, losses, "nothing to be done", lk.ledger)
+    assert [dict(loss.ranges) for loss in losses] == [{0: (OffsetRange(10, 13),)}]
+    acceptance.accept(window, losses, Author("a test", "nothing to be done"), lk.ledger)
     accepted = check(lk)
     assert accepted.passed, accepted
     assert receipt(lk, window).holes == {"accepted loss": 3}
@@ -221,3 +224,53 @@ def compact(broker: Broker, lk: TopicLake) -> None:
         return all(row.offset >= 10 for row in lk.committed())
 
     wait_until("the log is compacted", thinned)
+
+
+def test_no_loss_is_accepted_of_a_loaded_window_that_is_explained(
+    lake: Callable[..., TopicLake], broker: Broker
+) -> None:
+    lk = lake()
+    window = sealed(lk)
+    load(lk, window)
+    assert check(lk).passed
+    delete_before(broker, lk, 12)
+    assert acceptance.find_losses(window, lk.ledger, lk.cluster, lk.settings) == []
+
+
+# --- another log under the topic's name -------------------------------------------------------------------------------
+
+
+def test_holes_of_a_log_that_is_gone_are_accepted_with_the_new_generation(
+    lake: Callable[..., TopicLake], broker: Broker
+) -> None:
+    """Nobody had asked what they were; the rows of the window are no loss."""
+    lk = lake()
+    window = sealed(lk)
+    load(lk, window)
+    create_again(broker, lk.topic)
+    found = generations.find(lk.topic, lk.ledger, lk.cluster)
+    assert found is not None
+    assert [(lost.loaded, dict(lost.ranges)) for lost in found.lost] == [(True, {0: (OffsetRange(10, 13),)})]
+    generations.accept(found, Author("a test", "made again"), lk.ledger)
+    assert check(lk).passed
+    assert receipt(lk, window).holes == {"accepted loss": 3}
+    assert generations.find(lk.topic, lk.ledger, lk.cluster) is None
+
+
+def test_holes_of_a_log_that_is_gone_which_nobody_accepted_are_named_with_what_to_do(
+    lake: Callable[..., TopicLake], broker: Broker
+) -> None:
+    lk = lake()
+    window = sealed(lk)
+    create_again(broker, lk.topic)
+    found = generations.find(lk.topic, lk.ledger, lk.cluster)
+    assert found is not None
+    generations.accept(replace(found, lost=()), Author("a test", "made again"), lk.ledger)
+    load(lk, window)
+    (finding,) = check(lk).findings
+    assert (finding.kind, "3 offsets without a row" in finding.detail) == ("could not tell", True)
+    assert f"platform-assets accept-loss raw/{lk.topic} {window.key} --reason" in finding.remedy
+    losses = acceptance.find_losses(window, lk.ledger, lk.cluster, lk.settings)
+    assert [dict(loss.ranges) for loss in losses] == [{0: (OffsetRange(10, 13),)}]
+    acceptance.accept(window, losses, Author("a test", "never to be known"), lk.ledger)
+    assert check(lk).passed

@@ -24,7 +24,7 @@ from deltalake import DeltaTable, Schema, WriterProperties, write_deltalake
 
 from platform_assets.errors import LakeNotWritableError, LedgerConflictError, LedgerCorruptError
 from platform_assets.lake.location import Folder, Lake
-from platform_assets.ledger import newest_cuts
+from platform_assets.ledger import newest_cuts, unloaded
 from platform_assets.ledger import store as ledger_module
 from platform_assets.ledger.entries import RecordedCut, SealedWindow, receipt_table
 from platform_assets.ledger.store import Ledger
@@ -340,6 +340,60 @@ def test_a_new_generation_starts_anew_and_makes_no_window_with_the_old_one(ledge
     ledger.record_cuts(new, edge(1))
     assert [(w.key, w.generation) for w in ledger.windows("t")] == [(KEY, 1), ("2026-01-01-02:00", 2)]
     assert ledger.window("t", "2026-01-01-01:00") is None
+
+
+def accepted(topic: str, edge: datetime, offsets: dict[int, int], generation: int = 2) -> RecordedCut:
+    found = cut(topic, edge, offsets, topic_id="B" * 22, generation=generation)
+    return replace(found, taken=dict.fromkeys(offsets, "accepted"))
+
+
+def test_a_generation_that_starts_at_the_newest_edge_leaves_no_time_without_a_window(ledger: Ledger) -> None:
+    ledger.record_cuts(hourly("t", [{0: 0, 1: 0}, {0: 50, 1: 5}]), None)
+    assert ledger.newest_cut("t") == cut("t", edge(1), {0: 50, 1: 5})
+    new = accepted("t", edge(1), {0: 3})
+    assert ledger.record_cuts([new], edge(1))
+    # Also what this process and another one knew of the newest edge is given up.
+    assert ledger.newest_cut("t") == Ledger(ledger.lake).newest_cut("t") == new
+    assert ledger.newest_edges(["t"]) == {"t": edge(1)}
+    later = cut("t", edge(2), {0: 9}, topic_id="B" * 22, generation=2)
+    assert ledger.record_cuts([later], edge(1))
+    assert [(w.key[-5:], w.generation, w.ranges.triples()) for w in ledger.windows("t")] == [
+        ("00:00", 1, ((0, 0, 50), (1, 0, 5))),
+        ("01:00", 2, ((0, 3, 9),)),
+    ]
+    for window in ledger.windows("t"):
+        assert ledger.window("t", window.key) == window
+    assert unloaded.read(ledger, "t", [w.window for w in ledger.windows("t")]) == ledger.windows("t")
+
+
+def test_cuts_that_were_taken_before_a_generation_was_accepted_are_refused(ledger: Ledger) -> None:
+    ledger.record_cuts(hourly("t", [{0: 0}, {0: 50}]), None)
+    assert ledger.record_cuts([accepted("t", edge(1), {0: 3})], edge(1))
+    assert not ledger.record_cuts([cut("t", edge(2), {0: 60})], edge(1))
+    # And of two that accept it one is first.
+    assert not ledger.record_cuts([accepted("t", edge(1), {0: 3})], edge(1))
+    assert len(ledger.cuts("t")) == 3
+
+
+def test_a_process_that_knew_the_newest_cut_sees_that_a_generation_was_accepted(tmp_path: Path) -> None:
+    """As a sensor's does while a shell accepts: the edge stays the same, so the edge alone does not tell."""
+    ledger = Ledger(Lake.at(tmp_path))
+    ledger.create()
+    ledger.record_cuts(hourly("t", [{0: 0}, {0: 50}]), None)
+    known = ledger.newest_cut("t")
+    assert known is not None
+    assert known.generation == 1
+    code = (
+        "import sys; from datetime import datetime\n"
+        "from platform_assets.lake.location import Lake; from platform_assets.ledger.store import Ledger\n"
+        "from dataclasses import replace\n"
+        "ledger = Ledger(Lake.at(sys.argv[1])); last = ledger.newest_cut('t')\n"
+        "assert ledger.record_cuts([replace(last, generation=2, topic_id='B'*22, taken={0: 'accepted'})], last.edge)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    now = ledger.newest_cut("t")
+    assert now is not None
+    assert (now.generation, now.edge) == (2, known.edge)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
+from platform_assets.ledger.decisions import Author
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of, milliseconds
@@ -159,7 +160,7 @@ def test_a_loss_spends_no_run_until_it_is_accepted_and_then_needs_no_other_act(
     sealed = d.lake.ledger.window(d.lake.topic, bad)
     assert sealed is not None
     losses = acceptance.find_losses(sealed, d.lake.ledger, d.lake.cluster, d.lake.settings)
-    acceptance.accept(sealed, losses, "a test", d.lake.ledger)
+    acceptance.accept(sealed, losses, Author("a test", "a test"), d.lake.ledger)
     assert d.tick() == 1
     assert d.loaded == d.sealed
     assert d.newest_succeeded()

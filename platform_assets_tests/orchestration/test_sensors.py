@@ -23,6 +23,7 @@ from platform_assets.errors import BrokerUnreachableError, TopicRecreatedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Folder, Lake
+from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -33,7 +34,7 @@ from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.runs import TABLE_TAG
 from platform_assets.orchestration.sensors import Tick, cursor_at
-from platform_assets.windows import sealing
+from platform_assets.windows import generations, sealing
 from platform_assets_tests.support.streams import ANY_TIME, Stream, create_again
 from testbed.samples import START, loaded, receipt
 
@@ -367,14 +368,26 @@ def test_a_tick_without_a_broker_fails_and_has_reported_nothing(ticker: Callable
     assert t.ledger.cuts(t.topic) == []
 
 
-def test_a_topic_created_again_stops_the_sensor(ticker: Callable[..., Ticker], broker: Broker) -> None:
+def test_a_topic_created_again_stops_the_sensor_until_that_is_accepted(
+    ticker: Callable[..., Ticker], broker: Broker
+) -> None:
     t = ticker()
     backlog(t, 1)
     first = t.tick(minute(1))
     create_again(broker, t.topic)
+    t.keep(first)
+    t = Ticker(t.bootstrap, t.topic, t.root, t.instance)
     with pytest.raises(TopicRecreatedError):
-        Ticker(t.bootstrap, t.topic, t.root, t.instance).tick(minute(2), first.cursor)
+        t.tick(minute(2), first.cursor)
     assert len(t.ledger.cuts(t.topic)) == 2
+    # Accepted, it goes on: the window that began before is of the new log, and what was never loaded is asked for.
+    t.send([milliseconds(minute(1.5))] * 3)
+    found = generations.find(t.topic, t.ledger, t.cluster)
+    assert found is not None
+    generations.accept(found, Author("a test", "made again"), t.ledger)
+    second = t.tick(minute(2), first.cursor)
+    assert [(w.key, w.generation, w.ranges.size) for w in t.windows()] == [(key(0), 1, 1), (key(1), 2, 3)]
+    assert (events(second, t.source), asked(second)) == ([key(1)], [(key(0), key(0)), (key(1), key(1))])
 
 
 # --- the definition -------------------------------------------------------------------------------------------------

@@ -24,13 +24,14 @@ from platform_assets.errors import (
 from platform_assets.kafka.timestamps import LAST_READABLE_MS
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.location import Folder
+from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import Receipt
 from platform_assets.model.digest import dense_digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges, repeats
 from platform_assets.model.windows import milliseconds
 from platform_assets.windows.acceptance import accept, find_losses
 from platform_assets_tests.support.damage import delete_rows
-from platform_assets_tests.support.streams import ANY_TIME, delete_before
+from platform_assets_tests.support.streams import ANY_TIME, create_again, delete_before
 from testbed.loads import START, Record, TopicLake, numbered, records, wait_until, whole
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def test_a_topic_that_was_made_anew_is_refused(lake: LakeMaker, broker: Broker) 
     lk.load(key)
     later = lk.window_of(numbered(10))
     before = lk.snapshot()
-    recreate(broker, lk.topic)
+    create_again(broker, lk.topic)
     lk.send(numbered(30, stem="other topic"))
     for window in (key, later):
         with pytest.raises(TopicRecreatedError, match="re-created"):
@@ -236,7 +237,7 @@ def test_a_topic_made_anew_while_it_is_read_again_is_refused(
     def after_the_first(name: str) -> Any:
         answer = described(name)
         monkeypatch.setattr(loader.cluster, "topic", described)
-        recreate(broker, lk.topic)
+        create_again(broker, lk.topic)
         lk.send(numbered(10))
         return answer
 
@@ -358,24 +359,6 @@ def test_a_partition_that_was_added_starts_at_zero(lake: LakeMaker, broker: Brok
     assert records(lk.rows()) == records(lk.committed())
 
 
-def recreate(broker: Broker, topic: str) -> None:
-    """Delete the topic and make one of the same name."""
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import NewTopic
-
-    for future in broker.admin.delete_topics([topic]).values():
-        future.result(30)
-
-    def made() -> bool:
-        try:
-            broker.admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])[topic].result(30)
-        except KafkaException:
-            return False
-        return True
-
-    wait_until("the topic is made anew", made)
-
-
 def set_config(broker: Broker, topic: str, name: str, value: str) -> None:
     """Change one setting of a topic."""
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
@@ -473,7 +456,7 @@ def test_a_timestamp_that_spark_cannot_read_is_named_and_its_window_alone_waits(
         lk.load(key)
     (loss,) = find_losses(window, lk.ledger, lk.cluster, lk.settings)
     assert loss.ranges == {1: (OffsetRange(5, 6),)}
-    accept(window, [loss], "the producer's clock was broken", lk.ledger)
+    accept(window, [loss], Author("a test", "the producer's clock was broken"), lk.ledger)
     loaded = lk.load(key)
     assert (loaded.outcome, loaded.receipt.rows, loaded.receipt.missing) == ("loaded", 8, 2)
     expected = [r for r in lk.committed() if (r.partition, r.offset) not in {(1, 4), (1, 5)}]

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,13 +15,15 @@ from deltalake import DeltaTable
 
 from platform_assets.errors import LedgerCorruptError
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata
+from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import Receipt, RecordedCut, windows_between
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.model.windows import Window
-from platform_assets.windows.rebuild import Rebuilt, cuts_of, rebuild
+from platform_assets.windows.rebuild import Rebuilt, cuts_of, newest_loads, rebuild, with_expired
 from platform_assets_tests.support.damage import data_files
 from testbed.loads import Record, TopicLake, numbered, records
+from testbed.samples import TOPIC_ID, overwrite, sealed
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker
@@ -92,6 +95,52 @@ def test_only_what_an_older_ledger_lacks_is_added() -> None:
     known = RecordedCut("orders", "C-o_VJXETNWQtfYhLseebg", 1, edge(1), Cut({0: 9}), {0: "timestamp"}, {0: 3})
     cuts, _ = cuts_of(DECLARATION, [load(0, {0: (0, 9)}, {0: 0}), load(1, {0: (9, 12)}, {0: 0})], known)
     assert [(c.edge, dict(c.cut.offsets)) for c in cuts] == [(edge(2), {0: 12})]
+
+
+def of_another_log(commit: LoadCommit, first: tuple[int, Mapping[int, int]]) -> LoadCommit:
+    """The same of the topic's second generation, whose first cut was `first` minutes after the start."""
+    cut = (edge(first[0]), Cut(first[1]))
+    return replace(commit, metadata=replace(commit.metadata, topic_id="B" * 22, generation=2, first_cut=cut))
+
+
+def test_a_generation_starts_with_its_own_first_cut_and_ends_none_of_the_one_before() -> None:
+    new = [of_another_log(load(m, {0: r}), (1, {0: 3})) for m, r in ((1, (3, 5)), (2, (5, 6)))]
+    cuts, merged = cuts_of(DECLARATION, [load(0, {0: (0, 9), 1: (0, 2)}, {0: 0, 1: 0}), *new], None)
+    assert windows(cuts) == {"12:00": ((0, 0, 9), (1, 0, 2)), "12:01": ((0, 3, 5),), "12:02": ((0, 5, 6),)}
+    assert [w.generation for w in windows_between(cuts)] == [1, 2, 2]
+    assert merged == ()
+
+
+def test_windows_on_both_sides_of_a_new_generation_that_nobody_loaded_are_not_forgotten() -> None:
+    """What those of the old log had is not known, and gone with it; those of the new one keep their offsets."""
+    cuts, _ = cuts_of(
+        DECLARATION, [load(0, {0: (0, 9)}, {0: 0}), of_another_log(load(4, {0: (7, 8)}), (2, {0: 0}))], None
+    )
+    assert windows(cuts) == {"12:00": ((0, 0, 9),), "12:01": ((0, 9, 9),), "12:02": ((0, 0, 7),), "12:04": ((0, 7, 8),)}
+    assert [w.generation for w in windows_between(cuts)] == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("known", [0, 1, 3])
+def test_windows_whose_commits_have_left_the_log_are_of_the_generation_of_their_rows(
+    tmp_path: Path, known: int
+) -> None:
+    """Two windows of each of two topic ids; the commits of the newest `known` are in the log still."""
+    hours = [
+        ("00", (4, 9), TOPIC_ID, 1),
+        ("01", (9, 12), TOPIC_ID, 1),
+        ("02", (0, 5), "B" * 22, 2),
+        ("03", (5, 8), "B" * 22, 2),
+    ]
+    for hour, r, topic_id, generation in hours:
+        window = replace(sealed("clicks", f"2026-01-01-{hour}:00", p0=r), topic_id=topic_id, generation=generation)
+        overwrite(tmp_path, window, load_id=hour)
+    table = Folder.at(tmp_path / "raw" / "clicks")
+    loads = newest_loads(table)
+    declared = TopicDeclaration("clicks", "0 * * * *", datetime(2026, 1, 1, tzinfo=UTC))
+    whole = with_expired(table, declared, loads[len(loads) - known :] if known else [])
+    assert [(m.generation, m.topic_id, m.ranges.triples()) for m in (load.metadata for load in whole)] == [
+        (generation, topic_id, ((0, *r),)) for _, r, topic_id, generation in hours
+    ]
 
 
 def test_overlapping_loads_are_refused() -> None:

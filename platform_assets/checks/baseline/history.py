@@ -28,6 +28,16 @@ ABSENT: Final = -1
 """Stands in a column of numbers where the ledger has null, or where a window has no such partition."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Cuts:
+    """One cut an edge. Edges x partitions: how many rows of the ledger name the partition, and its offset, 0 where none does,
+    as `Cut.at` has it. By edge: the number of its log, ABSENT where rows name several."""
+
+    names: Numbers
+    offsets: Numbers
+    log: Numbers
+
+
 @dataclass(frozen=True)
 class History:
     """The windows between the edges `edges`, ascending: one fewer than edges.
@@ -58,18 +68,18 @@ class History:
     @cached_property
     def has_partition(self) -> Mask:
         """Windows x partitions: whether the window has the partition, which may have been added to the topic later."""
-        present: Mask = self._cells[1:] > 0
+        present: Mask = self._ends.names[1:] > 0
         return present
 
     @cached_property
     def start(self) -> Numbers:
         """Windows x partitions: the cut at the window's start; 0 where the partition is younger than that."""
-        return self._offsets[:-1]
+        return self._starts.offsets[:-1]
 
     @cached_property
     def end(self) -> Numbers:
         """Windows x partitions: the cut at the window's end, exclusive."""
-        return self._offsets[1:]
+        return self._ends.offsets[1:]
 
     def by_partition(self, name: str) -> Numbers:
         """Windows x partitions: a column of numbers of the receipts; ABSENT where there is none."""
@@ -111,12 +121,13 @@ class History:
 
     @cached_property
     def loaded_as_cut(self) -> Mask:
-        """Cuts only grow and are of one topic id, and each window has one receipt, of just the ranges between its cuts."""
-        names, size = self._cells, len(self.keys)
-        same_log = self._of_first_log
-        once = np.asarray((names <= 1).all(axis=1), dtype=bool)
-        grows = np.asarray((np.diff(self._offsets, axis=0) >= 0).all(axis=1), dtype=bool)
-        grows &= np.asarray(((names[:-1] == 0) | (names[1:] > 0)).all(axis=1), dtype=bool)
+        """Both cuts of each window are of one topic id and generation and only grow, and it has one receipt, of just the
+        ranges between them."""
+        starts, ends, size = self._starts, self._ends, len(self.keys)
+        once = np.asarray(((starts.names[:-1] <= 1) & (ends.names[1:] <= 1)).all(axis=1), dtype=bool)
+        grows = np.asarray((self.end >= self.start).all(axis=1), dtype=bool)
+        grows &= np.asarray(((starts.names[:-1] == 0) | (ends.names[1:] > 0)).all(axis=1), dtype=bool)
+        of_one_log = (starts.log[:-1] == ends.log[1:]) & (starts.log[:-1] != ABSENT)
         at, column = self._places
         inside = at >= 0
         receipts = np.zeros(self.has_partition.shape, dtype=np.int64)
@@ -125,12 +136,11 @@ class History:
         absent = ~self.has_partition
         as_cut = ((self.by_partition("start") == self.start) | absent).all(axis=1)
         as_cut &= ((self.by_partition("end") == self.end) | absent).all(axis=1)
-        ends = _numbers(self.edges.cast(pa.int64()))[1:, None]
-        as_cut &= ((self.by_partition("window_end") == ends) | absent).all(axis=1)
+        closing = _numbers(self.edges.cast(pa.int64()))[1:, None]
+        as_cut &= ((self.by_partition("window_end") == closing) | absent).all(axis=1)
         one_id = np.ones(size, dtype=bool)
-        one_id[at[inside & ~_mask(pc.equal(self.receipts["topic_id"], self._topic_id))]] = False
-        of_one_log = once[:-1] & once[1:] & same_log[:-1] & same_log[1:]
-        return np.asarray(grows & of_one_log & one_each & as_cut & one_id & self._without_strays)
+        one_id[at[inside & (self._logs_of(self.receipts) != starts.log[at])]] = False
+        return np.asarray(grows & once & of_one_log & one_each & as_cut & one_id & self._without_strays)
 
     @cached_property
     def rows_inside(self) -> Mask:
@@ -152,40 +162,49 @@ class History:
     # --- places in the columns --------------------------------------------------------------------------------
 
     @cached_property
-    def _topic_id(self) -> str:
-        first = self.cuts.filter(pc.equal(self.cuts["edge"], self.edges[0]))
-        return str(first["topic_id"][0].as_py())
+    def _logs(self) -> list[tuple[str, int]]:
+        """Every topic id with a generation that a cut names; a log has its number here."""
+        pairs = zip(self.cuts["topic_id"].to_pylist(), self.cuts["generation"].to_pylist(), strict=True)
+        return sorted(set(pairs))
 
-    @cached_property
-    def _of_first_log(self) -> Mask:
-        """For each edge: whether its cut is of the topic id and generation of the first one."""
-        first = self.cuts.filter(pc.equal(self.cuts["edge"], self.edges[0]))
-        same = pc.and_(
-            pc.equal(self.cuts["topic_id"], first["topic_id"][0]),
-            pc.equal(self.cuts["generation"], first["generation"][0]),
-        )
-        found = np.ones(len(self.edges), dtype=bool)
-        found[self._cut_places[0][~_mask(same)]] = False
+    def _logs_of(self, entries: pa.Table) -> Numbers:
+        """The number of the log of each row; ABSENT where no cut is of it."""
+        generations = _numbers(entries["generation"])
+        found = np.full(entries.num_rows, ABSENT, dtype=np.int64)
+        for number, (topic_id, generation) in enumerate(self._logs):
+            found[_mask(pc.equal(entries["topic_id"], topic_id)) & (generations == generation)] = number
         return found
 
     @cached_property
-    def _cut_places(self) -> tuple[Numbers, Numbers]:
+    def _starts(self) -> _Cuts:
+        """The cuts that windows start at: of two generations at an edge that of the later one."""
+        return self._cuts_of(later=True)
+
+    @cached_property
+    def _ends(self) -> _Cuts:
+        """The cuts that windows end at: of two generations at an edge that of the earlier one."""
+        return self._cuts_of(later=False)
+
+    def _cuts_of(self, *, later: bool) -> _Cuts:
+        shape = (len(self.edges), self.partitions.size)
         at = np.searchsorted(_numbers(self.edges.cast(pa.int64())), _numbers(self.cuts["edge"].cast(pa.int64())))
-        return at, np.searchsorted(self.partitions, _numbers(self.cuts["partition"]))
-
-    @cached_property
-    def _cells(self) -> Numbers:
-        """Edges x partitions: how many rows of the ledger name the cut."""
-        found = np.zeros((len(self.edges), self.partitions.size), dtype=np.int64)
-        np.add.at(found, self._cut_places, 1)
-        return found
-
-    @cached_property
-    def _offsets(self) -> Numbers:
-        """Edges x partitions: the cut; 0 for a partition that it does not name, as `Cut.at` has it."""
-        found = np.zeros((len(self.edges), self.partitions.size), dtype=np.int64)
-        found[self._cut_places] = _numbers(self.cuts["offset"])
-        return found
+        column = np.searchsorted(self.partitions, _numbers(self.cuts["partition"]))
+        generation = _numbers(self.cuts["generation"])
+        wanted = np.full(shape[0], ABSENT if later else np.iinfo(np.int64).max, dtype=np.int64)
+        (np.maximum if later else np.minimum).at(wanted, at, generation)
+        chosen = generation == wanted[at]
+        at, column = at[chosen], column[chosen]
+        names, offsets = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        np.add.at(names, (at, column), 1)
+        offsets[at, column] = _numbers(self.cuts["offset"])[chosen]
+        logs = self._logs_of(self.cuts)[chosen]
+        first, last = (
+            np.full(shape[0], np.iinfo(np.int64).max, dtype=np.int64),
+            np.full(shape[0], ABSENT, dtype=np.int64),
+        )
+        np.minimum.at(first, at, logs)
+        np.maximum.at(last, at, logs)
+        return _Cuts(names, offsets, np.where(first == last, first, ABSENT))
 
     @cached_property
     def _places(self) -> tuple[Numbers, Numbers]:

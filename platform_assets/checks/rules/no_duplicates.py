@@ -67,7 +67,8 @@ def _across(facts: Facts) -> Iterator[Finding]:
             foreign = _foreign(facts, key, partition)
             if not foreign:
                 continue
-            for other in (*facts.windows, *(k for k in facts.changed if k not in facts.windows)):
+            same_log = [k for k in facts.windows if facts.generation(k) == facts.generation(key)]
+            for other in (*same_log, *(k for k in facts.changed if k not in facts.windows)):
                 shared = () if other == key else _held(facts, other, partition, foreign)
                 if other in facts.changed and other < key:
                     # Named with the other window already, where it does not belong either.

@@ -5,6 +5,7 @@ Offsets of a range that have no row are counted, not judged: markers, aborted an
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 
 from platform_assets.checks.baseline.history import History, Mask
@@ -15,6 +16,7 @@ from platform_assets.errors import MEND_LEDGER
 from platform_assets.model.offsets import (
     HeldOffsets,
     OffsetRange,
+    TilingFault,
     TopicRanges,
     common,
     size_of,
@@ -60,7 +62,7 @@ def verdict(facts: Facts) -> Verdict:
 
 def _findings(facts: Facts) -> Iterator[Finding]:
     topic = facts.topic
-    for fault in tiling_faults(list(facts.windows.items())):
+    for fault in _tiling_faults(facts):
         yield Finding(
             "cuts do not tile", topic, fault.right, fault.partition, (OffsetRange(fault.start, fault.end),),
             f"{fault.kind} between windows {fault.left} and {fault.right}",
@@ -106,6 +108,12 @@ def _findings(facts: Facts) -> Iterator[Finding]:
                 "the table has rows in a window that the ledger never sealed",
                 f"Another writer put them there: delete the rows with window = '{key}'.",
             )  # fmt: skip
+
+
+def _tiling_faults(facts: Facts) -> Iterator[TilingFault]:
+    """Windows of a generation tile its log; where the next one starts is what an operator accepted."""
+    in_order = itertools.groupby(facts.windows.items(), lambda item: facts.generation(item[0]))
+    return itertools.chain.from_iterable(tiling_faults(list(windows)) for _, windows in in_order)
 
 
 def _not_loaded(facts: Facts, key: str, ranges: TopicRanges) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,9 +23,10 @@ from platform_assets.checks.registry import CHECKS
 from platform_assets.engines.choice import choose_engine
 from platform_assets.lake import load_log, raw_table
 from platform_assets.lake.location import Folder, Lake
-from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.entries import Receipt, RecordedCut
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.offsets import Cut
 from platform_assets.model.tables import TableRef
 from testbed.samples import START, append, loaded, receipt, recorded, rows
 
@@ -266,3 +268,34 @@ def test_offsets_of_an_added_partition_that_no_window_loaded_end_the_count(tmp_p
         cut = {0: range(n * 3, n * 3 + 3), 1: range(13, 14)} if n == 8 else None
         loaded(tmp_path, window, cut, holes={}, proved_by="load digest")
     assert facts(tmp_path).older.windows == 8
+
+
+# --- a topic that was made again ------------------------------------------------------------------------------------
+
+
+def test_windows_of_two_generations_are_counted(tmp_path: Path) -> None:
+    """The window before the new log and the one that starts with it share an edge, and no offset of the one is of the other."""
+    old = recorded(tmp_path, TOPIC, [{0: n * 3, 1: n} for n in range(7)])
+    ledger = Ledger(Lake.at(tmp_path))
+    last = ledger.newest_cut(TOPIC)
+    assert last is not None
+    anew = RecordedCut(TOPIC, "B" * 22, 2, last.edge, Cut({0: 1}), {0: "accepted"}, {0: None})
+    later = [
+        replace(anew, edge=last.edge + timedelta(hours=n), cut=Cut({0: 1 + 2 * n}), taken={0: "timestamp"})
+        for n in range(WINDOWS - 5)
+    ]
+    assert ledger.record_cuts([anew, *later[1:]], last.edge)
+    sealed = ledger.windows(TOPIC)
+    assert [w.generation for w in sealed] == [1] * 6 + [2] * (WINDOWS - 6)
+    assert [w.key for w in sealed[:6]] == [w.key for w in old]
+    for window in sealed:
+        loaded(tmp_path, window, holes={}, proved_by="load digest")
+    found = facts(tmp_path)
+    assert found.older.windows == WINDOWS - RECENT
+    assert found.older.offsets == sum(w.ranges.size for w in sealed[: WINDOWS - RECENT])
+    whole = verdicts(tmp_path, whole=True)
+    assert all(v.passed for v in whole)
+    assert unlike(verdicts(tmp_path, whole=False), whole) == ["agrees_with_ledger"]
+    # Cuts of another log in the middle of a generation are none that an operator accepted.
+    ledger.record_receipts([replace(r, generation=1) for r in list(ledger.receipts(TableRef.raw(TOPIC)).values())[7:8]])
+    assert facts(tmp_path).older.windows == 7

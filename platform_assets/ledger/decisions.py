@@ -1,0 +1,142 @@
+"""Decisions: what operators have decided, when, who, and why; a small Delta table beside the two ledgers.
+
+A decision is written before it takes effect, so what takes effect can always be read here. What a table or the ledgers hold
+counts for itself: an acceptance of a loss is in `commits`, a new generation in `cuts`. That a window is parked is here alone.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, Field, Schema, write_deltalake
+from deltalake.schema import PrimitiveType
+
+from platform_assets.errors import ConfigurationError
+from platform_assets.lake import delta_log
+from platform_assets.lake.location import Lake
+from platform_assets.ledger.entries import arrow_type
+from platform_assets.model.topics import checked_topic
+
+DecisionKind = Literal["loss", "generation", "park", "unpark"]
+"""loss: offsets that will not be loaded; generation: a topic's log that goes on as another one; park, unpark: a window that the
+sensor does not ask for, and does again."""
+
+DECISION_COLUMNS: Final = {
+    "topic": ("string", "Kafka topic"),
+    "kind": ("string", "loss, generation, park or unpark"),
+    "windows": ("string", "JSON: keys of the windows that it is about, ascending"),
+    "decided_by": ("string", "who decided, as the command was given it or as the shell's user is named"),
+    "reason": ("string", "why, in the words of whoever decided"),
+    "details": ("string", "JSON: what was known when it was decided"),
+    "decided_at": ("timestamp", "when"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision on `windows` (keys, ascending) of `topic`. `details` are plain JSON values."""
+
+    topic: str
+    kind: DecisionKind
+    windows: tuple[str, ...]
+    decided_by: str
+    reason: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+    decided_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who decides, and why."""
+
+    name: str
+    reason: str
+
+    @classmethod
+    def of(cls, name: str | None, reason: str | None) -> Author:
+        """`name` is the user of this shell where it is not given. Raises ConfigurationError without a reason, or a name."""
+        if not (reason or "").strip():
+            raise ConfigurationError("a decision needs a reason, which the ledger keeps: say why with --reason")
+        try:
+            found = (name or "").strip() or getpass.getuser()
+        except (OSError, KeyError) as e:
+            raise ConfigurationError("this shell's user has no name: say who decides with --by") from e
+        return cls(found, (reason or "").strip())
+
+
+def record(lake: Lake, decision: Decision) -> None:
+    """Write a decision down. Raises LakeNotWritableError."""
+    folder = lake.decisions
+    if not delta_log.exists(folder):
+        columns = [Field(n, PrimitiveType(t), metadata={"comment": c}) for n, (t, c) in DECISION_COLUMNS.items()]
+        folder.create_delta(
+            Schema(columns),
+            partition_by="topic",
+            name=folder.name,
+            description=(__doc__ or "").splitlines()[0],
+            configuration={"delta.enableDeletionVectors": "false"},
+        )
+    row = {
+        "topic": checked_topic(decision.topic),
+        "kind": decision.kind,
+        "windows": json.dumps(sorted(decision.windows)),
+        "decided_by": decision.decided_by,
+        "reason": decision.reason,
+        "details": json.dumps(decision.details, sort_keys=True),
+        "decided_at": decision.decided_at or datetime.now(UTC),
+    }
+    schema = pa.schema([(name, arrow_type(kind)) for name, (kind, _) in DECISION_COLUMNS.items()])
+    write_deltalake(
+        folder.delta(),
+        pa.Table.from_pylist([row], schema=schema),
+        mode="append",
+        commit_properties=CommitProperties(max_commit_retries=50),
+    )
+
+
+def decisions(lake: Lake, topic: str, kinds: Sequence[DecisionKind] = ()) -> list[Decision]:
+    """All decisions on `topic`, or those of `kinds`, the oldest first."""
+    if not delta_log.exists(lake.decisions):
+        return []
+    dataset = lake.decisions.delta().to_pyarrow_dataset(file_pruning_predicate=[("topic", "=", topic)])
+    condition = pc.field("topic") == topic
+    if kinds:
+        condition &= pc.field("kind").isin(list(kinds))
+    rows = dataset.to_table(filter=condition).sort_by("decided_at").to_pylist()
+    return [
+        Decision(
+            row["topic"],
+            row["kind"],
+            tuple(json.loads(row["windows"])),
+            row["decided_by"],
+            row["reason"],
+            json.loads(row["details"]),
+            row["decided_at"].astimezone(UTC),
+        )
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Parking:
+    """Which windows of a topic are parked, by the decision that parked them, and when others were last unparked, by key."""
+
+    parked: Mapping[str, Decision] = field(default_factory=dict)
+    unparked: Mapping[str, datetime] = field(default_factory=dict)
+
+
+def parking(lake: Lake, topic: str) -> Parking:
+    """Of each window the newest decision counts. A window that was loaded since is parked no more than any other."""
+    newest: dict[str, Decision] = {}
+    for decision in decisions(lake, topic, ("park", "unpark")):
+        newest |= dict.fromkeys(decision.windows, decision)
+    parked = {key: d for key, d in sorted(newest.items()) if d.kind == "park"}
+    unparked = {key: d.decided_at for key, d in newest.items() if d.kind == "unpark" and d.decided_at is not None}
+    return Parking(parked, unparked)

@@ -1,0 +1,230 @@
+"""Generations of a topic's log: what a re-created topic or a truncated log costs, and how an operator lets the new log go on.
+
+A generation is one life of a log: within it, an offset of a partition never stands for two records. A topic that is deleted
+and made again starts a new one at its log start, under another topic id. A log that lost its end starts a new one where it was
+cut off, under the same id; what lies before that belongs to both. Each window belongs to one generation. The new one starts at
+the newest edge of the old one, so every time is in one window still, and records of the new log from before the decision are in
+its first window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from platform_assets.errors import BrokerUnreachableError, ConfigurationError, LedgerConflictError
+from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
+from platform_assets.kafka.evidence.search import BatchSearch
+from platform_assets.lake import load_log, rows
+from platform_assets.ledger import decisions
+from platform_assets.ledger.decisions import Author, Decision
+from platform_assets.ledger.entries import Receipt, RecordedCut, SealedWindow
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.offsets import Cut, OffsetRange, ranges_of, size_of, subtract
+from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import key_of
+
+Ranges = Mapping[int, tuple[OffsetRange, ...]]
+"""Offsets by partition."""
+
+FORMER_LOG: Final = "they are of a log that the topic had before: it was re-created or truncated since"
+
+
+@dataclass(frozen=True, slots=True)
+class LostOffsets:
+    """Offsets of a sealed window that the log no longer has and the table has no row of.
+
+    `loaded` says that the window is loaded: whether there were records, or markers alone, was never found out.
+    """
+
+    window: SealedWindow
+    ranges: Ranges
+    loaded: bool
+
+    @property
+    def offsets(self) -> int:
+        """Number of offsets."""
+        return sum(size_of(parts) for parts in self.ranges.values())
+
+
+@dataclass(frozen=True, slots=True)
+class NewGeneration:
+    """The log that stands under a topic's name now, and is not the one of the ledger's `newest` cut.
+
+    `first` is the cut that it would start with: at the same edge, with the next number. `lost` are offsets of sealed windows
+    that are in no table; what the old log held behind `newest` was in no window, and how much that was is not known.
+    """
+
+    kind: Literal["re-created", "truncated"]
+    newest: RecordedCut
+    first: RecordedCut
+    lost: tuple[LostOffsets, ...]
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.newest.topic
+
+    def details(self) -> dict[str, Any]:
+        """As plain JSON values, with offsets as `[start, end]`, end exclusive."""
+        return {
+            "change": self.kind,
+            "edge": key_of(self.newest.edge),
+            "from": _log(self.newest),
+            "to": _log(self.first),
+            "lost": [
+                {
+                    "window": lost.window.key,
+                    "loaded": lost.loaded,
+                    "ranges": {str(p): [[r.start, r.end] for r in parts] for p, parts in lost.ranges.items()},
+                    "offsets": lost.offsets,
+                }
+                for lost in self.lost
+            ],
+        }
+
+
+def _log(cut: RecordedCut) -> dict[str, Any]:
+    return {
+        "topic_id": cut.topic_id,
+        "generation": cut.generation,
+        "offsets": {str(p): offset for p, offset in cut.cut.offsets.items()},
+    }
+
+
+def find(topic: str, ledger: Ledger, cluster: Cluster) -> NewGeneration | None:
+    """What stands under the name of `topic` now, where it is another log than the ledger's; None where it is the same.
+
+    Raises ConfigurationError for a topic that no cut was ever recorded of, BrokerUnreachableError where a partition has no leader, and
+    what describing a topic raises.
+    """
+    newest = ledger.newest_cut(topic)
+    if newest is None:
+        raise ConfigurationError(f"nothing was ever recorded of topic {topic!r}, so there is nothing to decide")
+    state = cluster.topic(topic)
+    if state.topic_id != newest.topic_id:
+        starts = cluster.log_starts(state)
+        _check_complete(cluster, state, starts)
+        first = _first(newest, state, Cut({p: f.offset for p, f in starts.items()}))
+        return NewGeneration("re-created", newest, first, _lost(ledger, newest, first))
+    ends = cluster.last_stable_offsets(state)
+    reached = _reached(cluster, state, newest, ends)
+    if not newest.cut.regressions(reached):
+        return None
+    _check_complete(cluster, state, ends)
+    first = _first(newest, state, Cut(reached))
+    return NewGeneration("truncated", newest, first, _lost(ledger, newest, first))
+
+
+def accept(found: NewGeneration, author: Author, ledger: Ledger) -> None:
+    """Let `found` go on: windows are sealed from it from the next edge on, and what is lost stays named.
+
+    The decision and the losses are recorded first, so one that is cut short is made again as a whole. Raises LedgerConflictError where
+    another process has recorded cuts since.
+    """
+    lost = {lost.window.key: lost for lost in found.lost}
+    decisions.record(
+        ledger.lake, Decision(found.topic, "generation", tuple(lost), author.name, author.reason, found.details())
+    )
+    reason = f"the topic was {found.kind}, accepted by {author.name}: {author.reason}"
+    ledger.record_acceptances([(each.window, each.ranges) for each in found.lost], reason)
+    if not ledger.record_cuts([found.first], found.newest.edge):
+        raise LedgerConflictError(f"another process recorded cuts of topic {found.topic!r} first; run it again")
+
+
+def within_log(ledger: Ledger, window: SealedWindow | Receipt) -> dict[int, OffsetRange]:
+    """Of each partition of a window the offsets that the log of today may still have: all of them, unless a later generation
+    goes on from before their end; none of those of another topic id."""
+    left = dict(window.ranges.items())
+    newest = ledger.newest_cut(window.topic)
+    if newest is None or newest.generation <= window.generation:
+        return left
+    seen = window.generation
+    for cut in ledger.cuts(window.topic, start=window.window.end):
+        if cut.generation > seen:
+            seen = cut.generation
+            same = cut.topic_id == window.topic_id
+            left = {p: r.before(cut.cut.at(p) if same else r.start) for p, r in left.items()}
+    return left
+
+
+def beyond_log(ledger: Ledger, window: SealedWindow | Receipt) -> Ranges:
+    """The other offsets of the window: they are no longer those of its records. Empty where there are none."""
+    left = within_log(ledger, window)
+    beyond = {p: r.minus([left[p]]) for p, r in window.ranges.items()}
+    return {p: parts for p, parts in beyond.items() if parts}
+
+
+def _reached(
+    cluster: Cluster, state: TopicState, newest: RecordedCut, ends: Mapping[int, FoundOffset]
+) -> dict[int, int]:
+    """By partition: up to where the log is still the one that `newest` was cut from; `ends` are its last stable offsets.
+
+    What was written since a log was cut off is of a later leader epoch, which tells it from what was there before, also
+    where the log has grown back. Where no epoch was recorded with the cut, or it stayed the same, it is the end of the log.
+    """
+    reached = {p: min(newest.cut.at(p), f.offset) for p, f in ends.items()}
+    search = BatchSearch(cluster, state)
+    try:
+        for partition, end in reached.items():
+            epoch = newest.leader_epochs.get(partition)
+            # Of other cuts it may be the epoch of a record before the cut, and later ones before it be in order.
+            if epoch is None or newest.taken.get(partition) != "last stable offset":
+                continue
+            if ends[partition].leader_epoch != epoch:
+                reached[partition] = search.first_after_epoch(partition, epoch, 0, end)
+    finally:
+        search.close()
+    return reached
+
+
+def _first(newest: RecordedCut, state: TopicState, cut: Cut) -> RecordedCut:
+    return RecordedCut(
+        state.name,
+        state.topic_id,
+        newest.generation + 1,
+        newest.edge,
+        cut,
+        dict.fromkeys(cut.offsets, "accepted"),
+        dict.fromkeys(cut.offsets, None),
+    )
+
+
+def _check_complete(cluster: Cluster, state: TopicState, found: Mapping[int, object]) -> None:
+    missing = sorted(set(state.partitions) - set(found))
+    if missing:
+        doing = f"looking up where topic {state.name!r} goes on"
+        raise BrokerUnreachableError(doing, cluster.timeout, f"partitions {missing} have no leader")
+
+
+def _lost(ledger: Ledger, newest: RecordedCut, first: RecordedCut) -> tuple[LostOffsets, ...]:
+    """What the sealed windows of the generation of `newest` lose once `first` is accepted."""
+    table = TableRef.raw(newest.topic)
+    folder = ledger.lake.table(table)
+    windows = [w for w in ledger.windows(newest.topic) if w.generation == newest.generation and w.ranges.size]
+    receipts = ledger.receipts(table)
+    files = load_log.window_files(load_log.file_actions(folder)) if load_log.exists(folder) else {}
+    same = first.topic_id == newest.topic_id
+    beyond: list[tuple[SealedWindow, Ranges]] = []
+    for window in windows:
+        receipt = receipts.get(window.key)
+        if receipt is not None and receipt.holes is not None and not receipt.holes.get("below log start"):
+            continue
+        if receipt is not None and files.get(window.key, load_log.NO_FILES).digest != receipt.files_digest:
+            # Damaged, or written again by others: its next load says what can be had.
+            continue
+        gone = {p: r.minus([r.before(first.cut.at(p) if same else r.start)]) for p, r in window.ranges.items()}
+        if any(gone.values()):
+            beyond.append((window, gone))
+    accepted = ledger.accepted_losses_of(table, [w.key for w, _ in beyond]) if beyond else {}
+    found: list[LostOffsets] = []
+    for window, missing in beyond:
+        # Rows without a receipt are loaded: the next load of the window writes the receipt.
+        held = {p: ranges_of(o) for p, o in rows.offsets_of(folder, window.key).items()} if window.key in files else {}
+        known = accepted.get(window.key, {})
+        left = {p: subtract(parts, (*held.get(p, ()), *known.get(p, ()))) for p, parts in missing.items()}
+        lost = {p: parts for p, parts in left.items() if parts}
+        if lost:
+            found.append(LostOffsets(window, lost, window.key in receipts))
+    return tuple(found)

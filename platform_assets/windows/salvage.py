@@ -1,0 +1,219 @@
+"""What is left of a window that is lost for good: its rows replaced by those that can still be had, and the others accepted as lost.
+
+Rows come from Kafka, as far as it still has the offsets, and from data files of the table's versions that can still be read. Those
+from files are taken as they are: digests prove a window whole, and nothing proves a part of it any more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.engines.protocol import Records, Written
+from platform_assets.errors import (
+    LostForGoodError,
+    PlatformError,
+    TopicMissingError,
+    TopicRecreatedError,
+    TruncationError,
+)
+from platform_assets.lake import data_files, load_log, rows
+from platform_assets.lake.commits import WindowCommit
+from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.ledger import decisions
+from platform_assets.ledger.decisions import Author, Decision
+from platform_assets.ledger.entries import Receipt, SealedWindow
+from platform_assets.model.offsets import OffsetRange, Offsets, ranges_of
+from platform_assets.windows import generations
+from platform_assets.windows.generations import Ranges
+from platform_assets.windows.loading import Loader
+from platform_assets.windows.receipts import receipt_of
+from platform_assets.windows.sealing import checked_state
+
+ACCEPTED_LOSS: Final = "accepted loss"
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What is left of one damaged window, written and not committed yet.
+
+    `from_kafka` and `from_files` are numbers of rows; `gone` are the offsets of the window that have none. Where some never had one,
+    as those of transaction markers, they are among them: of `rows_gone` it is known that they were there.
+    """
+
+    loader: Loader
+    sealed: SealedWindow
+    receipt: Receipt
+    commit: WindowCommit
+    metadata: LoadMetadata
+    written: Written
+    from_kafka: int
+    from_files: int
+    gone: Ranges
+    cause: str
+
+    @property
+    def rows_gone(self) -> int:
+        """Rows that the receipt has and that are nowhere any more."""
+        return self.receipt.rows - self.from_kafka - self.from_files
+
+    def discard(self) -> None:
+        """Delete what was written; the window stays as it is."""
+        (self.loader.table / self.written.folder).delete()
+
+    @contextmanager
+    def discarded_if_refused(self) -> Iterator[None]:
+        """Discard it where the block does not end well."""
+        try:
+            yield
+        except BaseException:
+            self.discard()
+            raise
+
+    def accept(self, author: Author) -> Receipt:
+        """Have the window hold what is left, and write down what is gone, who says so and why.
+
+        The decision comes first, so where this is cut short it can be made again. Raises what committing raises.
+        """
+        began, ledger, table = time.monotonic(), self.loader.ledger, self.receipt.table
+        details = {
+            "rows_gone": self.rows_gone,
+            "rows_from_kafka": self.from_kafka,
+            "rows_from_files": self.from_files,
+            "ranges": {str(p): [[r.start, r.end] for r in parts] for p, parts in self.gone.items()},
+            "cause": self.cause,
+        }
+        with self.discarded_if_refused():
+            decision = Decision(self.sealed.topic, "loss", (self.sealed.key,), author.name, author.reason, details)
+            decisions.record(ledger.lake, decision)
+            if self.gone:
+                ledger.record_acceptance(self.sealed, self.gone, f"lost for good: {author.reason}")
+        made = self.loader.replacer.commit(self.commit, self.metadata, self.written)
+        ((_, measured),) = self.loader.engine.measure(table, [self.sealed.key], made.version)
+        if isinstance(measured, PlatformError):
+            raise measured
+        receipt = receipt_of(ledger.lake, table, made, measured, kind="load", seconds=time.monotonic() - began)
+        receipt = self._with_holes(receipt)
+        ledger.record_receipts([receipt])
+        return receipt
+
+    def _with_holes(self, receipt: Receipt) -> Receipt:
+        """The holes that were explained stay so, and the rows that went are one more kind."""
+        if self.receipt.holes is None or self.rows_gone <= 0:
+            return receipt
+        holes = {**self.receipt.holes, ACCEPTED_LOSS: self.receipt.holes.get(ACCEPTED_LOSS, 0) + self.rows_gone}
+        if receipt.rows + sum(holes.values()) != receipt.ranges.size:
+            return receipt
+        return replace(receipt, holes=holes, proved_by=ACCEPTED_LOSS, proved_at=datetime.now(UTC))
+
+
+def find(loader: Loader, sealed: SealedWindow) -> Remains | None:
+    """What is left of a window that is lost for good; None where it is not, since loading it again has just made it whole.
+
+    Raises what `Loader.load` raises, but for LostForGoodError.
+    """
+    try:
+        loader.load(sealed.key)
+    except LostForGoodError as e:
+        cause = str(e)
+    else:
+        return None
+    commit, receipt = loader.replacer.open(), loader.replacer.receipt(sealed.key)
+    if receipt is None:
+        raise AssertionError("a window that is lost for good has a receipt")
+    return _written(loader, sealed, receipt, commit, loader.metadata(sealed), cause)
+
+
+def _written(
+    loader: Loader, sealed: SealedWindow, receipt: Receipt, commit: WindowCommit, metadata: LoadMetadata, cause: str
+) -> Remains:
+    table = loader.table
+    read = loader.engine.write(
+        Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, _not_in_kafka(loader, sealed)),
+        receipt.table,
+        metadata.load_id,
+        loader.declaration.records_per_file,
+    )
+    found = rows.offsets_in_files(table / read.folder) if read.files else {}
+    held, kept = dict(found), 0
+    for number, part in enumerate(_past_rows(loader, receipt)):
+        new = _without_held(part, receipt, held)
+        if new.num_rows:
+            data_files.write_rows(table, f"{read.folder}/kept-{number:05}.parquet", new)
+            kept += new.num_rows
+    gone = {p: r.minus(ranges_of(held.get(p, ()))) for p, r in sealed.ranges.items()}
+    return Remains(
+        loader,
+        sealed,
+        receipt,
+        commit,
+        metadata,
+        replace(read, files=data_files.written_files(table, read.folder)),
+        sum(len(offsets) for offsets in found.values()),
+        kept,
+        {p: parts for p, parts in gone.items() if parts},
+        cause,
+    )
+
+
+def _not_in_kafka(loader: Loader, sealed: SealedWindow) -> Ranges:
+    """The offsets of the window that Kafka cannot be asked for: expired, of a former log, or accepted as lost before."""
+    inside = generations.within_log(loader.ledger, sealed)
+    accepted = loader.ledger.accepted_losses(loader.declaration.raw_table, sealed.key)
+    if any(r.size for r in inside.values()):
+        try:
+            state = checked_state(loader.cluster, sealed.topic, loader.ledger.newest_cut(sealed.topic))
+        except (TopicRecreatedError, TopicMissingError):
+            inside = {}
+        else:
+            starts, ends = loader.cluster.log_starts(state), loader.cluster.last_stable_offsets(state)
+            inside = {
+                p: OffsetRange(max(r.start, min(starts[p].offset, r.end)), r.end)
+                for p, r in inside.items()
+                if p in starts and p in ends
+            }
+            for partition, r in inside.items():
+                if ends[partition].offset < r.end:
+                    raise TruncationError(sealed.topic, partition, r.end, ends[partition].offset)
+    return {p: (*r.minus([inside[p]] if p in inside else ()), *accepted.get(p, ())) for p, r in sealed.ranges.items()}
+
+
+def _past_rows(loader: Loader, receipt: Receipt) -> Iterator[pa.Table]:
+    """Rows of the window's data files that can be read, file by file: those that its load committed first."""
+    table, key = loader.table, receipt.window.key
+    current = load_log.version(table)
+    first = [] if receipt.table_version is None else [receipt.table_version]
+    seen: set[str] = set()
+    for version in dict.fromkeys((*first, current, *loader.replacer.past_versions(receipt))):
+        files = load_log.files_if_kept(table, key, version)
+        for path in () if files is None else files.paths:
+            if path in seen:
+                continue
+            seen.add(path)
+            part = data_files.readable_rows(table, path)
+            if part is not None:
+                yield part
+
+
+def _without_held(part: pa.Table, receipt: Receipt, held: dict[int, Offsets]) -> pa.Table:
+    """The rows of `part` that are of the window and whose offsets are not in `held`, each once; `held` has them then."""
+    of_log = pc.equal(part["topic_id"], receipt.topic_id)
+    partitions, offsets = (np.asarray(part[name].to_numpy()) for name in ("kafka_partition", "kafka_offset"))
+    wanted: list[Offsets] = []
+    for partition, r in receipt.ranges.items():
+        inside = (partitions == partition) & (offsets >= r.start) & (offsets < r.end)
+        at = np.flatnonzero(np.asarray(of_log.to_numpy()) & inside)
+        distinct, first = np.unique(offsets[at], return_index=True)
+        known = held.get(partition, np.array([], dtype=np.int64))
+        new = ~np.isin(distinct, known)
+        wanted.append(at[first[new]])
+        held[partition] = np.union1d(known, distinct[new])
+    return part.take(pa.array(np.sort(np.concatenate(wanted))))
