@@ -40,12 +40,14 @@ class Records:
 class Written:
     """Data files in the table's folder that no commit names yet, and the digests of their rows.
 
-    `folder` is where they are, relative to the table's, and holds nothing else.
+    `folder` is where they are, relative to the table's, and holds nothing else. `engine` read their rows from Kafka; None
+    where that is not known.
     """
 
     folder: str
     files: tuple[NewFile, ...]
     measured: Measured
+    engine: str | None
 
 
 class LoadEngine(Protocol):

@@ -65,6 +65,7 @@ COMMIT_COLUMNS = {
     "seconds": ("double", "duration of the load"),
     "recorded_at": ("timestamp", "when this entry was written"),
     "made_from": ("string", "JSON: the load of another table that the window was made from; null: the offsets themselves"),
+    "engine": ("string", "what read Kafka: columnar or connector; null without offsets, and for loads of releases before it"),
 }  # fmt: skip
 
 
@@ -112,8 +113,8 @@ class PartitionReceipt:
 class Receipt:
     """What one load of one window committed. `bytes` is the size of its files, `seconds` its duration.
 
-    It was made from the offset ranges of its partitions, of `topic_id`; or, where `made_from` says so, from the load of those
-    offsets into another table.
+    It was made from the offset ranges of its partitions, of `topic_id`, read by `engine`; or, where `made_from` says so, from
+    the load of those offsets into another table. `engine` is None where no engine read it, or that was not recorded.
     """
 
     table: TableRef
@@ -136,6 +137,7 @@ class Receipt:
     proved_by: str | None = None
     proved_at: datetime | None = None
     made_from: TableLoad | None = None
+    engine: str | None = None
 
     @property
     def rows(self) -> int:
@@ -262,6 +264,7 @@ def receipt_table(receipts: Sequence[Receipt]) -> pa.Table:
                 "seconds": r.seconds,
                 "recorded_at": now,
                 "made_from": None if r.made_from is None else json.dumps(r.made_from.to_fields()),
+                "engine": r.engine,
             }
             for r in receipts
             for p, part in r.partitions.items()
@@ -340,5 +343,6 @@ def receipts_in(rows: pa.Table) -> list[Receipt]:
             proved_by=row["proved_by"],
             proved_at=row["proved_at"],
             made_from=None if row["made_from"] is None else TableLoad.from_fields(json.loads(row["made_from"])),
+            engine=row["engine"],
         )
     return list(found.values())

@@ -149,11 +149,13 @@ def test_a_reload_after_records_were_deleted_keeps_what_the_table_has(lake: Lake
     delete_before(broker.bootstrap, lk.topic, 1, 7)
     kept = lk.load(key)
     assert (kept.outcome, kept.receipt.rows) == ("kept", 40)
+    assert kept.receipt.engine == lk.engine.name
     assert lk.snapshot() == before
     # A damaged table gets the window back from its own past, as long as that is there.
     rows_before = whole(lk.rows())
     delete_rows(lk, key)
-    assert lk.load(key).outcome == "restored"
+    restored = lk.load(key)
+    assert (restored.outcome, restored.receipt.engine) == ("restored", kept.receipt.engine)
     assert whole(lk.rows()) == rows_before
     delete_rows(lk, key)
     DeltaTable(lk.table).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)

@@ -60,7 +60,7 @@ class ColumnarEngine:
         WorkerLostError."""
         below = load_folder(records.window, load_id)
         if not records.pieces:
-            return Written(below, (), NO_ROWS)
+            return Written(below, (), NO_ROWS, self.name)
         folder = self.lake.table(table)
         work = self._work(records, table, load_id, records_per_file)
         try:
@@ -69,7 +69,7 @@ class ColumnarEngine:
             (folder / below).delete()
             raise
         new = tuple(NewFile(f.path, f.bytes, f.rows, f.statistics) for f in files)
-        return Written(below, new, sum((f.measured for f in files), NO_ROWS))
+        return Written(below, new, sum((f.measured for f in files), NO_ROWS), self.name)
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int

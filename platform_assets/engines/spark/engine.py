@@ -39,7 +39,7 @@ class SparkEngine:
 
         below = load_folder(records.window, load_id)
         if not records.pieces:
-            return Written(below, (), NO_ROWS)
+            return Written(below, (), NO_ROWS, self.name)
         folder = self.lake.table(table)
         try:
             spark = self.session()
@@ -55,7 +55,7 @@ class SparkEngine:
         except (PySparkException, RpcError) as e:
             (folder / below).delete()
             raise self._named(e, records, table) from e
-        return Written(below, written_files(folder, below), measured)
+        return Written(below, written_files(folder, below), measured, self.name)
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int

@@ -81,6 +81,8 @@ def test_both_engines_load_the_same_and_prove_each_other(lake: LakeMaker, rng: r
         loaded = lk.loader(engine=one).load(key)
         again = lk.loader(engine=other).load(key)
         assert (loaded.outcome, again.outcome) == ("loaded", "unchanged")
+        assert loaded.receipt.engine == one.name
+        assert lk.ledger.receipts(TableRef.raw(lk.topic), [key])[key].engine == one.name
         assert [r.headers for r in lk.rows(key) if r.timestamp == Made(0).timestamp] == [
             ((java_text(header_key), b"1"),) for header_key in NOT_UTF8
         ]
