@@ -52,7 +52,7 @@ def _mapped(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
         try:
             from platform_assets.engines.columnar.task import reports
             from platform_assets.engines.columnar.work import CODE as own
-        except ImportError as error:
+        except (ImportError, OSError) as error:  # OSError: a compiled library of a package cannot be loaded
             return None, f"Spark's workers cannot import it ({error})"
         return (
             reports,
