@@ -80,7 +80,7 @@ class Environment:
 
         return connect(self.spark_remote())
 
-    def engine(self, name: EngineName = "connector", session: Callable[[], SparkSession] | None = None) -> LoadEngine:
+    def engine(self, name: EngineName, session: Callable[[], SparkSession] | None = None) -> LoadEngine:
         """The load engine; it asks `session` where it needs one, by default one of its own. Raises ConfigurationError."""
         from platform_assets.engines.choice import choose_engine
 

@@ -11,7 +11,7 @@ from platform_assets.engines.protocol import LoadEngine
 from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -21,7 +21,7 @@ def choose_engine(
     lake: Lake,
     settings: Callable[[], ClientSettings],
     session: Callable[[], SparkSession],
-    name: EngineName = "connector",
+    name: EngineName = DEFAULT_ENGINE,
 ) -> LoadEngine:
     """The engine for tables of `lake`; `settings` and `session` are called when they are first needed."""
     connector = SparkEngine(lake, settings, session)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -25,6 +25,7 @@ from platform_assets.kafka.timestamps import LAST_READABLE_MS
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import Receipt
+from platform_assets.model.declaration import EngineName
 from platform_assets.model.digest import dense_digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges, repeats
 from platform_assets.model.windows import milliseconds
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, LakeMaker
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+@pytest.fixture(params=["columnar", "connector"])
+def engine_name(request: pytest.FixtureRequest) -> EngineName:
+    """Each test here is of both engines; not of `auto`, which would hide that one of them cannot."""
+    return cast(EngineName, request.param)
 
 
 # --- loading again ---------------------------------------------------------------------------------------------

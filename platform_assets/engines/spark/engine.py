@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from platform_assets.engines.protocol import NO_ROWS, Records, Written
 from platform_assets.engines.spark import measure, raw
 from platform_assets.engines.spark.failures import to_platform_error
 from platform_assets.engines.spark.session import configure_codegen
-from platform_assets.errors import PlatformError, TimestampOverflowError, UnreadableTimestampError
+from platform_assets.errors import (
+    PlatformError,
+    TimestampOverflowError,
+    TimestampShiftedError,
+    UnreadableTimestampError,
+)
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.kafka.timestamps import unreadable_records
-from platform_assets.lake.data_files import written_files
+from platform_assets.lake.data_files import oldest_moment, written_files
 from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.location import Lake
 from platform_assets.model.digest import Measured
@@ -21,6 +26,10 @@ from platform_assets.model.tables import TableRef
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
+
+_CALENDAR_CHANGE_MS: Final = -12_219_292_800_000
+"""1582-10-15. Spark's connector makes a `java.sql.Timestamp` of each record's, and reads its date in the calendar of the
+time: what is older comes out other than it is in Kafka, and some moments become equal."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,10 @@ class SparkEngine:
         except (PySparkException, RpcError) as e:
             (folder / below).delete()
             raise self._named(e, records, table) from e
+        oldest = oldest_moment(folder, below)
+        if oldest is not None and oldest < _CALENDAR_CHANGE_MS:
+            (folder / below).delete()
+            raise TimestampShiftedError(table.name, records.window, oldest)
         return Written(below, written_files(folder, below), measured, self.name)
 
     def measure(
