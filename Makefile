@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+KERNELS := $(VENV)/.kernels
 UV_VERSION := 0.13.8
 # Relative paths only, so that a folder name with a space in it does no harm.
 UV = $$(command -v uv || echo .platform/uv/bin/uv)
@@ -61,7 +62,7 @@ format: install ## Format the code
 	@$(BIN)/ruff check --fix .
 
 .PHONY: install
-install: $(STAMP) ## Install all that the project needs into .venv
+install: $(STAMP) $(KERNELS) ## Install all that the project needs into .venv, and compile the kernels that load
 
 $(STAMP): requirements.lock pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -75,6 +76,12 @@ $(STAMP): requirements.lock pyproject.toml Makefile
 	@VIRTUAL_ENV="$$PWD/$(VENV)" "$(UV)" pip sync --require-hashes --compile-bytecode requirements.lock
 	@VIRTUAL_ENV="$$PWD/$(VENV)" "$(UV)" pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
+
+# Else the first load would wait for it, in each of Spark's workers.
+$(KERNELS): $(STAMP) $(wildcard platform_assets/engines/columnar/kernels/*.py)
+	@echo "compiling the columnar engine's kernels (about half a minute the first time)"
+	@$(BIN)/python -m platform_assets.engines.columnar.kernels
+	@touch $(KERNELS)
 
 COMPILE = "$(UV)" pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
 	--custom-compile-command "make lock" --no-emit-index-url pyproject.toml

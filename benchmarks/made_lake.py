@@ -125,6 +125,8 @@ def _record_receipts(root: Path, topic: str, topic_id: str, keys: Sequence[str],
         "seconds": pa.repeat(1.0, count),
         "recorded_at": _times(numbers),
         "made_from": pa.nulls(count, pa.string()),
+        "engine": pa.repeat("columnar", count),
+        "confirmed_by": pa.nulls(count, pa.string()),
     }
     _append(root / "_ledger" / "commits", values, COMMIT_COLUMNS, None)
 

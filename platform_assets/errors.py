@@ -308,6 +308,19 @@ class TimestampOverflowError(LoadError):
         super().__init__(f"window {window} of topic {topic!r} holds a timestamp that Spark cannot represent")
 
 
+class TimestampShiftedError(LoadError):
+    """Spark's connector has moved timestamps of records, as it does with those before the calendar changed in 1582."""
+
+    def __init__(self, table: str, window: str, oldest: int) -> None:
+        self.table, self.window, self.oldest = table, window, oldest
+        super().__init__(
+            f"window {window} of {table} cannot be read truthfully by Spark's connector: it takes timestamps before "
+            f"1582-10-15 for dates of the Julian calendar and moves them by days (the oldest became {oldest} ms since 1970). "
+            "The table was not changed. The columnar engine reads them as they are: have `engine: auto` or "
+            "`engine: columnar` in the topic's YAML, and load the window again."
+        )
+
+
 class OffsetsVanishedError(LoadError):
     """Offsets that were there when the load began could not be read."""
 

@@ -19,6 +19,7 @@ from infra.home import Home
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
 from platform_assets.engines.spark.session import end
+from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
 from platform_assets_tests.support import browser as browsers
 from platform_assets_tests.support import turns
 from testbed.homes import home_at, service_environment
@@ -205,7 +206,19 @@ def connection(spark_remote: str) -> Callable[[], ConnectSession]:
 
 
 @pytest.fixture
-def lake(broker: Broker, topic: TopicMaker, connection: Callable[[], ConnectSession], tmp_path: Path) -> LakeMaker:
+def engine_name() -> EngineName:
+    """What loads in a test: the default, unless the test's module says otherwise."""
+    return DEFAULT_ENGINE
+
+
+@pytest.fixture
+def lake(
+    broker: Broker,
+    topic: TopicMaker,
+    connection: Callable[[], ConnectSession],
+    tmp_path: Path,
+    engine_name: EngineName,
+) -> LakeMaker:
     """Makes a topic with a lake of its own: `lake(partitions=2, config={...}, records_per_file=1_000)`."""
 
     def make(
@@ -216,7 +229,15 @@ def lake(broker: Broker, topic: TopicMaker, connection: Callable[[], ConnectSess
         start: datetime = START,
     ) -> TopicLake:
         name = topic(partitions=partitions, config=config)
-        return TopicLake(broker.bootstrap, name, tmp_path / "lake", connection, records_per_file, start=start)
+        return TopicLake(
+            broker.bootstrap,
+            name,
+            tmp_path / "lake",
+            connection,
+            records_per_file,
+            start=start,
+            engine_name=engine_name,
+        )
 
     return make
 

@@ -26,7 +26,7 @@ from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.store import Ledger
-from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName, TopicDeclaration
 from platform_assets.windows import sealing
 from platform_assets.windows.loading import Loader
 from platform_assets.windows.replacing import Loaded
@@ -89,6 +89,7 @@ class TopicLake:
     records_per_file: int = 200_000
     closed: datetime = START
     start: datetime = START
+    engine_name: EngineName = DEFAULT_ENGINE
 
     def __post_init__(self) -> None:
         self.closed = max(self.closed, self.start)
@@ -96,7 +97,7 @@ class TopicLake:
         self.cluster = Cluster.connect(self.settings)
         self.ledger = Ledger(Lake.at(self.root))
         self.declaration = TopicDeclaration(
-            self.topic, EVERY_MINUTE, self.start, records_per_file=self.records_per_file
+            self.topic, EVERY_MINUTE, self.start, records_per_file=self.records_per_file, engine=self.engine_name
         )
 
     @property
@@ -162,7 +163,7 @@ class TopicLake:
     @property
     def engine(self) -> LoadEngine:
         """What loads, and reads again, by the settings and the session of this lake."""
-        return choose_engine(Lake.at(self.root), lambda: self.settings, self.spark)
+        return choose_engine(Lake.at(self.root), lambda: self.settings, self.spark, self.engine_name)
 
     def loader(self, **changes: Any) -> Loader:
         """A loader that lives at the time of the newest closed edge."""

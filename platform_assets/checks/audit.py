@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal, TypeVar
 
@@ -11,6 +12,7 @@ from deltalake.exceptions import DeltaError
 
 from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Finding, Verdict, counted
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.checks.report.strip import Strip, strip_of
@@ -19,6 +21,7 @@ from platform_assets.errors import PlatformError
 from platform_assets.model.windows import Span
 
 JSON_VERSION: Final = 1
+NOT_RECORDED: Final = "not recorded"
 
 T = TypeVar("T")
 AuditOutcome = Literal["proved", "anomalies", "undecided"]
@@ -62,6 +65,10 @@ class Audit:
     deep: bool
     checks: tuple[CheckOutcome, ...]
     strip: Strip | None
+    engines: Mapping[str, int] = field(default_factory=dict)
+    """Number of windows with rows that each engine loaded; `NOT_RECORDED` counts those of which that is not known."""
+    witnesses: Mapping[str, int] = field(default_factory=dict)
+    """Number of windows that each engine has read from Kafka and found equal, after the other one had loaded them."""
 
     @property
     def outcome(self) -> AuditOutcome:
@@ -110,6 +117,8 @@ class Audit:
                 "to": self.span.last,
                 "count": 0 if self.strip is None else self.strip.windows,
                 "by_state": {} if self.strip is None else {s.label: n for s, n in self.strip.counts.items()},
+                "by_engine": dict(self.engines),
+                "confirmed_by": dict(self.witnesses),
             },
             "checks": [_check_json(c) for c in self.checks],
         }
@@ -130,7 +139,15 @@ def audit(evaluation: Evaluation, now: datetime, *, deep: bool = False) -> Audit
         deep,
         tuple(done),
         strip if isinstance(strip, Strip) else None,
+        *(_engines(evaluation.facts()) if isinstance(strip, Strip) else ()),
     )
+
+
+def _engines(facts: Facts) -> tuple[dict[str, int], dict[str, int]]:
+    loaded = [r for r in facts.recorded.values() if r.total_rows]
+    engines = Counter(r.engine or NOT_RECORDED for r in loaded)
+    witnesses = Counter(r.confirmed_by for r in loaded if r.confirmed_by is not None)
+    return dict(sorted(engines.items())), dict(sorted(witnesses.items()))
 
 
 def _evaluated(check: Check, evaluation: Evaluation, span: Span) -> CheckOutcome:

@@ -43,7 +43,8 @@ _MOST_RANGES: Final = 500_000
 class Recorded:
     """The newest receipt of one window, as far as checks need it; offsets of `ranges` are half-open.
 
-    `holes` are offsets without a row by kind; None while nobody has accounted for them.
+    `holes` are offsets without a row by kind; None while nobody has accounted for them. `engine` is None where none read
+    Kafka for it, or that was not recorded.
     """
 
     key: str
@@ -57,6 +58,8 @@ class Recorded:
     duplicates: int
     holes: Mapping[str, int] | None
     proved_by: str | None
+    engine: str | None = None
+    confirmed_by: str | None = None
 
     @property
     def offsets(self) -> Digest:
@@ -310,7 +313,7 @@ def _within(by_window: Mapping[str, T], span: Span) -> dict[str, T]:
 def _recorded(entries: pa.Table) -> dict[str, Recorded]:
     grouped: dict[str, list[dict[str, Any]]] = {}
     columns = ["window", "partition", "start", "end", "rows", "first_offset", "last_offset", "offsets_digest",
-               "files_digest", "table_version", "run_id", "duplicates", "holes", "proved_by"]  # fmt: skip
+               "files_digest", "table_version", "run_id", "duplicates", "holes", "proved_by", "engine", "confirmed_by"]  # fmt: skip
     for row in entries.select(columns).to_pylist():
         grouped.setdefault(row["window"], []).append(row)
     return {
@@ -330,6 +333,8 @@ def _recorded(entries: pa.Table) -> dict[str, Recorded]:
             members[0]["duplicates"],
             None if members[0]["holes"] is None else json.loads(members[0]["holes"]),
             members[0]["proved_by"],
+            members[0]["engine"],
+            members[0]["confirmed_by"],
         )
         for key, members in grouped.items()
     }

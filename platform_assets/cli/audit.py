@@ -62,12 +62,13 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
                 Orchestration() if instance is None else runs.orchestration(instance, declaration.raw_table),
                 settings=environment.settings,
                 cluster=environment.cluster,
-                engine=environment.engine(),
+                engine=environment.engine(declaration.engine),
                 budget=float("inf"),
                 windows=None
                 if span is None
                 else frozenset(w.key for w in ledger.windows(declaration.topic) if w.key in span),
                 span=span,
+                witness=environment.engine,
                 progress=tell,
             ),
             datetime.now(UTC),

@@ -30,7 +30,7 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
     complete = True
     for declaration in chosen:
         with progress(Console(stderr=True)) as tell:
-            done = rebuild(declaration, ledger, environment.engine(), progress=tell)
+            done = rebuild(declaration, ledger, environment.engine(declaration.engine), progress=tell)
         complete &= not done.unread
         for error in done.unread:
             click.echo(f"platform-assets: {error}", err=True)

@@ -12,7 +12,7 @@ from dagster._utils.pydantic_yaml import enrich_validation_errors_with_source_po
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from platform_assets.errors import ConfigurationError
-from platform_assets.model.declaration import EngineName, TopicDeclaration
+from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName, TopicDeclaration
 from platform_assets.model.topics import checked_topic
 from platform_assets.model.windows import is_cron
 from platform_assets.orchestration.assets import DeepAudit, build_definitions
@@ -57,7 +57,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             description="What reads Kafka: `connector` is Spark's own, `columnar` is compiled and faster, `auto` takes the "
             "columnar one wherever it can load the topic."
         ),
-    ] = "connector"
+    ] = DEFAULT_ENGINE
     deep_audit: Annotated[str, Field(description="Cron schedule in UTC of the deep audit.")] = "0 3 * * *"
     deep_audit_running: Annotated[bool, Field(description="Whether that schedule runs unless somebody stops it.")] = (
         True

@@ -27,6 +27,18 @@ def written_files(table: Folder, below: str) -> tuple[NewFile, ...]:
     return tuple(file for file in found if file.rows)
 
 
+def oldest_moment(table: Folder, below: str) -> int | None:
+    """The oldest timestamp in ms of the rows in the folder `below` of `table`, by its files' statistics; None without any."""
+    oldest = []
+    for name in table.files(below):
+        if name.endswith(".parquet"):
+            with table.open(f"{below}/{name}") as opened:
+                footer = pq.ParquetFile(opened).metadata
+            found = [g.statistics.min_raw for g in _columns(footer, _TIMESTAMP) if g.is_stats_set]
+            oldest += [micros // 1000 for micros in found]
+    return min(oldest, default=None)
+
+
 def past_files(table: Folder, window: str, version: int, below: str) -> tuple[NewFile, ...]:
     """The files of a window at a past version, to be named by a commit again. Raises FileNotFoundError where one is gone.
 
@@ -85,13 +97,18 @@ def _described(table: Folder, path: str) -> NewFile:
     return NewFile(path, size, footer.num_rows, _statistics(footer))
 
 
+def _columns(footer: pq.FileMetaData, name: str) -> list[pq.ColumnChunkMetaData]:
+    """A column's part in each row group."""
+    (index,) = (i for i in range(footer.num_columns) if footer.schema.column(i).path == name)
+    return [footer.row_group(g).column(index) for g in range(footer.num_row_groups)]
+
+
 def _statistics(footer: pq.FileMetaData) -> dict[str, Any]:
     """Bounds of a row's place and time over all row groups, as Delta's log has them."""
-    columns = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     for name in (*_NUMBERS, _TIMESTAMP):
-        groups = [footer.row_group(g).column(columns[name]).statistics for g in range(footer.num_row_groups)]
+        groups = [part.statistics for part in _columns(footer, name)]
         if not groups or any(s is None or not s.has_min_max for s in groups):
             continue
         if name == _TIMESTAMP:

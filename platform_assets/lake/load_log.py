@@ -35,7 +35,7 @@ class LoadMetadata:
 
     `first_cut` is the topic's first edge and its offsets: with it, a rebuilt ledger knows of windows before the first
     load, which were sealed and never loaded. `made_from` is None where the rows were read from Kafka: they are made from
-    `ranges` of `topic_id` then.
+    `ranges` of `topic_id` then, and `engine` names what read them.
     """
 
     topic: str
@@ -47,6 +47,7 @@ class LoadMetadata:
     run_id: str
     first_cut: tuple[datetime, Cut] | None = None
     made_from: TableLoad | None = None
+    engine: str | None = None
 
     def to_json(self) -> str:
         """The commit's `userMetadata`."""
@@ -67,6 +68,7 @@ class LoadMetadata:
                 "load_id": self.load_id,
                 "run_id": self.run_id,
                 **({} if self.made_from is None else {"made_from": self.made_from.to_fields()}),
+                **({} if self.engine is None else {"engine": self.engine}),
             },
             separators=(",", ":"),
         )
@@ -100,6 +102,7 @@ class LoadMetadata:
             fields["run_id"],
             None if first is None else (edge_of(first["edge"]), Cut({int(p): o for p, o in first["offsets"].items()})),
             TableLoad.from_fields(fields["made_from"]) if "made_from" in fields else None,
+            fields.get("engine"),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Final, Literal
 
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.tables import TableRef
@@ -14,6 +14,7 @@ from platform_assets.model.windows import first_edge, is_cron
 EngineName = Literal["auto", "columnar", "connector"]
 """connector: Spark's own Kafka connector; columnar: compiled kernels in Spark's Python workers; auto: the columnar engine
 wherever it can load what is asked for, and the connector where it cannot."""
+DEFAULT_ENGINE: Final[EngineName] = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class TopicDeclaration:
     max_edges_per_tick: int = 1_000
     tick_budget: timedelta = timedelta(seconds=20)
     records_per_file: int = 200_000
-    engine: EngineName = "connector"
+    engine: EngineName = DEFAULT_ENGINE
 
     def __post_init__(self) -> None:
         checked_topic(self.topic)

@@ -24,6 +24,8 @@ WITHOUT_ROW: Final = "offsets_without_row"
 TABLE_VERSION: Final = "table_version"
 OUTCOME: Final = "outcome"
 LOAD_ID: Final = "load_id"
+ENGINE: Final = "engine"
+CONFIRMED_BY: Final = "confirmed_by"
 
 _RANGE_COLUMNS = [
     dg.TableColumn("partition", "int", description="Kafka partition"),
@@ -107,6 +109,10 @@ def of_receipt(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str,
     }
     if receipt.table_version is not None:
         values[TABLE_VERSION] = receipt.table_version
+    if receipt.engine is not None:
+        values[ENGINE] = receipt.engine
+    if receipt.confirmed_by is not None:
+        values[CONFIRMED_BY] = receipt.confirmed_by
     return values
 
 

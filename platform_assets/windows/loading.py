@@ -33,7 +33,7 @@ from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.model.offsets import Cut, OffsetRange
+from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.windows import generations, sealing
 from platform_assets.windows.receipts import empty_receipt
 from platform_assets.windows.replacing import Loaded, WindowReplacer
@@ -43,6 +43,14 @@ _RACES = 3
 
 Losses = Mapping[int, tuple[OffsetRange, ...]]
 """Offsets that are not to be read, by partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """By partition, the first offset that the brokers still have, and the end, exclusive, of what is stable."""
+
+    starts: Mapping[int, int]
+    ends: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -100,8 +108,8 @@ class Loader:
         accepted = self.ledger.accepted_losses(self.declaration.raw_table, sealed.key)
         if receipt is not None:
             return self._load_again(sealed, commit, receipt, metadata, accepted)
-        self._check_log(sealed, {p: r for p, r in sealed.ranges.items() if r.size}, accepted)
-        return replacer.first(commit, metadata, self._writer(sealed, accepted), self._check_id(sealed))
+        self.check_held(sealed, sealed.ranges.non_empty(), accepted)
+        return replacer.first(commit, metadata, self._writer(sealed, accepted), self.id_check(sealed))
 
     def _load_again(
         self, sealed: SealedWindow, commit: WindowCommit, receipt: Receipt, metadata: LoadMetadata, accepted: Losses
@@ -118,12 +126,12 @@ class Loader:
             if part.first_offset is not None and part.last_offset is not None
         }
         try:
-            starts = self._check_log(sealed, spans, accepted)
+            bounds = self.check_held(sealed, TopicRanges(spans), accepted)
         except (OffsetsExpiredError, TruncationError, TopicRecreatedError, TopicMissingError) as e:
             return self._from_the_past(sealed, commit, receipt, metadata, e)
         # Below the log start there is nothing to ask for, and by the check above nothing that had a row.
-        below = {p: (OffsetRange(0, start), *accepted.get(p, ())) for p, start in starts.items()}
-        return self.replacer.again(commit, receipt, metadata, self._writer(sealed, below), self._check_id(sealed))
+        below = {p: (OffsetRange(0, start), *accepted.get(p, ())) for p, start in bounds.starts.items()}
+        return self.replacer.again(commit, receipt, metadata, self._writer(sealed, below), self.id_check(sealed))
 
     def _from_the_past(
         self,
@@ -146,7 +154,7 @@ class Loader:
         gone = str(cause) if expired is None else f"it no longer holds {ranges_text(expired)}"
         return self.replacer.restore(commit, receipt, metadata, gone)
 
-    def _check_id(self, sealed: SealedWindow) -> Callable[[], None]:
+    def id_check(self, sealed: SealedWindow) -> Callable[[], None]:
         """Kafka is read by the topic's name: what was read is of the old topic or a new one, so the id is asked again."""
 
         def check() -> None:
@@ -154,30 +162,39 @@ class Loader:
 
         return check
 
-    def _check_log(self, sealed: SealedWindow, needed: Mapping[int, OffsetRange], accepted: Losses) -> dict[int, int]:
-        """Make sure that Kafka still has `needed`, before anything is read; gives the log starts by partition.
+    def bounds(self, topic: str) -> LogBounds:
+        """What the brokers have of the topic, which is the one that the ledger knows."""
+        state = sealing.checked_state(self.cluster, topic, self.ledger.newest_cut(topic))
+        return LogBounds(
+            {p: f.offset for p, f in self.cluster.log_starts(state).items()},
+            {p: f.offset for p, f in self.cluster.last_stable_offsets(state).items()},
+        )
 
-        Kafka is not asked where nothing is left to be read of the window, since its log is another one now.
+    def check_held(
+        self, sealed: SealedWindow, needed: TopicRanges, accepted: Losses, bounds: LogBounds | None = None
+    ) -> LogBounds:
+        """Make sure that Kafka still has `needed` of a window, before anything is read; gives what it has of the topic.
+
+        It is asked for `bounds` where they are not given, unless nothing is left to be read of the window, since its log is
+        another one now.
         """
         inside = generations.within_log(self.ledger, sealed)
         gone = {p: wanted.minus([inside[p], *accepted.get(p, ())]) for p, wanted in needed.items()}
         if any(gone.values()):
             lost = [(p, r.start, r.end) for p, parts in gone.items() for r in parts]
             raise self._expired(sealed, lost, generations.FORMER_LOG)
-        needed = {p: left for p, wanted in needed.items() if (left := wanted.before(inside[p].end)).size}
-        if not needed and not any(r.size for r in inside.values()):
-            return {}
-        state = sealing.checked_state(self.cluster, sealed.topic, self.ledger.newest_cut(sealed.topic))
-        starts = {p: f.offset for p, f in self.cluster.log_starts(state).items()}
-        ends = {p: f.offset for p, f in self.cluster.last_stable_offsets(state).items()}
-        for partition, wanted in needed.items():
-            if partition in ends and ends[partition] < wanted.end:
-                raise TruncationError(sealed.topic, partition, wanted.end, ends[partition])
-        below = {p: wanted.before(starts[p]) for p, wanted in needed.items() if p in starts}
-        lost = [(p, left.start, left.end) for p, r in below.items() for left in r.minus(accepted.get(p, ()))]
+        left_of = {p: left for p, wanted in needed.items() if (left := wanted.before(inside[p].end)).size}
+        if not left_of and not any(r.size for r in inside.values()):
+            return LogBounds({}, {})
+        bounds = bounds or self.bounds(sealed.topic)
+        for partition, wanted in left_of.items():
+            if partition in bounds.ends and bounds.ends[partition] < wanted.end:
+                raise TruncationError(sealed.topic, partition, wanted.end, bounds.ends[partition])
+        expired = {p: wanted.before(bounds.starts[p]) for p, wanted in left_of.items() if p in bounds.starts}
+        lost = [(p, left.start, left.end) for p, r in expired.items() for left in r.minus(accepted.get(p, ()))]
         if lost:
             raise self._expired(sealed, lost)
-        return starts
+        return bounds
 
     def _expired(self, sealed: SealedWindow, lost: list[tuple[int, int, int]], why: str = "") -> OffsetsExpiredError:
         remedy = (
@@ -186,17 +203,20 @@ class Loader:
         )
         return OffsetsExpiredError(sealed.topic, sealed.key, lost, remedy, why)
 
-    def _writer(self, sealed: SealedWindow, without: Losses) -> Callable[[str], Written]:
+    def records(self, sealed: SealedWindow, without: Losses) -> Records:
+        """What to read of a window: all that is still in the topic's log, less `without`."""
         beyond = generations.beyond_log(self.ledger, sealed)
         skipped = {p: (*without.get(p, ()), *beyond.get(p, ())) for p in sealed.ranges.by_partition}
-        records = Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, skipped)
-        return partial(self._write, records)
+        return Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, skipped)
+
+    def _writer(self, sealed: SealedWindow, without: Losses) -> Callable[[str], Written]:
+        return partial(self._write, self.records(sealed, without))
 
     def _write(self, records: Records, load_id: str) -> Written:
         return self.engine.write(records, self.declaration.raw_table, load_id, self.declaration.records_per_file)
 
-    def metadata(self, sealed: SealedWindow) -> LoadMetadata:
-        """What a new load of the window writes into its commit."""
+    def metadata(self, sealed: SealedWindow, first_cut: tuple[datetime, Cut] | None = None) -> LoadMetadata:
+        """What a load of the window would commit, with an id of its own. `first_cut` is looked up where it is not given."""
         return LoadMetadata(
             sealed.topic,
             sealed.topic_id,
@@ -205,11 +225,11 @@ class Loader:
             sealed.ranges,
             load_id=str(uuid.uuid4()),
             run_id=self.run_id,
-            first_cut=self._first_cut(sealed),
+            first_cut=first_cut or self.first_cut(sealed),
         )
 
-    def _first_cut(self, sealed: SealedWindow) -> tuple[datetime, Cut]:
-        """The first cut of the window's generation."""
+    def first_cut(self, sealed: SealedWindow) -> tuple[datetime, Cut]:
+        """The first edge of the window's generation, and its cut."""
         if sealed.generation > 1:
             cuts = self.ledger.cuts(sealed.topic, end=sealed.window.start)
             first = next(c for c in cuts if c.generation == sealed.generation)

@@ -57,6 +57,7 @@ def receipt_of(
         run_id=m.run_id,
         seconds=round(seconds, 3),
         made_from=m.made_from,
+        engine=m.engine,
     )
 
 

@@ -138,7 +138,7 @@ class WindowReplacer:
                 continue
             below = load_folder(receipt.window.key, metadata.load_id)
             files = past_files(self.folder, receipt.window.key, version, below)
-            made = self.commit(commit, metadata, Written(below, files, measured))
+            made = self.commit(commit, metadata, Written(below, files, measured, receipt.engine))
             return Loaded(self._written_again(receipt, made, measured, began), "restored")
         raise LostForGoodError(receipt.table.name, receipt.window.key, receipt.rows, cause)
 
@@ -268,7 +268,7 @@ class WindowReplacer:
     def commit(self, commit: WindowCommit, metadata: LoadMetadata, written: Written) -> LoadCommit:
         """Commit what was written as all that the window holds. Raises what `WindowCommit.replace` raises."""
         try:
-            return commit.replace(metadata, written.files)
+            return commit.replace(replace(metadata, engine=written.engine), written.files)
         except (ConcurrentLoadError, TableRefusedError):
             # These two alone say that no commit names the files.
             self._delete(written)

@@ -22,6 +22,7 @@ from platform_assets.cli.main import main
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span
 from platform_assets_tests.support import answers, tables
 from platform_assets_tests.support.tables import DOUBLED, LOST_ROWS, LOST_WINDOW, key
@@ -168,6 +169,22 @@ def test_json_is_documented_whole_and_serialisable(lake: Callable[[str], Path]) 
     gaps = next(c for c in found["checks"] if c["check"] == "no_gaps")
     assert [f["ranges"] for f in gaps["findings"] if f["window"] == key(LOST_ROWS)] == [[[1240, 1260]]]
     assert gaps["figures"]["windows_loaded"] == tables.WINDOWS - tables.WAITING
+
+
+def test_what_engine_loaded_how_many_windows_is_told(lake: Callable[[str], Path]) -> None:
+    root = lake("sound")
+    earlier = audit(evaluation(root), NOW)
+    loaded = tables.WINDOWS - tables.WAITING
+    assert earlier.to_json()["windows"]["by_engine"] == {"not recorded": loaded}
+    assert "engine that loaded" not in printed(earlier)
+
+    ledger = Ledger(Lake.at(root))
+    known = ledger.receipts(TableRef.raw(TOPIC), [key(n) for n in range(3)]).values()
+    engines = ("columnar", "connector", "columnar")
+    ledger.record_receipts([replace(r, kind="proof", engine=e) for r, e in zip(known, engines, strict=True)])
+    now = audit(evaluation(root), NOW)
+    assert now.to_json()["windows"]["by_engine"] == {"columnar": 2, "connector": 1, "not recorded": loaded - 3}
+    assert f"; engine that loaded: 2 by columnar, 1 by connector, {loaded - 3} not recorded" in printed(now)
 
 
 # --- terminal -------------------------------------------------------------------------------------------------------

@@ -211,3 +211,12 @@ def test_metadata_say_what_a_derived_window_was_made_from() -> None:
     made = replace(METADATA, made_from=load)
     assert LoadMetadata.from_json(made.to_json()) == made
     assert "made_from" not in json.loads(METADATA.to_json())
+
+
+def test_metadata_name_the_engine_and_those_of_earlier_releases_name_none() -> None:
+    made = replace(METADATA, engine="columnar")
+    assert LoadMetadata.from_json(made.to_json()) == made
+    assert json.loads(made.to_json())["engine"] == "columnar"
+    earlier = LoadMetadata.from_json(METADATA.to_json())
+    assert earlier is not None
+    assert earlier.engine is None

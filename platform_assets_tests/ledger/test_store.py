@@ -754,23 +754,30 @@ def test_a_newest_cut_that_somebody_edits_is_not_told_from_memory(tmp_path: Path
 # --- ledgers of earlier releases ------------------------------------------------------------------------------------
 
 
-def without_made_from(root: Path) -> None:
-    """Make the ledger of loads that the first release made."""
+LATER = ("made_from", "engine", "confirmed_by")
+"""Columns of the ledger of loads that the first release did not have, in the order in which they came."""
+
+
+def without_columns(root: Path, lacking: Sequence[str]) -> None:
+    """Make the ledger of loads that an earlier release made."""
     Ledger(Lake.at(root)).create()
     commits = root / "_ledger" / "commits"
-    fields = [f for f in DeltaTable(commits).schema().fields if f.name != "made_from"]
+    fields = [f for f in DeltaTable(commits).schema().fields if f.name not in lacking]
     shutil.rmtree(commits)
     DeltaTable.create(commits, Schema(fields), partition_by=["table"])
 
 
-def test_a_ledger_without_a_later_column_is_read_and_gets_it_with_the_first_entry(tmp_path: Path) -> None:
-    without_made_from(tmp_path)
+@pytest.mark.parametrize("lacking", [LATER[n:] for n in range(len(LATER))], ids=lambda names: names[0])
+def test_a_ledger_without_later_columns_is_read_and_gets_them_with_the_first_entry(
+    tmp_path: Path, lacking: Sequence[str]
+) -> None:
+    without_columns(tmp_path, lacking)
     ledger, table = Ledger(Lake.at(tmp_path)), TableRef.raw("t")
     assert ledger.receipts(table) == {}
     window = sealed("t", "2026-01-01-00:00", p0=(0, 5))
     first = receipt(window)
-    # As the first release wrote it.
-    entry = receipt_table([first]).drop_columns(["made_from"])
+    # As that release wrote it.
+    entry = receipt_table([first]).drop_columns(list(lacking))
     write_deltalake(tmp_path / "_ledger" / "commits", entry, mode="append")
     assert ledger.receipts(table) == {window.key: first}
     load = TableLoad(TableRef.raw("t"), 7, "a load", "digest of a declaration")
@@ -778,10 +785,13 @@ def test_a_ledger_without_a_later_column_is_read_and_gets_it_with_the_first_entr
     ledger.record_receipts([made])
     assert ledger.receipts(TableRef("decoded", "t")) == {window.key: made}
     assert ledger.receipts(table) == {window.key: first}
+    again = receipt(window, version=3, load_id="again", engine="columnar", confirmed_by="connector")
+    ledger.record_receipts([again])
+    assert ledger.receipts(table) == {window.key: again}
 
 
 def test_processes_that_add_a_column_at_once_all_write(tmp_path: Path) -> None:
-    without_made_from(tmp_path)
+    without_columns(tmp_path, LATER)
     windows = [sealed("t", f"2026-01-01-{hour:02}:00", p0=(hour, hour + 1)) for hour in range(8)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda w: Ledger(Lake.at(tmp_path)).record_receipts([receipt(w)]), windows))

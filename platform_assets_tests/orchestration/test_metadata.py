@@ -48,6 +48,11 @@ def test_every_outcome_has_words() -> None:
         assert metadata.of_receipt(samples.receipt(WINDOW), outcome, "")[metadata.OUTCOME] == outcome
 
 
+def test_the_engine_that_loaded_is_named_where_it_is_known() -> None:
+    assert metadata.of_receipt(samples.receipt(WINDOW, engine="connector"), "kept", "")[metadata.ENGINE] == "connector"
+    assert metadata.ENGINE not in metadata.of_receipt(samples.receipt(WINDOW), "loaded", "")
+
+
 def test_window_and_table_link_to_each_other() -> None:
     sealed = metadata.of_sealed(WINDOW)
     loaded = metadata.of_receipt(samples.receipt(WINDOW), "loaded", "")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -26,6 +26,7 @@ from platform_assets.lake import load_log, rows
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import Receipt
+from platform_assets.model.declaration import EngineName
 from platform_assets.model.digest import dense_digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges, repeats
 from platform_assets.model.windows import milliseconds
@@ -38,6 +39,12 @@ if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, LakeMaker
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+@pytest.fixture(params=["columnar", "connector"])
+def engine_name(request: pytest.FixtureRequest) -> EngineName:
+    """Each test here is of both engines; not of `auto`, which would hide that one of them cannot."""
+    return cast(EngineName, request.param)
 
 
 # --- loading again ---------------------------------------------------------------------------------------------
@@ -150,11 +157,13 @@ def test_a_reload_after_records_were_deleted_keeps_what_the_table_has(lake: Lake
     delete_before(broker.bootstrap, lk.topic, 1, 7)
     kept = lk.load(key)
     assert (kept.outcome, kept.receipt.rows) == ("kept", 40)
+    assert kept.receipt.engine == lk.engine.name
     assert lk.snapshot() == before
     # A damaged table gets the window back from its own past, as long as that is there.
     rows_before = whole(lk.rows())
     delete_rows(lk, key)
-    assert lk.load(key).outcome == "restored"
+    restored = lk.load(key)
+    assert (restored.outcome, restored.receipt.engine) == ("restored", kept.receipt.engine)
     assert whole(lk.rows()) == rows_before
     delete_rows(lk, key)
     DeltaTable(lk.table).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)

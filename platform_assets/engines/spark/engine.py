@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from platform_assets.engines.protocol import NO_ROWS, Records, Written
+from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
 from platform_assets.engines.spark import measure, raw
 from platform_assets.engines.spark.failures import to_platform_error
 from platform_assets.engines.spark.session import configure_codegen
-from platform_assets.errors import PlatformError, TimestampOverflowError, UnreadableTimestampError
+from platform_assets.errors import (
+    PlatformError,
+    TimestampOverflowError,
+    TimestampShiftedError,
+    UnreadableTimestampError,
+)
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.kafka.timestamps import unreadable_records
-from platform_assets.lake.data_files import written_files
+from platform_assets.lake.data_files import oldest_moment, written_files
 from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.location import Lake
 from platform_assets.model.digest import Measured
@@ -21,6 +26,10 @@ from platform_assets.model.tables import TableRef
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
+
+_CALENDAR_CHANGE_MS: Final = -12_219_292_800_000
+"""1582-10-15. Spark's connector makes a `java.sql.Timestamp` of each record's, and reads its date in the calendar of the
+time: what is older comes out other than it is in Kafka, and some moments become equal."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,7 @@ class SparkEngine:
 
         below = load_folder(records.window, load_id)
         if not records.pieces:
-            return Written(below, (), NO_ROWS)
+            return Written(below, (), NO_ROWS, self.name)
         folder = self.lake.table(table)
         try:
             spark = self.session()
@@ -55,7 +64,24 @@ class SparkEngine:
         except (PySparkException, RpcError) as e:
             (folder / below).delete()
             raise self._named(e, records, table) from e
-        return Written(below, written_files(folder, below), measured)
+        oldest = oldest_moment(folder, below)
+        if oldest is not None and oldest < _CALENDAR_CHANGE_MS:
+            (folder / below).delete()
+            raise TimestampShiftedError(table.name, records.window, oldest)
+        written = written_files(folder, below)
+        if not written:
+            (folder / below).delete()  # Spark writes a file where there are no rows, too
+        return Written(below, written, measured, self.name)
+
+    def write_many(
+        self, orders: Sequence[Order], table: TableRef, records_per_file: int
+    ) -> Generator[Written | PlatformError, None, None]:
+        """As LoadEngine has it: one window after the other."""
+        for order in orders:
+            try:
+                yield self.write(order.records, table, order.load_id, records_per_file)
+            except PlatformError as error:
+                yield error
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int

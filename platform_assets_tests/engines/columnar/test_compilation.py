@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from platform_assets.engines.columnar.kernels import compilation
+from platform_assets.engines.columnar.reports import Report, UnfitError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CALL = (
     "import time, numpy as np; began = time.perf_counter(); "
@@ -18,6 +26,20 @@ CALL = (
     "from platform_assets.engines.columnar.kernels.compilation import cache_folder; "
     "print(total_size(np.array([3, -1, 4], np.int32)), cache_folder(), sum(total_size.stats.cache_hits.values()))"
 )
+
+IMPORT = (
+    "import sys; from platform_assets.engines.columnar import task; "
+    "found = {id(v): v for name, m in sys.modules.items() if 'columnar.kernels' in name for v in vars(m).values()}; "
+    "stats = [v.stats for v in found.values() if hasattr(v, 'py_func')]; "
+    "print(sum(sum(s.cache_hits.values()) for s in stats) > 5, sum(sum(s.cache_misses.values()) for s in stats))"
+)
+"""Whether a worker's import read many kernels from the cache, and how many it compiled."""
+SHARE = (
+    "import pyarrow as pa; from platform_assets.engines.columnar import job; "
+    "batches = iter([pa.RecordBatch.from_pydict({'id': [0]})]); "
+    "print(next(job._mapped(None)(batches))['report'][0].as_py())"
+)
+"""A worker's first share, of work that it never gets to read."""
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +89,69 @@ def test_a_folder_that_others_could_have_filled_is_not_used(tmp_path: Path, monk
     compilation.cache_folder.cache_clear()
     assert compilation.cache_folder() is None
     assert called(NUMBA_CACHE_DIR=str(tmp_path)) == ["7", "None", "0"], "it is compiled all the same"
+
+
+def test_what_cannot_be_written_and_is_filled_is_copied_to_where_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an image whose kernels were compiled when it was built, and that runs with a file system to be read only."""
+    image, scratch = tmp_path / "image", tmp_path / "scratch"
+    scratch.mkdir()
+    called(XDG_CACHE_HOME=str(image), NUMBA_CACHE_DIR="")
+    (filled,) = image.iterdir()
+    monkeypatch.delenv(compilation.CACHE_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(image))
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: image not in Path(path).parents and may(path, mode))
+    folder = compilation.cache_folder()
+    assert folder is not None
+    assert [folder] == list(scratch.iterdir())
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert folder.name == filled.name
+    (tmp_path / "home").touch()
+    found = called(XDG_CACHE_HOME=str(tmp_path / "home"), TMPDIR=str(scratch), NUMBA_CACHE_DIR="")
+    assert found == ["7", str(folder), "1"], "the copy is one that numba reads"
+    # What others could have written is not copied either.
+    filled.chmod(0o770)
+    shutil.rmtree(folder)
+    compilation.cache_folder.cache_clear()
+    folder = compilation.cache_folder()
+    assert folder is not None
+    assert not list(folder.iterdir())
+
+
+def test_the_command_of_the_installation_compiles_all_that_a_worker_imports(tmp_path: Path) -> None:
+    env = {**os.environ, compilation.CACHE_VARIABLE: str(tmp_path)}
+
+    def said(*arguments: str) -> str:
+        return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, check=True).stdout
+
+    assert f"are compiled, in {tmp_path}/" in said("-m", "platform_assets.engines.columnar.kernels")
+    assert said("-c", IMPORT) == "True 0\n"
+
+
+def test_a_worker_of_spark_has_the_cache_of_the_user_who_installed(spark: SparkSession) -> None:
+    def asked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from platform_assets.engines.columnar.kernels.compilation import cache_folder
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"found": [str(cache_folder())]})
+
+    ((found,),) = spark.range(1, numPartitions=1).mapInArrow(asked, "found string").collect()
+    assert found == str(compilation.cache_folder())
+
+
+def test_without_numba_the_connector_is_what_loads_and_both_say_so() -> None:
+    hidden = "import sys; sys.modules['numba'] = None; "
+    program = hidden + "from platform_assets.engines.columnar.kernels.__main__ import main; main()"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "Spark's connector loads every window: numba cannot be used here" in said
+    found = subprocess.run([sys.executable, "-c", hidden + SHARE], capture_output=True, text=True, check=True).stdout
+    error = Report.from_json(found).error
+    assert isinstance(error, UnfitError)
+    assert "Spark's workers cannot import it" in error.reason
+    assert "numba" in error.reason
 
 
 def test_the_digest_of_the_sources_changes_with_any_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import random
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from platform_assets.engines.columnar.reports import UnfitError
 from platform_assets.engines.protocol import Records
 from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.errors import (
+    TimestampShiftedError,
     TopicRecreatedError,
     UnreadableTimestampError,
     WorkerLostError,
@@ -81,9 +83,58 @@ def test_both_engines_load_the_same_and_prove_each_other(lake: LakeMaker, rng: r
         loaded = lk.loader(engine=one).load(key)
         again = lk.loader(engine=other).load(key)
         assert (loaded.outcome, again.outcome) == ("loaded", "unchanged")
+        assert loaded.receipt.engine == one.name
+        assert lk.ledger.receipts(TableRef.raw(lk.topic), [key])[key].engine == one.name
         assert [r.headers for r in lk.rows(key) if r.timestamp == Made(0).timestamp] == [
             ((java_text(header_key), b"1"),) for header_key in NOT_UTF8
         ]
+
+
+AGES = (
+    *(-12_219_292_800_000 + n for n in (0, 1)),  # 1582-10-15, when calendars changed
+    *(-2_208_988_800_000 + n for n in (-1, 0)),  # 1900, before which Spark once moved timestamps in Parquet files
+    -1,
+    0,
+    *(253_402_300_800_000 + n for n in (-1, 0)),  # the year 10,000
+    9_223_372_036_854_775,
+)
+"""Timestamps in ms that programs have reckoned differently."""
+BEFORE_1582 = (
+    -12_219_292_800_001,
+    *(-62_135_596_800_000 + n for n in (-1, 0)),  # the year 1
+    -14_831_769_600_000,  # 1500-01-01, and a day in February that the Julian calendar alone has
+    -14_826_499_200_000,
+    -9_223_372_036_854_775,
+)
+
+
+def test_timestamps_of_any_age_are_the_same_for_both_engines_and_all_readers(lake: LakeMaker) -> None:
+    lk = lake(config={"message.timestamp.after.max.ms": str(2**63 - 1), **FOR_EVER})
+    own, connector = engines(lk)
+
+    def window(moments: Sequence[int]) -> str:
+        for moment in moments:
+            produce_batch(lk.bootstrap, lk.topic, made_batch([Made(0, timestamp=moment)]))
+        return lk.close_window()
+
+    def read(key: str) -> list[tuple[int, ...]]:
+        """By delta-rs, and by Spark."""
+        frame = lk.spark().read.format("delta").load(str(lk.table)).where(f"window = '{key}'").orderBy("kafka_offset")
+        by_spark = [row[0] for row in frame.selectExpr("unix_millis(kafka_timestamp)").collect()]
+        return [tuple(r.timestamp for r in lk.rows(key)), tuple(by_spark)]
+
+    for one, other in ((own, connector), (connector, own)):
+        key = window(AGES)
+        assert lk.loader(engine=one).load(key).outcome == "loaded"
+        assert lk.loader(engine=other).load(key).outcome == "unchanged"
+        assert read(key) == [AGES, AGES]
+    # Spark's connector moves these, so it has to refuse them; none of its files is left.
+    key = window(BEFORE_1582)
+    with pytest.raises(TimestampShiftedError, match=r"The columnar engine reads them as they are"):
+        lk.loader(engine=connector).load(key)
+    assert not lk.orphans()
+    assert lk.loader(engine=own).load(key).outcome == "loaded"
+    assert read(key) == [BEFORE_1582, BEFORE_1582]
 
 
 def test_a_driver_needs_none_of_what_workers_compile() -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from deltalake import DeltaTable
@@ -19,6 +19,7 @@ from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.errors import ReloadDiffersError
 from platform_assets.lake import load_log, raw_table
 from platform_assets.lake.location import Folder, Lake
+from platform_assets.model.declaration import EngineName
 from platform_assets.model.digest import Measured
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+@pytest.fixture(params=["columnar", "connector"])
+def engine_name(request: pytest.FixtureRequest) -> EngineName:
+    """Each test here is of both engines; not of `auto`, which would hide that one of them cannot."""
+    return cast(EngineName, request.param)
 
 
 def test_all_that_a_record_has_survives(lake: LakeMaker) -> None:
@@ -165,6 +172,7 @@ def test_rows_outside_of_the_window_are_refused_before_the_commit(lake: LakeMake
     assert not lk.orphans()
 
 
+@pytest.mark.parametrize("engine_name", ["connector"])
 @pytest.mark.parametrize("compiled_first", [True, False])
 def test_compiled_and_interpreted_queries_load_the_same(
     lake: LakeMaker, monkeypatch: pytest.MonkeyPatch, compiled_first: bool
@@ -275,6 +283,7 @@ def test_a_small_range_fetches_little_beyond_its_end(offsets: int, records: str,
     assert options["kafka.max.partition.fetch.bytes"] == str(fetched)
 
 
+@pytest.mark.parametrize("engine_name", ["connector"])
 def test_digests_that_spark_does_not_hand_on_are_taken_from_the_files(
     lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

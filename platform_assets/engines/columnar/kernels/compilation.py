@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import stat
 import tempfile
 from collections.abc import Callable
 from functools import lru_cache
@@ -63,15 +65,22 @@ def inlined(function: F) -> F:
 def cache_folder() -> Path | None:
     """Where compiled kernels are kept, a folder of this user alone; None where there is no place for one.
 
-    What lies there is executed, so a folder that others could have filled is not used.
+    What lies there is executed, so a folder that others could have filled is not used. One that cannot be written and is
+    filled already, as in an image, is copied to where it can: numba reads from no other.
     """
     digest = sources_digest()
     given = os.environ.get(CACHE_VARIABLE)
     user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    filled: Path | None = None
     for home in [Path(given)] if given else [user, Path(tempfile.gettempdir())]:
         if not home.is_absolute():
             continue  # there is no home
         folder = home / f"platform-assets-kernels-{os.getuid()}-{digest}"
+        if _is_trusted(folder) and not os.access(folder, os.W_OK):
+            filled = folder
+            continue
+        if filled is not None and not folder.exists():
+            _copy(filled, folder)
         if _made_private(folder):
             return folder
     return None
@@ -95,3 +104,26 @@ def _made_private(folder: Path) -> bool:
         return False  # a home that is read-only, or none: the next place is tried
     private = found.st_uid == os.getuid() and not found.st_mode & 0o077 and not folder.is_symlink()
     return private and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _is_trusted(folder: Path) -> bool:
+    """Whether `folder` is there, and nobody but this user and root can have put anything into it."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return found.st_uid in (os.getuid(), 0) and stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o022
+
+
+def _copy(filled: Path, folder: Path) -> None:
+    """Copy `filled` to `folder`, which appears whole, or not at all: kernels are compiled there then."""
+    try:
+        own = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+    except OSError:
+        return
+    try:
+        shutil.copytree(filled, own, dirs_exist_ok=True)
+        own.chmod(0o700)
+        own.rename(folder)
+    except OSError:
+        shutil.rmtree(own, ignore_errors=True)  # another process was first, or there is no room

@@ -1,0 +1,34 @@
+"""`python -m platform_assets.engines.columnar.kernels`: compile every kernel, unless the cache has it already."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Final
+
+_MODULES: Final = ("arrow", "hashing", "records")
+
+
+def main() -> None:
+    """Say where the kernels are kept, or why there are none: without them, Spark's connector loads."""
+    try:
+        importlib.import_module("numba")
+    except (ImportError, OSError) as error:
+        print(f"no kernels are compiled, and Spark's connector loads every window: numba cannot be used here ({error})")
+        return
+    for name in _MODULES:
+        importlib.import_module(f"{sys.modules[__name__].__package__}.{name}")
+    from platform_assets.engines.columnar.kernels.compilation import CACHE_VARIABLE, cache_folder
+
+    folder = cache_folder()
+    if folder is None:
+        print(
+            "there is no folder that this user alone can write to, so each worker compiles its kernels by itself, which "
+            f"takes half a minute: set {CACHE_VARIABLE} to one"
+        )
+    else:
+        print(f"the columnar engine's kernels are compiled, in {folder}")
+
+
+if __name__ == "__main__":
+    main()
