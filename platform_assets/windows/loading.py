@@ -29,11 +29,12 @@ from platform_assets.lake import raw_table
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder
+from platform_assets.ledger import stretches
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import Cut, OffsetRange
-from platform_assets.windows import sealing
+from platform_assets.windows import sealing, truncation
 from platform_assets.windows.receipts import empty_receipt
 from platform_assets.windows.replacing import Loaded, WindowReplacer
 
@@ -155,12 +156,10 @@ class Loader:
 
     def _check_log(self, sealed: SealedWindow, needed: Mapping[int, OffsetRange], accepted: Losses) -> dict[int, int]:
         """Make sure that Kafka still has `needed`, before anything is read; gives the log starts by partition."""
-        state = sealing.checked_state(self.cluster, sealed.topic, self.ledger.newest_cut(sealed.topic))
+        newest = self.ledger.newest_cut(sealed.topic)
+        state = sealing.checked_state(self.cluster, sealed.topic, newest)
         starts = {p: f.offset for p, f in self.cluster.log_starts(state).items()}
-        ends = {p: f.offset for p, f in self.cluster.last_stable_offsets(state).items()}
-        for partition, wanted in needed.items():
-            if partition in ends and ends[partition] < wanted.end:
-                raise TruncationError(sealed.topic, partition, wanted.end, ends[partition])
+        truncation.stable_offsets(self.cluster, state, newest, {p: wanted.end for p, wanted in needed.items()})
         below = {p: wanted.before(starts[p]) for p, wanted in needed.items() if p in starts}
         lost = [(p, left.start, left.end) for p, r in below.items() for left in r.minus(accepted.get(p, ()))]
         if lost:
@@ -192,9 +191,9 @@ class Loader:
         )
 
     def _first_cut(self, topic: str) -> tuple[datetime, Cut]:
-        # Asking up to the declared first edge prunes by file statistics; `start` may have been changed since, though.
-        first = self.ledger.cuts(topic, end=self.declaration.first_edge) or self.ledger.cuts(topic)
-        return first[0].edge, first[0].cut
+        edge = stretches.first_edge(self.ledger, topic)
+        (first,) = self.ledger.cuts(topic, edge, edge)
+        return first.edge, first.cut
 
     def _record(self, receipt: Receipt) -> Receipt:
         self.ledger.record_receipts([receipt])
