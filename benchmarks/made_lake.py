@@ -20,12 +20,15 @@ import numpy.typing as npt
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from platform_assets.kafka.cluster import Cluster
 from platform_assets.lake import load_log, raw_table
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS, SealedWindow, arrow_type
 from platform_assets.ledger.store import FOLDED, Ledger
 from platform_assets.model.digest import Digest, offset_hashes
+from platform_assets.windows import clocks
+from platform_assets.windows.clocks import OtherClock
 from testbed.samples import START, TOPIC_ID, edge, hourly, receipt
 
 _ADDS_A_COMMIT: Final = 5_000
@@ -68,6 +71,11 @@ def make(root: Path, topic: str, windows: int, partitions: int, topic_id: str = 
                 )
             ]
         )  # fmt: skip
+
+
+def clock(cluster: Cluster, lake: Lake, now: datetime) -> OtherClock:
+    """The second clock of ticks at the times of such a lake, which may lie ahead: asked as ever, and it agrees."""
+    return replace(clocks.other_clock(cluster, lake, datetime.now(UTC)), now=now)
 
 
 def _record_cuts(root: Path, topic: str, topic_id: str, windows: int, partitions: int) -> None:

@@ -75,7 +75,7 @@ class Grown:
 
     def tick(self) -> None:
         """What the sensor does once the window has closed."""
-        tick = Tick(self.declaration, self.cluster, self.ledger, self.instance, self.now)
+        tick = Tick(self.declaration, self.cluster, self.ledger, self.instance, self.now, made_lake.clock)
         result = tick.evaluate(self.cursor)
         if len(result.run_requests or []) != 1:
             raise RuntimeError(f"the tick asked for {len(result.run_requests or [])} runs instead of one")

@@ -62,7 +62,7 @@ def run(bench: Bench) -> Measured:
                 began = time.perf_counter()
                 asked = 0
                 for d in declared:
-                    tick = Tick(d, cluster, Ledger(Lake.at(root)), instance, now)
+                    tick = Tick(d, cluster, Ledger(Lake.at(root)), instance, now, made_lake.clock)
                     result = tick.evaluate(cursors[d.topic])
                     asked += len(result.run_requests or [])
                     cursors[d.topic] = result.cursor or cursors[d.topic]

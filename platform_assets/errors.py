@@ -180,14 +180,16 @@ class TopicRecreatedError(Terminal):
 
 
 class TruncationError(Terminal):
-    """The log ends before an offset that was already recorded."""
+    """The log lacks offsets that were recorded, from `found` on, or has others there, as leader epoch `epoch` shows."""
 
-    def __init__(self, topic: str, partition: int, recorded: int, found: int) -> None:
-        self.topic, self.partition, self.recorded, self.found = topic, partition, recorded, found
+    def __init__(self, topic: str, partition: int, recorded: int, found: int, epoch: int | None = None) -> None:
+        self.topic, self.partition, self.recorded, self.found, self.epoch = topic, partition, recorded, found, epoch
+        seen = f"now ends at offset {found}, before offset {recorded} that a cut recorded"
+        if epoch is not None:
+            seen = f"was cut at offset {recorded} under leader epoch {epoch}, which now ends at offset {found}"
         super().__init__(
-            f"topic {topic!r} partition {partition} now ends at offset {found}, before offset {recorded} that a cut "
-            "recorded: the log was truncated (an unclean leader election, or a restored broker). Offsets "
-            f"[{found}, {recorded}) may be filled with other records. Where the brokers will not get the lost ones back, run "
+            f"topic {topic!r} partition {partition} {seen}: the log was truncated (an unclean leader election, or a restored "
+            f"broker). Offsets [{found}, {recorded}) may hold other records. Where the brokers will not get the lost ones back, run "
             f'`platform-assets accept-generation {topic} --reason "…"`: it names what is lost, and the log goes on from there.'
         )
 

@@ -37,7 +37,7 @@ from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import TopicRanges
-from platform_assets.orchestration import assets
+from platform_assets.orchestration import load_runs
 from platform_assets.windows.loading import Loader
 from platform_assets_tests.support.runs_of import failure_of, materialize, minutes_ago
 from testbed.homes import service_environment
@@ -178,7 +178,7 @@ def test_a_table_folder_that_cannot_be_written_is_named(lake: LakeMaker) -> None
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
     """An instance of the test's own, and no waiting between a run's own tries."""
-    monkeypatch.setattr(assets, "_RETRY_AFTER_SECONDS", 0)
+    monkeypatch.setattr(load_runs, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.ephemeral() as made:
         yield made
 

@@ -20,6 +20,7 @@ SAMPLES: Final[dict[str, Any]] = {
     "str": "a 'text' of {any} kind",
     "str | None": "java (pid 4711)",
     "int": 4711,
+    "int | None": 4,
     "float": 1.5,
     "bool": True,
     "Iterable[tuple[int, int, int]]": [(0, 7, 9), (1, 0, 3)],

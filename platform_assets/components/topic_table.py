@@ -39,7 +39,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         str,
         Field(
             description="Where the first edge is looked for, ISO 8601, UTC unless it says otherwise. Older records are "
-            "in the first window. Must not change once windows were sealed."
+            "in the first window. Once windows were sealed, an earlier one is refused."
         ),
     ]
     sensor_interval_seconds: Annotated[

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
 
@@ -143,6 +145,15 @@ class Folder:
         try:
             beside.write_bytes(content)
             beside.replace(self.path / name)
+        except OSError as e:
+            raise LakeNotWritableError(self.uri, e.strerror or str(e)) from e
+
+    def time(self) -> datetime:
+        """The clock of its file system: when a file that was written just now was written. Raises LakeNotWritableError."""
+        self.make()
+        try:
+            with tempfile.NamedTemporaryFile(dir=self.path, prefix=".time.") as file:
+                return datetime.fromtimestamp(os.stat(file.name).st_mtime, UTC)
         except OSError as e:
             raise LakeNotWritableError(self.uri, e.strerror or str(e)) from e
 

@@ -6,7 +6,6 @@ Where the ledger of loads was edited or put back, all of it is read again.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from platform_assets.lake.delta_log import Anchor
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import UTC_MICROS, SealedWindow, recorded_cuts, windows_between
 from platform_assets.ledger.store import Ledger
+from platform_assets.ledger.stretches import rows
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
 
@@ -63,8 +63,7 @@ def find(ledger: Ledger, table: TableRef, newest: datetime, sealed: Sequence[Sea
         known = None
     if known is None:
         at = delta_log.newest_anchor(commits)
-        windows = _sealed(ledger, table.topic, None)
-        found = _without_loaded(ledger, table, windows, frozenset())
+        found = _all(ledger, table)
     else:
         at = _newest(commits, known.commits)
         if at == known.commits and known.newest == newest:
@@ -89,7 +88,7 @@ def read(ledger: Ledger, topic: str, windows: Sequence[Window]) -> list[SealedWi
     edges = sorted({edge for w in windows for edge in (w.start, w.end)})
     condition = (pc.field("topic") == topic) & pc.field("edge").isin(pa.array(edges, UTC_MICROS))
     wanted = set(windows)
-    cuts = recorded_cuts(_rows(ledger.lake.cuts, condition, None, ("topic", topic)))
+    cuts = recorded_cuts(rows(ledger.lake.cuts, condition, None, ("topic", topic)))
     return [w for w in windows_between(cuts) if w.window in wanted]
 
 
@@ -101,14 +100,36 @@ def _new(
     return _sealed(ledger, topic, since)
 
 
-def _sealed(ledger: Ledger, topic: str, since: datetime | None) -> Mapping[str, Window]:
-    """All windows that start at `since` or later."""
+def _edges(ledger: Ledger, topic: str, since: datetime | None) -> pa.Array:
+    """All edges from `since` on, ascending."""
     condition = pc.field("topic") == topic
     if since is not None:
         condition &= pc.field("edge") >= pa.scalar(since, UTC_MICROS)
-    rows = _rows(ledger.lake.cuts, condition, ["edge"], ("topic", topic))
-    edges = [edge.astimezone(UTC) for edge in pc.unique(rows["edge"]).sort().to_pylist()]
-    return {w.key: w for w in (Window(start, end) for start, end in itertools.pairwise(edges))}
+    return pc.unique(rows(ledger.lake.cuts, condition, ["edge"], ("topic", topic))["edge"]).sort()
+
+
+def _windows(starts: pa.Array, ends: pa.Array) -> dict[str, Window]:
+    pairs = zip(starts.to_pylist(), ends.to_pylist(), strict=True)
+    return {w.key: w for w in (Window(start.astimezone(UTC), end.astimezone(UTC)) for start, end in pairs)}
+
+
+def _sealed(ledger: Ledger, topic: str, since: datetime) -> Mapping[str, Window]:
+    """All windows that start at `since` or later."""
+    edges = _edges(ledger, topic, since)
+    return _windows(edges[:-1], edges[1:])
+
+
+def _all(ledger: Ledger, table: TableRef) -> Unloaded:
+    """What is not loaded of a table of which nothing is known yet: column by column, since nearly all of it is loaded."""
+    edges = _edges(ledger, table.topic, None)
+    if len(edges) < 2:
+        return Unloaded()
+    condition = pc.field("table") == table.name
+    found = rows(ledger.lake.commits, condition, ["window_start", "kind"], ("table", table.name))
+    loads = found.filter(pc.not_equal(found["kind"], "acceptance"))
+    left = pc.invert(pc.is_in(edges[:-1], pc.unique(loads["window_start"])))
+    windows = _windows(edges[:-1].filter(left), edges[1:].filter(left))
+    return _without_loaded(ledger, table, windows, frozenset())
 
 
 def _without_loaded(
@@ -120,21 +141,17 @@ def _without_loaded(
     if len(windows) <= _FEW:
         starts = [w.start for key, w in windows.items() if key not in not_loaded]
         condition &= pc.field("window_start").isin(pa.array(starts, UTC_MICROS))
-    rows = _rows(ledger.lake.commits, condition, ["window_start", "kind", "recorded_at"], ("table", table.name))
-    of_acceptance = pc.equal(rows["kind"], "acceptance")
-    loaded = {at.astimezone(UTC) for at in pc.unique(rows.filter(pc.invert(of_acceptance))["window_start"]).to_pylist()}
+    found = rows(ledger.lake.commits, condition, ["window_start", "kind", "recorded_at"], ("table", table.name))
+    of_acceptance = pc.equal(found["kind"], "acceptance")
+    loaded = {
+        at.astimezone(UTC) for at in pc.unique(found.filter(pc.invert(of_acceptance))["window_start"]).to_pylist()
+    }
     accepted: dict[datetime, datetime] = {}
-    for row in rows.filter(of_acceptance).to_pylist():
+    for row in found.filter(of_acceptance).to_pylist():
         start, at = row["window_start"].astimezone(UTC), row["recorded_at"].astimezone(UTC)
         accepted[start] = max(at, accepted.get(start, at))
     left = {key: w for key, w in windows.items() if w.start not in loaded}
     return Unloaded(left, {key: accepted[w.start] for key, w in left.items() if w.start in accepted})
-
-
-def _rows(path: Folder, condition: pc.Expression, columns: list[str] | None, partition: tuple[str, str]) -> pa.Table:
-    name, value = partition
-    dataset = path.delta().to_pyarrow_dataset(file_pruning_predicate=[(name, "=", value)])
-    return dataset.to_table(filter=condition, columns=columns)
 
 
 def _goes_on(log: Folder, seen: Anchor | None) -> bool:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.tables import TableRef
 from platform_assets.model.topics import checked_topic
-from platform_assets.model.windows import first_edge, is_cron
+from platform_assets.model.windows import first_edge, is_cron, window_starting_at
 
 EngineName = Literal["auto", "columnar", "connector"]
 """connector: Spark's own Kafka connector; columnar: compiled kernels in Spark's Python workers; auto: the columnar engine
@@ -59,6 +59,11 @@ class TopicDeclaration:
     def first_edge(self) -> datetime:
         """The first edge at or after `start`, in UTC."""
         return first_edge(self.schedule, self.start).astimezone(UTC)
+
+    def has_partition(self, edge: datetime, now: datetime) -> bool:
+        """Whether Dagster has a partition at `now` that starts at `edge`: it has those of `schedule` that have ended."""
+        window = window_starting_at(self.schedule, edge)
+        return window is not None and window.end <= now and edge >= self.first_edge
 
     @property
     def raw_table(self) -> TableRef:

@@ -22,10 +22,10 @@ from platform_assets.orchestration import runs
 from platform_assets.orchestration.names import sensor_name
 from platform_assets.orchestration.retries import tries_of
 
-State = Literal["under way", "to be asked for", "failed", "waits for somebody", "of an earlier schedule", "parked"]
+State = Literal["under way", "to be asked for", "failed", "waits for somebody", "parked"]
 """Of a window that is not loaded. to be asked for: by a tick to come; failed: its last run did, and it is asked for again;
-waits for somebody: its last run says what has to be decided; of an earlier schedule: it is no partition any more, and loaded
-from a shell alone; parked: an operator has set it aside, and `error` says who and why."""
+waits for somebody: its last run says what has to be decided; parked: an operator has set it aside, and `error` says who and
+why."""
 
 _LONGEST: Final = 400
 _NAMED: Final = 3
@@ -97,8 +97,6 @@ def windows(
             state = "under way"
         elif key in parked:
             state = "parked"
-        elif window_starting_at(declaration.schedule, edge_of(key)) is None:
-            state = "of an earlier schedule"
         elif tried is not None:
             state = "waits for somebody" if tried.waits_for_somebody else "failed"
         again = None if tried is None or state != "failed" else _iso(tried.again_at(declaration.sensor_interval))
@@ -110,23 +108,32 @@ def windows(
     return found
 
 
+def patience(declaration: TopicDeclaration) -> timedelta:
+    """How long what should be done at the next tick may be left undone."""
+    return max(3 * declaration.sensor_interval, timedelta(minutes=2))
+
+
 def problems(
     declaration: TopicDeclaration,
     unloaded: Sequence[UnloadedWindow],
     sensor: SensorStatus | None,
     pending: datetime | None,
     now: datetime,
+    held_back: str | None = None,
 ) -> Iterator[str]:
     """What is wrong, since when and what to do, in a sentence or two each.
 
-    `pending` is the first edge that has closed and has no cut, where there is one.
+    `pending` is the first edge that has closed and has no cut, where there is one; `held_back` is why it is not
+    cut, where that is known.
     """
-    table, late = declaration.raw_table, max(3 * declaration.sensor_interval, timedelta(minutes=2))
+    late = patience(declaration)
+    if held_back is not None:
+        yield held_back
     if sensor is not None and not sensor.running:
         yield f"its sensor {sensor.name} is stopped, so no window is sealed or loaded: start it in the UI under Automation"
     elif sensor is not None and sensor.error is not None:
         yield f"its sensor {sensor.name} fails, last at {sensor.ticked_at}: {_shortened(sensor.error)}"
-    elif pending is not None and now - pending > late:
+    elif pending is not None and now - pending > late and held_back is None:
         yield (
             f"no window has been sealed since the one that ended before {_iso(pending)}: the sensor does not tick, or has "
             "not caught up. See that Dagster's daemon runs (`platform-assets up`)"
@@ -142,12 +149,6 @@ def problems(
         )
     for window in [w for w in unloaded if w.state == "waits for somebody"][:_NAMED]:
         yield f"window {window.window} waits for somebody: {_shortened(window.error or '')}"
-    earlier = [w for w in unloaded if w.state == "of an earlier schedule"]
-    if earlier:
-        yield (
-            f"{_counted(earlier)} of an earlier schedule cannot be asked for: "
-            f"`platform-assets load {table} {' '.join(w.window for w in earlier[:_NAMED])}`"
-        )
     ignored = [
         w for w in unloaded if w.state == "to be asked for" and now - edge_of(w.window) > late + _length(declaration)
     ]

@@ -33,3 +33,18 @@ def identifier(topic: str) -> str:
 def sensor_name(topic: str) -> str:
     """The name of a topic's sensor."""
     return f"{identifier(topic)}_windows"
+
+
+def load_job(topic: str) -> str:
+    """The job by which the topic's sensor has windows loaded that are partitions."""
+    return f"{identifier(topic)}_load"
+
+
+def earlier_windows_job(topic: str) -> str:
+    """The job by which it has all others loaded."""
+    return f"{identifier(topic)}_earlier_windows"
+
+
+def earlier_windows_op(topic: str) -> str:
+    """The op of that job whose config names the windows."""
+    return f"{earlier_windows_job(topic)}_load_op"

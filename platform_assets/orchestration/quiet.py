@@ -26,7 +26,7 @@ from platform_assets.lake import load_log
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import runs
-from platform_assets.orchestration.names import table_key
+from platform_assets.orchestration.names import load_job, table_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,12 @@ def _run_of_checks(declaration: TopicDeclaration, instance: dg.DagsterInstance, 
     keys = [dg.AssetCheckKey(table_key(declaration.raw_table), name) for name in CHECKS]
     if runs.checks_in_flight(instance, keys):
         return None
-    return dg.RunRequest(f"{declaration.raw_table}/checks/{newest}", asset_selection=[], asset_check_keys=keys)
+    return dg.RunRequest(
+        f"{declaration.raw_table}/checks/{newest}",
+        job_name=load_job(declaration.topic),
+        asset_selection=[],
+        asset_check_keys=keys,
+    )
 
 
 def _not_evaluated(declaration: TopicDeclaration, check: str, error: Exception) -> dg.AssetCheckEvaluation:

@@ -1,9 +1,10 @@
-"""Which windows go into which run: pure grouping, and the tags by which Dagster knows a run's windows."""
+"""Which windows go into which run: pure grouping, and the key by which Dagster knows a request."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.windows import Window, window_starting_at
@@ -12,7 +13,7 @@ from platform_assets.orchestration.retries import Tries
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """One run to ask for: the windows from `first` to `last`, both inclusive, `offsets` in all.
+    """One run to ask for: the windows from `first` to `last`, both inclusive, or just those `listed`; `offsets` in all.
 
     `attempt` is 1 where none of them is known to have failed, and one more for each run that did; `after` then names the
     newest of these.
@@ -25,6 +26,7 @@ class LoadRequest:
     offsets: int
     attempt: int = 1
     after: str = ""
+    listed: tuple[str, ...] = ()
 
     def run_key(self, table: str) -> str:
         """The same windows give the same key, so a tick that is tried again asks for no second run.
@@ -33,6 +35,8 @@ class LoadRequest:
         comes after, since how many runs failed is counted among the newest alone.
         """
         key = f"{table}/{self.generation}/{self.first}..{self.last}"
+        if self.listed:
+            key += f"/earlier/{sha256(' '.join(self.listed).encode()).hexdigest()[:16]}"
         return f"{key}/{self.attempt}/{self.after}" if self.after else key
 
 
@@ -53,29 +57,71 @@ def grouped(
 
     A run takes neighbours only, since Dagster names a run's windows by first and last: what lies between is decided by
     the partitions that `schedule` has today. Windows that start at none of its edges, because they are of an earlier
-    schedule, are no partitions any more and cannot be asked for. A window that has more than `max_offsets` by itself
-    gets a run of its own.
+    schedule, are no partitions any more: `listed` is for those. A window that has more than `max_offsets` by itself gets a
+    run of its own.
     """
     done, failed, before = set(loaded), tries or {}, asked_before or {}
-    run: list[SealedWindow] = []
-    most = max_windows
+    run = _Run(max_offsets, max_windows, failed)
     for window in windows:
         if window.key in done or window_starting_at(schedule, window.window.start) is None:
-            if run:
-                yield _request(run, failed, before)
-                run = []
+            if run.windows:
+                yield _request(run.windows, failed, before)
+                run = run.following()
             continue
-        tried = failed.get(window.key)
-        allowed = max_windows if tried is None else tried.most_windows(max_windows)
-        offsets = sum(w.ranges.size for w in run) + window.ranges.size
-        full = offsets > max_offsets or len(run) >= min(most, allowed)
-        if run and (full or not _neighbours(run[-1], window, schedule)):
-            yield _request(run, failed, before)
-            run = []
-        most = min(most, allowed) if run else allowed
-        run.append(window)
-    if run:
-        yield _request(run, failed, before)
+        if run.windows and (run.is_full_for(window) or not _neighbours(run.windows[-1], window, schedule)):
+            yield _request(run.windows, failed, before)
+            run = run.following()
+        run.add(window)
+    if run.windows:
+        yield _request(run.windows, failed, before)
+
+
+def listed(
+    windows: Sequence[SealedWindow],
+    *,
+    max_offsets: int,
+    max_windows: int,
+    tries: Mapping[str, Tries] | None = None,
+    asked_before: Mapping[str, str] | None = None,
+) -> Iterator[LoadRequest]:
+    """Runs for `windows` (ascending) that are no partitions, each named by its key; otherwise as `grouped`."""
+    failed, before = tries or {}, asked_before or {}
+    run = _Run(max_offsets, max_windows, failed)
+    for window in windows:
+        if run.windows and (run.is_full_for(window) or run.windows[-1].generation != window.generation):
+            yield _listing(_request(run.windows, failed, before), run.windows)
+            run = run.following()
+        run.add(window)
+    if run.windows:
+        yield _listing(_request(run.windows, failed, before), run.windows)
+
+
+class _Run:
+    """A run that windows are put into, until it is full."""
+
+    def __init__(self, max_offsets: int, max_windows: int, failed: Mapping[str, Tries]) -> None:
+        self.windows: list[SealedWindow] = []
+        self._max_offsets, self._max_windows, self._failed = max_offsets, max_windows, failed
+        self._most = max_windows
+        self._offsets = 0
+
+    def following(self) -> _Run:
+        """An empty one with the same bounds."""
+        return _Run(self._max_offsets, self._max_windows, self._failed)
+
+    def is_full_for(self, window: SealedWindow) -> bool:
+        """Whether `window` has to go into another run."""
+        most = min(self._most, self._allowed(window))
+        return self._offsets + window.ranges.size > self._max_offsets or len(self.windows) >= most
+
+    def add(self, window: SealedWindow) -> None:
+        self.windows.append(window)
+        self._offsets += window.ranges.size
+        self._most = min(self._most, self._allowed(window))
+
+    def _allowed(self, window: SealedWindow) -> int:
+        tried = self._failed.get(window.key)
+        return self._max_windows if tried is None else tried.most_windows(self._max_windows)
 
 
 def _neighbours(left: SealedWindow, right: SealedWindow, schedule: str) -> bool:
@@ -92,3 +138,7 @@ def _request(run: Sequence[SealedWindow], failed: Mapping[str, Tries], before: M
         after = max(tries, key=lambda t: t.last.ended).last.run_id
     offsets = sum(w.ranges.size for w in run)
     return LoadRequest(run[0].key, run[-1].key, run[0].generation, len(run), offsets, attempt, after)
+
+
+def _listing(request: LoadRequest, run: Sequence[SealedWindow]) -> LoadRequest:
+    return replace(request, listed=tuple(w.key for w in run))

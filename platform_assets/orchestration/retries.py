@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
@@ -74,16 +74,34 @@ class Failures:
 
 
 @dataclass(frozen=True, slots=True)
+class Named:
+    """The windows that a run names: from `first` to `last`, both inclusive, or just those that are `listed`."""
+
+    first: str
+    last: str
+    listed: frozenset[str] | None = None
+
+    @classmethod
+    def list_of(cls, keys: Collection[str]) -> Named:
+        """Just these."""
+        return cls(min(keys, default=""), max(keys, default=""), frozenset(keys))
+
+    def among(self, keys: Sequence[str]) -> Sequence[str]:
+        """Those of `keys`, which ascend, that the run names."""
+        between = keys[bisect.bisect_left(keys, self.first) : bisect.bisect_right(keys, self.last)]
+        return between if self.listed is None else [key for key in between if key in self.listed]
+
+
+@dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A run that failed or was cancelled at `ended`; it named the windows from `first` to `last`, both inclusive.
+    """A run that failed or was cancelled at `ended`, and the windows that it was to load.
 
     `failures` is None where it ended without a word, as a process that was killed.
     """
 
     run_id: str
     ended: datetime
-    first: str
-    last: str
+    named: Named
     failures: Failures | None
 
     def cause(self, key: str) -> Cause:
@@ -129,7 +147,7 @@ def tries_of(keys: Sequence[str], failed: Iterable[FailedRun]) -> dict[str, Trie
     """The tries of those windows among `keys`, which ascend, that a failed run names."""
     found: dict[str, Tries] = {}
     for run in failed:
-        for key in keys[bisect.bisect_left(keys, run.first) : bisect.bisect_right(keys, run.last)]:
+        for key in run.named.among(keys):
             known, cause = found.get(key), run.cause(key)
             newest = known is None or run.ended >= known.last.ended
             found[key] = Tries(

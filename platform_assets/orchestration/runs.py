@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 from dagster._cli.utils import TMP_DAGSTER_HOME_PREFIX
@@ -19,14 +19,15 @@ from platform_assets.errors import ThrowawayInstanceError
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of
 from platform_assets.orchestration.metadata import LOAD_ID, OUTCOME
-from platform_assets.orchestration.names import table_key, topic_key
-from platform_assets.orchestration.retries import FailedRun, Failures, tries_of
+from platform_assets.orchestration.names import earlier_windows_op, table_key, topic_key
+from platform_assets.orchestration.retries import FailedRun, Failures, Named, tries_of
 
 TABLE_TAG: Final = "platform_assets/table"
 """Of a run: the table that it loads windows into. Runs that a person started have it once they have failed."""
 FAILURES_TAG: Final = "platform_assets/failures"
 """Of a failed run: why windows of it were not loaded, as `retries.Failures`."""
 
+_LISTED: Final = "windows"
 _NEWEST_EVENTS = 200
 _NEWEST_FAILURES = 500
 _UNDER_WAY = [
@@ -94,11 +95,10 @@ def failed_runs(instance: dg.DagsterInstance, table: TableRef, keys: Sequence[st
     found: list[FailedRun] = []
     for record in records:
         run = record.dagster_run
-        first, last = _named(run)
         ended = record.update_timestamp.replace(tzinfo=UTC).timestamp() if record.end_time is None else record.end_time
         said = run.tags.get(FAILURES_TAG)
         failures = None if said is None else Failures.from_tag(said)
-        found.append(FailedRun(run.run_id, datetime.fromtimestamp(ended, UTC), first, last, failures))
+        found.append(FailedRun(run.run_id, datetime.fromtimestamp(ended, UTC), _named(run), failures))
     return found
 
 
@@ -131,18 +131,30 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
 
     A job that somebody defined over assets names no selection in its runs: it may load any table.
     """
+    named = _named(run)
+    if named.listed is not None:
+        return frozenset(named.among(sorted(keys))) if run.tags[TABLE_TAG] == "/".join(table.path) else None
     if run.asset_selection is not None and table not in run.asset_selection:
         return None
     if run.asset_selection is None and run.asset_check_selection:
         return None
-    first, last = _named(run)
-    return frozenset(k for k in keys if first <= k <= last)
+    return frozenset(named.among(sorted(keys)))
 
 
-def _named(run: dg.DagsterRun) -> tuple[str, str]:
-    """The first and the last window of a run."""
+def config_listing(topic: str, keys: Sequence[str]) -> dict[str, Any]:
+    """The config of a run that loads just the windows `keys`, whatever partitions there are."""
+    return {"ops": {earlier_windows_op(topic): {"config": {_LISTED: list(keys)}}}}
+
+
+def _named(run: dg.DagsterRun) -> Named:
+    """The windows that a run names: by partitions, or by the config of the job of earlier windows."""
+    table = run.tags.get(TABLE_TAG)
+    ops: Any = run.run_config.get("ops", {})
+    config = None if table is None else ops.get(earlier_windows_op(TableRef.parse(table).topic))
+    if config is not None:
+        return Named.list_of(config["config"][_LISTED])
     first = run.tags.get(ASSET_PARTITION_RANGE_START_TAG, run.tags.get(PARTITION_NAME_TAG, ""))
-    return first, run.tags.get(ASSET_PARTITION_RANGE_END_TAG, first)
+    return Named(first, run.tags.get(ASSET_PARTITION_RANGE_END_TAG, first))
 
 
 def reported_partitions(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: Sequence[str]) -> frozenset[str]:

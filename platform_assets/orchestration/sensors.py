@@ -11,6 +11,7 @@ again after a crash reports the same; and what Dagster already has is not report
 # No postponed annotations here: Dagster reads those of the functions below.
 import itertools
 import json
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,36 +19,42 @@ from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.target import ExecutableDefinition
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
 from platform_assets.checks.registry import CHECKS
 from platform_assets.errors import TopicMissingError
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.ledger import decisions, unloaded
+from platform_assets.ledger import decisions, stretches, unloaded
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.ledger.unloaded import Unloaded
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.model.windows import key_of, window_starting_at
+from platform_assets.model.windows import key_of
 from platform_assets.orchestration import metadata, quiet, requests, runs
-from platform_assets.orchestration.names import sensor_name, table_key, topic_key
+from platform_assets.orchestration.names import earlier_windows_job, load_job, sensor_name, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.retries import Waiting, decided_at, tries_of
-from platform_assets.windows import sealing
+from platform_assets.windows import clocks, sealing
+from platform_assets.windows.clocks import ClockAheadError
 from platform_assets.windows.receipts import empty_receipt
+from platform_assets.windows.sealing import StartMovedError
+
+_log = logging.getLogger(__name__)
 
 _CURSOR_VERSION = 1
 
 
 @dataclass(frozen=True)
 class Tick:
-    """One evaluation of the sensor of `declaration`; `now` is when it began."""
+    """One evaluation of the sensor of `declaration`; `now` is when it began. `clock` is the second one, Kafka's by default."""
 
     declaration: TopicDeclaration
     cluster: Cluster
     ledger: Ledger
     instance: dg.DagsterInstance
     now: datetime
+    clock: clocks.Ask | None = None
 
     def evaluate(self, cursor: str | None) -> dg.SensorResult:
         """Seal, report, ask. Raises what `sealing.seal` raises; nothing was reported then."""
@@ -57,22 +64,39 @@ class Tick:
         newest = self.ledger.newest_edges([d.topic]).get(d.topic)
         reported = _edge_in(cursor)
         fresh: list[SealedWindow] | None = None
+        held_back: str | None = None
         if sealing.pending_edges(d, newest, self.now, 1):
-            done = sealing.seal(d, self.cluster, self.ledger, self.now, deadline=deadline)
-            fresh = done.windows_since(reported)
+            try:
+                done = sealing.seal(d, self.cluster, self.ledger, self.now, deadline=deadline, clock=self.clock)
+            except (ClockAheadError, StartMovedError) as e:
+                # Nothing is wrong with what was sealed before: it is asked for as at any other tick.
+                held_back = str(e)
+                _log.warning(held_back)
+            else:
+                fresh = done.windows_since(reported)
             newest = self.ledger.newest_edges([d.topic]).get(d.topic)
         if newest is None:
-            return dg.SensorResult(skip_reason=self._why_nothing(newest), cursor=cursor)
+            return dg.SensorResult(skip_reason=held_back or self._why_nothing(newest), cursor=cursor)
         left = unloaded.find(self.ledger, d.raw_table, newest, fresh)
-        windows = fresh or (self.ledger.windows(d.topic, start=reported) if newest != reported else [])
-        windows = windows[: d.max_edges_per_tick]
+        if fresh:
+            windows = fresh[: d.max_edges_per_tick]
+        else:
+            # By stretches, so that a lost cursor costs a tick no more than any other: the next one goes on from there.
+            windows = (
+                stretches.next_windows(self.ledger, d.topic, reported, d.max_edges_per_tick)
+                if newest != reported
+                else []
+            )
         if not windows and not left.windows:
-            return dg.SensorResult(skip_reason=self._why_nothing(newest), cursor=cursor)
+            return dg.SensorResult(skip_reason=held_back or self._why_nothing(newest), cursor=cursor)
         keys = [w.key for w in windows]
         # What this very tick has sealed, nobody has loaded or reported: an older entry is not of these offsets.
         receipts = {} if fresh or not keys else self.ledger.receipts(d.raw_table, keys)
         known = frozenset() if fresh else runs.reported_partitions(self.instance, topic_key(d.topic), keys)
-        return self._report(windows, receipts, known, left, newest, cursor, deadline)
+        result = self._report(windows, receipts, known, left, newest, cursor, deadline)
+        if held_back is not None and result.skip_reason is not None:
+            return dg.SensorResult(skip_reason=held_back, cursor=cursor)
+        return result
 
     def _report(
         self,
@@ -141,21 +165,19 @@ class Tick:
             for key, window in open_windows.items()
             if key in left.windows and key not in {*in_flight, *parking.parked} and waiting.is_due(key, tries.get(key))
         ]
-        askable = (w for w in due if w.key not in at_hand and window_starting_at(d.schedule, w.start) is not None)
+        askable = (w for w in due if w.key not in at_hand)
         older = unloaded.read(self.ledger, d.topic, list(itertools.islice(askable, d.max_edges_per_tick)))
         chosen = [*older, *(at_hand[w.key] for w in due if w.key in at_hand)]
-        return list(
-            requests.grouped(
-                chosen,
-                (),
-                schedule=d.schedule,
-                max_offsets=d.max_records_per_run,
-                max_windows=d.max_windows_per_run,
-                tries=tries,
-                # Asked for before, and no run of it is on record as failed: it was deleted, or did not load the window.
-                asked_before={k: key_of(newest) for k in keys if k not in at_hand},
-            )
-        )
+        partitions = {w.key for w in chosen if d.has_partition(w.window.start, self.now)}
+        bounds: dict[str, Any] = {
+            "max_offsets": d.max_records_per_run,
+            "max_windows": d.max_windows_per_run,
+            "tries": tries,
+            # Asked for before, and no run of it is on record as failed: it was deleted, or did not load the window.
+            "asked_before": {k: key_of(newest) for k in keys if k not in at_hand},
+        }
+        named = requests.grouped([w for w in chosen if w.key in partitions], (), schedule=d.schedule, **bounds)
+        return [*named, *requests.listed([w for w in chosen if w.key not in partitions], **bounds)]
 
     def _empty_to_report(self, receipts: dict[str, Receipt]) -> list[Receipt]:
         empty = {k: r for k, r in receipts.items() if r.kind == "empty"}
@@ -184,12 +206,14 @@ class Tick:
         return f"topic {d.topic}: no window has closed since {newest:%Y-%m-%d %H:%M}Z"
 
 
-def build_sensor(declaration: TopicDeclaration, running: bool) -> dg.SensorDefinition:
-    """The sensor of one topic."""
+def build_sensor(
+    declaration: TopicDeclaration, running: bool, jobs: Sequence[ExecutableDefinition]
+) -> dg.SensorDefinition:
+    """The sensor of one topic. `jobs` are those that it asks for: of windows that are partitions, and of all others."""
 
     @dg.sensor(
         name=sensor_name(declaration.topic),
-        target=dg.AssetSelection.assets(table_key(declaration.raw_table)),
+        jobs=jobs,
         # Dagster's daemon looks every five seconds which sensors are due. A look that came a moment early would put a
         # tick off to the next one, and its edges would then be cut by look-up, since they were not seen in time.
         minimum_interval_seconds=max(round(declaration.sensor_interval.total_seconds()) - 1, 1),
@@ -222,10 +246,14 @@ def _run_request(d: TopicDeclaration, request: requests.LoadRequest) -> dg.RunRe
     run_key = request.run_key(d.raw_table.name)
     # All but the deep audit, which has a schedule of its own.
     selected: dict[str, Any] = {
+        "job_name": load_job(d.topic),
         "asset_selection": [table_key(d.raw_table)],
         "asset_check_keys": [dg.AssetCheckKey(table_key(d.raw_table), name) for name in CHECKS],
     }
     tags = {runs.TABLE_TAG: d.raw_table.name}
+    if request.listed:
+        config = runs.config_listing(d.topic, request.listed)
+        return dg.RunRequest(run_key, config, tags, job_name=earlier_windows_job(d.topic))
     if request.first == request.last:
         return dg.RunRequest(run_key, partition_key=request.first, tags=tags, **selected)
     return dg.RunRequest(

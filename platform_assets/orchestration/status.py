@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -19,16 +19,18 @@ from platform_assets.checks.baseline.older import Older
 from platform_assets.checks.report.description import plain
 from platform_assets.errors import PlatformError
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.ledger import decisions
+from platform_assets.ledger import decisions, stretches
 from platform_assets.ledger.store import Ledger
 from platform_assets.model import offsets
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import key_of
 from platform_assets.orchestration import health, limits
 from platform_assets.orchestration.health import SensorStatus, UnloadedWindow
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.runs import windows_in_flight
-from platform_assets.windows import sealing
+from platform_assets.windows import clocks, sealing
+from platform_assets.windows.sealing import StartMovedError
 
 JSON_VERSION = 1
 _BROKER_BUDGET_SECONDS = 3.0
@@ -160,6 +162,8 @@ def _table(
         edges = ledger.edges(topic, older.until)
         rows = ledger.commit_rows(declaration.raw_table, start=older.until)
         newest_cut = ledger.newest_cut(topic)
+        first = stretches.first_edge(ledger, topic)
+        moved = _moved_start(declaration, ledger)
     except PlatformError as e:
         return TableStatus(
             declaration.raw_table.name, topic, 0, 0, 0, 0, 0, 0, None, None, None, (), (), broker_error, str(e)
@@ -176,7 +180,9 @@ def _table(
     failed = [k for k in missing if newest is not None and k < newest and k not in {*under_way, *set_aside}]
     unloaded = health.windows(declaration, instance, missing[:_JUDGED], under_way, parked)
     sensor = None if instance is None else health.sensor(instance, states, topic)
-    pending = sealing.pending_edges(declaration, newest_cut.edge, now, 1) if instance and newest_cut else []
+    pending = next(iter(sealing.pending_edges(declaration, newest_cut.edge, now, 1)), None) if newest_cut else None
+    late = pending is not None and now - pending > health.patience(declaration)
+    clock = _clock_error(cluster, ledger, topic, now, pending) if late and pending is not None else None
     generation = newest_cut.generation if newest_cut is not None else 1
     # Offsets of an earlier generation say nothing of where the log of today is held up to.
     committed = _committed(rows.filter(pc.equal(rows["generation"], generation)), edges, loaded)
@@ -204,11 +210,13 @@ def _table(
         checks=_checks(instance, declaration.raw_table, checks),
         broker_error=broker_error,
         error=None,
-        warning=limits.warning(declaration, now) if newest_cut is not None else None,
+        warning=" ".join(_warnings(declaration, first, now)) or None,
         unloaded=tuple(unloaded[:_MOST_UNLOADED]),
         sensor=sensor,
         windows_parked=len(set_aside),
-        problems=tuple(health.problems(declaration, unloaded, sensor, next(iter(pending), None), now)),
+        problems=tuple(
+            health.problems(declaration, unloaded, sensor, pending if instance else None, now, moved or clock)
+        ),
     )
 
 
@@ -220,6 +228,38 @@ def _ends(cluster: Cluster | None, topic: str) -> tuple[dict[int, int], str | No
         return {p: f.offset for p, f in bounded.last_stable_offsets(bounded.topic(topic)).items()}, None
     except PlatformError as e:
         return {}, str(e)
+
+
+def _moved_start(declaration: TopicDeclaration, ledger: Ledger) -> str | None:
+    try:
+        sealing.check_start(declaration, ledger)
+    except StartMovedError as e:
+        return str(e)
+    return None
+
+
+def _warnings(declaration: TopicDeclaration, first: datetime | None, now: datetime) -> Iterator[str]:
+    if first is None:
+        return
+    many = limits.warning(declaration, now)
+    if many is not None:
+        yield many
+    if declaration.start > first:
+        yield (
+            f"its `start` is later than its first window, {key_of(first)}: windows before it stay in the table, are loaded and "
+            "checked as ever, and are no partitions in Dagster"
+        )
+
+
+def _clock_error(cluster: Cluster | None, ledger: Ledger, topic: str, now: datetime, edge: datetime) -> str | None:
+    """Why an edge that has long passed by this machine's clock is not cut, where another clock says that it has not."""
+    if cluster is None:
+        return None
+    try:
+        other = clocks.other_clock(cluster, ledger.lake, now)
+    except PlatformError as e:
+        return str(e)
+    return None if other.ahead(now) is None or other.now >= edge else str(other.error(topic, now, edge))
 
 
 def _committed(rows: pa.Table, edges: list[str], loaded: set[str]) -> dict[int, int]:

@@ -116,7 +116,10 @@ def _prepared(loader: Loader, windows: Sequence[SealedWindow]) -> dict[str, _Pre
     held = opened.held()
     receipts = loader.ledger.receipts(table, [w.key for w in windows])
     accepted = loader.ledger.accepted_losses_of(table, [w.key for w in windows])
-    bounds, first_cut = loader.bounds(topic), loader.first_cut(windows[0])
+    ends: dict[int, int] = {}
+    for window in windows:
+        ends |= {p: max(r.end, ends.get(p, 0)) for p, r in window.ranges.items() if r.size}
+    bounds, first_cut = loader.bounds(topic, ends), loader.first_cut(windows[0])
     found: dict[str, _Prepared | PlatformError] = {}
     for window in windows:
         known = receipts.get(window.key)

@@ -30,11 +30,12 @@ from platform_assets.lake import raw_table
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder
+from platform_assets.ledger import stretches
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
-from platform_assets.windows import generations, sealing
+from platform_assets.windows import generations, sealing, truncation
 from platform_assets.windows.receipts import empty_receipt
 from platform_assets.windows.replacing import Loaded, WindowReplacer
 
@@ -162,13 +163,16 @@ class Loader:
 
         return check
 
-    def bounds(self, topic: str) -> LogBounds:
-        """What the brokers have of the topic, which is the one that the ledger knows."""
-        state = sealing.checked_state(self.cluster, topic, self.ledger.newest_cut(topic))
-        return LogBounds(
-            {p: f.offset for p, f in self.cluster.log_starts(state).items()},
-            {p: f.offset for p, f in self.cluster.last_stable_offsets(state).items()},
-        )
+    def bounds(self, topic: str, needed: Mapping[int, int]) -> LogBounds:
+        """What the brokers have of the topic, which is the one that the ledger knows, and has all before `needed` as it was cut.
+
+        `needed` is by partition, exclusive. Raises what `truncation.stable_offsets` raises.
+        """
+        newest = self.ledger.newest_cut(topic)
+        state = sealing.checked_state(self.cluster, topic, newest)
+        starts = {p: f.offset for p, f in self.cluster.log_starts(state).items()}
+        ends = truncation.stable_offsets(self.cluster, state, newest, needed)
+        return LogBounds(starts, {p: f.offset for p, f in ends.items()})
 
     def check_held(
         self, sealed: SealedWindow, needed: TopicRanges, accepted: Losses, bounds: LogBounds | None = None
@@ -186,7 +190,7 @@ class Loader:
         left_of = {p: left for p, wanted in needed.items() if (left := wanted.before(inside[p].end)).size}
         if not left_of and not any(r.size for r in inside.values()):
             return LogBounds({}, {})
-        bounds = bounds or self.bounds(sealed.topic)
+        bounds = bounds or self.bounds(sealed.topic, {p: wanted.end for p, wanted in left_of.items()})
         for partition, wanted in left_of.items():
             if partition in bounds.ends and bounds.ends[partition] < wanted.end:
                 raise TruncationError(sealed.topic, partition, wanted.end, bounds.ends[partition])
@@ -234,9 +238,9 @@ class Loader:
             cuts = self.ledger.cuts(sealed.topic, end=sealed.window.start)
             first = next(c for c in cuts if c.generation == sealed.generation)
             return first.edge, first.cut
-        # Asking up to the declared first edge prunes by file statistics; `start` may have been changed since, though.
-        cuts = self.ledger.cuts(sealed.topic, end=self.declaration.first_edge) or self.ledger.cuts(sealed.topic)
-        return cuts[0].edge, cuts[0].cut
+        edge = stretches.first_edge(self.ledger, sealed.topic)
+        first = self.ledger.cuts(sealed.topic, edge, edge)[0]
+        return first.edge, first.cut
 
     def _record(self, receipt: Receipt) -> Receipt:
         self.ledger.record_receipts([receipt])

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 
 from platform_assets.errors import (
     BrokerUnreachableError,
+    ConfigurationError,
     LedgerConflictError,
     LedgerLostError,
     TopicRecreatedError,
-    TruncationError,
     UnknownWindowError,
     WindowBeforeStartError,
     WindowOpenError,
@@ -25,14 +25,28 @@ from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 from platform_assets.kafka.lookup import TimestampLookup
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Lake
+from platform_assets.ledger import stretches
 from platform_assets.ledger.entries import RecordedCut, SealedWindow, Taken, windows_between
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import Cut
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window, closed_edges, edge_of, key_of, window_starting_at
+from platform_assets.windows import clocks, truncation
+from platform_assets.windows.clocks import OtherClock
 
 _RACES = 5
+
+
+class StartMovedError(ConfigurationError):
+    """`start` was set to a time before the first window, which has all older records already."""
+
+    def __init__(self, topic: str, start: str, first: str) -> None:
+        self.topic, self.start, self.first = topic, start, first
+        super().__init__(
+            f"start {start} of topic {topic!r} lies before its first window, which begins at {first} and has all older records "
+            f'too: there is nothing to load before it. No window is sealed until `start` in its defs.yaml is "{first}", or later.'
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +85,33 @@ def seal(
     *,
     until: datetime | None = None,
     deadline: float,
+    clock: clocks.Ask | None = None,
 ) -> Sealing:
     """Record the cuts of the edges that have closed by `now`, or by `until` where that is earlier.
 
-    Stops with what it has at `deadline` (of `time.monotonic`) or when the broker goes away; the next call goes on
-    from there. Raises BrokerUnreachableError, TopicMissingError, TopicRecreatedError, TruncationError and LedgerLostError, and records
-    nothing then.
+    Edges that have not passed by another clock, `clock` where one is given, are left out. Stops with what it has at
+    `deadline` (of `time.monotonic`) or when the broker goes away; the next call goes on from there.
+
+    Raises, and records nothing then: ClockAheadError, StartMovedError, BrokerUnreachableError, TopicMissingError,
+    TopicRecreatedError, EndMovedBackError, TruncationError and LedgerLostError.
     """
     topic = declaration.topic
     bounded = cluster.with_deadline(deadline)
+    other: OtherClock | None = None
     for _ in range(_RACES):
         newest = ledger.newest_cut(topic)
         check_ledger_knows_table(declaration.raw_table, ledger.lake, newest)
         limit = declaration.max_edges_per_tick
         closed = pending_edges(declaration, newest.edge if newest else None, now, limit + 1)
+        if closed and newest is not None:
+            check_start(declaration, ledger)
+        if closed and other is None:
+            other = (clock or clocks.other_clock)(bounded, ledger.lake, now)
+            if other.ahead(now) is not None:
+                passed = [e for e in closed if e <= other.now]
+                if not passed:
+                    raise other.error(topic, now, closed[0])
+                closed, now = passed, other.now
         edges = [e for e in closed[:limit] if until is None or e <= until]
         if not edges:
             return Sealing((), more=False)
@@ -137,6 +164,21 @@ def checked_state(cluster: Cluster, topic: str, newest: RecordedCut | None) -> T
     return state
 
 
+def check_start(declaration: TopicDeclaration, ledger: Ledger) -> None:
+    """Raise StartMovedError where `start` was set to an earlier time than the one that the first window was cut by.
+
+    A later one changes nothing of what was sealed. Nor is a `start` moved that lies less than the first window's length before
+    it: an earlier schedule had no edge in between.
+    """
+    first = stretches.first_edge(ledger, declaration.topic)
+    if first is None or declaration.first_edge >= first:
+        return
+    edges = stretches.next_edges(ledger, declaration.topic, first, 2)
+    if len(edges) == 2 and first - declaration.start >= edges[1] - edges[0]:
+        start = declaration.start.astimezone(UTC)
+        raise StartMovedError(declaration.topic, f"{start:%Y-%m-%dT%H:%MZ}", f"{first:%Y-%m-%dT%H:%MZ}")
+
+
 def check_ledger_knows_table(table: TableRef, lake: Lake, newest: RecordedCut | None) -> None:
     """Raise LedgerLostError where `table` holds a window that the ledger has no cut for."""
     load = load_log.load_beyond(lake.table(table), newest.edge if newest else None)
@@ -175,15 +217,11 @@ def _take_cuts(
     now: datetime,
     deadline: float,
 ) -> list[RecordedCut]:
-    stable = cluster.last_stable_offsets(state)
-    ends = {p: f.offset for p, f in stable.items()}
+    stable = truncation.stable_offsets(cluster, state, newest, newest.cut.offsets if newest else {})
     cuts: list[RecordedCut] = []
     if newest is None:
         cuts.append(_first_cut(cluster, state, edges[0]))
         edges = edges[1:]
-    else:
-        for partition, recorded, reached in newest.cut.regressions(ends):
-            raise TruncationError(state.name, partition, recorded, reached)
     previous = newest or cuts[0]
     with TimestampLookup(cluster, state, tuple(stable)) as look_up:
         for edge in edges:
@@ -219,8 +257,15 @@ def _grown(
         edge,
         cut,
         {p: taken.get(p, "carried") for p in cut.offsets},
-        {p: found[p].leader_epoch if p in found else None for p in cut.offsets},
+        {p: _epoch_of(p, offset, previous, found.get(p)) for p, offset in cut.offsets.items()},
     )
+
+
+def _epoch_of(partition: int, offset: int, previous: RecordedCut, found: FoundOffset | None) -> int | None:
+    """A leader epoch that nothing before `offset` is above: that of what was found there, or of the cut before."""
+    if found is not None and offset <= found.offset:
+        return found.leader_epoch
+    return previous.leader_epochs.get(partition)
 
 
 def _first_cut(cluster: Cluster, state: TopicState, edge: datetime) -> RecordedCut:

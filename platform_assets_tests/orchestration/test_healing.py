@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -12,16 +12,15 @@ import pytest
 
 from platform_assets.errors import ConfigurationError
 from platform_assets.ledger.decisions import Author
-from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of, milliseconds
-from platform_assets.orchestration import assets, runs, status
+from platform_assets.orchestration import load_runs, runs, status
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.retries import wait
-from platform_assets.orchestration.sensors import Tick
 from platform_assets.windows import acceptance, parking
+from platform_assets_tests.support.daemon import Daemon
 from platform_assets_tests.support.streams import ANY_TIME, delete_before
-from testbed.loads import Record, TopicLake, records
+from testbed.loads import Record, records
 from testbed.project import definitions
 
 if TYPE_CHECKING:
@@ -36,68 +35,9 @@ HOUR = timedelta(hours=1)
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
     """An instance of the test's own, and no waiting between a run's own tries."""
-    monkeypatch.setattr(assets, "_RETRY_AFTER_SECONDS", 0)
+    monkeypatch.setattr(load_runs, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.ephemeral() as made:
         yield made
-
-
-@dataclass
-class Daemon:
-    """What Dagster's daemon does for one topic: ticks, and the runs that they ask for, one after the other."""
-
-    lake: TopicLake
-    instance: dg.DagsterInstance
-    remote: str
-    declaration: TopicDeclaration
-    cursor: str | None = None
-    now: datetime = field(default_factory=lambda: datetime.now(UTC))
-    results: list[dg.ExecuteInProcessResult] = field(default_factory=list)
-
-    def tick(self) -> int:
-        """One tick and its runs; gives their number."""
-        lk = self.lake
-        result = Tick(self.declaration, lk.cluster, lk.ledger, self.instance, self.now).evaluate(self.cursor)
-        for event in result.asset_events:
-            assert not isinstance(event, dg.AssetObservation)
-            self.instance.report_runless_asset_event(event)
-        found = definitions(self.declaration, lk.bootstrap, lk.root, self.remote)
-        job = found.resolve_implicit_global_asset_job_def()
-        for request in result.run_requests or []:
-            assert request.run_key
-            known = self.instance.get_runs(dg.RunsFilter(tags={"dagster/run_key": request.run_key}))
-            assert not known, "Dagster would start no run for this key"
-            tags = {**request.tags, "dagster/run_key": request.run_key}
-            self.results.append(
-                job.execute_in_process(
-                    instance=self.instance, partition_key=request.partition_key, tags=tags, raise_on_error=False
-                )
-            )
-        self.cursor = result.cursor
-        return len(result.run_requests or [])
-
-    def ticks(self, until: timedelta) -> int:
-        """Ticks at the sensor's interval for so long; gives the number of runs."""
-        end, number = self.now + until, 0
-        while self.now < end:
-            self.now += self.declaration.sensor_interval
-            number += self.tick()
-        return number
-
-    @property
-    def loaded(self) -> set[str]:
-        return set(self.lake.ledger.receipts(self.declaration.raw_table))
-
-    @property
-    def sealed(self) -> set[str]:
-        return {w.key for w in self.lake.ledger.windows(self.lake.topic)}
-
-    def newest_succeeded(self) -> bool:
-        """Whether the newest run did."""
-        return self.results[-1].success
-
-    def verdicts(self) -> dict[str, bool]:
-        """Of the newest run."""
-        return {e.check_name: e.passed for e in self.results[-1].get_asset_check_evaluations()}
 
 
 def hours_ago(number: int) -> datetime:
@@ -240,7 +180,7 @@ def test_a_run_says_on_itself_why_each_window_failed(
     d.tick()
     keys = sorted(d.sealed)
     (run,) = runs.failed_runs(instance, TableRef.raw(d.lake.topic), keys)
-    assert (run.first, run.last) == (key_of(hours_ago(2)), key_of(hours_ago(1)))
+    assert (run.named.first, run.named.last) == (key_of(hours_ago(2)), key_of(hours_ago(1)))
     assert run.failures is not None
     # The second was not tried: Spark was gone.
     assert run.failures.causes == {keys[0]: "passing"}

@@ -12,7 +12,7 @@ import dagster as dg
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.windows import KEY_FORMAT, Window, key_of
-from platform_assets.orchestration.requests import LoadRequest, grouped
+from platform_assets.orchestration.requests import LoadRequest, grouped, listed
 from testbed.samples import START, edge, sealed
 
 HOURLY, BY_MINUTE = "0 * * * *", "* * * * *"
@@ -102,3 +102,23 @@ def test_partitions_of_a_window_count_together() -> None:
     window = replace(hours(1)[0], ranges=TopicRanges({0: OffsetRange(5, 9), 1: OffsetRange(0, 7)}))
     (request,) = grouped([window], set(), schedule=HOURLY, max_offsets=1, max_windows=1)
     assert request.offsets == 11
+
+
+def test_windows_that_are_named_one_by_one_need_not_be_neighbours() -> None:
+    windows = hours(4, 6, 1, 30, 2, 8)
+    del windows[1]
+    found = list(listed(windows, max_offsets=10, max_windows=2))
+    assert [r.listed for r in found] == [
+        (windows[0].key, windows[1].key), (windows[2].key,), (windows[3].key, windows[4].key)
+    ]  # fmt: skip
+    assert [r.offsets for r in found] == [5, 30, 10]
+    assert len({r.run_key("raw/t") for r in found}) == 3
+
+
+def test_lists_with_the_same_ends_have_keys_of_their_own() -> None:
+    windows = hours(1, 1, 1)
+    (whole,) = listed(windows, max_offsets=10, max_windows=9)
+    (without,) = listed([windows[0], windows[2]], max_offsets=10, max_windows=9)
+    (ranged,) = grouped(windows, (), schedule=HOURLY, max_offsets=10, max_windows=9)
+    assert (whole.first, whole.last) == (without.first, without.last) == (ranged.first, ranged.last)
+    assert len({r.run_key("raw/t") for r in (whole, without, ranged)}) == 3

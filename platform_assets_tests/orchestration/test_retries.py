@@ -17,7 +17,17 @@ from platform_assets.errors import (
 )
 from platform_assets.model.windows import key_of
 from platform_assets.orchestration.requests import grouped
-from platform_assets.orchestration.retries import LONGEST, Cause, FailedRun, Failures, Waiting, cause_of, tries_of, wait
+from platform_assets.orchestration.retries import (
+    LONGEST,
+    Cause,
+    FailedRun,
+    Failures,
+    Named,
+    Waiting,
+    cause_of,
+    tries_of,
+    wait,
+)
 from testbed.samples import edge, sealed
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
@@ -33,7 +43,7 @@ def failed(
     first: int, last: int, ended: datetime = NOW, causes: dict[int, Cause] | None = None, run_id: str = "run"
 ) -> FailedRun:
     failures = None if causes is None else Failures({key(n): c for n, c in causes.items()}, "it failed")
-    return FailedRun(run_id, ended, key(first), key(last), failures)
+    return FailedRun(run_id, ended, Named(key(first), key(last)), failures)
 
 
 KEYS = [key(n) for n in range(10)]
@@ -119,11 +129,11 @@ def test_a_window_that_brings_its_runs_down_is_alone_in_one_in_the_end() -> None
         for request in grouped(waiting, (), schedule="0 * * * *", max_offsets=100, max_windows=8, tries=tries):
             asked += 1
             if request.first <= poison <= request.last:
-                runs.append(FailedRun(f"run {asked}", NOW + asked * SECOND, request.first, request.last, None))
+                runs.append(FailedRun(f"run {asked}", NOW + asked * SECOND, Named(request.first, request.last), None))
             else:
                 left -= {w.key for w in windows if request.first <= w.key <= request.last}
         assert asked < 20
-    assert sum(run.first <= poison <= run.last for run in runs) <= 4
+    assert sum(run.named.first <= poison <= run.named.last for run in runs) <= 4
 
 
 def test_a_window_that_failed_is_asked_for_under_a_key_of_its_attempt() -> None:
@@ -132,3 +142,9 @@ def test_a_window_that_failed_is_asked_for_under_a_key_of_its_attempt() -> None:
     (request,) = grouped(windows, (), schedule="0 * * * *", max_offsets=100, max_windows=8, tries=tries_of(KEYS, runs))
     assert (request.first, request.last, request.attempt, request.after) == (key(0), key(2), 3, "second")
     assert request.run_key("raw/t") == f"raw/t/1/{key(0)}..{key(2)}/3/second"
+
+
+def test_a_run_that_lists_its_windows_failed_for_no_other_between_them() -> None:
+    run = FailedRun("run", NOW, Named.list_of([key(1), key(7), key(4)]), None)
+    assert sorted(tries_of(KEYS, [run])) == [key(1), key(4), key(7)]
+    assert sorted(tries_of(KEYS[3:6], [run])) == [key(4)]

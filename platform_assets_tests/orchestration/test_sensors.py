@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -29,12 +30,14 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of, milliseconds
+from platform_assets.orchestration import status
 from platform_assets.orchestration.assets import DeepAudit, build_definitions
 from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
-from platform_assets.orchestration.runs import TABLE_TAG
+from platform_assets.orchestration.runs import TABLE_TAG, config_listing
 from platform_assets.orchestration.sensors import Tick, cursor_at
-from platform_assets.windows import generations, sealing
+from platform_assets.windows import clocks, generations, sealing
+from platform_assets.windows.clocks import OtherClock
 from platform_assets_tests.support.streams import ANY_TIME, Stream, create_again
 from testbed.samples import START, loaded, receipt
 
@@ -280,8 +283,8 @@ def test_windows_that_a_run_under_way_will_bring_are_not_asked_for(
 def test_runs_that_are_over_or_of_other_tables_hold_nothing_back(ticker: Callable[..., Ticker]) -> None:
     t = ticker()
     backlog(t, 1, 1, 1)
-    for status in OVER:
-        t.run(status, {PARTITION_NAME_TAG: key(1)})
+    for outcome in OVER:
+        t.run(outcome, {PARTITION_NAME_TAG: key(1)})
     t.run(UNDER_WAY[-1], {PARTITION_NAME_TAG: key(1)}, [table_key(TableRef.raw("another"))])
     assert asked(t.tick(minute(3.9))) == [(key(0), key(2))]
 
@@ -388,6 +391,81 @@ def test_a_topic_created_again_stops_the_sensor_until_that_is_accepted(
     second = t.tick(minute(2), first.cursor)
     assert [(w.key, w.generation, w.ranges.size) for w in t.windows()] == [(key(0), 1, 1), (key(1), 2, 3)]
     assert (events(second, t.source), asked(second)) == ([key(1)], [(key(0), key(0)), (key(1), key(1))])
+
+
+def test_a_clock_that_runs_ahead_skips_the_tick_with_its_reason_and_what_was_sealed_is_still_asked_for(
+    ticker: Callable[..., Ticker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = ticker()
+    backlog(t, 1)
+    monkeypatch.setattr(clocks, "other_clock", lambda *_: OtherClock("Kafka's controller", minute(1.2)))
+    # The edges that have come are cut, as by a clock that is right.
+    first = t.tick(minute(61))
+    assert asked(first) == [(key(0), key(0))]
+    assert len(t.windows()) == 1
+    assert asked(t.tick(minute(61.5), first.cursor)) == [(key(0), key(0))]
+    loaded(t.root, t.windows()[0])
+    held = t.tick(minute(62), first.cursor)
+    assert (asked(held), held.asset_events, held.cursor) == ([], [], first.cursor)
+    assert "the clock of this machine is 3,648 s ahead of that of Kafka's controller" in str(held.skip_reason)
+    (row,) = status.collect([t.declaration], t.ledger, t.cluster, None, (), minute(62)).tables
+    assert any("the clock of this machine is 3,648 s ahead" in p for p in row.problems)
+    # It was set right.
+    monkeypatch.setattr(clocks, "other_clock", lambda *_: OtherClock("Kafka's controller", minute(2)))
+    t.tick(minute(2), first.cursor)
+    assert [w.key for w in t.windows()] == [key(0), key(1)]
+
+
+def test_an_earlier_start_is_refused_with_a_remedy_that_works_and_what_was_sealed_is_still_asked_for(
+    ticker: Callable[..., Ticker],
+) -> None:
+    t = ticker()
+    backlog(t, 1, 1)
+    first = t.tick(minute(1))
+    declared = t.declaration
+    t.declaration = replace(declared, start=START - 5 * MINUTE)
+    refused = t.tick(minute(2), first.cursor)
+    assert asked(refused) == [(key(0), key(0))]
+    loaded(t.root, t.windows()[0])
+    refused = t.tick(minute(2), first.cursor)
+    assert len(t.windows()) == 1
+    assert isinstance(refused.skip_reason, dg.SkipReason)
+    said = str(refused.skip_reason.skip_message)
+    assert "start 2025-12-31T23:55Z" in said
+    (row,) = status.collect([t.declaration], t.ledger, t.cluster, None, (), minute(2)).tables
+    assert row.problems == (said,)
+    (remedy,) = re.findall(r'is "([^"]+)"', said)
+    t.declaration = replace(declared, start=datetime.fromisoformat(remedy))
+    t.tick(minute(2), first.cursor)
+    assert [w.key for w in t.windows()] == [key(0), key(1)]
+
+
+def test_a_later_start_leaves_what_was_sealed_and_has_it_loaded(ticker: Callable[..., Ticker]) -> None:
+    t = ticker()
+    backlog(t, 1, 1, 1)
+    first = t.tick(minute(2))
+    t.declaration = replace(t.declaration, start=minute(1))
+    second = t.tick(minute(3), first.cursor)
+    assert [w.key for w in t.windows()] == [key(n) for n in range(3)]
+    # What lies before the start is no partition any more.
+    (partition, by_key) = second.run_requests or []
+    assert partition.partition_key == key(1)
+    assert by_key.run_config == config_listing(t.topic, [key(0)])
+    (row,) = status.collect([t.declaration], t.ledger, t.cluster, None, (), minute(3)).tables
+    assert row.warning is not None
+    assert f"its `start` is later than its first window, {key(0)}" in row.warning
+
+
+def test_a_start_between_the_edges_of_an_earlier_schedule_is_not_one_that_was_moved(
+    ticker: Callable[..., Ticker],
+) -> None:
+    """From every five minutes to each minute, with a start two minutes before the first edge."""
+    t = ticker()
+    t.declaration = replace(t.declaration, schedule="*/5 * * * *", start=START - 2 * MINUTE)
+    first = t.tick(minute(5))
+    t.declaration = replace(t.declaration, schedule="* * * * *")
+    assert t.tick(minute(7), first.cursor).cursor != first.cursor
+    assert len(t.windows()) == 3
 
 
 # --- the definition -------------------------------------------------------------------------------------------------

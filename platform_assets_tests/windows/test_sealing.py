@@ -37,7 +37,8 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import tiling_faults
 from platform_assets.model.windows import edges_from, milliseconds
-from platform_assets.windows import sealing
+from platform_assets.windows import clocks, sealing
+from platform_assets.windows.clocks import OtherClock
 from platform_assets_tests.support.streams import (
     ANY_TIME,
     Stream,
@@ -352,7 +353,9 @@ def test_markers_near_their_records_cost_no_search(
     monkeypatch.setattr(BatchSearch, "first_record_at", None)
     now = milliseconds(datetime.now(UTC))
     Transactions(s).write([now - 1, now], commit=True)
-    s.seal(datetime.now(UTC) + 20 * MINUTE)
+    later = datetime.now(UTC) + 20 * MINUTE
+    monkeypatch.setattr(clocks, "other_clock", lambda *_: OtherClock("a clock of the test's", later))
+    s.seal(later)
     (window,) = [w for w in s.windows if w.ranges.size]
     assert window.ranges.triples() == ((0, 0, 3),)
 

@@ -148,6 +148,10 @@ class Connection:
             self.close()
             raise
 
+    def offers(self, kind: type, version: int) -> bool:
+        """Whether the broker takes requests of this kind in this version."""
+        return version in self._offered.get(kind.API_KEY, ())  # type: ignore[attr-defined]
+
     def close(self) -> None:
         """End it; a call under way in another thread fails."""
         with contextlib.suppress(OSError):
@@ -209,8 +213,8 @@ class Connection:
             version=_API_VERSIONS, client_software_name="platform-assets", client_software_version="1"
         )
         answer = self.request(request)
-        offered = {key.api_key: range(key.min_version, key.max_version + 1) for key in answer.api_keys}
-        lacking = [n.__name__ for n, v in needs.items() if v not in offered.get(n.API_KEY, ())]  # type: ignore[attr-defined]
+        self._offered = {key.api_key: range(key.min_version, key.max_version + 1) for key in answer.api_keys}
+        lacking = [kind.__name__ for kind, version in needs.items() if not self.offers(kind, version)]
         if answer.error_code or lacking:
             raise BrokerRefusedError(
                 f"agreeing on protocol versions with {self._name}",

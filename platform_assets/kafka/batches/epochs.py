@@ -1,0 +1,36 @@
+"""Where leader epochs end in a log, by OffsetForLeaderEpoch: what shows that a log was cut off, also where it has grown back."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kafka.protocol.consumer.offsets import OffsetForLeaderEpochRequest
+
+from platform_assets.kafka.batches.fetching import Brokers
+
+_VERSION: Final = 4
+
+
+class EpochBrokers(Brokers):
+    """Brokers that are asked for the ends of leader epochs."""
+
+    def epoch_end(self, partition: int, epoch: int) -> int | None:
+        """Where the newest leader epoch that is not above `epoch` ends, exclusive; None where the broker does not know."""
+        doing = f"looking up the end of a leader epoch of topic {self.topic!r} partition {partition}"
+        return self.persist(doing, lambda: self._epoch_end(partition, epoch))
+
+    def _epoch_end(self, partition: int, epoch: int) -> int | None:
+        leader, of_topic = self._leader(partition), OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+        connection = self._connection(leader.address)
+        if not connection.offers(OffsetForLeaderEpochRequest, _VERSION):
+            return None
+        wanted = of_topic.OffsetForLeaderPartition(
+            partition=partition, current_leader_epoch=leader.epoch, leader_epoch=epoch
+        )
+        request = OffsetForLeaderEpochRequest(
+            version=_VERSION, replica_id=-1, topics=[of_topic(topic=self.topic, partitions=[wanted])]
+        )
+        (answer,) = connection.request(request).topics[0].partitions
+        if answer.error_code:
+            self._judge(answer.error_code, f"looking up leader epoch {epoch} of topic {self.topic!r}")
+        return None if answer.end_offset < 0 else int(answer.end_offset)

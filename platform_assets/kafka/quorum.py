@@ -1,0 +1,59 @@
+"""The time of day as Kafka's controllers have it.
+
+DescribeQuorum says of each voter when it had caught up with the leader of the quorum, by the leader's clock; of the leader
+itself that is now. librdkafka does not know that request.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Final
+
+from kafka.protocol.admin.cluster import DescribeQuorumRequest
+
+from platform_assets.kafka.batches.wire import Connection, Security, Stopped, addresses
+from platform_assets.kafka.settings import ClientSettings
+
+_VERSION: Final = 1
+_METADATA_TOPIC: Final = "__cluster_metadata"
+_PATIENCE: Final = 2.0
+
+
+def controller_time(settings: ClientSettings, patience: float = _PATIENCE) -> datetime | None:
+    """The clock of the leader of the controllers.
+
+    None where it is not to be had: the brokers have none (Kafka below 3.3, or with ZooKeeper), this client may not describe
+    the cluster, or nobody answers within `patience` seconds. Raises BrokerRefusedError and ConfigurationError.
+    """
+    until = time.monotonic() + patience
+    security = Security(settings)
+    for address in addresses(settings.bootstrap_servers):
+        left = until - time.monotonic()
+        if left <= 0:
+            break
+        try:
+            connection = Connection(address, security, {}, timeout=left, stopped=lambda: time.monotonic() > until)
+        except (OSError, Stopped):
+            continue
+        try:
+            return _asked(connection)
+        except (OSError, Stopped):
+            continue
+        finally:
+            connection.close()
+    return None
+
+
+def _asked(connection: Connection) -> datetime | None:
+    if not connection.offers(DescribeQuorumRequest, _VERSION):
+        return None
+    of_topic = DescribeQuorumRequest.TopicData
+    wanted = of_topic(topic_name=_METADATA_TOPIC, partitions=[of_topic.PartitionData(partition_index=0)])
+    answer = connection.request(DescribeQuorumRequest(version=_VERSION, topics=[wanted]))
+    for topic in answer.topics if not answer.error_code else ():
+        for partition in topic.partitions:
+            for voter in partition.current_voters:
+                if voter.replica_id == partition.leader_id and voter.last_caught_up_timestamp > 0:
+                    return datetime.fromtimestamp(voter.last_caught_up_timestamp / 1000, UTC)
+    return None

@@ -1,0 +1,78 @@
+"""The job that loads windows which are no partitions of today's schedule, because an earlier one sealed them.
+
+Dagster names a run's windows by partitions of the schedule that it knows. This job's run names them by their keys in the
+ledger, in its config; what it does with them is what any run does.
+"""
+
+# No postponed annotations here: Dagster reads those of the functions below.
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from platform_assets.checks.registry import CHECKS
+from platform_assets.checks.report import rendering
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.orchestration import load_runs, runs
+from platform_assets.orchestration.names import earlier_windows_job, earlier_windows_op
+from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
+
+
+class EarlierWindows(dg.Config):
+    """Which windows a run loads."""
+
+    windows: list[str] = Field(
+        description="Keys of sealed windows, such as 2026-01-31-14:05: each is loaded, and no other."
+    )
+
+
+def build_job(declaration: TopicDeclaration) -> dg.JobDefinition:
+    """The job of one topic. It loads the windows that its config names, and evaluates the checks of each load."""
+    topic, table = declaration.topic, declaration.raw_table
+
+    @dg.op(
+        name=earlier_windows_op(topic),
+        description=f"Loads windows of {table} by their keys in the ledger.",
+        out=dg.Out(dg.Nothing),
+    )
+    def _load(
+        context: dg.OpExecutionContext,
+        config: EarlierWindows,
+        kafka: KafkaResource,
+        lake: LakeResource,
+        spark: SparkResource,
+    ) -> None:
+        done = load_runs.load(context, declaration, config.windows, kafka, lake, spark)
+        load_runs.report(context, declaration, str(lake.lake().table(table)), done)
+
+    @dg.op(
+        name=f"{earlier_windows_job(topic)}_check_op",
+        description=f"Evaluates the checks of {table}.",
+        ins={"loaded": dg.In(dg.Nothing)},
+        out=dg.Out(dg.Nothing),
+    )
+    def _evaluate(
+        context: dg.OpExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
+    ) -> Iterator[Any]:
+        evaluation = load_runs.evaluation(context, declaration, kafka, lake, spark, counting=CHECKS.values())
+        blocking: list[str] = []
+        for check in CHECKS.values():
+            verdict = check.evaluate(evaluation)
+            yield rendering.evaluation(verdict, evaluation.facts())
+            if check.blocking and verdict.alarming:
+                blocking.append(check.name)
+        if blocking:
+            raise dg.Failure(f"checks failed: {', '.join(blocking)}", allow_retries=False)
+        yield dg.Output(None)
+
+    @dg.job(
+        name=earlier_windows_job(topic),
+        tags={runs.TABLE_TAG: table.name},
+        description=f"Loads windows of {table} that an earlier schedule sealed and that are no partitions any more. The "
+        "topic's sensor asks for it; by hand, its config names windows by their keys.",
+    )
+    def _job() -> None:
+        _evaluate(_load())
+
+    return _job

@@ -1,0 +1,99 @@
+"""Whether a log still has what was cut: its end by offset, and by leader epochs where its leader has changed since.
+
+A log that was truncated and has grown back ends where it should, with other records. Records of one leader epoch are written
+by one leader, and a cut names the epoch that it was made under: where that epoch now ends before the cut, what lies between is
+of a later leader.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from platform_assets.errors import BrokerUnreachableError, Retryable, TruncationError
+from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
+from platform_assets.ledger.entries import RecordedCut
+
+_ASKS: Final = 8
+"""How often an end that lies too early is asked for, before it is taken for one that stays so."""
+_PAUSE: float = 0.5
+"""Seconds between two of them. A new leader learns within that how far its log is replicated (KAFKA-7703)."""
+
+
+class EndMovedBackError(Retryable):
+    """A log ends before an offset that was already recorded, and it cannot be said yet whether that passes."""
+
+    def __init__(self, topic: str, partition: int, recorded: int, found: int) -> None:
+        self.topic, self.partition, self.recorded, self.found = topic, partition, recorded, found
+        super().__init__(
+            f"topic {topic!r} partition {partition} is said to end at offset {found}, before offset {recorded} that a cut "
+            "recorded. Right after a change of its leader that passes by itself; nothing was changed, so run it again."
+        )
+
+
+def stable_offsets(
+    cluster: Cluster, state: TopicState, cut: RecordedCut | None, needed: Mapping[int, int]
+) -> dict[int, FoundOffset]:
+    """The last stable offsets, where the log has all that lies before `needed` (by partition, exclusive) as it was at `cut`.
+
+    `cut` is the newest one, and `needed` lies nowhere behind it. Partitions out of reach are left out.
+
+    Raises:
+        TruncationError: it has not.
+        EndMovedBackError: an end lies before `needed`, and there is no time left to see whether that passes.
+    """
+    for ask in range(_ASKS):
+        stable = cluster.last_stable_offsets(state)
+        _check_epochs(cluster, state, cut, needed, stable)
+        back = [(p, o, stable[p].offset) for p, o in needed.items() if p in stable and stable[p].offset < o]
+        if not back:
+            return stable
+        if ask == _ASKS - 1:
+            raise TruncationError(state.name, *back[0])
+        if cluster.deadline is not None and time.monotonic() + _PAUSE >= cluster.deadline:
+            raise EndMovedBackError(state.name, *back[0])
+        time.sleep(_PAUSE)
+    raise AssertionError("unreachable")
+
+
+def _check_epochs(
+    cluster: Cluster,
+    state: TopicState,
+    cut: RecordedCut | None,
+    needed: Mapping[int, int],
+    stable: Mapping[int, FoundOffset],
+) -> None:
+    """Raise TruncationError where an epoch ends too early. Leaders that have not changed since the cut are not asked."""
+    if cut is None:
+        return
+    changed = {
+        p: epoch
+        for p, epoch in cut.leader_epochs.items()
+        if epoch is not None and p in needed and p in stable and stable[p].leader_epoch not in (None, epoch)
+    }
+    for partition, end in _epoch_ends(cluster, state, changed).items() if changed else ():
+        epoch = changed[partition]
+        if end is not None and end < needed[partition]:
+            raise TruncationError(state.name, partition, needed[partition], end, epoch)
+
+
+def _epoch_ends(cluster: Cluster, state: TopicState, epochs: Mapping[int, int]) -> dict[int, int | None]:
+    from platform_assets.kafka.batches.epochs import EpochBrokers  # loads a second Kafka client, seldom needed
+    from platform_assets.kafka.batches.wire import Stopped
+
+    deadline = time.monotonic() + cluster.timeout
+    brokers = EpochBrokers(
+        cluster.settings,
+        state.name,
+        state.topic_id,
+        patience=cluster.timeout,
+        stopped=lambda: time.monotonic() >= deadline,
+    )
+    try:
+        return {partition: brokers.epoch_end(partition, epoch) for partition, epoch in epochs.items()}
+    except Stopped:
+        doing = f"looking up the ends of leader epochs of topic {state.name!r}"
+        raise BrokerUnreachableError(doing, cluster.timeout, "timed out") from None
+    finally:
+        brokers.close()

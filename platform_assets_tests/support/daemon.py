@@ -1,0 +1,76 @@
+"""Dagster's daemon of one topic, in process: ticks at any time that a test likes, and the runs that they ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.orchestration.sensors import Tick
+from testbed.loads import TopicLake
+from testbed.project import definitions
+
+
+@dataclass
+class Daemon:
+    """What Dagster's daemon does for one topic: ticks, and the runs that they ask for, one after the other."""
+
+    lake: TopicLake
+    instance: dg.DagsterInstance
+    remote: str
+    declaration: TopicDeclaration
+    cursor: str | None = None
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    results: list[dg.ExecuteInProcessResult] = field(default_factory=list)
+
+    def tick(self) -> int:
+        """One tick and its runs; gives their number."""
+        lk = self.lake
+        result = Tick(self.declaration, lk.cluster, lk.ledger, self.instance, self.now).evaluate(self.cursor)
+        for event in result.asset_events:
+            assert not isinstance(event, dg.AssetObservation)
+            self.instance.report_runless_asset_event(event)
+        found = definitions(self.declaration, lk.bootstrap, lk.root, self.remote)
+        for request in result.run_requests or []:
+            assert request.run_key
+            assert request.job_name
+            known = self.instance.get_runs(dg.RunsFilter(tags={"dagster/run_key": request.run_key}))
+            assert not known, "Dagster would start no run for this key"
+            tags = {**request.tags, "dagster/run_key": request.run_key}
+            self.results.append(
+                found.resolve_job_def(request.job_name).execute_in_process(
+                    request.run_config,
+                    instance=self.instance,
+                    partition_key=request.partition_key,
+                    tags=tags,
+                    raise_on_error=False,
+                )
+            )
+        self.cursor = result.cursor
+        return len(result.run_requests or [])
+
+    def ticks(self, until: timedelta) -> int:
+        """Ticks at the sensor's interval for so long; gives the number of runs."""
+        end, number = self.now + until, 0
+        while self.now < end:
+            self.now += self.declaration.sensor_interval
+            number += self.tick()
+        return number
+
+    @property
+    def loaded(self) -> set[str]:
+        return set(self.lake.ledger.receipts(self.declaration.raw_table))
+
+    @property
+    def sealed(self) -> set[str]:
+        return {w.key for w in self.lake.ledger.windows(self.lake.topic)}
+
+    def newest_succeeded(self) -> bool:
+        """Whether the newest run did."""
+        return self.results[-1].success
+
+    def verdicts(self) -> dict[str, bool]:
+        """Of the newest run."""
+        return {e.check_name: e.passed for e in self.results[-1].get_asset_check_evaluations()}

@@ -1,0 +1,215 @@
+"""Logs that are not what was cut any more: ends that step back for a moment or for good, and logs that have grown back.
+
+A broker of one node has no followers, so what a new leader does right after its election is played by a cluster that says an
+earlier end. That a log was cut off and grew back is done to a real one, on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from infra import platform
+from infra.broker import BrokerSettings
+from infra.home import Home
+from infra.platform import UpOptions
+from platform_assets.errors import TruncationError
+from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
+from platform_assets.lake.location import Lake
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.windows import milliseconds
+from platform_assets.windows import sealing, truncation
+from platform_assets.windows.loading import Loader
+from platform_assets.windows.truncation import EndMovedBackError
+from platform_assets_tests.support.streams import ANY_TIME, Stream
+from testbed.homes import home_at, service_environment
+from testbed.loads import wait_until
+from testbed.samples import START, edge
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker, TopicMaker
+
+pytestmark = pytest.mark.broker
+
+SMALL = UpOptions(broker=BrokerSettings(heap="384m"))
+
+
+class SteppingBack(Cluster):
+    """Says an end of partition 0 that lies `by` offsets too early, `times` times."""
+
+    def __init__(self, cluster: Cluster, by: int, times: int) -> None:
+        super().__init__(cluster._admin, cluster.settings)
+        self.by, self.times, self.asked = by, times, 0
+
+    def with_deadline(self, deadline: float) -> Cluster:
+        self._deadline = deadline
+        return self
+
+    def last_stable_offsets(self, topic: TopicState) -> dict[int, FoundOffset]:
+        found = super().last_stable_offsets(topic)
+        self.asked += 1
+        return {**found, 0: replace(found[0], offset=found[0].offset - self.by)} if self.asked <= self.times else found
+
+
+class Sealer(Stream):
+    """One topic with a ledger, and hourly windows."""
+
+    def __init__(self, bootstrap: str, topic: str, root: Path) -> None:
+        super().__init__(bootstrap, topic)
+        self.ledger = Ledger(Lake.at(root))
+        self.ledger.create()
+        self.declaration = TopicDeclaration(topic, "0 * * * *", START)
+
+    def seal(self, hour: int, cluster: Cluster | None = None, seconds: float = 60) -> int:
+        """Cut at the last stable offset; gives where partition 0 was cut."""
+        deadline = time.monotonic() + seconds
+        sealing.seal(self.declaration, cluster or self.cluster, self.ledger, edge(hour), deadline=deadline)
+        newest = self.ledger.newest_cut(self.topic)
+        assert newest is not None
+        assert newest.edge == edge(hour)
+        return newest.cut.at(0)
+
+
+@pytest.fixture
+def sealer(broker: Broker, topic: TopicMaker, tmp_path: Path) -> Sealer:
+    """Of ten records, which are cut."""
+    made = Sealer(broker.bootstrap, topic(config=ANY_TIME), tmp_path / "lake")
+    made.send([milliseconds(START)] * 10)
+    assert made.seal(1) == 10
+    return made
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(truncation, "_PAUSE", 0.0)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_an_end_that_steps_back_for_a_moment_is_waited_for(sealer: Sealer) -> None:
+    sealer.send([milliseconds(START)] * 3)
+    told = SteppingBack(sealer.cluster, 7, 3)
+    assert sealer.seal(2, told) == 13
+    assert told.asked == 4
+
+
+@pytest.mark.usefixtures("hurried")
+def test_an_end_that_stays_back_is_a_truncation(sealer: Sealer) -> None:
+    told = SteppingBack(sealer.cluster, 7, 1_000)
+    with pytest.raises(TruncationError, match=r"now ends at offset 3, before offset 10 .* Offsets \[3, 10\)") as caught:
+        sealer.seal(2, told)
+    assert told.asked == truncation._ASKS
+    assert caught.value.epoch is None
+    assert len(sealer.ledger.cuts(sealer.topic)) == 2
+
+
+def test_without_the_time_to_see_whether_it_passes_the_next_tick_asks_again(sealer: Sealer) -> None:
+    with pytest.raises(EndMovedBackError, match="said to end at offset 3, before offset 10"):
+        sealer.seal(2, SteppingBack(sealer.cluster, 7, 1_000), seconds=0.4)
+    assert sealer.seal(2) == 10
+
+
+# --- a log that was cut off and grew back ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_home(tmp_path: Path) -> Iterator[Home]:
+    home = home_at(tmp_path / "own broker")
+    try:
+        yield home
+    finally:
+        platform.down(home, report=lambda _: None)
+
+
+class OwnBroker:
+    """A broker that a test may kill."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.start()
+
+    def start(self) -> None:
+        self.service = platform.start_service(
+            "kafka", self.home, SMALL, report=lambda _: None, environ=service_environment()
+        )
+
+    def kill(self) -> None:
+        os.kill(self.service.pid, signal.SIGKILL)
+        psutil.Process(self.service.pid).wait(30)
+
+    def cut_off(self, topic: str, offset: int) -> None:
+        """Let the log of partition 0 end at `offset`, where a batch begins."""
+        (segment,) = (self.home.kafka / f"{topic}-0").glob("*.log")
+        content, at = segment.read_bytes(), 0
+        while struct.unpack_from(">q", content, at)[0] < offset:
+            at += 12 + int(struct.unpack_from(">i", content, at + 8)[0])
+        with segment.open("r+b") as file:
+            file.truncate(at)
+
+
+class NoEngine:
+    """An engine that must not be asked."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: pytest.fail(f"the engine was asked to {name}")
+
+
+def test_a_log_that_was_cut_off_and_has_grown_back_is_named_with_epoch_and_offsets(
+    own_home: Home, tmp_path: Path
+) -> None:
+    broker = OwnBroker(own_home)
+    bootstrap = broker.service.address
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic("t", 1, 1, config=ANY_TIME)])["t"].result(30)
+    s = Sealer(bootstrap, "t", tmp_path / "lake")
+
+    def send(number: int) -> None:
+        for _ in range(number):
+            s.send([milliseconds(START)])
+
+    def led() -> bool:
+        # A broker that has just begun may not lead its partitions yet; a client of its own does not remember who did.
+        fresh = Sealer(bootstrap, "t", tmp_path / "lake")
+        return 0 in fresh.cluster.last_stable_offsets(fresh.cluster.topic("t"))
+
+    send(6)
+    assert s.seal(1) == 6
+    broker.kill()
+    broker.start()
+    wait_until("the partition is led", led)
+    s = Sealer(bootstrap, "t", tmp_path / "lake")
+    send(4)
+    # Another leader epoch, and nothing is lost.
+    assert s.seal(2) == 10
+    (first, second) = (c.leader_epochs[0] for c in s.ledger.cuts("t")[1:])
+    assert first is not None
+    assert second is not None
+    assert second > first
+    broker.kill()
+    broker.cut_off("t", 8)
+    broker.start()
+    wait_until("the partition is led", led)
+    s = Sealer(bootstrap, "t", tmp_path / "lake")
+    send(5)
+    assert s.stable() == {0: 13}
+    said = rf"was cut at offset 10 under leader epoch {second}, which now ends at offset 8: .* Offsets \[8, 10\) may"
+    with pytest.raises(TruncationError, match=said):
+        s.seal(3)
+    assert len(s.ledger.cuts("t")) == 3
+    # Nor is a window loaded that lies there; one before it is another matter.
+    (whole, cut_off) = s.ledger.windows("t")[-2:]
+    with pytest.raises(TruncationError, match=said):
+        Loader(s.declaration, s.cluster, s.ledger, NoEngine()).load(cut_off.key)  # type: ignore[arg-type]
+    state, newest = s.cluster.topic("t"), s.ledger.newest_cut("t")
+    assert whole.ranges.by_partition[0].end == 6
+    assert truncation.stable_offsets(s.cluster, state, newest, {0: 6})[0].offset == 13
