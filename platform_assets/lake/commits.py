@@ -10,17 +10,31 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
 from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from platform_assets.errors import CommitOutcomeUnknownError, ConcurrentLoadError, TableRefusedError
-from platform_assets.lake import delta_log, load_log
+from platform_assets.errors import (
+    CommitOutcomeUnknownError,
+    ConcurrentLoadError,
+    LakeNotWritableError,
+    PlatformError,
+    TableRefusedError,
+)
+from platform_assets.lake import delta_log, failures, load_log
 from platform_assets.lake.delta_log import Anchor, Commit
+from platform_assets.lake.failures import (
+    LakeNotReadableError,
+    LakeUnavailableError,
+    TableDamagedError,
+    TableGoneError,
+    TableUnsupportedError,
+)
 from platform_assets.lake.load_folders import begun_loads, load_folder
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata
 from platform_assets.lake.location import Folder, Lake
@@ -63,11 +77,13 @@ class WindowCommit:
         Files that dead loads of the window have left are deleted then.
 
         Raises ConcurrentLoadError where another commit touched the window since this was opened, CommitOutcomeUnknownError
-        where it cannot be said whether the commit took place, and TableRefusedError where delta-rs cannot write the table.
+        where it cannot be said whether the commit took place, TableRefusedError where delta-rs cannot write the table, and
+        LakeNotWritableError; nothing was committed after the last two.
         """
         begun = begun_loads(self._folder, metadata.window.key)
         made = self._replaced(metadata, files)
-        self._delete_dead(begun - {load_folder(metadata.window.key, metadata.load_id)})
+        with self._known(metadata):
+            self._delete_dead(begun - {load_folder(metadata.window.key, metadata.load_id)})
         return made
 
     def is_overtaken(self, window: str) -> bool:
@@ -80,16 +96,21 @@ class WindowCommit:
             try:
                 self._commit(metadata, files)
             except CommitFailedError as e:
-                if (made := self._go_on(metadata, e)) is not None:
+                with self._known(metadata):
+                    made = self._go_on(metadata, e)
+                if made is not None:
                     return made
                 continue
-            except (DeltaError, OSError) as e:
-                made = self._made_since(metadata)
+            except failures.RAISED as e:
+                with self._known(metadata):
+                    made = self._made_since(metadata)
                 if made is None:
-                    raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, str(e)) from e
+                    raise self._named(metadata, e) from e
                 _log.info("the commit of load %s is in the log, although it ended with: %s", metadata.load_id, e)
                 return made
-            if (made := self._made_since(metadata)) is not None:
+            with self._known(metadata):
+                made = self._made_since(metadata)
+            if made is not None:
                 return made
             raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, "the table's log does not name it")
         raise ConcurrentLoadError(self._table.name, metadata.window.key)
@@ -115,7 +136,7 @@ class WindowCommit:
         """
         newest = self._open()
         if newest.version() == self._opened.version():
-            raise TableRefusedError(self._table.name, str(refused)) from refused
+            raise TableRefusedError(self._table.name, failures.reason_of(refused)) from refused
         window = metadata.window.key
         own = self._files_of(window)
         for commit in self._commits_to(newest.version()):
@@ -150,6 +171,21 @@ class WindowCommit:
             _log.info("deleting the files of a load that ended without a commit: %s", self._folder / folder)
             (self._folder / folder).delete()
 
+    @contextmanager
+    def _known(self, metadata: LoadMetadata) -> Iterator[None]:
+        """For a block that finds out whether a commit took place. Raises CommitOutcomeUnknownError where the log cannot be read."""
+        try:
+            yield
+        except (LakeUnavailableError, LakeNotReadableError, TableGoneError, TableDamagedError) as e:
+            raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, str(e)) from e
+
+    def _named(self, metadata: LoadMetadata, error: Exception) -> PlatformError:
+        """The error for a commit that ended with `error` and is not in the log."""
+        named = failures.to_platform_error(error, str(self._folder), writes=True)
+        if isinstance(named, LakeNotWritableError):
+            return named
+        return CommitOutcomeUnknownError(self._table.name, metadata.window.key, failures.reason_of(error))
+
     def _made_since(self, metadata: LoadMetadata) -> LoadCommit | None:
         """The commit of this load, if the log has it."""
         seen: Anchor | None = delta_log.anchor(self._folder, self._opened.version())
@@ -162,8 +198,8 @@ class WindowCommit:
     def _open(self) -> DeltaTable:
         try:
             return self._folder.delta()
-        except DeltaError as e:
-            raise TableRefusedError(self._table.name, str(e)) from e
+        except TableUnsupportedError as e:
+            raise TableRefusedError(self._table.name, e.reason) from e
 
 
 def _touches(commit: Commit, window: str, own: set[str]) -> bool:

@@ -17,6 +17,7 @@ from platform_assets.engines.protocol import LoadEngine, Written
 from platform_assets.errors import (
     ConcurrentLoadError,
     FilesLostError,
+    LakeNotWritableError,
     LostForGoodError,
     PlatformError,
     ReloadDiffersError,
@@ -263,8 +264,8 @@ class WindowReplacer:
     def _commit(self, commit: WindowCommit, metadata: LoadMetadata, written: Written) -> LoadCommit:
         try:
             return commit.replace(metadata, written.files)
-        except (ConcurrentLoadError, TableRefusedError):
-            # These two alone say that no commit names the files.
+        except (ConcurrentLoadError, TableRefusedError, LakeNotWritableError):
+            # These alone say that no commit names the files.
             self._delete(written)
             raise
 
