@@ -37,6 +37,8 @@ CONFIGURATION: Final[Mapping[str, str]] = {
     "spark.databricks.delta.skipRecordingEmptyCommits": "false",
     "spark.redaction.regex": f"(?i){SECRET_NAMES}",
     "spark.sql.redaction.options.regex": f"(?i)url|{SECRET_NAMES}",
+    # Sessions of the platform set this and the one before by themselves; for others, and servers that forbid it.
+    "spark.sql.redaction.string.regex": f'(?i)key:[ ]"[^"]*(?:{SECRET_NAMES})[^"]*"[^"]*value:.*',
     "spark.sql.session.timeZone": "UTC",
     # Each load has a consumer group of its own, so what Spark keeps for the next one of the same group is never used
     # again: records fetched beyond a range's end, for five minutes, fill the heap when windows are loaded in a row.

@@ -268,7 +268,9 @@ class LakeNotWritableError(Terminal):
 
     def __init__(self, folder: str, reason: str) -> None:
         self.folder, self.reason = folder, reason
-        super().__init__(f"the lake cannot be written at {folder}: {reason}. Correct LAKE_ROOT or its permissions.")
+        full = "No space left" in reason or "quota" in reason.lower()
+        remedy = "Make room on its disk" if full else "Correct LAKE_ROOT or its permissions"
+        super().__init__(f"the lake cannot be written at {folder}: {reason}. {remedy}.")
 
 
 class LoadError(Terminal):
@@ -350,7 +352,7 @@ class FilesLostError(LoadError):
     """Data files that the table's log names cannot be read."""
 
     def __init__(self, table: str, window: str, detail: str) -> None:
-        self.table, self.window = table, window
+        self.table, self.window, self.detail = table, window, detail
         super().__init__(
             f"data files of window {window} of {table} are gone or damaged: {detail}. Materialise the window to heal it."
         )

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal, TypeVar
 
-from deltalake.exceptions import DeltaError
-
 from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
@@ -166,8 +164,8 @@ def _attempt(call: Callable[[], T]) -> T | str:
     """What `call` gives, or why the table, the ledger or a service could not be read."""
     try:
         return call()
-    except (PlatformError, DeltaError, OSError) as e:
-        return str(e) or type(e).__name__
+    except PlatformError as e:
+        return str(e)
 
 
 def _check_json(done: CheckOutcome) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from platform_assets.checks.baseline import older, snapshot
 from platform_assets.checks.baseline.older import Older
 from platform_assets.checks.baseline.snapshot import Baseline
+from platform_assets.errors import FilesLostError
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.load_log import WindowFiles
 from platform_assets.lake.location import Folder
@@ -276,8 +277,8 @@ def _read(path: Folder, keys: Iterable[str], recorded: Mapping[str, Recorded]) -
     for key in keys:
         try:
             offsets = rows.offsets_of(path, key)
-        except FileNotFoundError as e:
-            read.unreadable[key] = f"{e.strerror}: {e.filename}" if e.filename else str(e)
+        except FilesLostError as e:
+            read.unreadable[key] = e.detail
             continue
         if key in recorded and digest_of(offsets) == recorded[key].offsets:
             read.rewritten.add(key)

@@ -22,6 +22,19 @@ def broker_silence(environment: Environment) -> str | None:
     return None
 
 
+def spark_trouble(environment: Environment) -> str | None:
+    """Why loads find no Spark; None where it answers, or was neither given nor started yet. Raises ConfigurationError."""
+    from infra import platform
+
+    if environment.has_spark:
+        cause = spark_silence(environment)
+        return None if cause is None else f"Spark does not answer, so nothing is loaded: {cause}"
+    for state in platform.running_state(environ=environment.variables):
+        if state.service == "spark" and state.status == "dead":
+            return f"Spark has ended, so nothing is loaded: `platform-assets up` starts it again; its log: {state.log}"
+    return None
+
+
 def spark_silence(environment: Environment) -> str | None:
     """Likewise for the Spark Connect server; says nothing of a server whose TLS this cannot look into."""
     from infra import connect_probe

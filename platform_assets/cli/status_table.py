@@ -15,9 +15,20 @@ _UNBOUNDED = 10_000
 _LEFT = ("table", "newest window", "checks")
 
 
-def print_status(status: Status, console: Console | None = None) -> None:
-    """Print one row a table, or a few lines each where rows are wider than the terminal; then what needs attention."""
+def print_status(status: Status, console: Console | None = None, *, attention_first: bool = False) -> None:
+    """Print one row a table, or a few lines each where rows are wider than the terminal; then what needs attention.
+
+    With `attention_first` that comes before the rows.
+    """
     console = console or Console()
+    if attention_first:
+        _print_attention(status, console)
+    _print_rows(status, console)
+    if not attention_first:
+        _print_attention(status, console)
+
+
+def _print_rows(status: Status, console: Console) -> None:
     title = f"lake tables at {status.at}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in _COLUMNS:
@@ -30,8 +41,13 @@ def print_status(status: Status, console: Console | None = None) -> None:
         console.print(table)
     else:
         _print_lines(title, rows, console)
-    for line in dict.fromkeys(line for row in status.tables for line in _attention(row)):
-        console.print(line, style="yellow", highlight=False, soft_wrap=True)
+
+
+def _print_attention(status: Status, console: Console) -> None:
+    lines = [status.spark_error] if status.spark_error else []
+    lines += [line for row in status.tables for line in _attention(row)]
+    for line in dict.fromkeys(lines):
+        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _cells(row: TableStatus) -> tuple[str, ...]:

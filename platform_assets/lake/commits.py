@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
@@ -18,12 +19,25 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from platform_assets.errors import CommitOutcomeUnknownError, ConcurrentLoadError, TableRefusedError
-from platform_assets.lake import delta_log, load_log
+from platform_assets.errors import (
+    CommitOutcomeUnknownError,
+    ConcurrentLoadError,
+    LakeNotWritableError,
+    PlatformError,
+    TableRefusedError,
+)
+from platform_assets.lake import delta_log, failures, load_log
 from platform_assets.lake.delta_log import Anchor, Commit
+from platform_assets.lake.failures import (
+    LakeNotReadableError,
+    LakeUnavailableError,
+    TableDamagedError,
+    TableGoneError,
+    TableUnsupportedError,
+)
 from platform_assets.lake.load_folders import begun_loads, load_folder
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata
 from platform_assets.lake.location import Folder, Lake
@@ -75,7 +89,8 @@ class WindowCommit:
         """The keys of the windows that the table had files of when this was opened."""
         handle = self._shared.handle
         handle = handle if handle.version() == self._since else self._folder.delta(self._since)
-        actions = pa.table(handle.get_add_actions(flatten=True))
+        with self._folder.reading():
+            actions = pa.table(handle.get_add_actions(flatten=True))
         return frozenset(pc.unique(actions["partition.window"]).to_pylist()) if actions.num_rows else frozenset()
 
     def of_new_window(self) -> WindowCommit:
@@ -93,11 +108,13 @@ class WindowCommit:
         Files that dead loads of the window have left are deleted then.
 
         Raises ConcurrentLoadError where another commit touched the window since this was opened, CommitOutcomeUnknownError
-        where it cannot be said whether the commit took place, and TableRefusedError where delta-rs cannot write the table.
+        where it cannot be said whether the commit took place, TableRefusedError where delta-rs cannot write the table, and
+        LakeNotWritableError; nothing was committed after the last two.
         """
         begun = begun_loads(self._folder, metadata.window.key)
         made = self._replaced(metadata, files)
-        self._delete_dead(begun - {load_folder(metadata.window.key, metadata.load_id)})
+        with self._known(metadata):
+            self._delete_dead(begun - {load_folder(metadata.window.key, metadata.load_id)})
         return made
 
     def is_overtaken(self, window: str) -> bool:
@@ -109,7 +126,9 @@ class WindowCommit:
         if self._is_one_of_many:
             self._catch_up()
         for _ in range(_ATTEMPTS):
-            if (made := self._made_or_conflict(metadata)) is not None:
+            with self._known(metadata):
+                made = self._made_or_conflict(metadata)
+            if made is not None:
                 return made
             before = self._shared.handle.version()
             try:
@@ -117,16 +136,19 @@ class WindowCommit:
             except CommitFailedError as e:
                 newest = self._open()
                 if newest.version() == before:
-                    raise TableRefusedError(self._table.name, str(e)) from e
+                    raise TableRefusedError(self._table.name, failures.reason_of(e)) from e
                 self._shared.handle = newest
                 continue
-            except (DeltaError, OSError) as e:
-                made = self._made_since(metadata, before)
+            except failures.RAISED as e:
+                with self._known(metadata):
+                    made = self._made_since(metadata, before)
                 if made is None:
-                    raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, str(e)) from e
+                    raise self._named(metadata, e) from e
                 _log.info("the commit of load %s is in the log, although it ended with: %s", metadata.load_id, e)
                 return made
-            if (made := self._made_since(metadata, before)) is not None:
+            with self._known(metadata):
+                made = self._made_since(metadata, before)
+            if made is not None:
                 return made
             raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, "the table's log does not name it")
         raise ConcurrentLoadError(self._table.name, metadata.window.key)
@@ -165,10 +187,8 @@ class WindowCommit:
         return None
 
     def _catch_up(self) -> None:
-        try:
+        with self._folder.reading():
             self._shared.handle.update_incremental()
-        except DeltaError as e:
-            raise TableRefusedError(self._table.name, str(e)) from e
 
     def _files_of(self, window: str) -> set[str]:
         if self._own is None:
@@ -199,6 +219,21 @@ class WindowCommit:
             _log.info("deleting the files of a load that ended without a commit: %s", self._folder / folder)
             (self._folder / folder).delete()
 
+    @contextmanager
+    def _known(self, metadata: LoadMetadata) -> Iterator[None]:
+        """For a block that finds out whether a commit took place. Raises CommitOutcomeUnknownError where the log cannot be read."""
+        try:
+            yield
+        except (LakeUnavailableError, LakeNotReadableError, TableGoneError, TableDamagedError) as e:
+            raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, str(e)) from e
+
+    def _named(self, metadata: LoadMetadata, error: Exception) -> PlatformError:
+        """The error for a commit that ended with `error` and is not in the log."""
+        named = failures.to_platform_error(error, str(self._folder), writes=True)
+        if isinstance(named, LakeNotWritableError):
+            return named
+        return CommitOutcomeUnknownError(self._table.name, metadata.window.key, failures.reason_of(error))
+
     def _made_since(self, metadata: LoadMetadata, version: int) -> LoadCommit | None:
         """The commit of this load, if the log has it after `version`."""
         seen: Anchor | None = delta_log.anchor(self._folder, version)
@@ -211,8 +246,8 @@ class WindowCommit:
     def _open(self) -> DeltaTable:
         try:
             return self._folder.delta()
-        except DeltaError as e:
-            raise TableRefusedError(self._table.name, str(e)) from e
+        except TableUnsupportedError as e:
+            raise TableRefusedError(self._table.name, e.reason) from e
 
 
 def _touches(commit: Commit, window: str, own: set[str]) -> bool:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from platform_assets.lake import load_log
+from platform_assets.lake import load_log, rows
 from platform_assets.lake.commits import NewFile
 from platform_assets.lake.location import Folder
 
@@ -40,7 +40,7 @@ def oldest_moment(table: Folder, below: str) -> int | None:
 
 
 def past_files(table: Folder, window: str, version: int, below: str) -> tuple[NewFile, ...]:
-    """The files of a window at a past version, to be named by a commit again. Raises FileNotFoundError where one is gone.
+    """The files of a window at a past version, to be named by a commit again. Raises FilesLostError where one is gone.
 
     One that the newest version still names is copied into the folder `below`: a commit that replaces the window removes it,
     and may not add the same path.
@@ -50,11 +50,12 @@ def past_files(table: Folder, window: str, version: int, below: str) -> tuple[Ne
     for number, path in enumerate(load_log.files_of(table, window, version).paths):
         # A log's paths are percent-encoded.
         name = unquote(path)
-        if path in named:
-            copy = f"{below}/part-{number:05}.parquet"
-            table.copy(name, copy)
-            name = copy
-        found.append(_described(table, name))
+        with rows.reading_files(table, window):
+            if path in named:
+                copy = f"{below}/part-{number:05}.parquet"
+                table.copy(name, copy)
+                name = copy
+            found.append(_described(table, name))
     return tuple(found)
 
 
@@ -91,7 +92,7 @@ def write_rows(table: Folder, path: str, found: pa.Table) -> None:
 
 
 def _described(table: Folder, path: str) -> NewFile:
-    with table.open(path) as opened:
+    with table.reading(), table.open(path) as opened:
         footer = pq.ParquetFile(opened).metadata
         size = opened.size()
     return NewFile(path, size, footer.num_rows, _statistics(footer))

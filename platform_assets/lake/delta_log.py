@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from platform_assets.lake.failures import TableDamagedError
 from platform_assets.lake.location import Folder
 
 
@@ -85,9 +86,14 @@ def exists(table: Folder) -> bool:
 
 
 def commit(table: Folder, version: int) -> Commit | None:
-    """The commit of this version; None where its file is gone, or was never written."""
+    """The commit of this version; None where its file is gone, or was never written. Raises TableDamagedError."""
     content = _read(table, version)
-    return None if content is None else _parsed(version, content)
+    if content is None:
+        return None
+    try:
+        return _parsed(version, content)
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise TableDamagedError(str(table), f"{_name(version)} is no commit of Delta's ({e})") from e
 
 
 def commits_after(table: Folder, seen: Anchor) -> list[Commit] | None:
@@ -109,9 +115,11 @@ def newest_anchor(table: Folder) -> Anchor | None:
 def newest_checkpoint(table: Folder) -> int | None:
     """The version of the newest checkpoint, as the log names it; None where there is none."""
     content = table.read("_delta_log/_last_checkpoint")
-    if content is None:
+    try:
+        version: int | None = None if content is None else int(json.loads(content)["version"])
+    except (ValueError, KeyError, TypeError):
+        # It only says where to begin, and delta-rs does without one that it cannot read.
         return None
-    version: int = json.loads(content)["version"]
     return version
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.exceptions import DeltaError
 
 from platform_assets.errors import LedgerCorruptError
 from platform_assets.lake import delta_log
 from platform_assets.lake.delta_log import Anchor, DataFile
+from platform_assets.lake.failures import TableDamagedError, TableGoneError
 from platform_assets.lake.location import Folder
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.model.tables import TableLoad
@@ -138,10 +138,10 @@ def exists(path: Folder) -> bool:
 
 
 def version(path: Folder) -> int:
-    """The table's newest version. Raises FileNotFoundError where there is no table."""
+    """The table's newest version. Raises TableGoneError where there is no table."""
     newest = delta_log.newest_version(path)
     if newest is None:
-        raise FileNotFoundError(f"no Delta table at {path}")
+        raise TableGoneError(str(path))
     return newest
 
 
@@ -224,7 +224,8 @@ def _horizon(path: Folder) -> Horizon:
 
 def file_actions(path: Folder, version: int | None = None) -> pa.Table:
     """One row a data file of the table, with its size, number of records and column statistics, flattened."""
-    return pa.table(path.delta(version).get_add_actions(flatten=True))
+    with path.reading():
+        return pa.table(path.delta(version).get_add_actions(flatten=True))
 
 
 def added_files(commit: LoadCommit) -> tuple[WindowFiles, list[dict[str, Any]]] | None:
@@ -265,10 +266,10 @@ def files_of(path: Folder, key: str, version: int | None = None) -> WindowFiles:
 
 
 def files_if_kept(path: Folder, key: str, version: int) -> WindowFiles | None:
-    """The data files of one window at a past version; None where the log no longer reaches back to it."""
+    """The data files of one window at a past version; None where the log no longer reaches back to it, or is damaged there."""
     try:
         return files_of(path, key, version)
-    except DeltaError as e:
+    except TableDamagedError as e:
         _log.info("version %d of %s cannot be read any more: %s", version, path.name, e)
         return None
 

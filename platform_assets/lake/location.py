@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,8 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 
-from platform_assets.errors import ConfigurationError, LakeNotWritableError
+from platform_assets.errors import ConfigurationError
+from platform_assets.lake import failures
 from platform_assets.model.tables import TableKind, TableRef
 
 
@@ -54,31 +56,42 @@ class Folder:
         return Path(self.uri)
 
     def delta(self, version: int | None = None) -> DeltaTable:
-        """The Delta table in it, at its newest version or at `version`. Raises what delta-rs raises."""
-        return DeltaTable(self.uri, version=version)
+        """The Delta table in it, at its newest version or at `version`.
+
+        Raises the errors of `failures`; what is asked of the table then has to be inside of `reading` or `writing`.
+        """
+        with self.reading():
+            return DeltaTable(self.uri, version=version)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """For a block that reads what is in it."""
+        return failures.reading(self)
+
+    def writing(self) -> AbstractContextManager[None]:
+        """For a block that writes to it."""
+        return failures.writing(self)
 
     def create_delta(
         self, schema: Schema, *, partition_by: str, name: str, description: str, configuration: Mapping[str, str]
     ) -> None:
         """Create a Delta table in it; where there is one by now, it stays as it is. Raises LakeNotWritableError."""
         self.make()
-        try:
-            DeltaTable.create(
-                self.uri,
-                schema,
-                mode="ignore",
-                partition_by=[partition_by],
-                name=name,
-                description=description,
-                configuration=dict(configuration),
-                # Tried again, a creation that lost to another one would be committed on top of it.
-                commit_properties=CommitProperties(max_commit_retries=0),
-            )
-        except CommitFailedError:
-            if not self.has_delta_log():
-                raise
-        except OSError as e:
-            raise LakeNotWritableError(self.uri, e.strerror or str(e)) from e
+        with self.writing():
+            try:
+                DeltaTable.create(
+                    self.uri,
+                    schema,
+                    mode="ignore",
+                    partition_by=[partition_by],
+                    name=name,
+                    description=description,
+                    configuration=dict(configuration),
+                    # Tried again, a creation that lost to another one would be committed on top of it.
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
+            except CommitFailedError:
+                if not self.has_delta_log():
+                    raise
 
     def parquet_files(self) -> ds.Dataset:
         """The Parquet files in it, whether a table names them or not."""
@@ -91,81 +104,78 @@ class Folder:
 
     def has_delta_log(self) -> bool:
         """Whether delta-rs finds a table in it, of which log files may have been removed."""
-        return DeltaTable.is_deltatable(self.uri)
+        with self.reading():
+            return DeltaTable.is_deltatable(self.uri)
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of this name."""
-        return (self.path / name).exists()
+        """Whether there is a file of this name. Raises as `read` does."""
+        return self.size(name) is not None
 
     def read(self, name: str) -> bytes | None:
-        """The file's content; None where there is no such file."""
-        try:
-            return (self.path / name).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        """The file's content; None where there is no such file. Raises LakeNotReadableError and LakeUnavailableError."""
+        with self.reading():
+            try:
+                return (self.path / name).read_bytes()
+            except FileNotFoundError:
+                return None
 
     def files(self, below: str = "") -> list[str]:
         """Names of the files directly in the folder `below`, in no order; none where there is no such folder."""
-        try:
-            with os.scandir(self.path / below) as entries:
-                return [entry.name for entry in entries if entry.is_file()]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        with self.reading():
+            try:
+                with os.scandir(self.path / below) as entries:
+                    return [entry.name for entry in entries if entry.is_file()]
+            except FileNotFoundError:
+                return []
 
     def folders(self, below: str = "") -> list[str]:
         """Names of the folders directly in the folder `below`, in no order; none where there is no such folder."""
-        try:
-            with os.scandir(self.path / below) as entries:
-                return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        with self.reading():
+            try:
+                with os.scandir(self.path / below) as entries:
+                    return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            except FileNotFoundError:
+                return []
 
     def size(self, name: str) -> int | None:
         """Bytes of a file; None where there is no such file."""
-        try:
-            return (self.path / name).stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        with self.reading():
+            try:
+                return (self.path / name).stat().st_size
+            except FileNotFoundError:
+                return None
 
     def open(self, name: str) -> pa.NativeFile:
-        """The file for reading from any place in it. Raises FileNotFoundError."""
-        return pa.OSFile(str(self.path / name), "rb")
+        """The file for reading from any place in it. Raises TableDamagedError where there is none."""
+        with self.reading():
+            return pa.OSFile(str(self.path / name), "rb")
 
     def make(self) -> None:
         """Create it where it is missing. Raises LakeNotWritableError."""
-        try:
+        with self.writing():
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise LakeNotWritableError(self.uri, e.strerror or str(e)) from e
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file whole: a reader sees the former content or this one. Raises LakeNotWritableError."""
         self.make()
         beside = self.path / f".{name}.{os.getpid()}"
-        try:
+        with self.writing():
             beside.write_bytes(content)
             beside.replace(self.path / name)
-        except OSError as e:
-            raise LakeNotWritableError(self.uri, e.strerror or str(e)) from e
 
     def time(self) -> datetime:
         """The clock of its file system: when a file that was written just now was written. Raises LakeNotWritableError."""
         self.make()
-        try:
-            with tempfile.NamedTemporaryFile(dir=self.path, prefix=".time.") as file:
-                return datetime.fromtimestamp(os.stat(file.name).st_mtime, UTC)
-        except OSError as e:
-            raise LakeNotWritableError(self.uri, e.strerror or str(e)) from e
+        with self.writing(), tempfile.NamedTemporaryFile(dir=self.path, prefix=".time.") as file:
+            return datetime.fromtimestamp(os.stat(file.name).st_mtime, UTC)
 
     def copy(self, name: str, to: str) -> None:
-        """Copy a file to a new name. Raises FileNotFoundError, and LakeNotWritableError."""
+        """Copy a file to a new name. Raises TableDamagedError where there is none, and LakeNotWritableError."""
         with self.open(name):
             pass  # so that what cannot be read is told apart from what cannot be written
         (self / to.rpartition("/")[0]).make()
-        try:
+        with self.writing():
             shutil.copyfile(self.path / name, self.path / to)
-        except OSError as e:
-            raise LakeNotWritableError(self.uri, e.strerror or str(e)) from e
 
     def delete(self) -> None:
         """Delete it with all that it holds, where it exists; what cannot be deleted stays."""

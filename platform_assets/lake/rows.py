@@ -6,6 +6,7 @@ File statistics answer where each file holds one Kafka partition; else two colum
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from platform_assets.errors import LedgerCorruptError, ranges_text
+from platform_assets.errors import FilesLostError, LedgerCorruptError, ranges_text
+from platform_assets.lake.failures import TableDamagedError
 from platform_assets.lake.location import Folder
 from platform_assets.model.offsets import OffsetRange, ranges_of
 
@@ -62,7 +64,9 @@ def partition_rows(table: Folder, key: str, version: int | None = None) -> dict[
 def topic_id_of(table: Folder, key: str) -> str:
     """The topic id in the rows of one window. Raises LedgerCorruptError where they name none or several."""
     dataset = _dataset(table, key)
-    found = pc.unique(dataset.to_table(columns=["topic_id"], filter=pc.field("window") == key)["topic_id"]).to_pylist()
+    with reading_files(table, key):
+        ids = dataset.to_table(columns=["topic_id"], filter=pc.field("window") == key)["topic_id"]
+    found = pc.unique(ids).to_pylist()
     if len(found) != 1:
         raise LedgerCorruptError(f"the rows of window {key} in {table.name} name topic ids {found}, and not just one")
     return str(found[0])
@@ -75,7 +79,8 @@ def offsets_of(table: Folder, key: str, version: int | None = None) -> dict[int,
 
 def offsets_in_files(folder: Folder) -> dict[int, npt.NDArray[np.int64]]:
     """Every offset in the Parquet files of `folder`, sorted, by partition."""
-    return _sorted(_split(folder.parquet_files().to_batches(columns=["kafka_partition", "kafka_offset"])))
+    with folder.reading():
+        return _sorted(_split(folder.parquet_files().to_batches(columns=["kafka_partition", "kafka_offset"])))
 
 
 def difference(
@@ -103,12 +108,25 @@ def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, npt.NDArray
 
 def _offsets(table: Folder, key: str, version: int | None) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     dataset = _dataset(table, key, version)
-    yield from _split(dataset.to_batches(columns=["kafka_partition", "kafka_offset"], filter=pc.field("window") == key))
+    with reading_files(table, key):
+        columns = ["kafka_partition", "kafka_offset"]
+        yield from _split(dataset.to_batches(columns=columns, filter=pc.field("window") == key))
+
+
+@contextmanager
+def reading_files(table: Folder, key: str) -> Iterator[None]:
+    """For a block that reads data files of a window. Raises FilesLostError where the log names what is gone or no Parquet."""
+    try:
+        with table.reading():
+            yield
+    except TableDamagedError as e:
+        raise FilesLostError(f"{table.path.parent.name}/{table.name}", key, e.reason) from e
 
 
 def _dataset(table: Folder, key: str, version: int | None = None) -> ds.Dataset:
     """The files of one window alone: those of other windows are not opened."""
-    return table.delta(version).to_pyarrow_dataset(file_pruning_predicate=[("window", "=", key)])
+    with table.reading():
+        return table.delta(version).to_pyarrow_dataset(file_pruning_predicate=[("window", "=", key)])
 
 
 def _split(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:

@@ -31,14 +31,15 @@ def vacuum(table: TableRef, folder: Folder, *, retain_hours: int | None = None, 
     in no log. Raises ConfigurationError for less than the table's own retention: a load may need that long, and so may
     its readers.
     """
-    delta = folder.delta()
-    try:
-        found = delta.vacuum(retain_hours, dry_run=True, full=True)
-    except (DeltaError, ValueError) as e:
-        if retain_hours is None:
-            raise
-        raise ConfigurationError(f"files of {table} cannot be deleted after {retain_hours} hours: {e}") from e
-    size = sum(folder.size(path) or 0 for path in found)
-    if found and not dry_run:
-        found = delta.vacuum(retain_hours, dry_run=False, full=True)
+    with folder.writing():
+        delta = folder.delta()
+        try:
+            found = delta.vacuum(retain_hours, dry_run=True, full=True)
+        except (DeltaError, ValueError) as e:
+            if retain_hours is None or (isinstance(e, DeltaError) and "retention" not in str(e)):
+                raise
+            raise ConfigurationError(f"files of {table} cannot be deleted after {retain_hours} hours: {e}") from e
+        size = sum(folder.size(path) or 0 for path in found)
+        if found and not dry_run:
+            found = delta.vacuum(retain_hours, dry_run=False, full=True)
     return Vacuumed(table, tuple(sorted(found)), size)

@@ -63,7 +63,8 @@ class NewestCuts:
             kept, self._kept = self._kept, None
             if kept is not None and self._goes_on(kept):
                 handle, opened_at = kept.handle, kept.opened_at
-                handle.update_incremental()
+                with self._path.reading():
+                    handle.update_incremental()
             else:
                 handle = self._path.delta()
                 opened_at = handle.version()
@@ -83,8 +84,9 @@ class NewestCuts:
         wanted = list(app_ids)
         unknown = [app for app in wanted if app not in seen.versions]
         if unknown:
-            handle = self._path.delta()
-            found = {app: handle.transaction_version(app) for app in unknown}
+            with self._path.reading():
+                handle = self._path.delta()
+                found = {app: handle.transaction_version(app) for app in unknown}
             seen.versions.update({app: version for app, version in found.items() if version is not None})
         return {app: seen.versions[app] for app in wanted if app in seen.versions}
 

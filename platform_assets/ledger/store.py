@@ -11,15 +11,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, WriterProperties, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
-from platform_assets.errors import LedgerConflictError, LedgerCorruptError
-from platform_assets.lake import delta_log
+from platform_assets.errors import LedgerConflictError, LedgerCorruptError, Terminal
+from platform_assets.lake import delta_log, failures
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import newest_cuts, pruning
 from platform_assets.ledger.entries import (
@@ -150,7 +151,7 @@ class Ledger:
         """
         topic = cuts[0].topic
         known = newest_cuts.of(self._cuts)
-        with known.handle() as handle:
+        with known.handle() as handle, self._cuts.writing():
             recorded = handle.transaction_version(_app_id(topic))
             if recorded != (None if after is None else _epoch(after)):
                 return False
@@ -171,13 +172,16 @@ class Ledger:
                         app_transactions=[Transaction(_app_id(topic), _epoch(cuts[-1].edge))], max_commit_retries=50
                     ),
                 )
-            except CommitFailedError:
+            except CommitFailedError as e:
                 # Refused: another writer recorded edges of this topic since the handle saw the newest commit.
-                if self._cuts.delta().transaction_version(_app_id(topic)) == recorded:
-                    raise LedgerConflictError(
-                        f"cuts of topic {topic!r} could not be recorded among other writers; run it again"
-                    ) from None
-                return False
+                if self._cuts.delta().transaction_version(_app_id(topic)) != recorded:
+                    return False
+                named = failures.to_platform_error(e, str(self._cuts), writes=True)
+                if isinstance(named, Terminal):
+                    raise named from e
+                raise LedgerConflictError(
+                    f"cuts of topic {topic!r} could not be recorded among other writers; run it again"
+                ) from None
             known.keep(cuts[-1])
             self._compact(self._cuts, handle, "topic", topic)
         return True
@@ -209,13 +213,7 @@ class Ledger:
         """Append what loads committed. Of several entries for a window, the one with the highest version counts."""
         if not receipts:
             return
-        handle = self._commits_with_all_columns()
-        write_deltalake(
-            handle,
-            receipt_table(receipts),
-            mode="append",
-            commit_properties=CommitProperties(max_commit_retries=50),
-        )
+        handle = self._append(receipt_table(receipts))
         for table in sorted({r.table for r in receipts}):
             new_rows = sum(len(r.partitions) for r in receipts if r.table == table and r.kind == "proof")
             if new_rows:
@@ -254,12 +252,7 @@ class Ledger:
         """The same of several windows, in one commit."""
         if not losses:
             return
-        write_deltalake(
-            self._commits_with_all_columns(),
-            pa.concat_tables([acceptance_table(window, ranges, reason) for window, ranges in losses]),
-            mode="append",
-            commit_properties=CommitProperties(max_commit_retries=50),
-        )
+        self._append(pa.concat_tables([acceptance_table(window, ranges, reason) for window, ranges in losses]))
 
     def accepted_losses(self, table: TableRef, key: str) -> dict[int, tuple[OffsetRange, ...]]:
         """The ranges of a window whose loss an operator accepted, by partition."""
@@ -277,6 +270,14 @@ class Ledger:
             lost = OffsetRange(row["start"], row["end"])
             of_window[row["partition"]] = (*of_window.get(row["partition"], ()), lost)
         return accepted
+
+    def _append(self, entries: pa.Table) -> DeltaTable:
+        """Add `entries` to the ledger of loads; the handle that committed them."""
+        with self._commits.writing():
+            handle = self._commits_with_all_columns()
+            properties = CommitProperties(max_commit_retries=50)
+            write_deltalake(handle, entries, mode="append", commit_properties=properties)
+        return handle
 
     def _commits_with_all_columns(self) -> DeltaTable:
         """The ledger of loads; columns that this release has added are added to one that an earlier release made."""
@@ -301,7 +302,8 @@ class Ledger:
 
         `handle` stands at the commit that wrote `new_rows` proofs.
         """
-        adds = pa.table(handle.get_add_actions(flatten=True))
+        with self._commits.reading():
+            adds = pa.table(handle.get_add_actions(flatten=True))
         of_table = adds.filter(pc.equal(adds["partition.table"], table.name))
         small = of_table.filter(pc.less(of_table["size_bytes"], _FOLDED_BYTES // 2))
         # Small ones come one by one, and are counted once: when they are folded.
@@ -315,7 +317,7 @@ class Ledger:
             if batches:
                 pruning.remove(handle, table.name, batches, FOLDED)
                 self._tidy(self._commits, handle)
-        except DeltaError as e:
+        except failures.RAISED as e:
             # Another process wrote meanwhile: nothing was removed, and the next proofs try it again.
             _log.info("did not remove superseded proofs of %s this time: %s", table, e)
 
@@ -334,16 +336,18 @@ class Ledger:
 
         `handle` stands at the commit that it was just used for.
         """
-        adds = pa.table(handle.get_add_actions(flatten=True))
-        small = pc.and_(pc.equal(adds[f"partition.{column}"], value), pc.less(adds["size_bytes"], _FOLDED_BYTES // 2))
-        if pc.sum(small).as_py() < _FOLD_AT_FILES:
-            return
         try:
+            adds = pa.table(handle.get_add_actions(flatten=True))
+            small = pc.and_(
+                pc.equal(adds[f"partition.{column}"], value), pc.less(adds["size_bytes"], _FOLDED_BYTES // 2)
+            )
+            if pc.sum(small).as_py() < _FOLD_AT_FILES:
+                return
             handle.optimize.compact(
                 partition_filters=[(column, "=", value)], target_size=_FOLDED_BYTES, writer_properties=FOLDED
             )
             self._tidy(path, handle)
-        except DeltaError as e:
+        except failures.RAISED as e:
             # Another process folded the same files first, or will next time: the entries themselves are safe.
             _log.info("did not fold the small files of %s %r this time: %s", column, value, e)
 
@@ -353,8 +357,9 @@ def _rows(
 ) -> pa.Table:
     """Rows of one partition of a ledger; files of the others are not opened."""
     name, value = partition
-    dataset = handle.to_pyarrow_dataset(file_pruning_predicate=[(name, "=", value)])
-    rows = dataset.to_table(filter=condition, columns=columns)
+    with failures.reading(unquote(urlsplit(handle.table_uri).path).rstrip("/")):
+        dataset = handle.to_pyarrow_dataset(file_pruning_predicate=[(name, "=", value)])
+        rows = dataset.to_table(filter=condition, columns=columns)
     if columns is None and name == "table" and (lacking := _lacking(handle)):
         for added in lacking:
             kind = arrow_type(COMMIT_COLUMNS[added.name][0])

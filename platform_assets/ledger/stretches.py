@@ -21,8 +21,9 @@ _FIRST: Final = timedelta(hours=1)
 def rows(path: Folder, condition: pc.Expression, columns: list[str] | None, partition: tuple[str, str]) -> pa.Table:
     """Rows of one partition of a ledger; what statistics rule out is not opened."""
     name, value = partition
-    dataset = path.delta().to_pyarrow_dataset(file_pruning_predicate=[(name, "=", value)])
-    return dataset.to_table(filter=condition, columns=columns)
+    with path.reading():
+        dataset = path.delta().to_pyarrow_dataset(file_pruning_predicate=[(name, "=", value)])
+        return dataset.to_table(filter=condition, columns=columns)
 
 
 def first_edge(ledger: Ledger, topic: str) -> datetime | None:

@@ -1,13 +1,13 @@
 """The sealed windows that no load has brought yet, followed from tick to tick of a sensor.
 
-What one process has found it remembers, so that asking costs nothing while every window is loaded and none is sealed.
-Where the ledger of loads was edited or put back, all of it is read again.
+What one process has found it remembers, so that asking costs nothing while every window is loaded and none is sealed, and
+little after a load: the ledger of loads is followed commit by commit. Where it was edited or put back, all of it is read again.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -15,9 +15,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.lake import delta_log
 from platform_assets.lake.delta_log import Anchor
-from platform_assets.lake.location import Folder, Lake
+from platform_assets.lake.location import Lake
+from platform_assets.ledger import followed
 from platform_assets.ledger.entries import UTC_MICROS, SealedWindow, recorded_cuts, windows_between
 from platform_assets.ledger.store import Ledger
 from platform_assets.ledger.stretches import rows
@@ -54,28 +54,26 @@ def find(ledger: Ledger, table: TableRef, newest: datetime, sealed: Sequence[Sea
 
     `sealed` are all windows that the caller has sealed just now, up to `newest`: these need not be read.
     """
-    commits = ledger.lake.commits
+    commits = followed.of(ledger.lake.commits)
     with _lock:
         known = _known.get((ledger.lake, table))
     if known is not None and known.newest == newest and not known.found.windows:
         return known.found
-    if known is not None and (known.newest > newest or not _goes_on(commits, known.commits)):
-        known = None
-    if known is None:
-        at = delta_log.newest_anchor(commits)
+    since = None
+    if known is not None and known.newest <= newest and known.commits is not None:
+        since = commits.entries_since(known.commits, table.name)
+    if known is None or since is None:
+        at = commits.newest()
         found = _all(ledger, table)
     else:
-        at = _newest(commits, known.commits)
+        at, entries = since
         if at == known.commits and known.newest == newest:
             return known.found
-        new = {} if known.newest == newest else _new(ledger, table.topic, known.newest, newest, sealed)
-        windows = {**known.found.windows, **new}
-        if at == known.commits:
-            found = Unloaded(windows, known.found.accepted)
-        else:
-            # A window that was sealed a moment ago is loaded by nobody yet, unless it was read from the ledger.
-            of_caller = frozenset(w.key for w in sealed or ()) & new.keys()
-            found = _without_loaded(ledger, table, windows, of_caller)
+        new = Unloaded()
+        if known.newest != newest:
+            new = _new(ledger, table, known.newest, newest, sealed)
+        both = Unloaded({**known.found.windows, **new.windows}, {**known.found.accepted, **new.accepted})
+        found = _advanced(both, entries)
     with _lock:
         _known[ledger.lake, table] = _Known(newest, at, found)
     return found
@@ -93,11 +91,25 @@ def read(ledger: Ledger, topic: str, windows: Sequence[Window]) -> list[SealedWi
 
 
 def _new(
-    ledger: Ledger, topic: str, since: datetime, newest: datetime, sealed: Sequence[SealedWindow] | None
-) -> Mapping[str, Window]:
+    ledger: Ledger, table: TableRef, since: datetime, newest: datetime, sealed: Sequence[SealedWindow] | None
+) -> Unloaded:
+    """The windows from `since` on that are not loaded: nobody had loaded those that the caller has sealed just now."""
     if sealed and (sealed[0].window.start, sealed[-1].window.end) == (since, newest):
-        return {w.key: w.window for w in sealed}
-    return _sealed(ledger, topic, since)
+        return Unloaded({w.key: w.window for w in sealed})
+    return _without_loaded(ledger, table, _sealed(ledger, table.topic, since))
+
+
+def _advanced(known: Unloaded, entries: Iterable[followed.Entry]) -> Unloaded:
+    """What is left of `known` after these entries of the ledger."""
+    loaded, accepted = set[datetime](), dict[datetime, datetime]()
+    for entry in entries:
+        if entry.accepted_at is None:
+            loaded.add(entry.start)
+        else:
+            accepted[entry.start] = max(entry.accepted_at, accepted.get(entry.start, entry.accepted_at))
+    left = {key: window for key, window in known.windows.items() if window.start not in loaded}
+    newly = {key: accepted[window.start] for key, window in left.items() if window.start in accepted}
+    return Unloaded(left, {**{k: at for k, at in known.accepted.items() if k in left}, **newly})
 
 
 def _edges(ledger: Ledger, topic: str, since: datetime | None) -> pa.Array:
@@ -129,17 +141,16 @@ def _all(ledger: Ledger, table: TableRef) -> Unloaded:
     loads = found.filter(pc.not_equal(found["kind"], "acceptance"))
     left = pc.invert(pc.is_in(edges[:-1], pc.unique(loads["window_start"])))
     windows = _windows(edges[:-1].filter(left), edges[1:].filter(left))
-    return _without_loaded(ledger, table, windows, frozenset())
+    return _without_loaded(ledger, table, windows)
 
 
-def _without_loaded(
-    ledger: Ledger, table: TableRef, windows: Mapping[str, Window], not_loaded: frozenset[str]
-) -> Unloaded:
-    if not windows.keys() - not_loaded:
-        return Unloaded(windows)
+def _without_loaded(ledger: Ledger, table: TableRef, windows: Mapping[str, Window]) -> Unloaded:
+    """Those of `windows` that the ledger of loads does not name, read from it."""
+    if not windows:
+        return Unloaded()
     condition = pc.field("table") == table.name
     if len(windows) <= _FEW:
-        starts = [w.start for key, w in windows.items() if key not in not_loaded]
+        starts = [w.start for w in windows.values()]
         condition &= pc.field("window_start").isin(pa.array(starts, UTC_MICROS))
     found = rows(ledger.lake.commits, condition, ["window_start", "kind", "recorded_at"], ("table", table.name))
     of_acceptance = pc.equal(found["kind"], "acceptance")
@@ -152,12 +163,3 @@ def _without_loaded(
         accepted[start] = max(at, accepted.get(start, at))
     left = {key: w for key, w in windows.items() if w.start not in loaded}
     return Unloaded(left, {key: accepted[w.start] for key, w in left.items() if w.start in accepted})
-
-
-def _goes_on(log: Folder, seen: Anchor | None) -> bool:
-    return seen is not None and delta_log.anchor(log, seen.version) == seen
-
-
-def _newest(log: Folder, seen: Anchor | None) -> Anchor | None:
-    version = delta_log.newest_version(log, None if seen is None else seen.version)
-    return None if version is None else delta_log.anchor(log, version)

@@ -5,7 +5,7 @@ Gathered from the ledger and from what Dagster has on record; `problems` judges 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
@@ -15,6 +15,7 @@ from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, InstigatorTick, TickStatus
 from dagster_shared.error import SerializableErrorInfo
 
+from platform_assets.errors import PlatformError
 from platform_assets.ledger.decisions import Decision
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import edge_of, window_starting_at
@@ -29,6 +30,8 @@ why."""
 
 _LONGEST: Final = 400
 _NAMED: Final = 3
+_KEEPING_UP: Final = 3
+"""Windows that may wait while all is well, and over how many of them it is judged whether more and more do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class UnloadedWindow:
     """A sealed window that is not loaded. Times are ISO 8601 in UTC.
 
     `tries` is the number of runs that failed to load it; `failed_at` when the last of them ended and `error` what it said;
-    `again_at` when the window is asked for again, None where it waits for somebody, or for nothing.
+    `again_at` when the window is asked for again, None where it waits for somebody, or for nothing; `failing_since` when the
+    first of those runs ended.
     """
 
     window: str
@@ -45,16 +49,21 @@ class UnloadedWindow:
     failed_at: str | None
     again_at: str | None
     error: str | None
+    failing_since: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SensorStatus:
-    """The sensor of a topic as Dagster has it on record: `ticked_at` (ISO 8601, UTC) and `error` are of its last tick."""
+    """The sensor of a topic as Dagster has it on record: `ticked_at` (ISO 8601, UTC) and `error` are of its last tick.
+
+    Where that failed, `good_at` is when the last one began that did not; None where none is on record.
+    """
 
     name: str
     running: bool
     ticked_at: str | None
     error: str | None
+    good_at: str | None = None
 
 
 def sensors(instance: dg.DagsterInstance) -> dict[str, InstigatorState]:
@@ -76,8 +85,13 @@ def sensor(instance: dg.DagsterInstance, states: Mapping[str, InstigatorState], 
         return None
     ticks = instance.get_ticks(state.instigator_origin_id, state.selector_id, limit=3)
     last = next((tick for tick in ticks if tick.status is not TickStatus.STARTED), None)
-    at = None if last is None else _iso(datetime.fromtimestamp(last.timestamp, UTC))
-    return SensorStatus(name, state.status is not InstigatorStatus.STOPPED, at, _error_of(last))
+    error = _error_of(last)
+    good = None
+    if error is not None:
+        statuses = [TickStatus.SUCCESS, TickStatus.SKIPPED]
+        found = instance.get_ticks(state.instigator_origin_id, state.selector_id, limit=1, statuses=statuses)
+        good = next(iter(found), None)
+    return SensorStatus(name, state.status is not InstigatorStatus.STOPPED, _began(last), error, _began(good))
 
 
 def windows(
@@ -102,10 +116,37 @@ def windows(
         again = None if tried is None or state != "failed" else _iso(tried.again_at(declaration.sensor_interval))
         failed_at = None if tried is None else _iso(tried.last.ended)
         number, error = (0, None) if tried is None else (tried.number, tried.last.error)
+        since = None if tried is None else _iso(tried.since)
         if state == "parked":
             error = f"parked by {parked[key].decided_by}: {parked[key].reason}"
-        found.append(UnloadedWindow(key, state, number, failed_at, again, error))
+        found.append(UnloadedWindow(key, state, number, failed_at, again, error, since))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Sealed windows that wait to be loaded: `now` of them, `before` a while (`over`) ago; the oldest ended at `oldest`."""
+
+    now: int
+    before: int
+    over: timedelta
+    oldest: datetime
+
+
+def backlog(
+    declaration: TopicDeclaration,
+    waiting: Sequence[datetime],
+    loaded: Iterable[tuple[datetime, datetime]],
+    now: datetime,
+) -> Backlog | None:
+    """The backlog at `now` and a few windows earlier, from the ends of windows that are not loaded and, of loaded ones, the
+    end and when the load was recorded; None where nothing waits. A window counts from its end on, whenever it was sealed."""
+    if not waiting:
+        return None
+    over = max(_KEEPING_UP * _length(declaration), patience(declaration))
+    then = now - over
+    before = sum(end <= then for end in waiting) + sum(end <= then < recorded for end, recorded in loaded)
+    return Backlog(len(waiting), before, over, min(waiting))
 
 
 def patience(declaration: TopicDeclaration) -> timedelta:
@@ -120,19 +161,28 @@ def problems(
     pending: datetime | None,
     now: datetime,
     held_back: str | None = None,
+    behind: Backlog | None = None,
 ) -> Iterator[str]:
     """What is wrong, since when and what to do, in a sentence or two each.
 
     `pending` is the first edge that has closed and has no cut, where there is one; `held_back` is why it is not
-    cut, where that is known.
+    cut, where that is known; `behind` what waits to be loaded.
     """
     late = patience(declaration)
     if held_back is not None:
         yield held_back
     if sensor is not None and not sensor.running:
-        yield f"its sensor {sensor.name} is stopped, so no window is sealed or loaded: start it in the UI under Automation"
+        ticked = "has never ticked" if sensor.ticked_at is None else f"ticked last at {sensor.ticked_at}"
+        yield (
+            f"its sensor {sensor.name} is stopped, and {ticked}, so no window is sealed or loaded: start it in the UI under "
+            "Automation"
+        )
     elif sensor is not None and sensor.error is not None:
-        yield f"its sensor {sensor.name} fails, last at {sensor.ticked_at}: {_shortened(sensor.error)}"
+        since = "no tick on record went well" if sensor.good_at is None else f"no tick went well after {sensor.good_at}"
+        yield (
+            f"its sensor {sensor.name} fails, last at {sensor.ticked_at}, and {since}; nothing is sealed or asked for. It "
+            f"ticks on by itself. The tick said: {_shortened(sensor.error)}"
+        )
     elif pending is not None and now - pending > late and held_back is None:
         yield (
             f"no window has been sealed since the one that ended before {_iso(pending)}: the sensor does not tick, or has "
@@ -143,12 +193,22 @@ def problems(
         last = max(failing, key=lambda w: w.failed_at or "")
         again = min((w.again_at for w in failing if w.again_at is not None), default=None)
         then = "a run for it is under way" if again is None else f"asked for again from {again} on"
+        since = min(w.failing_since for w in failing if w.failing_since is not None)
         yield (
-            f"{_counted(failing)} failed to load, the last time at {last.failed_at}, after {last.tries} tries; {then}. "
-            f"The run said: {_shortened(last.error or '')}"
+            f"{_counted(failing)} failed to load, since {since}, the last time at {last.failed_at}, after {last.tries} "
+            f"tries; {then}. The run said: {_shortened(last.error or '')}"
         )
-    for window in [w for w in unloaded if w.state == "waits for somebody"][:_NAMED]:
-        yield f"window {window.window} waits for somebody: {_shortened(window.error or '')}"
+    refused = [w for w in unloaded if w.state == "waits for somebody"]
+    for window in refused[:_NAMED]:
+        yield f"window {window.window} waits for somebody since {window.failing_since}: {_shortened(window.error or '')}"
+    if len(refused) > _NAMED:
+        yield f"{len(refused) - _NAMED} more windows wait for somebody: `platform-assets status --json` names them"
+    if behind is not None and behind.now > max(behind.before, _KEEPING_UP) and not (failing or refused):
+        yield (
+            f"loads do not keep up: {behind.now} sealed windows wait, the oldest since {_iso(behind.oldest)}, and {behind.before} "
+            f"did {behind.over.total_seconds() / 60:.0f} minutes ago. See under Runs in the UI what holds them up: a run that "
+            "hangs, a queue that other runs fill, or a Spark that is too small"
+        )
     ignored = [
         w for w in unloaded if w.state == "to be asked for" and now - edge_of(w.window) > late + _length(declaration)
     ]
@@ -167,15 +227,27 @@ def _counted(windows: Sequence[UnloadedWindow]) -> str:
     return f"{len(windows)} window{'' if len(windows) == 1 else 's'} ({named}{more})"
 
 
+def _began(tick: InstigatorTick | None) -> str | None:
+    return None if tick is None else _iso(datetime.fromtimestamp(tick.timestamp, UTC))
+
+
 def _error_of(tick: InstigatorTick | None) -> str | None:
+    """What the tick said: the platform's own error, which has the remedy, and else the cause of all others."""
     if tick is None or tick.status is not TickStatus.FAILURE:
         return None
     error: SerializableErrorInfo | None = tick.error
     if error is None:
-        return "its last tick failed without saying why"
-    while error.cause is not None:
+        return "nothing; see the UI under Automation"
+    known = {kind.__name__ for kind in _kinds(PlatformError)}
+    while error.cause is not None and error.cls_name not in known:
         error = error.cause
     return error.message.strip()
+
+
+def _kinds(kind: type[PlatformError]) -> Iterator[type[PlatformError]]:
+    yield kind
+    for derived in kind.__subclasses__():
+        yield from _kinds(derived)
 
 
 def _shortened(text: str) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
 import dagster as dg
-from deltalake.exceptions import DeltaError
 
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
@@ -79,7 +78,7 @@ def evaluated(
         audit = deep_audit.evaluate_without_reading(e)
         if audit is not None:
             found.append(rendering.evaluation(audit, e.facts()))
-    except (PlatformError, DeltaError, OSError) as error:
+    except PlatformError as error:
         known = {event.check_name for event in found}
         names = [*CHECKS, DEEP_AUDIT.name] if run is None else [DEEP_AUDIT.name]
         found += [_not_evaluated(declaration, name, error) for name in names if name not in known]
@@ -113,11 +112,11 @@ def _run_of_checks(declaration: TopicDeclaration, instance: dg.DagsterInstance, 
     )
 
 
-def _not_evaluated(declaration: TopicDeclaration, check: str, error: Exception) -> dg.AssetCheckEvaluation:
+def _not_evaluated(declaration: TopicDeclaration, check: str, error: PlatformError) -> dg.AssetCheckEvaluation:
     return dg.AssetCheckEvaluation(
         table_key(declaration.raw_table),
         check,
         passed=False,
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"**Could not tell**: {error or type(error).__name__}",
+        description=f"**Could not tell**: {error}",
     )

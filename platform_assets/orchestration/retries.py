@@ -116,12 +116,13 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class Tries:
-    """The failed runs of one window that is not loaded: `last` of `number`, `abrupt` of which ended so."""
+    """The failed runs of one window that is not loaded: `last` of `number`, `abrupt` of which ended so; the first at `since`."""
 
     number: int
     abrupt: int
     last: FailedRun
     cause: Cause
+    since: datetime
 
     @property
     def waits_for_somebody(self) -> bool:
@@ -155,6 +156,7 @@ def tries_of(keys: Sequence[str], failed: Iterable[FailedRun]) -> dict[str, Trie
                 (cause == "abrupt") + (known.abrupt if known else 0),
                 run if newest or known is None else known.last,
                 cause if newest or known is None else known.cause,
+                run.ended if known is None else min(run.ended, known.since),
             )
     return found
 

@@ -23,7 +23,7 @@ from dagster._core.definitions.target import ExecutableDefinition
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
 from platform_assets.checks.registry import CHECKS
-from platform_assets.errors import TopicMissingError
+from platform_assets.errors import PlatformError, TopicMissingError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger import decisions, stretches, unloaded
 from platform_assets.ledger.entries import Receipt, SealedWindow
@@ -31,7 +31,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.ledger.unloaded import Unloaded
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import key_of
-from platform_assets.orchestration import metadata, quiet, requests, runs
+from platform_assets.orchestration import metadata, quiet, requests, runs, trouble
 from platform_assets.orchestration.names import earlier_windows_job, load_job, sensor_name, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.retries import Waiting, decided_at, tries_of
@@ -221,12 +221,17 @@ def build_sensor(
         description=f"Seals the windows of topic {declaration.topic}, reports their offsets and asks for their loads.",
     )
     def _sensor(context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource) -> dg.SensorResult:
-        tick = Tick(declaration, kafka.cluster(), Ledger(lake.lake()), context.instance, datetime.now(UTC))
         try:
-            return tick.evaluate(context.cursor)
-        except TopicMissingError as e:
+            tick = Tick(declaration, kafka.cluster(), Ledger(lake.lake()), context.instance, datetime.now(UTC))
+            result = tick.evaluate(context.cursor)
+        except PlatformError as e:
+            trouble.observe(context.instance, declaration, e)
+            if not isinstance(e, TopicMissingError):
+                raise
             # For a person to mend, and `status` shows it too: a stack at every tick would tell nothing more.
             return dg.SensorResult(skip_reason=str(e), cursor=context.cursor)
+        trouble.observe(context.instance, declaration, None)
+        return result
 
     return _sensor
 

@@ -24,10 +24,10 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model import offsets
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
-from platform_assets.model.windows import key_of
+from platform_assets.model.windows import edge_of, key_of
 from platform_assets.orchestration import health, limits
 from platform_assets.orchestration.health import SensorStatus, UnloadedWindow
-from platform_assets.orchestration.names import table_key
+from platform_assets.orchestration.names import sensor_name, table_key
 from platform_assets.orchestration.runs import windows_in_flight
 from platform_assets.windows import clocks, sealing
 from platform_assets.windows.sealing import StartMovedError
@@ -100,10 +100,11 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """All tables at `at` (ISO 8601, UTC)."""
+    """All tables at `at` (ISO 8601, UTC). `spark_error` says why Spark does not answer, where it was asked and does not."""
 
     at: str
     tables: tuple[TableStatus, ...]
+    spark_error: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The documented JSON, with a version number."""
@@ -112,7 +113,7 @@ class Status:
     @property
     def healthy(self) -> bool:
         """Whether every table and its topic could be read, nothing keeps its windows from being loaded, and no check fails."""
-        return all(
+        return self.spark_error is None and all(
             t.error is None
             and t.broker_error is None
             and not t.windows_failed
@@ -130,10 +131,11 @@ def collect(
     checks: Iterable[str],
     now: datetime,
     broker_silence: str | None = None,
+    spark_error: str | None = None,
 ) -> Status:
     """Look at every declared table. What cannot be found out is named in its row, and never raised.
 
-    `broker_silence` is why no broker is asked, where that is known.
+    `broker_silence` is why no broker is asked, where that is known, and `spark_error` why loads find no Spark.
     """
     names = tuple(checks)
     states = {} if instance is None else health.sensors(instance)
@@ -141,7 +143,7 @@ def collect(
         tables = pool.map(
             lambda d: _table(d, ledger, cluster, instance, states, names, now, broker_silence), tuple(declared)
         )
-        return Status(now.astimezone(UTC).isoformat(timespec="seconds"), tuple(tables))
+        return Status(now.astimezone(UTC).isoformat(timespec="seconds"), tuple(tables), spark_error)
 
 
 def _table(
@@ -193,6 +195,12 @@ def _table(
     partitions = tuple(_partition(p, committed, cut, ends) for p in sorted({*committed, *cut, *ends}))
     newest_end = pc.max(rows["window_end"]).as_py() if loaded else None
     lags = [p.lag for p in partitions]
+    behind = health.backlog(
+        declaration,
+        [edge_of(end) for key, end in zip(sealed, edges[1:], strict=True) if key not in {*loaded, *set_aside}],
+        _recorded(rows) if missing else (),
+        now,
+    )
     held = older.rows + (pc.sum(rows["rows"]).as_py() or 0)
     return TableStatus(
         table=declaration.raw_table.name,
@@ -210,13 +218,31 @@ def _table(
         checks=_checks(instance, declaration.raw_table, checks),
         broker_error=broker_error,
         error=None,
-        warning=" ".join(_warnings(declaration, first, now)) or None,
+        warning=" ".join(_warnings(declaration, first, now)) or None
+        if newest_cut is not None
+        else _not_begun(declaration, sensor, now),
         unloaded=tuple(unloaded[:_MOST_UNLOADED]),
         sensor=sensor,
         windows_parked=len(set_aside),
         problems=tuple(
-            health.problems(declaration, unloaded, sensor, pending if instance else None, now, moved or clock)
+            health.problems(declaration, unloaded, sensor, pending if instance else None, now, moved or clock, behind)
         ),
+    )
+
+
+def _recorded(rows: pa.Table) -> list[tuple[datetime, datetime]]:
+    """Of each loaded window, its end and when its newest entry was recorded."""
+    found = rows.group_by("window_end").aggregate([("recorded_at", "max")])
+    return list(zip(found["window_end"].to_pylist(), found["recorded_at_max"].to_pylist(), strict=True))
+
+
+def _not_begun(declaration: TopicDeclaration, sensor: SensorStatus | None, now: datetime) -> str | None:
+    """What there is to say of a topic that no window was ever sealed of, though one has ended."""
+    if sensor is not None or not sealing.pending_edges(declaration, None, now, 2)[1:]:
+        return None
+    return (
+        f"no window was ever sealed, and its sensor {sensor_name(declaration.topic)} has never ticked: it does within a minute "
+        "of `platform-assets up`; else start it in the UI under Automation"
     )
 
 

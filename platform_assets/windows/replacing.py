@@ -17,6 +17,7 @@ from platform_assets.engines.protocol import LoadEngine, Written
 from platform_assets.errors import (
     ConcurrentLoadError,
     FilesLostError,
+    LakeNotWritableError,
     LostForGoodError,
     PlatformError,
     ReloadDiffersError,
@@ -269,8 +270,8 @@ class WindowReplacer:
         """Commit what was written as all that the window holds. Raises what `WindowCommit.replace` raises."""
         try:
             return commit.replace(replace(metadata, engine=written.engine), written.files)
-        except (ConcurrentLoadError, TableRefusedError):
-            # These two alone say that no commit names the files.
+        except (ConcurrentLoadError, TableRefusedError, LakeNotWritableError):
+            # These alone say that no commit names the files.
             self._delete(written)
             raise
 

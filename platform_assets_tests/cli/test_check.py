@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from infra import platform
+from infra import platform, state
 from infra.home import Home
+from infra.process import ProcessRecord
 from platform_assets.cli.main import main
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 
@@ -153,3 +154,22 @@ def test_env_prints_what_a_shell_can_read(shell: Shell) -> None:
     silent = shell.run("env")
     assert "no broker runs and KAFKA_BOOTSTRAP_SERVERS is not set" in silent.stderr
     assert "KAFKA" not in silent.stdout
+
+
+def test_status_names_a_given_spark_that_does_not_answer_and_one_that_died(shell: Shell) -> None:
+    shell.declare("orders")
+    assert "Spark" not in shell.run("status").output
+    given = shell.run("status", SPARK_REMOTE=f"sc://{NOBODY}/;token=canary-31f7")
+    assert given.exit_code == 1
+    assert f"Spark does not answer, so nothing is loaded: {NOBODY} cannot be connected to" in given.output
+    assert "canary" not in given.output
+    home = Home.from_environment(shell.variables)
+    home.prepare()
+    # As after a kill of the embedded one: on record, and of no process.
+    record = ProcessRecord(
+        "spark", 1, "another start", "mark", str(home.log_file("spark")), "sc://localhost:1", (1,), True
+    )
+    state.write_record(home, record)
+    died = shell.run("status")
+    assert died.exit_code == 1
+    assert "Spark has ended, so nothing is loaded: `platform-assets up` starts it again" in died.output

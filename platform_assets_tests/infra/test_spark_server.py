@@ -163,9 +163,16 @@ def test_secrets_of_kafka_clients_are_redacted_from_plans(spark: SparkSession) -
 
 
 @pytest.mark.parametrize("name", ["kafka.sasl.jaas.config", "kafka.ssl.keystore.key", "kafka.ssl.key.password"])
-def test_names_of_kafka_secrets_match_both_redaction_patterns(name: str) -> None:
+def test_names_of_kafka_secrets_match_each_redaction_pattern(name: str) -> None:
     for pattern in ("spark.redaction.regex", "spark.sql.redaction.options.regex"):
         assert re.search(CONFIGURATION[pattern], name)
+    statement = f'options {{\n  key: "{name}"\n  value: "a \\"canary\\" b"\n}}\nkey: "assign"\nvalue: "c"'
+    shown = re.sub(CONFIGURATION["spark.sql.redaction.string.regex"], "***", statement)
+    assert shown == 'options {\n  ***\n}\nkey: "assign"\nvalue: "c"'
+
+
+def test_the_server_and_sessions_redact_the_same() -> None:
+    assert {name: CONFIGURATION[name] for name in session.REDACTED} == session.REDACTED
 
 
 def test_a_commit_without_rows_is_recorded(spark: SparkSession, platform_home: Home) -> None:

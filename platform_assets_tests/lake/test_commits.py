@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from platform_assets.errors import CommitOutcomeUnknownError, ConcurrentLoadError, TableRefusedError
+from platform_assets.errors import CommitOutcomeUnknownError, ConcurrentLoadError, FilesLostError, TableRefusedError
 from platform_assets.lake import data_files, delta_log, load_log, raw_table
 from platform_assets.lake.commits import NewFile, WindowCommit
 from platform_assets.lake.load_folders import load_folder
@@ -270,7 +270,7 @@ def test_a_past_file_that_is_gone_is_said_to_be(lake: Lake) -> None:
     folder = lake.table(TABLE)
     folder.delta().delete(f"window = '{window(0).key}'")
     folder.delta().vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FilesLostError):
         data_files.past_files(folder, window(0).key, 1, "new")
 
 

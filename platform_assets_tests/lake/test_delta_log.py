@@ -9,6 +9,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from platform_assets.lake import delta_log, load_log
+from platform_assets.lake.failures import LakeNotReadableError
 from platform_assets.lake.location import Folder
 from testbed.samples import loaded, overwrite, recorded
 
@@ -104,7 +105,8 @@ def test_a_table_is_there_as_long_as_an_end_of_its_log_is(table: Path) -> None:
     assert not delta_log.exists(Folder.at(table.parent / "another"))
     assert not delta_log.exists(Folder.at(table.parent))
     (table / "file").touch()
-    assert not delta_log.exists(Folder.at(table / "file" / "table"))
+    with pytest.raises(LakeNotReadableError, match="Not a directory"):
+        delta_log.exists(Folder.at(table / "file" / "table"))
     log = table / "_delta_log"
     first, *later = sorted(log.glob("*.json"))
     first.unlink()

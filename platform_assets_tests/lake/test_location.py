@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from platform_assets.errors import ConfigurationError, LakeNotWritableError
+from platform_assets.lake.failures import LakeNotReadableError
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.model.tables import TableRef
 
@@ -23,10 +24,12 @@ def test_a_folder_that_does_not_exist_has_no_files(tmp_path: Path) -> None:
     folder.delete()
 
 
-def test_a_file_in_the_place_of_a_folder_is_no_folder(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_a_folder_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x")
     folder = Folder.at(tmp_path / "a")
-    assert (folder.files(), folder.read("c"), folder.size("c")) == ([], None, None)
+    for read in (folder.files, lambda: folder.read("c"), lambda: folder.size("c"), lambda: folder.has("c")):
+        with pytest.raises(LakeNotReadableError, match=f"cannot be read at {folder}.*: Not a directory"):
+            read()
     with pytest.raises(LakeNotWritableError, match="cannot be written"):
         folder.write("c", b"y")
 

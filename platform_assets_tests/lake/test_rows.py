@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from platform_assets.errors import FilesLostError
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.location import Folder
 from platform_assets.lake.rows import PartitionRows
@@ -113,7 +114,7 @@ def test_a_data_file_that_is_gone_is_an_error_and_no_gap(tmp_path: Path) -> None
     (file,) = load_log.files_of(Folder.at(table), KEY).paths
     (table / unquote(file)).unlink()
     for read in (rows.offsets_of, rows.partition_rows):
-        with pytest.raises(FileNotFoundError, match=r"parquet"):
+        with pytest.raises(FilesLostError, match=r"data files of window .* are gone or damaged: .*parquet"):
             read(Folder.at(table), KEY)
 
 

@@ -21,8 +21,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema, WriterProperties, write_deltalake
+from deltalake.exceptions import DeltaError
 
-from platform_assets.errors import LakeNotWritableError, LedgerConflictError, LedgerCorruptError
+from platform_assets.errors import LedgerConflictError, LedgerCorruptError
+from platform_assets.lake.failures import LakeNotReadableError
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import newest_cuts, unloaded
 from platform_assets.ledger import store as ledger_module
@@ -493,9 +495,9 @@ def test_a_creation_that_was_cut_short_is_finished_by_the_next(tmp_path: Path) -
     assert ledger.record_cuts(hourly("t", [{0: 2}]), None)
 
 
-def test_a_lake_root_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_lake_root_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(LakeNotWritableError, match=r"lake cannot be written at .*file.*LAKE_ROOT"):
+    with pytest.raises(LakeNotReadableError, match=r"lake cannot be read at .*file.*: Not a directory.*LAKE_ROOT"):
         Ledger(Lake.at(tmp_path / "file")).create()
 
 
@@ -698,7 +700,7 @@ def test_folded_files_are_read_in_parts(soon_folded: Ledger, tmp_path: Path, mon
 def test_a_fold_that_fails_loses_nothing(soon_folded: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def compact(self, **_: Any) -> None:
-            raise ledger_module.DeltaError("another process folded first")  # type: ignore[attr-defined]
+            raise DeltaError("another process folded first")
 
     monkeypatch.setattr(DeltaTable, "optimize", property(lambda self: Broken()))
     for n in range(10):

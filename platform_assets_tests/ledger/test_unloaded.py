@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from platform_assets.lake import delta_log
 from platform_assets.lake.location import Folder, Lake
-from platform_assets.ledger import unloaded
+from platform_assets.ledger import followed, unloaded
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
@@ -111,3 +112,87 @@ def test_windows_are_read_with_their_offsets_and_no_others(tmp_path: Path) -> No
     wanted = [windows[0].window, windows[3].window]
     assert unloaded.read(ledger, TOPIC, wanted) == [windows[0], windows[3]]
     assert unloaded.read(ledger, TOPIC, []) == []
+
+
+class Reads:
+    """Counts what is read of a lake's folders, and fails where a table is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.files: list[str] = []
+        read = Folder.read
+
+        def counted(folder: Folder, name: str) -> bytes | None:
+            self.files.append(name)
+            return read(folder, name)
+
+        monkeypatch.setattr(Folder, "read", counted)
+        for name in ("delta", "open"):
+            monkeypatch.setattr(Folder, name, lambda folder, *_: pytest.fail(f"opened {folder}"))
+
+
+def test_the_ticks_after_a_load_read_its_commit_once_for_all_topics_and_open_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many windows the ledger has: two small reads a topic, and one for each commit since."""
+    topics, ledger, windows = [f"clicks-{n}" for n in range(10)], Ledger(Lake.at(tmp_path)), 30
+    tables = [TableRef.raw(topic) for topic in topics]
+    for topic in topics:
+        recorded(tmp_path, topic, [{0: n * 10} for n in range(windows + 1)])
+        ledger.record_receipts([receipt(w) for w in ledger.windows(topic)[:-1]])
+    for table in tables:
+        assert len(unloaded.find(ledger, table, edge(windows)).windows) == 1
+    for topic in topics:
+        ledger.record_receipts([receipt(ledger.windows(topic)[-1])])
+    reads = Reads(monkeypatch)
+    for table in tables:
+        assert not unloaded.find(ledger, table, edge(windows)).windows
+    # The commit where each look begins, the new ones, and that there is none behind.
+    assert len(reads.files) == 2 * len(topics) + len(topics)
+
+
+def test_commits_that_change_nothing_that_counts_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows, ledger = sealed(tmp_path, 20), Ledger(Lake.at(tmp_path))
+    assert len(found(ledger, 20)) == 20
+    for window in windows[:17]:
+        ledger.record_receipts([receipt(window)])
+    log = ledger.lake.commits
+    made = [delta_log.commit(log, version) for version in range(delta_log.newest_version(log) or 0)]
+    assert any(c.rearranges for c in made if c is not None), "their files were folded"
+    reads = Reads(monkeypatch)
+    assert found(ledger, 20) == [w.key for w in windows[17:]]
+    assert len(reads.files) == len(set(reads.files))
+
+
+def test_entries_that_somebody_deletes_have_the_ledger_read_again(tmp_path: Path) -> None:
+    windows, ledger = sealed(tmp_path, 3), Ledger(Lake.at(tmp_path))
+    ledger.record_receipts([receipt(w) for w in windows[:2]])
+    assert found(ledger, 3) == [windows[2].key]
+    ledger.lake.commits.delta().delete(f"\"window\" = '{windows[0].key}'")
+    assert found(ledger, 3) == [windows[0].key, windows[2].key]
+
+
+def test_a_table_that_asks_after_very_many_commits_reads_the_ledger_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows, ledger = sealed(tmp_path, 12), Ledger(Lake.at(tmp_path))
+    assert len(found(ledger, 12)) == 12
+    monkeypatch.setattr(followed, "_KEPT", 4)
+    followed.of.cache_clear()
+    unloaded._known.clear()
+    assert len(found(ledger, 12)) == 12
+    for window in windows[:9]:
+        ledger.record_receipts([receipt(window)])
+    assert found(ledger, 12) == [w.key for w in windows[9:]]
+
+
+def test_an_acceptance_among_the_commits_is_seen_with_its_time(tmp_path: Path) -> None:
+    windows, ledger = sealed(tmp_path, 2), Ledger(Lake.at(tmp_path))
+    assert not unloaded.find(ledger, TABLE, edge(2)).accepted
+    ledger.record_acceptance(windows[1], {0: [OffsetRange(10, 12)]}, "seen")
+    assert len(found(ledger, 2)) == 2
+    followed_at = unloaded.find(ledger, TABLE, edge(2)).accepted
+    unloaded._known.clear()
+    assert followed_at == unloaded.find(ledger, TABLE, edge(2)).accepted
+    assert list(followed_at) == [windows[1].key]

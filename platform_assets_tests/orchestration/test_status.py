@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickData, TickStatus
 from dagster._core.storage.tags import PARTITION_NAME_TAG
+from dagster._utils.error import serializable_error_info_from_exc_info
 from dagster_shared.error import SerializableErrorInfo
 from rich.console import Console
 
@@ -24,11 +26,12 @@ from platform_assets.cli.status_table import print_status
 from platform_assets.errors import OffsetsExpiredError, SparkUnreachableError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake.failures import LakeNotReadableError
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import status
+from platform_assets.orchestration import health, status
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.retries import Failures
 from platform_assets.orchestration.runs import FAILURES_TAG, TABLE_TAG
@@ -125,6 +128,10 @@ class Unasked(Cluster):
         super().__init__(None, ClientSettings("localhost:1"))
 
 
+def iso(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="seconds")
+
+
 def run(instance: dg.DagsterInstance, state: dg.DagsterRunStatus, key: str, failures: Failures | None = None) -> None:
     tags = {PARTITION_NAME_TAG: key, TABLE_TAG: f"raw/{TOPIC}"}
     if failures is not None:
@@ -183,6 +190,7 @@ def test_loads_that_keep_failing_are_named_with_their_error_and_the_next_try(
     (problem,) = (p for p in t.problems if "failed to load" in p)
     assert windows[0].key in problem
     assert "after 2 tries" in problem
+    assert f"since {failing.failing_since}, the last time at {failing.failed_at}" in problem
     assert "Spark Connect server at 10.1.2.3:15002 does not answer: refused" in problem
     assert not Status("", (t,)).healthy
     # It stays so while the next try is under way, and ends with it.
@@ -202,7 +210,22 @@ def test_a_window_that_waits_for_somebody_says_what_for(tmp_path: Path, instance
     run(instance, dg.DagsterRunStatus.FAILURE, window.key, Failures.of({window.key: error}))
     t = seen(tmp_path, instance)
     assert [(w.state, w.again_at) for w in t.unloaded] == [("waits for somebody", None)]
-    assert any(f"window {window.key} waits for somebody" in p and "`accept-loss`" in p for p in t.problems)
+    since = t.unloaded[0].failing_since
+    assert any(
+        f"window {window.key} waits for somebody since {since}" in p and "`accept-loss`" in p for p in t.problems
+    )
+
+
+def test_of_many_windows_that_wait_for_somebody_the_rest_is_counted(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    windows = recorded(tmp_path, TOPIC, [{0: n * 10} for n in range(6)])
+    for window in windows:
+        error = OffsetsExpiredError(TOPIC, window.key, [(0, 0, 5)], "Accept the loss with `accept-loss`.")
+        run(instance, dg.DagsterRunStatus.FAILURE, window.key, Failures.of({window.key: error}))
+    problems = seen(tmp_path, instance).problems
+    assert sum("waits for somebody since" in p for p in problems) == 3
+    assert any("2 more windows wait for somebody" in p for p in problems)
 
 
 def test_a_sensor_that_is_stopped_or_fails_is_a_problem(tmp_path: Path, instance: dg.DagsterInstance) -> None:
@@ -218,11 +241,117 @@ def test_a_sensor_that_is_stopped_or_fails_is_a_problem(tmp_path: Path, instance
     assert (t.sensor.name, t.sensor.running, t.sensor.error) == (f"{TOPIC}_windows", True, None)
     tick_of(instance, state, TickStatus.FAILURE, NOW + timedelta(seconds=30), "no Kafka broker answered within 10 s")
     (problem,) = seen(tmp_path, instance, now).problems
-    assert "its sensor clicks_windows fails" in problem
+    assert f"its sensor clicks_windows fails, last at {iso(NOW + timedelta(seconds=30))}" in problem
+    assert f"no tick went well after {iso(NOW)}" in problem
     assert "no Kafka broker answered" in problem
     instance.update_instigator_state(state.with_status(InstigatorStatus.STOPPED))
     (problem,) = seen(tmp_path, instance, now).problems
-    assert "is stopped" in problem
+    assert f"is stopped, and ticked last at {iso(NOW + timedelta(seconds=30))}" in problem
+    assert "start it in the UI" in problem
+
+
+def test_a_sensor_that_never_did_well_and_one_that_never_ticked_are_said_to_be(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    recorded(tmp_path, TOPIC, [{0: 0}, {0: 10}])
+    state = sensor_state(instance, InstigatorStatus.STOPPED)
+    assert any("is stopped, and has never ticked" in p for p in seen(tmp_path, instance, edge(1.5)).problems)
+    instance.update_instigator_state(state.with_status(InstigatorStatus.RUNNING))
+    tick_of(instance, state, TickStatus.FAILURE, NOW, "no Kafka broker answered within 10 s")
+    assert any("no tick on record went well" in p for p in seen(tmp_path, instance, edge(1.5)).problems)
+
+
+def test_of_a_failing_tick_the_platforms_own_error_is_shown_and_not_what_lies_below_it(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """The remedy is in the platform's error. Below it may be one of the system's, above it Dagster puts one of its own."""
+    recorded(tmp_path, TOPIC, [{0: 0}, {0: 10}])
+    state = sensor_state(instance, InstigatorStatus.RUNNING)
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file")
+    try:
+        try:
+            Ledger(Lake.at(blocked / "lake")).create()
+        except LakeNotReadableError as e:
+            raise dg.DagsterInvariantViolationError("the tick failed") from e
+    except dg.DagsterError:
+        error = serializable_error_info_from_exc_info(sys.exc_info())
+    instance.create_tick(
+        TickData(
+            state.instigator_origin_id,
+            state.instigator_name,
+            InstigatorType.SENSOR,
+            TickStatus.FAILURE,
+            NOW.timestamp(),
+            selector_id=state.selector_id,
+            error=error,
+        )
+    )
+    (problem,) = (p for p in seen(tmp_path, instance, edge(1.5)).problems if "fails" in p)
+    assert f"the lake cannot be read at {blocked}" in problem
+    assert "Correct LAKE_ROOT" in problem
+
+
+def test_a_topic_of_which_nothing_was_ever_sealed_says_that_its_sensor_never_ticked(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    assert seen(tmp_path, instance, edge(0.5)).warning is None
+    warning = seen(tmp_path, instance, edge(1.5)).warning
+    assert warning is not None
+    assert "its sensor clicks_windows has never ticked" in warning
+    sensor_state(instance, InstigatorStatus.RUNNING)
+    assert seen(tmp_path, instance, edge(1.5)).warning is None
+
+
+# --- a backlog that grows -------------------------------------------------------------------------------------------
+
+
+def behind(waiting: Sequence[float], done: Mapping[float, float], now: float) -> Sequence[str]:
+    """The problems of an hourly topic: `waiting` windows by their ends, and when those that are `done` were loaded."""
+    declared = TopicDeclaration(TOPIC, "0 * * * *", START)
+    found = health.backlog(
+        declared, [edge(n) for n in waiting], [(edge(e), edge(at)) for e, at in done.items()], edge(now)
+    )
+    return list(health.problems(declared, [], None, None, edge(now), behind=found))
+
+
+def test_windows_that_become_more_and_more_are_a_problem() -> None:
+    (problem,) = behind(range(6, 13), {n: n + 6 for n in range(1, 6)}, 12.5)
+    assert "7 sealed windows wait, the oldest since 2026-01-01T06:00:00+00:00, and 6 did 180 minutes ago" in problem
+
+
+@pytest.mark.parametrize(
+    ("waiting", "done"),
+    [
+        pytest.param([], {n: n + 0.1 for n in range(1, 13)}, id="none waits"),
+        pytest.param([10, 11, 12], {n: n + 0.1 for n in range(1, 10)}, id="a few wait"),
+        pytest.param(range(8, 13), dict.fromkeys(range(1, 8), 12.1), id="an outage is over"),
+        pytest.param(range(100 - 12), {}, id="a topic of years begins"),
+    ],
+)
+def test_a_backlog_that_does_not_grow_is_none(waiting: Sequence[float], done: Mapping[float, float]) -> None:
+    ends = [n - 88 for n in waiting] if len(waiting) > 20 else waiting
+    assert behind(ends, done, 12.5) == []
+
+
+def test_a_growing_backlog_is_seen_in_ledger_and_clock(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    for window in recorded(tmp_path, TOPIC, [{0: n * 10} for n in range(9)])[:2]:
+        loaded(tmp_path, window)
+    assert any("6 sealed windows wait" in p for p in seen(tmp_path, instance, edge(8.2)).problems)
+
+
+# --- Spark ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_spark_that_does_not_answer_is_no_good_health(tmp_path: Path) -> None:
+    assert Status("", ()).healthy
+    found = status.collect([], Ledger(Lake.at(tmp_path)), None, None, (), NOW, spark_error="Spark does not answer")
+    assert not found.healthy
+    assert found.to_json()["spark_error"] == "Spark does not answer"
+    console = Console(file=io.StringIO(), width=200)
+    print_status(found, console)
+    assert isinstance(console.file, io.StringIO)
+    assert "Spark does not answer" in console.file.getvalue()
 
 
 def test_a_daemon_that_is_gone_shows_in_the_windows_that_nobody_seals(

@@ -5,6 +5,7 @@ pyspark is imported inside the functions, so that a code location loads without 
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,8 @@ from platform_assets.errors import ConfigurationError, SparkUnreachableError
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
+_log = logging.getLogger(__name__)
+
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # Spark's first data source API, the default for Kafka, makes a row of objects of each record and takes it apart again.
@@ -22,6 +25,18 @@ _SETTINGS = {
     # The default, INT96, is read as nanoseconds by others, which wrap around in the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
+
+SECRET_NAMES: Final = "secret|password|token|access[.]?key|jaas|keystore.key|auth.user.info"
+"""Names of options whose values Spark must not show; the last three are Kafka's."""
+REDACTED: Final = {
+    # Options in plans.
+    "spark.sql.redaction.options.regex": f"(?i)url|{SECRET_NAMES}",
+    # Statements as Connect's page of the UI and event logs show them: an option's value ends with its line.
+    "spark.sql.redaction.string.regex": f'(?i)key:[ ]"[^"]*(?:{SECRET_NAMES})[^"]*"[^"]*value:.*',
+}
+"""Patterns of what Spark must not show; a server of somebody's own may show all that it is sent. Each session sets them for
+itself, beside what its server has."""
+_REDACTED_BY_SERVER: Final = "spark.redaction.regex"
 
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 COMPILED_FROM: Final = 200_000
@@ -66,6 +81,7 @@ def connect(remote: str) -> SparkSession:
         set_retries(spark)
         for name, value in _SETTINGS.items():
             spark.conf.set(name, value)
+        _redact(spark)
     except PySparkException as e:
         raise SparkUnreachableError(f"{host}:{port}", without_token(str(e))) from e
     return spark
@@ -95,6 +111,39 @@ def end(spark: SparkSession) -> None:
 
 def _nothing_left() -> None:
     """The client is closed."""
+
+
+def _redact(spark: SparkSession) -> None:
+    """Have this session's statements and plans show no secret. Raises ConfigurationError where the server forbids that."""
+    from pyspark.errors import PySparkException
+
+    for name, pattern in REDACTED.items():
+        given = spark.conf.get(name, None)
+        if given is not None and pattern in given:
+            continue
+        try:
+            spark.conf.set(name, f"(?:{given})|(?:{pattern})" if given else pattern)
+        except PySparkException as e:
+            raise ConfigurationError(
+                f"the Spark Connect server does not let a session set {name}, so Kafka's password could be seen in its UI and "
+                f"event log; nothing was sent to it. Start the server with {name}={pattern}"
+            ) from e
+    of_server = spark.conf.get(_REDACTED_BY_SERVER, None)
+    if of_server is not None and not _matches(of_server, "spark.executorEnv.KAFKA_SASL_PASSWORD"):
+        _log.warning(
+            "the Spark Connect server shows passwords that are in its settings, as in spark.executorEnv.KAFKA_SASL_PASSWORD: "
+            "start it with %s=(?i)%s",
+            _REDACTED_BY_SERVER,
+            SECRET_NAMES,
+        )
+
+
+def _matches(pattern: str, text: str) -> bool:
+    """Whether one of Java's patterns finds something in `text`; one that Python cannot read is believed to."""
+    try:
+        return re.search(pattern, text) is not None
+    except re.error:
+        return True
 
 
 def _is_at(spark: SparkSession, remote: str) -> bool:

@@ -1,0 +1,94 @@
+"""`platform-assets status --watch`: the newest status in place on a terminal, one after the other elsewhere."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from platform_assets.cli.status_table import print_status
+from platform_assets.errors import PlatformError
+from platform_assets.orchestration.status import JSON_VERSION, Status
+
+INTERRUPTED = 130
+"""The exit code where Ctrl-C comes before the first status: the shells' own for it."""
+
+
+def watch(look: Callable[[], Status], every: float, as_json: bool, console: Console | None = None) -> int:
+    """Look every so many seconds until Ctrl-C; the exit code of the last status.
+
+    One that could not be had, since a setting or the YAML is wrong by now, is shown as an error, and the next look may have it.
+    """
+    console = console or Console()
+    last: Status | PlatformError | None = None
+    in_place = console.is_terminal and not as_json
+    # A screen of its own, so that what was there before comes back.
+    live = Live(console=console, screen=True, auto_refresh=False) if in_place else None
+    try:
+        if live is not None:
+            live.start()
+        while True:
+            last = _looked(look)
+            if live is not None:
+                live.update(_screen(last, every, console), refresh=True)
+            else:
+                _print(last, as_json, console)
+            time.sleep(every)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        if live is not None:
+            live.stop()
+    if last is None:
+        return INTERRUPTED
+    if live is not None:
+        _print(last, as_json, console)
+    return 0 if isinstance(last, Status) and last.healthy else 1
+
+
+def _looked(look: Callable[[], Status]) -> Status | PlatformError:
+    try:
+        return look()
+    except PlatformError as e:
+        return e
+
+
+def _print(found: Status | PlatformError, as_json: bool, console: Console) -> None:
+    if as_json:
+        click.echo(json.dumps(_document(found)))
+    elif isinstance(found, Status):
+        print_status(found, console)
+    else:
+        console.print(f"platform-assets: {found}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def _document(found: Status | PlatformError) -> dict[str, object]:
+    if isinstance(found, Status):
+        return found.to_json()
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"version": JSON_VERSION, "at": at, "tables": [], "error": str(found)}
+
+
+def _screen(found: Status | PlatformError, every: float, console: Console) -> Text:
+    """What fits the terminal. Where not all does, what needs attention comes before the rows, and the cut is said."""
+    # Not on the console itself, which writes the live display around all that is printed.
+    printed = io.StringIO()
+    page = Console(file=printed, force_terminal=True, width=console.width, color_system="standard")
+    if isinstance(found, Status):
+        print_status(found, page, attention_first=True)
+    else:
+        _print(found, False, page)
+    text = Text.from_ansi(printed.getvalue().rstrip("\n"))
+    lines = text.wrap(console, console.width)
+    foot = f"again every {every:g} s; Ctrl-C ends"
+    room = console.height - 2
+    if len(lines) > room:
+        foot = f"{len(lines) - room} more lines do not fit; {foot}"
+    return Text("\n").join([*lines[:room], Text(foot, style="dim")])

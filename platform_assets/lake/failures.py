@@ -1,0 +1,165 @@
+"""What goes wrong with a lake, in the platform's own errors: the one place that knows what delta-rs, pyarrow and the file
+system raise.
+
+Every function of `lake` and of the ledger that reads or writes does so inside of `reading` or `writing`. What they raise is
+told apart by the system's error number where there is one, also inside of a text, and else by what delta-rs says.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pyarrow as pa
+from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
+
+from platform_assets.errors import MEND_LEDGER, LakeNotWritableError, PlatformError, Retryable, Terminal, UnknownOutcome
+
+RAISED: Final = (DeltaError, OSError, pa.ArrowInvalid)
+"""What delta-rs, pyarrow and the file system raise."""
+
+_NO_ACCESS: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EEXIST}
+)
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NUMBER: Final = re.compile(r"\(os error (\d+)\)|\bOs \{ code: (\d+)")
+_UNSUPPORTED: Final = re.compile(r"unsupported|not (yet )?supported", re.IGNORECASE)
+_COLOURS: Final = re.compile(r"\x1b\[\d*m")
+_STACK: Final = re.compile(r"^\s+\d+: ")
+_LONGEST: Final = 400
+
+
+class LakeUnavailableError(Retryable):
+    """The file system of the lake failed in a way that passes; nothing was changed."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        self.place, self.reason = place, reason
+        super().__init__(
+            f"the lake does not answer at {place}: {reason}. Nothing was changed, so run it again; where it stays, look into "
+            "the disk or the mount that LAKE_ROOT is on."
+        )
+
+
+class LakeNotReadableError(Terminal):
+    """A file or folder of the lake refuses to be read."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        self.place, self.reason = place, reason
+        super().__init__(
+            f"the lake cannot be read at {place}: {reason}. Correct LAKE_ROOT or its permissions; nothing was changed."
+        )
+
+
+class TableGoneError(Terminal):
+    """There is no table, or no longer, where one is needed."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        super().__init__(f"there is no Delta table at {place}: it was deleted or moved away. {_way_back(place)}")
+
+
+class TableDamagedError(Terminal):
+    """What the log of a table has cannot be read, or a file that it names is gone or no Parquet."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        self.place, self.reason = place, reason
+        super().__init__(f"the table at {place} is damaged: {reason}. Nothing was changed. {_way_back(place)}")
+
+
+class TableUnsupportedError(Terminal):
+    """A table asks for features of Delta that delta-rs has not."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        self.place, self.reason = place, reason
+        super().__init__(
+            f"the table at {place} needs what delta-rs cannot do: {reason}. Nothing was changed. Somebody has switched on a "
+            "feature of Delta: drop it from Spark with `ALTER TABLE … DROP FEATURE`, or restore the table from a backup."
+        )
+
+
+class WriteOutcomeUnknownError(UnknownOutcome):
+    """It cannot be said whether something was written."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        self.place, self.reason = place, reason
+        super().__init__(
+            f"writing to {place} ended in an error ({reason}), and it may have been written or not. Run it again: what is "
+            "there already is not written twice."
+        )
+
+
+def _way_back(place: str) -> str:
+    if "_ledger" in place.split("/"):
+        return MEND_LEDGER
+    return (
+        "Restore its folder from a backup; without one, move the folder away and load its windows again (`platform-assets "
+        "load`): those that Kafka still has are made as they were."
+    )
+
+
+@contextmanager
+def reading(place: object) -> Iterator[None]:
+    """Raise the platform's errors for what goes wrong in the block, which reads what is at `place` and writes nothing."""
+    try:
+        yield
+    except RAISED as e:
+        raise to_platform_error(e, str(place)) from e
+
+
+@contextmanager
+def writing(place: object) -> Iterator[None]:
+    """The same for a block that writes to `place`. Where it cannot be said whether it did, WriteOutcomeUnknownError."""
+    try:
+        yield
+    except RAISED as e:
+        named = to_platform_error(e, str(place), writes=True)
+        if isinstance(named, LakeUnavailableError | TableDamagedError) and not isinstance(e, CommitFailedError):
+            named = WriteOutcomeUnknownError(named.place, named.reason)
+        raise named from e
+
+
+def to_platform_error(error: Exception, place: str, *, writes: bool = False) -> PlatformError:
+    """The platform's error for one of `RAISED`, met at `place`. `writes`: while writing there."""
+    number, reason = _number_of(error), reason_of(error)
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        place = error.filename
+    if number in _FULL or number == errno.EROFS or (writes and number in _NO_ACCESS):
+        return LakeNotWritableError(place, reason)
+    if number in _NO_ACCESS:
+        return LakeNotReadableError(place, reason)
+    if number == errno.ENOENT or isinstance(error, FileNotFoundError | TableNotFoundError):
+        if writes:
+            return LakeNotWritableError(place, reason)
+        return TableGoneError(place) if isinstance(error, TableNotFoundError) else TableDamagedError(place, reason)
+    if number is not None or isinstance(error, ConnectionError | TimeoutError):
+        return LakeUnavailableError(place, reason)
+    if isinstance(error, DeltaProtocolError) or _UNSUPPORTED.search(reason):
+        return TableUnsupportedError(place, reason)
+    if isinstance(error, CommitFailedError):
+        return LakeUnavailableError(place, f"other commits came first ({reason})")
+    return TableDamagedError(place, reason)
+
+
+def reason_of(error: Exception) -> str:
+    """What `error` says, in one line: without the colours, arrows and stacks that delta-rs puts in its texts."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = []
+    for line in _COLOURS.sub("", str(error)).replace("↳", " ").splitlines():
+        if _STACK.match(line):
+            break
+        if line.strip():
+            lines.append(line.strip())
+    text = ": ".join(lines) or type(error).__name__
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _number_of(error: Exception) -> int | None:
+    """The system's number of the error, which those of Rust have in their texts alone."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    found = _NUMBER.search(str(error))
+    return None if found is None else int(found[1] or found[2])

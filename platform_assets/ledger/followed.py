@@ -1,0 +1,126 @@
+"""The ledger of loads followed commit by commit, by one process for all tables: what each commit adds to each of them.
+
+After a load a tick of a topic so costs a look at the newest commits, which all topics share, and not a read of the ledger.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+
+from platform_assets.lake import delta_log
+from platform_assets.lake.delta_log import Anchor, Commit, DataFile
+from platform_assets.lake.location import Folder
+from platform_assets.ledger import pruning
+
+_KEPT: Final = 2_000
+"""Commits that are remembered: a table that has not asked for so many is read whole once."""
+_COLUMNS: Final = ["window_start", "kind", "recorded_at"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is said of a window: it is loaded or, where `accepted_at` is there, a loss of it was accepted then."""
+
+    start: datetime
+    accepted_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Added:
+    """A file that a commit adds: its one entry, or None where it has to be read for what it has."""
+
+    path: str
+    entry: Entry | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A commit. `added` is by table; None where it removes or rewrites what it does not say, so that all is to be read."""
+
+    at: Anchor
+    added: Mapping[str, tuple[_Added, ...]] | None
+
+
+class FollowedCommits:
+    """What one process knows of one ledger of loads."""
+
+    def __init__(self, path: Folder) -> None:
+        self._path = path
+        self._steps: deque[_Step] = deque(maxlen=_KEPT)
+        self._lock = threading.Lock()
+
+    def newest(self) -> Anchor | None:
+        """The newest commit; None where there is no ledger."""
+        with self._lock:
+            self._follow()
+            return self._steps[-1].at if self._steps else None
+
+    def entries_since(self, seen: Anchor, table: str) -> tuple[Anchor, list[Entry]] | None:
+        """The newest commit, and the entries of `table` in the commits after `seen`; None where all has to be read.
+
+        That is where the ledger was put back or edited, or where `seen` is too long ago.
+        """
+        with self._lock:
+            self._follow()
+            known = [step for step in self._steps if step.at.version >= seen.version]
+        if not known or known[0].at != seen or any(step.added is None for step in known[1:]):
+            return None
+        added = (file for step in known[1:] if step.added is not None for file in step.added.get(table, ()))
+        return known[-1].at, [entry for file in added for entry in self._entries(file)]
+
+    def _follow(self) -> None:
+        commits = delta_log.commits_after(self._path, self._steps[-1].at) if self._steps else None
+        if commits is None:
+            at = delta_log.newest_anchor(self._path)
+            self._steps.clear()
+            self._steps.extend([] if at is None else [_Step(at, None)])
+        else:
+            self._steps.extend(map(_step, commits))
+
+    def _entries(self, file: _Added) -> Iterator[Entry]:
+        if file.entry is not None:
+            yield file.entry
+            return
+        with self._path.reading(), self._path.open(unquote(file.path)) as opened:
+            rows = pq.ParquetFile(opened).read(columns=_COLUMNS).to_pylist()
+        for row in rows:
+            at = row["recorded_at"].astimezone(UTC) if row["kind"] == "acceptance" else None
+            yield Entry(row["window_start"].astimezone(UTC), at)
+
+
+def _step(commit: Commit) -> _Step:
+    if commit.rearranges or commit.user_metadata == pruning.MARK:
+        return _Step(commit.anchor, {})
+    if commit.removes:
+        return _Step(commit.anchor, None)
+    added: dict[str, tuple[_Added, ...]] = {}
+    for file in commit.adds:
+        table = unquote(file.partition.get("table") or "")
+        added[table] = (*added.get(table, ()), _Added(file.path, _only_entry(file)))
+    return _Step(commit.anchor, added)
+
+
+def _only_entry(file: DataFile) -> Entry | None:
+    """What a file says by its statistics, where all its rows are of one window and none accepts a loss."""
+    statistics = file.statistics or {}
+    low, high = statistics.get("minValues", {}), statistics.get("maxValues", {})
+    start, kind = low.get("window_start"), low.get("kind")
+    if start is None or start != high.get("window_start") or kind is None or "acceptance" in (kind, high.get("kind")):
+        return None
+    # Kinds are in order of their letters, and "acceptance" is the first: it would be the lowest.
+    return Entry(datetime.fromisoformat(start).astimezone(UTC), None)
+
+
+@lru_cache(maxsize=64)
+def of(path: Folder) -> FollowedCommits:
+    """One a ledger and process: the sensors of all topics ask."""
+    return FollowedCommits(path)
