@@ -21,6 +21,7 @@ from platform_assets.checks.baseline.snapshot import Baseline
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.load_log import WindowFiles
 from platform_assets.lake.location import Folder
+from platform_assets.ledger import decisions
 from platform_assets.ledger.entries import UTC_MICROS, recorded_cuts, windows_between
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Digest, digest_of
@@ -75,13 +76,12 @@ class Facts:
 
     `waiting` are sealed windows that are not loaded and need not be yet: a run for them is queued or under way, the sensor
     asks for them again after a run that failed, or nothing newer was loaded. `unasked` are sealed windows that nobody has
-    asked to load: a load by hand of a later one sealed them on its way. Windows whose files are not those of their receipt
-    were read: `rewritten` ones hold just the offsets that were loaded, as after OPTIMIZE, and `changed` has the offsets of
-    the others, and of windows that the ledger
-    does not know. `unreadable` says why one could not be read, and `not_held` are windows of which too many were changed
-    for all to be kept in memory; `unread` are those that were not to be read. `older` are windows that are only counted
-    and that nothing else here is about, and `baseline` is what is kept of them.
-    `entries` are the rows of the ledger that `recorded` is from.
+    asked to load: a load by hand of a later one sealed them on its way; `parked` ones an operator has set aside. Windows
+    whose files are not those of their receipt were read: `rewritten` ones hold just the offsets that were loaded, as after
+    OPTIMIZE, and `changed` has the offsets of the others, and of windows that the ledger does not know. `unreadable` says why
+    one could not be read, and `not_held` are windows of which too many were changed for all to be kept in memory; `unread`
+    are those that were not to be read. `older` are windows that are only counted and that nothing else here is about, and
+    `baseline` is what is kept of them. `entries` are the rows of the ledger that `recorded` is from.
     """
 
     table: TableRef
@@ -100,6 +100,7 @@ class Facts:
     baseline: Baseline | None = None
     entries: pa.Table | None = None
     generations: Mapping[str, int] = field(default_factory=dict)
+    parked: frozenset[str] = frozenset()
 
     @property
     def topic(self) -> str:
@@ -124,6 +125,7 @@ class Facts:
             files=_within(self.files, span),
             waiting=frozenset(k for k in self.waiting if k in span),
             unasked=frozenset(k for k in self.unasked if k in span),
+            parked=frozenset(k for k in self.parked if k in span),
             changed=_within(self.changed, span),
             rewritten=frozenset(k for k in self.rewritten if k in span),
             not_held=frozenset(k for k in self.not_held if k in span),
@@ -211,7 +213,9 @@ def _collected(
     missing = [k for k in windows if k not in recorded]
     # Rows without a receipt are no window that waits: the ledger is behind.
     waiting = frozenset(k for k in missing if k in in_flight or (k > newest and k not in files))
-    unasked = frozenset(missing) - waiting
+    parked = frozenset(missing).intersection(decisions.parking(ledger.lake, topic).parked) if missing else frozenset()
+    waiting -= parked
+    unasked = frozenset(missing) - waiting - parked
     retried = frozenset(known.again(sorted(unasked - set(files)))) if unasked else frozenset()
     waiting, unasked = waiting | retried, unasked - retried
     if unasked:
@@ -248,6 +252,7 @@ def _collected(
         base,
         entries,
         generations,
+        parked,
     )
 
 

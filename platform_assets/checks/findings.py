@@ -12,6 +12,7 @@ FindingKind = Literal[
     "cuts do not tile",
     "window not loaded",
     "window not asked for",
+    "window parked",
     "receipt contradicts cuts",
     "rows missing",
     "rows outside the window",
@@ -32,7 +33,7 @@ FindingKind = Literal[
     "orchestrator ahead",
 ]
 
-_NOT_ALARMING: frozenset[FindingKind] = frozenset({"window not asked for", "could not tell"})
+_NOT_ALARMING: frozenset[FindingKind] = frozenset({"window not asked for", "window parked", "could not tell"})
 
 
 @dataclass(frozen=True, slots=True)

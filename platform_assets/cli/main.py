@@ -20,6 +20,7 @@ from platform_assets.cli import (
     env,
     init,
     load,
+    park,
     read,
     rebuild_ledger,
     status,
@@ -46,6 +47,8 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
     rebuild_ledger.rebuild_ledger,
     accept_loss.accept_loss,
     accept_generation.accept_generation,
+    park.park,
+    park.unpark,
 )
 
 

@@ -90,5 +90,11 @@ def _attention(row: TableStatus) -> list[str]:
     lines += [f"{row.table}: {problem}" for problem in row.problems]
     if row.windows_failed and not row.problems:
         lines.append(f"{row.table}: {row.windows_failed:,} sealed windows are not loaded: {_named(row)}")
+    parked = [w for w in row.unloaded if w.state == "parked"]
+    if row.windows_parked:
+        named = "; ".join(f"{w.window} {w.error}" for w in parked[:3])
+        lines.append(
+            f"{row.table}: {row.windows_parked:,} windows parked: {named}. `platform-assets unpark` brings them back"
+        )
     lines += [f"{row.table}: {c.name}: {c.headline}" for c in row.checks if c.passed is False]
     return lines

@@ -44,7 +44,7 @@ COMMIT_COLUMNS = {
     "window_end": ("timestamp", "first instant after the window"),
     "topic": ("string", "Kafka topic"),
     "topic_id": ("string", "Kafka topic id"),
-    "generation": ("integer", "generation of the topic id"),
+    "generation": ("integer", "generation of the topic's log"),
     "kind": ("string", "load; empty: no offsets; rebuilt: from the table; proof: of a window loaded before; acceptance: of a loss"),
     "partition": ("integer", "Kafka partition"),
     "start": ("long", "first offset of the range"),

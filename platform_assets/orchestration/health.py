@@ -15,16 +15,17 @@ from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, InstigatorTick, TickStatus
 from dagster_shared.error import SerializableErrorInfo
 
+from platform_assets.ledger.decisions import Decision
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import edge_of, window_starting_at
 from platform_assets.orchestration import runs
 from platform_assets.orchestration.names import sensor_name
 from platform_assets.orchestration.retries import tries_of
 
-State = Literal["under way", "to be asked for", "failed", "waits for somebody", "of an earlier schedule"]
+State = Literal["under way", "to be asked for", "failed", "waits for somebody", "of an earlier schedule", "parked"]
 """Of a window that is not loaded. to be asked for: by a tick to come; failed: its last run did, and it is asked for again;
 waits for somebody: its last run says what has to be decided; of an earlier schedule: it is no partition any more, and loaded
-from a shell alone."""
+from a shell alone; parked: an operator has set it aside, and `error` says who and why."""
 
 _LONGEST: Final = 400
 _NAMED: Final = 3
@@ -80,7 +81,11 @@ def sensor(instance: dg.DagsterInstance, states: Mapping[str, InstigatorState], 
 
 
 def windows(
-    declaration: TopicDeclaration, instance: dg.DagsterInstance | None, keys: Sequence[str], under_way: Collection[str]
+    declaration: TopicDeclaration,
+    instance: dg.DagsterInstance | None,
+    keys: Sequence[str],
+    under_way: Collection[str],
+    parked: Mapping[str, Decision],
 ) -> list[UnloadedWindow]:
     """The state of each of the windows `keys`, which ascend and are not loaded; runs will bring those of `under_way`."""
     tries = {} if instance is None else tries_of(keys, runs.failed_runs(instance, declaration.raw_table, keys))
@@ -90,6 +95,8 @@ def windows(
         state: State = "to be asked for"
         if key in under_way:
             state = "under way"
+        elif key in parked:
+            state = "parked"
         elif window_starting_at(declaration.schedule, edge_of(key)) is None:
             state = "of an earlier schedule"
         elif tried is not None:
@@ -97,6 +104,8 @@ def windows(
         again = None if tried is None or state != "failed" else _iso(tried.again_at(declaration.sensor_interval))
         failed_at = None if tried is None else _iso(tried.last.ended)
         number, error = (0, None) if tried is None else (tried.number, tried.last.error)
+        if state == "parked":
+            error = f"parked by {parked[key].decided_by}: {parked[key].reason}"
         found.append(UnloadedWindow(key, state, number, failed_at, again, error))
     return found
 

@@ -141,10 +141,15 @@ def tries_of(keys: Sequence[str], failed: Iterable[FailedRun]) -> dict[str, Trie
     return found
 
 
+def decided_at(accepted: Mapping[str, datetime], unparked: Mapping[str, datetime]) -> dict[str, datetime]:
+    """When a window's loss was accepted or it was unparked, whichever came last, by key."""
+    return {key: max(m[key] for m in (accepted, unparked) if key in m) for key in {*accepted, *unparked}}
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """What decides whether windows are due at `now`: the sensor's `interval`, the newest edge that has a cut, and when the
-    loss of offsets of a window was last accepted, by key."""
+    loss of offsets of a window was last accepted or it was unparked, by key."""
 
     now: datetime
     interval: timedelta

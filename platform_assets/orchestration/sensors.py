@@ -23,7 +23,7 @@ from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PART
 from platform_assets.checks.registry import CHECKS
 from platform_assets.errors import TopicMissingError
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.ledger import unloaded
+from platform_assets.ledger import decisions, unloaded
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.ledger.unloaded import Unloaded
@@ -32,7 +32,7 @@ from platform_assets.model.windows import key_of, window_starting_at
 from platform_assets.orchestration import metadata, quiet, requests, runs
 from platform_assets.orchestration.names import sensor_name, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
-from platform_assets.orchestration.retries import Waiting, tries_of
+from platform_assets.orchestration.retries import Waiting, decided_at, tries_of
 from platform_assets.windows import sealing
 from platform_assets.windows.receipts import empty_receipt
 
@@ -132,13 +132,14 @@ class Tick:
         in_flight = runs.windows_in_flight(self.instance, table_key(d.raw_table), keys)
         # A run that ended just now is not in flight, and what it loaded is in the ledger since.
         left = unloaded.find(self.ledger, d.raw_table, newest)
+        parking = decisions.parking(self.ledger.lake, d.topic)
         tries = tries_of(keys, runs.failed_runs(self.instance, d.raw_table, keys))
-        waiting = Waiting(self.now, d.sensor_interval, newest, left.accepted)
+        waiting = Waiting(self.now, d.sensor_interval, newest, decided_at(left.accepted, parking.unparked))
         at_hand = {w.key: w for w in windows}
         due = [
             window
             for key, window in open_windows.items()
-            if key in left.windows and key not in in_flight and waiting.is_due(key, tries.get(key))
+            if key in left.windows and key not in {*in_flight, *parking.parked} and waiting.is_due(key, tries.get(key))
         ]
         askable = (w for w in due if w.key not in at_hand and window_starting_at(d.schedule, w.start) is not None)
         older = unloaded.read(self.ledger, d.topic, list(itertools.islice(askable, d.max_edges_per_tick)))

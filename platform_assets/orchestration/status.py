@@ -19,6 +19,7 @@ from platform_assets.checks.baseline.older import Older
 from platform_assets.checks.report.description import plain
 from platform_assets.errors import PlatformError
 from platform_assets.kafka.cluster import Cluster
+from platform_assets.ledger import decisions
 from platform_assets.ledger.store import Ledger
 from platform_assets.model import offsets
 from platform_assets.model.declaration import TopicDeclaration
@@ -65,11 +66,12 @@ class PartitionStatus:
 class TableStatus:
     """One raw table. Field names are the JSON's, and stay.
 
-    `windows_failed` counts sealed windows that are not loaded although newer ones are, with no run for them under
-    way; `windows_waiting` those still to come. `newest_window_age_seconds` is the time since the end of the newest
-    loaded window. `broker_error` says why end offsets are unknown, `error` why anything else is; `warning` names what
-    will need attention although all goes on. `unloaded` are the oldest windows that are not loaded, 20 at most; `sensor` is
-    None where Dagster has nothing on record of it; `problems` say what keeps windows from being loaded.
+    `windows_failed` counts sealed windows that are not loaded although newer ones are, with no run for them under way;
+    `windows_waiting` those still to come, and `windows_parked` those that an operator has set aside.
+    `newest_window_age_seconds` is the time since the end of the newest loaded window. `broker_error` says why end offsets
+    are unknown, `error` why anything else is; `warning` names what will need attention although all goes on. `unloaded` are
+    the oldest windows that are not loaded, 20 at most; `sensor` is None where Dagster has nothing on record of it;
+    `problems` say what keeps windows from being loaded.
     """
 
     table: str
@@ -91,6 +93,7 @@ class TableStatus:
     unloaded: tuple[UnloadedWindow, ...] = ()
     sensor: SensorStatus | None = None
     problems: tuple[str, ...] = ()
+    windows_parked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +171,10 @@ def _table(
     under_way: frozenset[str] = frozenset()
     if instance is not None and missing:
         under_way = windows_in_flight(instance, table_key(declaration.raw_table), missing)
-    failed = [k for k in missing if newest is not None and k < newest and k not in under_way]
-    unloaded = health.windows(declaration, instance, missing[:_JUDGED], under_way)
+    parked = decisions.parking(ledger.lake, topic).parked if missing else {}
+    set_aside = [k for k in missing if k in parked and k not in under_way]
+    failed = [k for k in missing if newest is not None and k < newest and k not in {*under_way, *set_aside}]
+    unloaded = health.windows(declaration, instance, missing[:_JUDGED], under_way, parked)
     sensor = None if instance is None else health.sensor(instance, states, topic)
     pending = sealing.pending_edges(declaration, newest_cut.edge, now, 1) if instance and newest_cut else []
     generation = newest_cut.generation if newest_cut is not None else 1
@@ -188,7 +193,7 @@ def _table(
         topic=topic,
         windows_sealed=older.windows + len(sealed),
         windows_loaded=older.windows + len(loaded),
-        windows_waiting=len(missing) - len(failed),
+        windows_waiting=len(missing) - len(failed) - len(set_aside),
         windows_failed=len(failed),
         rows=held,
         offsets_without_row=older.offsets + (pc.sum(pc.subtract(rows["end"], rows["start"])).as_py() or 0) - held,
@@ -202,6 +207,7 @@ def _table(
         warning=limits.warning(declaration, now) if newest_cut is not None else None,
         unloaded=tuple(unloaded[:_MOST_UNLOADED]),
         sensor=sensor,
+        windows_parked=len(set_aside),
         problems=tuple(health.problems(declaration, unloaded, sensor, next(iter(pending), None), now)),
     )
 

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
+from platform_assets.errors import ConfigurationError
 from platform_assets.ledger.decisions import Author
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of, milliseconds
-from platform_assets.orchestration import assets, runs
+from platform_assets.orchestration import assets, runs, status
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.retries import wait
 from platform_assets.orchestration.sensors import Tick
-from platform_assets.windows import acceptance
+from platform_assets.windows import acceptance, parking
 from platform_assets_tests.support.streams import ANY_TIME, delete_before
 from testbed.loads import Record, TopicLake, records
 from testbed.project import definitions
@@ -166,6 +167,43 @@ def test_a_loss_spends_no_run_until_it_is_accepted_and_then_needs_no_other_act(
     assert d.newest_succeeded()
     assert all(d.verdicts().values())
     assert len(d.lake.rows()) == 2
+
+
+def test_a_parked_window_is_asked_for_by_nobody_until_it_is_taken_up_again(
+    lake: LakeMaker, broker: Broker, spark_remote: str, instance: dg.DagsterInstance
+) -> None:
+    d = daemon(lake, instance, stamps(3), NOBODY)
+    assert d.tick() == 1
+    delete_before(broker.bootstrap, d.lake.topic, 0, 1)
+    d.remote = spark_remote
+    d.ticks(timedelta(minutes=2))
+    (bad,) = d.sealed - d.loaded
+    (good, *_) = d.loaded
+    table, ledger, author = d.declaration.raw_table, d.lake.ledger, Author("ann", "nobody needs it now")
+    with pytest.raises(ConfigurationError, match=f"{good} of {table}: loaded"):
+        parking.park(table, [bad, good], author, ledger)
+    with pytest.raises(ConfigurationError, match=f"{bad} of {table}: not parked"):
+        parking.unpark(table, [bad], author, ledger)
+    parking.park(table, [bad], author, ledger)
+    assert d.ticks(HOUR / 2) == 0
+    (shown,) = status.collect([d.declaration], ledger, d.lake.cluster, None, (), d.now).tables
+    assert (shown.windows_parked, shown.windows_failed, shown.windows_waiting, shown.problems) == (1, 0, 0, ())
+    assert [(w.window, w.state, w.error) for w in shown.unloaded] == [
+        (bad, "parked", "parked by ann: nobody needs it now")
+    ]
+    verdict = {e.check_name: e for e in _checked_again(d)}["no_gaps"]
+    assert (verdict.passed, verdict.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert f"platform-assets unpark {table} {bad}" in str(verdict.metadata) + str(verdict.description)
+    # Taken up again it is asked for at once, and again once its loss is accepted.
+    parking.unpark(table, [bad], author, ledger)
+    assert d.tick() == 1
+    assert d.ticks(HOUR / 2) == 0
+    sealed = ledger.window(d.lake.topic, bad)
+    assert sealed is not None
+    acceptance.accept(sealed, acceptance.find_losses(sealed, ledger, d.lake.cluster, d.lake.settings), author, ledger)
+    assert d.tick() == 1
+    assert d.loaded == d.sealed
+    assert all(d.verdicts().values())
 
 
 def _checked_again(d: Daemon) -> list[dg.AssetCheckEvaluation]:

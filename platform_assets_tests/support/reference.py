@@ -23,6 +23,7 @@ from platform_assets.components.topic_table import TopicTable
 from platform_assets.kafka import settings
 from platform_assets.lake import raw_table
 from platform_assets.lake.location import Folder
+from platform_assets.ledger.decisions import DECISION_COLUMNS
 from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS
 
 DOCS: Final = CHECKOUT / "docs"
@@ -101,6 +102,11 @@ def commit_columns() -> str:
     return _ledger(COMMIT_COLUMNS)
 
 
+def decision_columns() -> str:
+    """The columns of the ledger of decisions."""
+    return _ledger(DECISION_COLUMNS)
+
+
 def _ledger(columns: Mapping[str, tuple[str, str]]) -> str:
     return _table(("column", "type", "what"), ((f"`{n}`", t, c) for n, (t, c) in columns.items()))
 
@@ -125,6 +131,7 @@ SECTIONS: Final[Mapping[str, tuple[Path, Callable[[], str]]]] = {
     "raw columns": (DOCS / "tables.md", raw_columns),
     "cut columns": (DOCS / "tables.md", cut_columns),
     "commit columns": (DOCS / "tables.md", commit_columns),
+    "decision columns": (DOCS / "tables.md", decision_columns),
     "checks": (DOCS / "checks.md", checks),
 }
 """Each section by its name, which its markers carry: the page that has it, and what makes it."""

@@ -76,6 +76,7 @@ _LETTERS: Final[Mapping[State, str]] = {
 }
 _OF_FINDING: Final[Mapping[FindingKind, State]] = {
     "window not asked for": State.UNASKED,
+    "window parked": State.UNASKED,
     "could not tell": State.UNDECIDED,
 }
 """All other kinds are failing, those of tomorrow too."""
@@ -205,7 +206,7 @@ def _states(facts: Facts, found: _Found, key: str) -> dict[int, State]:
 def _not_recorded(facts: Facts, key: str) -> State:
     if key in facts.files and key not in facts.waiting:
         return State.UNRECORDED
-    return State.UNASKED if key in facts.unasked else State.WAITING
+    return State.UNASKED if key in facts.unasked or key in facts.parked else State.WAITING
 
 
 def _held(recorded: Recorded, partition: int, offsets: int) -> State:

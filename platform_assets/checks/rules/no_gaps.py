@@ -117,6 +117,14 @@ def _tiling_faults(facts: Facts) -> Iterator[TilingFault]:
 
 
 def _not_loaded(facts: Facts, key: str, ranges: TopicRanges) -> Iterator[Finding]:
+    if key in facts.parked:
+        for partition, r in ranges.non_empty().items():
+            yield Finding(
+                "window parked", facts.topic, key, partition, (r,),
+                "an operator has set the window aside, so nobody asks for it, and its records are in no table",
+                f"`platform-assets unpark {facts.table} {key}` once it can be loaded.",
+            )  # fmt: skip
+        return
     unasked = key in facts.unasked
     for partition, r in ranges.items():
         if r.size:

@@ -1,0 +1,46 @@
+"""`platform-assets park` and `platform-assets unpark`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("table")
+@click.argument("windows", nargs=-1, required=True, metavar="WINDOW...")
+@click.option("--reason", required=True, help="Why they are set aside; kept in the ledger.")
+@click.option("--by", help="Who decides; kept in the ledger. The user of this shell by default.")
+def park(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> None:
+    """Set each WINDOW of TABLE aside: the sensor asks for it no more, and `status` shows it as parked, not as failed.
+
+    TABLE is raw/<topic>, or the topic's name alone. The records of a parked window are in no table, and the checks go on saying so.
+    `platform-assets load` loads it all the same; `unpark` brings it back.
+    """
+    from platform_assets.cli.environment import Environment
+    from platform_assets.components.declared import declaration_of
+    from platform_assets.ledger.decisions import Author
+    from platform_assets.windows import parking
+
+    declaration, author = declaration_of(table), Author.of(by, reason)
+    parking.park(declaration.raw_table, windows, author, Environment.of_process().ledger())
+    click.echo(f"{declaration.raw_table}: parked {', '.join(windows)}")
+
+
+@click.command()
+@click.argument("table")
+@click.argument("windows", nargs=-1, required=True, metavar="WINDOW...")
+@click.option("--reason", default="taken up again", show_default=True, help="Why; kept in the ledger.")
+@click.option("--by", help="Who decides; kept in the ledger. The user of this shell by default.")
+def unpark(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> None:
+    """Bring each parked WINDOW of TABLE back: the sensor asks for it again at its next tick.
+
+    TABLE is raw/<topic>, or the topic's name alone.
+    """
+    from platform_assets.cli.environment import Environment
+    from platform_assets.components.declared import declaration_of
+    from platform_assets.ledger.decisions import Author
+    from platform_assets.windows import parking
+
+    declaration, author = declaration_of(table), Author.of(by, reason)
+    parking.unpark(declaration.raw_table, windows, author, Environment.of_process().ledger())
+    click.echo(f"{declaration.raw_table}: {', '.join(windows)} will be asked for again")

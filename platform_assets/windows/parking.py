@@ -1,0 +1,41 @@
+"""Parking windows: a window that cannot be loaded is set aside, so that nobody asks for it, until somebody takes it up again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from platform_assets.errors import ConfigurationError, UnknownWindowError
+from platform_assets.ledger import decisions
+from platform_assets.ledger.decisions import Author, Decision
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.tables import TableRef
+
+
+def park(table: TableRef, keys: Sequence[str], author: Author, ledger: Ledger) -> None:
+    """Have nobody ask for the windows `keys` any more. All are parked, or none is.
+
+    Raises UnknownWindowError for a window that is not sealed, and ConfigurationError for one that is loaded: nobody asks for it
+    anyway.
+    """
+    for key in keys:
+        try:
+            sealed = ledger.window(table.topic, key)
+        except ValueError as e:
+            raise UnknownWindowError(table.topic, key, "a key has the form YYYY-MM-DD-HH:MM, in UTC") from e
+        if sealed is None:
+            raise UnknownWindowError(table.topic, key, "the ledger has no sealed window of that key")
+    loaded = sorted(ledger.receipts(table, list(keys)))
+    if loaded:
+        raise ConfigurationError(f"{', '.join(loaded)} of {table}: loaded, so nobody asks for it; nothing was parked")
+    decision = Decision(table.topic, "park", tuple(keys), author.name, author.reason)
+    decisions.record(ledger.lake, decision)
+
+
+def unpark(table: TableRef, keys: Sequence[str], author: Author, ledger: Ledger) -> None:
+    """Have the windows `keys` asked for again. Raises ConfigurationError for one that is not parked; nothing is changed then."""
+    parked = decisions.parking(ledger.lake, table.topic).parked
+    others = sorted(set(keys) - set(parked))
+    if others:
+        known = ", ".join(parked) or "none is"
+        raise ConfigurationError(f"{', '.join(others)} of {table}: not parked ({known}); nothing was changed")
+    decisions.record(ledger.lake, Decision(table.topic, "unpark", tuple(keys), author.name, author.reason))
