@@ -112,8 +112,10 @@ def test_a_loss_spends_no_run_until_it_is_accepted_and_then_needs_no_other_act(
 def test_a_parked_window_is_asked_for_by_nobody_until_it_is_taken_up_again(
     lake: LakeMaker, broker: Broker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    d = daemon(lake, instance, stamps(3), spark_remote)
+    d = daemon(lake, instance, stamps(3), NOBODY)
+    assert d.tick() == 1
     delete_before(broker.bootstrap, d.lake.topic, 0, 1)
+    d.remote = spark_remote
     d.ticks(timedelta(minutes=2))
     (bad,) = d.sealed - d.loaded
     (good, *_) = d.loaded
