@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from platform_assets.engines.columnar.reports import UnfitError
-from platform_assets.engines.protocol import LoadEngine, Records, Written
+from platform_assets.engines.protocol import LoadEngine, Order, Records, Written
 from platform_assets.errors import PlatformError
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
@@ -34,9 +35,28 @@ class AutoEngine:
             try:
                 return self.columnar.write(records, table, load_id, records_per_file)
             except UnfitError as unfit:
-                self.unfit = unfit
-                _log.warning("Spark's connector loads %s from window %s on: %s", table, records.window, unfit.reason)
+                self._fall(unfit, table, records.window)
         return self.connector.write(records, table, load_id, records_per_file)
+
+    def write_many(
+        self, orders: Sequence[Order], table: TableRef, records_per_file: int
+    ) -> Generator[Written | PlatformError, None, None]:
+        """As LoadEngine has it."""
+        given = 0
+        if self.unfit is None:
+            with closing(self.columnar.write_many(orders, table, records_per_file)) as outcomes:
+                for outcome in outcomes:
+                    if isinstance(outcome, UnfitError):
+                        self._fall(outcome, table, orders[given].records.window)
+                        break
+                    given += 1
+                    yield outcome
+        if given < len(orders):
+            yield from self.connector.write_many(orders[given:], table, records_per_file)
+
+    def _fall(self, unfit: UnfitError, table: TableRef, window: str) -> None:
+        self.unfit = unfit
+        _log.warning("Spark's connector loads %s from window %s on: %s", table, window, unfit.reason)
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int

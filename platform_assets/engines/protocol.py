@@ -5,7 +5,7 @@ An engine never commits. What it has written is compared with the receipt, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -50,6 +50,14 @@ class Written:
     engine: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The records of one window that are to be written, by the load of this id."""
+
+    records: Records
+    load_id: str
+
+
 class LoadEngine(Protocol):
     """One way to bring records of Kafka into data files, and to read them again."""
 
@@ -62,6 +70,15 @@ class LoadEngine(Protocol):
 
         Files of a write that fails are deleted, as far as they can be: none of them is in any commit. Raises the platform's
         errors: OffsetsVanishedError, UnreadableTimestampError, UnknownOutcome where the engine went away, and others.
+        """
+
+    def write_many(
+        self, orders: Sequence[Order], table: TableRef, records_per_file: int
+    ) -> Generator[Written | PlatformError, None, None]:
+        """What `write` gives or raises for each of `orders`, in their order and as soon as it is known.
+
+        All are of one topic id. An error is of its window alone: it holds up none of the others. What was given is the
+        caller's to commit or to delete; files of what was not are deleted when the iterator is closed.
         """
 
     def measure(

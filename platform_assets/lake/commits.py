@@ -6,14 +6,17 @@ it tried again would be put beside the rows of the load that was faster. What wa
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
@@ -46,6 +49,14 @@ class NewFile:
     statistics: Mapping[str, Any]
 
 
+@dataclass
+class _Shared:
+    """The newest handle of a table, and the commits that were read since it was first opened."""
+
+    handle: DeltaTable
+    commits: dict[int, Commit | None] = field(default_factory=dict)
+
+
 class WindowCommit:
     """A table as it stood when this was opened, and the one commit that replaces a window of it.
 
@@ -55,7 +66,26 @@ class WindowCommit:
     def __init__(self, lake: Lake, table: TableRef) -> None:
         self._table = table
         self._folder: Folder = lake.table(table)
-        self._opened = self._open()
+        self._shared = _Shared(self._open())
+        self._since = self._shared.handle.version()
+        self._own: set[str] | None = None
+        self._is_one_of_many = False
+
+    def held(self) -> frozenset[str]:
+        """The keys of the windows that the table had files of when this was opened."""
+        handle = self._shared.handle
+        handle = handle if handle.version() == self._since else self._folder.delta(self._since)
+        actions = pa.table(handle.get_add_actions(flatten=True))
+        return frozenset(pc.unique(actions["partition.window"]).to_pylist()) if actions.num_rows else frozenset()
+
+    def of_new_window(self) -> WindowCommit:
+        """The commit of a window that is not in `held`, by what was read since this was opened.
+
+        It shares this one's handle, so that the commits of many windows need not open the table again for each.
+        """
+        other = copy.copy(self)
+        other._own, other._is_one_of_many = set(), True
+        return other
 
     def replace(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> LoadCommit:
         """Commit `files` as all that the table holds of the window of `metadata`; also where there are none.
@@ -76,20 +106,27 @@ class WindowCommit:
         return any(commit is None or _touches(commit, window, own) for commit in self._commits_to(newest))
 
     def _replaced(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> LoadCommit:
+        if self._is_one_of_many:
+            self._catch_up()
         for _ in range(_ATTEMPTS):
+            if (made := self._made_or_conflict(metadata)) is not None:
+                return made
+            before = self._shared.handle.version()
             try:
                 self._commit(metadata, files)
             except CommitFailedError as e:
-                if (made := self._go_on(metadata, e)) is not None:
-                    return made
+                newest = self._open()
+                if newest.version() == before:
+                    raise TableRefusedError(self._table.name, str(e)) from e
+                self._shared.handle = newest
                 continue
             except (DeltaError, OSError) as e:
-                made = self._made_since(metadata)
+                made = self._made_since(metadata, before)
                 if made is None:
                     raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, str(e)) from e
                 _log.info("the commit of load %s is in the log, although it ended with: %s", metadata.load_id, e)
                 return made
-            if (made := self._made_since(metadata)) is not None:
+            if (made := self._made_since(metadata, before)) is not None:
                 return made
             raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, "the table's log does not name it")
         raise ConcurrentLoadError(self._table.name, metadata.window.key)
@@ -97,10 +134,11 @@ class WindowCommit:
     def _commit(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> None:
         window = metadata.window.key
         now = round(time.time() * 1000)
-        self._opened.create_write_transaction(
+        handle = self._shared.handle
+        handle.create_write_transaction(
             [AddAction(f.path, f.bytes, {"window": window}, now, True, _statistics(f)) for f in files],
             "overwrite",
-            self._opened.schema(),
+            handle.schema(),
             partition_by=["window"],
             partition_filters=[("window", "=", window)],
             commit_properties=CommitProperties(
@@ -108,31 +146,42 @@ class WindowCommit:
             ),
         )
 
-    def _go_on(self, metadata: LoadMetadata, refused: CommitFailedError) -> LoadCommit | None:
-        """Stand at the newest version, unless a commit since touched the window; this load's own commit if it is there.
+    def _made_or_conflict(self, metadata: LoadMetadata) -> LoadCommit | None:
+        """Raises ConcurrentLoadError where a commit since this was opened touched the window, up to the handle's version.
 
-        It is there where the answer of a store was lost and the same write was sent twice.
+        Gives this load's own commit where it is that: the answer of a store was lost, and the same write was sent twice.
         """
-        newest = self._open()
-        if newest.version() == self._opened.version():
-            raise TableRefusedError(self._table.name, str(refused)) from refused
+        newest = self._shared.handle.version()
+        if newest == self._since:
+            return None
         window = metadata.window.key
         own = self._files_of(window)
-        for commit in self._commits_to(newest.version()):
+        for commit in self._commits_to(newest):
             if commit is None or _touches(commit, window, own):
                 load = None if commit is None else load_log.load_in(commit)
                 if load is not None and load.metadata.load_id == metadata.load_id:
                     return load
                 raise ConcurrentLoadError(self._table.name, window)
-        self._opened = newest
         return None
 
+    def _catch_up(self) -> None:
+        try:
+            self._shared.handle.update_incremental()
+        except DeltaError as e:
+            raise TableRefusedError(self._table.name, str(e)) from e
+
     def _files_of(self, window: str) -> set[str]:
-        return set(load_log.files_of(self._folder, window, self._opened.version()).paths)
+        if self._own is None:
+            self._own = set(load_log.files_of(self._folder, window, self._since).paths)
+        return self._own
 
     def _commits_to(self, newest: int) -> Iterator[Commit | None]:
         """What was committed since this was opened; None for a commit whose file is gone."""
-        return (delta_log.commit(self._folder, version) for version in range(self._opened.version() + 1, newest + 1))
+        known = self._shared.commits
+        for version in range(self._since + 1, newest + 1):
+            if version not in known:
+                known[version] = delta_log.commit(self._folder, version)
+            yield known[version]
 
     def _delete_dead(self, begun: Set[str]) -> None:
         """Delete those of the folders `begun` that no commit names; they are of the window that was just replaced.
@@ -150,9 +199,9 @@ class WindowCommit:
             _log.info("deleting the files of a load that ended without a commit: %s", self._folder / folder)
             (self._folder / folder).delete()
 
-    def _made_since(self, metadata: LoadMetadata) -> LoadCommit | None:
-        """The commit of this load, if the log has it."""
-        seen: Anchor | None = delta_log.anchor(self._folder, self._opened.version())
+    def _made_since(self, metadata: LoadMetadata, version: int) -> LoadCommit | None:
+        """The commit of this load, if the log has it after `version`."""
+        seen: Anchor | None = delta_log.anchor(self._folder, version)
         for commit in (None if seen is None else delta_log.commits_after(self._folder, seen)) or ():
             load = load_log.load_in(commit)
             if load is not None and load.metadata.load_id == metadata.load_id:

@@ -1,4 +1,4 @@
-"""Loading windows one after the other, where one that fails does not hold up the others; and what a failed run says."""
+"""Loading windows in order, where one that fails does not hold up the others; and what a failed run says."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from platform_assets.errors import BrokerUnreachableError, PlatformError, SparkUnreachableError, UnknownOutcome
+from platform_assets.windows.catching_up import load_many
 from platform_assets.windows.loading import Loader
 from platform_assets.windows.replacing import Loaded
 
@@ -24,15 +25,13 @@ def load_each(loader: Loader, keys: Iterable[str], forget_session: Callable[[], 
 
     `forget_session` is called where the connection to Spark broke, so that the next window gets a new one.
     """
-    for key in dict.fromkeys(keys):
-        try:
-            loaded = loader.load(key)
-        except PlatformError as e:
-            if isinstance(e, UnknownOutcome):
+    for key, outcome in load_many(loader, list(dict.fromkeys(keys))):
+        if isinstance(outcome, PlatformError):
+            if isinstance(outcome, UnknownOutcome):
                 forget_session()
-            yield Attempt(key, None, e)
+            yield Attempt(key, None, outcome)
         else:
-            yield Attempt(key, loaded, None)
+            yield Attempt(key, outcome, None)
 
 
 def is_of_a_service(error: PlatformError) -> bool:

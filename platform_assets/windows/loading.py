@@ -32,7 +32,7 @@ from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.model.offsets import Cut, OffsetRange
+from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.windows import sealing
 from platform_assets.windows.receipts import empty_receipt
 from platform_assets.windows.replacing import Loaded, WindowReplacer
@@ -42,6 +42,14 @@ _RACES = 3
 
 Losses = Mapping[int, tuple[OffsetRange, ...]]
 """Offsets that are not to be read, by partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """By partition, the first offset that the brokers still have, and the end, exclusive, of what is stable."""
+
+    starts: Mapping[int, int]
+    ends: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -93,14 +101,14 @@ class Loader:
             return Loaded(
                 receipt or self._record(empty_receipt(self.declaration.raw_table, sealed, self.run_id)), "empty"
             )
-        metadata = self._metadata(sealed)
+        metadata = self.metadata(sealed, self.first_cut(sealed.topic))
         if receipt is None or receipt.kind == "empty":
             receipt = replacer.recover(metadata)
         accepted = self.ledger.accepted_losses(self.declaration.raw_table, sealed.key)
         if receipt is not None:
             return self._load_again(sealed, commit, receipt, metadata, accepted)
-        self._check_log(sealed, {p: r for p, r in sealed.ranges.items() if r.size}, accepted)
-        return replacer.first(commit, metadata, self._writer(sealed, accepted), self._check_id(sealed))
+        self.check_held(sealed, sealed.ranges.non_empty(), accepted, self.bounds(sealed.topic))
+        return replacer.first(commit, metadata, self._writer(sealed, accepted), self.id_check(sealed))
 
     def _load_again(
         self, sealed: SealedWindow, commit: WindowCommit, receipt: Receipt, metadata: LoadMetadata, accepted: Losses
@@ -117,12 +125,13 @@ class Loader:
             if part.first_offset is not None and part.last_offset is not None
         }
         try:
-            starts = self._check_log(sealed, spans, accepted)
+            bounds = self.bounds(sealed.topic)
+            self.check_held(sealed, TopicRanges(spans), accepted, bounds)
         except (OffsetsExpiredError, TruncationError, TopicRecreatedError) as e:
             return self._from_the_past(sealed, commit, receipt, metadata, e)
         # Below the log start there is nothing to ask for, and by the check above nothing that had a row.
-        below = {p: (OffsetRange(0, start), *accepted.get(p, ())) for p, start in starts.items()}
-        return self.replacer.again(commit, receipt, metadata, self._writer(sealed, below), self._check_id(sealed))
+        below = {p: (OffsetRange(0, start), *accepted.get(p, ())) for p, start in bounds.starts.items()}
+        return self.replacer.again(commit, receipt, metadata, self._writer(sealed, below), self.id_check(sealed))
 
     def _from_the_past(
         self,
@@ -145,7 +154,7 @@ class Loader:
         gone = str(cause) if expired is None else f"it no longer holds {ranges_text(expired)}"
         return self.replacer.restore(commit, receipt, metadata, gone)
 
-    def _check_id(self, sealed: SealedWindow) -> Callable[[], None]:
+    def id_check(self, sealed: SealedWindow) -> Callable[[], None]:
         """Kafka is read by the topic's name: what was read is of the old topic or a new one, so the id is asked again."""
 
         def check() -> None:
@@ -153,15 +162,20 @@ class Loader:
 
         return check
 
-    def _check_log(self, sealed: SealedWindow, needed: Mapping[int, OffsetRange], accepted: Losses) -> dict[int, int]:
-        """Make sure that Kafka still has `needed`, before anything is read; gives the log starts by partition."""
-        state = sealing.checked_state(self.cluster, sealed.topic, self.ledger.newest_cut(sealed.topic))
-        starts = {p: f.offset for p, f in self.cluster.log_starts(state).items()}
-        ends = {p: f.offset for p, f in self.cluster.last_stable_offsets(state).items()}
+    def bounds(self, topic: str) -> LogBounds:
+        """What the brokers have of the topic, which is the one that the ledger knows."""
+        state = sealing.checked_state(self.cluster, topic, self.ledger.newest_cut(topic))
+        return LogBounds(
+            {p: f.offset for p, f in self.cluster.log_starts(state).items()},
+            {p: f.offset for p, f in self.cluster.last_stable_offsets(state).items()},
+        )
+
+    def check_held(self, sealed: SealedWindow, needed: TopicRanges, accepted: Losses, bounds: LogBounds) -> None:
+        """Make sure that Kafka still has `needed` of a window, before anything is read."""
         for partition, wanted in needed.items():
-            if partition in ends and ends[partition] < wanted.end:
-                raise TruncationError(sealed.topic, partition, wanted.end, ends[partition])
-        below = {p: wanted.before(starts[p]) for p, wanted in needed.items() if p in starts}
+            if partition in bounds.ends and bounds.ends[partition] < wanted.end:
+                raise TruncationError(sealed.topic, partition, wanted.end, bounds.ends[partition])
+        below = {p: wanted.before(bounds.starts[p]) for p, wanted in needed.items() if p in bounds.starts}
         lost = [(p, left.start, left.end) for p, r in below.items() for left in r.minus(accepted.get(p, ()))]
         if lost:
             table = self.declaration.raw_table
@@ -170,7 +184,6 @@ class Loader:
                 "loads what is left, and the loss stays in the ledger."
             )
             raise OffsetsExpiredError(sealed.topic, sealed.key, lost, remedy)
-        return starts
 
     def _writer(self, sealed: SealedWindow, without: Losses) -> Callable[[str], Written]:
         records = Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, without)
@@ -179,7 +192,8 @@ class Loader:
     def _write(self, records: Records, load_id: str) -> Written:
         return self.engine.write(records, self.declaration.raw_table, load_id, self.declaration.records_per_file)
 
-    def _metadata(self, sealed: SealedWindow) -> LoadMetadata:
+    def metadata(self, sealed: SealedWindow, first_cut: tuple[datetime, Cut]) -> LoadMetadata:
+        """What a load of the window would commit, with an id of its own."""
         return LoadMetadata(
             sealed.topic,
             sealed.topic_id,
@@ -188,10 +202,11 @@ class Loader:
             sealed.ranges,
             load_id=str(uuid.uuid4()),
             run_id=self.run_id,
-            first_cut=self._first_cut(sealed.topic),
+            first_cut=first_cut,
         )
 
-    def _first_cut(self, topic: str) -> tuple[datetime, Cut]:
+    def first_cut(self, topic: str) -> tuple[datetime, Cut]:
+        """The topic's first edge, and its cut."""
         # Asking up to the declared first edge prunes by file statistics; `start` may have been changed since, though.
         first = self.ledger.cuts(topic, end=self.declaration.first_edge) or self.ledger.cuts(topic)
         return first[0].edge, first[0].cut

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from platform_assets.engines.columnar.job import parallelism, reports_of
-from platform_assets.engines.columnar.pieces import shares
+from platform_assets.engines.columnar.plan import Plan
+from platform_assets.engines.columnar.reports import Report
 from platform_assets.engines.columnar.work import Share, Work
 from platform_assets.engines.columnar.written import WrittenFile
-from platform_assets.engines.protocol import NO_ROWS, Records, Written
+from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
 from platform_assets.engines.spark import measure
 from platform_assets.engines.spark.failures import to_platform_error
 from platform_assets.engines.spark.session import without_token
 from platform_assets.errors import (
+    LoadError,
     PlatformError,
+    SparkUnreachableError,
     Terminal,
     TimestampOverflowError,
+    UnknownOutcome,
     UnreadableTimestampError,
     WorkerLostError,
 )
@@ -29,7 +35,6 @@ from platform_assets.lake.commits import NewFile
 from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.location import Lake
 from platform_assets.model.digest import Measured
-from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 
 if TYPE_CHECKING:
@@ -41,9 +46,19 @@ PATIENCE: Final = 30.0
 """Seconds that a broker may take to answer a worker, retries included."""
 FETCH_BYTES: Final = 8 << 20
 """Bytes asked for at a time; a worker holds two answers of that size."""
-LARGEST_SHARE: Final = 5_000_000
-"""Offsets that one task reads at most: what is lost with a task that dies, and what others can take over."""
 _WORKER_ENDED: Final = ("Python worker exited unexpectedly", "Python worker process terminated", "ExecutorLostFailure")
+
+
+class _JobLost(Exception):
+    """A job ended without the reports of all its shares; by the death of a worker in `task`, where that is known."""
+
+    def __init__(self, cause: Exception) -> None:
+        self.cause = cause
+        self.text = without_token(str(cause))
+        self.worker = next((sign for sign in _WORKER_ENDED if sign in self.text), None)
+        found = re.search(r"Task (\d+) in stage", self.text)
+        self.task = int(found[1]) if found is not None and self.worker is not None else None
+        super().__init__(self.text)
 
 
 @dataclass(frozen=True)
@@ -58,18 +73,49 @@ class ColumnarEngine:
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
         """As LoadEngine has it; also raises UnfitError where only the connector's engine can load them, and
         WorkerLostError."""
-        below = load_folder(records.window, load_id)
-        if not records.pieces:
-            return Written(below, (), NO_ROWS, self.name)
-        folder = self.lake.table(table)
-        work = self._work(records, table, load_id, records_per_file)
+        (outcome,) = self.write_many([Order(records, load_id)], table, records_per_file)
+        if isinstance(outcome, PlatformError):
+            raise outcome
+        return outcome
+
+    def write_many(
+        self, orders: Sequence[Order], table: TableRef, records_per_file: int
+    ) -> Generator[Written | PlatformError, None, None]:
+        """As LoadEngine has it, in one job of Spark, in which small windows share a task.
+
+        A job that dies is followed by another one, for the windows that were not given by then. The window whose task
+        died fails, once it is known which one it was: for that, each gets tasks of its own.
+        """
+        left, failed, apart = deque(orders), dict[str, PlatformError](), len(orders) == 1
         try:
-            files = self._done(work, records, table)
-        except BaseException:
-            (folder / below).delete()
-            raise
-        new = tuple(NewFile(f.path, f.bytes, f.rows, f.statistics) for f in files)
-        return Written(below, new, sum((f.measured for f in files), NO_ROWS), self.name)
+            while left:
+                if left[0].load_id in failed:
+                    yield failed[left.popleft().load_id]
+                    continue
+                todo = [order for order in left if order.load_id not in failed]
+                try:
+                    plan = Plan.of(todo, records_per_file, lambda: self._cores(orders[0], table), apart=apart)
+                    with closing(self._outcomes(plan, table, records_per_file)) as outcomes:
+                        for order, outcome in outcomes:
+                            while left[0] is not order:
+                                yield failed[left.popleft().load_id]
+                            left.popleft()
+                            yield outcome
+                except _JobLost as lost:
+                    for order in left:
+                        self._delete(order, table)
+                    index, error = self._blamed(lost, plan, [o for o in left if o.load_id not in failed], table)
+                    alone = lost.task is not None and len(plan.of_task(lost.task)) == 1
+                    if apart or alone or isinstance(error, SparkUnreachableError | UnknownOutcome):
+                        failed[plan.orders[index].load_id] = error
+                    _log.warning("a job that loads %d windows of %s ended: %s", len(todo), table, error)
+                    apart = True
+                except PlatformError as error:
+                    # There was no job: Spark, or the settings of the clients, are not to be had.
+                    failed[todo[0].load_id] = error
+        finally:
+            for order in left:
+                self._delete(order, table)
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
@@ -77,58 +123,105 @@ class ColumnarEngine:
         """As LoadEngine has it. Spark reads the files: what this engine wrote is measured by another one."""
         return measure.measure_each(self.session, self.lake, table, list(keys), version)
 
-    def _work(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Work:
-        ranges: dict[int, list[OffsetRange]] = {}
-        for part in records.pieces:
-            for partition, left in part.items():
-                ranges.setdefault(partition, []).append(left)
-        settings, total = self.settings(), records.ranges.size
-        most = 1  # a small window is one file, and asking Spark for its cores would take as long as loading it
-        if total > records_per_file:
-            cores = parallelism(self.session())
-            most = cores * -(-total // (cores * LARGEST_SHARE))
-        below = load_folder(records.window, load_id)
+    def _outcomes(
+        self, plan: Plan, table: TableRef, records_per_file: int
+    ) -> Generator[tuple[Order, Written | PlatformError], None, None]:
+        """Each order of `plan` with what became of it, in their order. Raises _JobLost."""
+        files, errors = list[WrittenFile](), list[PlatformError]()
+        given = 0
+        with closing(self._reports(plan, table, records_per_file)) as reports:
+            for report in reports:
+                owner = plan.owners[report.share]
+                for order in plan.orders[given:owner]:
+                    yield order, self._written(order, [])
+                given = owner
+                if report.file is not None:
+                    files.append(report.file)
+                    continue
+                errors += [] if report.error is None else [report.error]
+                if plan.is_last(report.share):
+                    order, given = plan.orders[owner], owner + 1
+                    yield order, self._error(errors, order, table) if errors else self._written(order, files)
+                    files, errors = [], []
+        for index in range(given, len(plan.orders)):
+            if plan.of_order(index):
+                raise _JobLost(
+                    LoadError(f"Spark's job ended without a report of window {plan.orders[index].records.window}")
+                )
+            yield plan.orders[index], self._written(plan.orders[index], [])
+
+    def _cores(self, order: Order, table: TableRef) -> int:
+        from grpc import RpcError
+        from pyspark.errors import PySparkException
+
+        try:
+            return parallelism(self.session())
+        except (PySparkException, RpcError) as e:
+            raise to_platform_error(e, table, order.records.window, str(self.lake)) from e
+
+    def _reports(self, plan: Plan, table: TableRef, records_per_file: int) -> Generator[Report, None, None]:
+        from grpc import RpcError
+        from pyspark.errors import PySparkException
+
+        if not plan.shares:
+            return
+        work = self._work(plan, table, records_per_file)
+        spark = self.session()
+        try:
+            with closing(reports_of(spark, work, plan.tasks)) as reports:
+                yield from reports
+        except (PySparkException, RpcError) as e:
+            raise _JobLost(e) from e
+
+    def _work(self, plan: Plan, table: TableRef, records_per_file: int) -> Work:
+        settings = self.settings()
+        ((topic, topic_id),) = {(order.records.topic, order.records.topic_id) for order in plan.orders}
         return Work(
             bootstrap=settings.bootstrap_servers,
             options=tuple(sorted(settings.options)),
-            topic=records.topic,
-            topic_id=records.topic_id,
+            topic=topic,
+            topic_id=topic_id,
             table=str(self.lake.table(table)),
-            shares=tuple(Share(records.window, below, pieces) for pieces in shares(ranges, records_per_file, most)),
+            shares=plan.shares,
             rows_apart=records_per_file,
             patience=PATIENCE,
             fetch_bytes=FETCH_BYTES,
         )
 
-    def _done(self, work: Work, records: Records, table: TableRef) -> list[WrittenFile]:
-        """The files of all shares. Raises the error of one where there are some: one that lasts before one that passes."""
-        from grpc import RpcError
-        from pyspark.errors import PySparkException
+    def _written(self, order: Order, files: Sequence[WrittenFile]) -> Written:
+        new = tuple(NewFile(f.path, f.bytes, f.rows, f.statistics) for f in files)
+        below = load_folder(order.records.window, order.load_id)
+        return Written(below, new, sum((f.measured for f in files), NO_ROWS), self.name)
 
-        try:
-            reports = list(reports_of(self.session(), work))
-        except (PySparkException, RpcError) as e:
-            raise self._named(e, work, records, table) from e
-        failures = [r.error for r in reports if r.error is not None]
-        for error in sorted(failures, key=lambda e: not isinstance(e, Terminal)):
-            raise self._with_records(error, records, table)
-        _log.debug("window %s of %s: %s", records.window, table, [r.seconds for r in reports if r.seconds is not None])
-        return [r.file for r in reports if r.file is not None]
-
-    def _with_records(self, error: PlatformError, records: Records, table: TableRef) -> PlatformError:
-        """`error`, or where a task met a timestamp that is out of range, one that names all records that have such."""
+    def _error(self, errors: Sequence[PlatformError], order: Order, table: TableRef) -> PlatformError:
+        """Of the errors of a window's shares one that lasts, where there is one. Its files are deleted."""
+        self._delete(order, table)
+        error = min(errors, key=lambda e: not isinstance(e, Terminal))
         if not isinstance(error, TimestampOverflowError):
             return error
-        unreadable = unreadable_records(self.settings(), records.topic, records.ranges)
+        # A task met a timestamp that is out of range: all records that have such are named.
+        records = order.records
+        try:
+            unreadable = unreadable_records(self.settings(), records.topic, records.ranges)
+        except PlatformError as e:
+            return e
         return UnreadableTimestampError(table.name, records.window, unreadable) if unreadable else error
 
-    def _named(self, error: Exception, work: Work, records: Records, table: TableRef) -> PlatformError:
-        """The platform's error for a job that ended without its tasks' own reports."""
-        text = without_token(str(error))
-        if any(sign in text for sign in _WORKER_ENDED):
-            found = re.search(r"Task (\d+) in stage", text)
-            lost = work.shares if found is None else [work.shares[int(found[1])]]
-            pieces = [(p.partition, p.wanted.start, p.wanted.end) for share in lost for p in share.pieces]
-            reason = next(sign for sign in _WORKER_ENDED if sign in text)
-            return WorkerLostError(records.topic, records.window, pieces, reason)
-        return to_platform_error(error, table, records.window, str(self.lake))
+    def _blamed(self, lost: _JobLost, plan: Plan, left: Sequence[Order], table: TableRef) -> tuple[int, PlatformError]:
+        """The index of the order that a lost job is put down to, among those `left`, and its error."""
+        waiting = {order.load_id for order in left}
+        done = plan.of_task(lost.task) if lost.task is not None else {}
+        index = next(
+            (i for i in (*done, *range(len(plan.orders))) if plan.orders[i].load_id in waiting), len(plan.orders) - 1
+        )
+        records = plan.orders[index].records
+        if lost.worker is not None:
+            own: tuple[Share, ...] = done.get(index) or plan.of_order(index)
+            pieces = [(p.partition, p.wanted.start, p.wanted.end) for share in own for p in share.pieces]
+            return index, WorkerLostError(records.topic, records.window, pieces, lost.worker)
+        if isinstance(lost.cause, PlatformError):
+            return index, lost.cause
+        return index, to_platform_error(lost.cause, table, records.window, str(self.lake))
+
+    def _delete(self, order: Order, table: TableRef) -> None:
+        (self.lake.table(table) / load_folder(order.records.window, order.load_id)).delete()

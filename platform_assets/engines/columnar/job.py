@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -19,15 +20,27 @@ _SCHEMA: Final = "report string"
 _parallelism: dict[str, int] = {}
 
 
-def reports_of(spark: SparkSession, work: Work) -> Iterator[Report]:
-    """Have Spark do all shares, each in a task of the same number, and give their reports in that order.
+def reports_of(spark: SparkSession, work: Work, tasks: int) -> Generator[Report, None, None]:
+    """Have Spark do all shares in so many tasks, and give their reports in the order of the shares.
 
-    Raises what Spark raises; the reports given before that stay good.
+    Raises what Spark raises; the reports given before that stay good. The job ends where this is closed before its end.
     """
-    shares = len(work.shares)
-    numbers = spark.range(shares, numPartitions=shares)
-    for row in numbers.mapInArrow(_mapped(work), _SCHEMA).toLocalIterator():
-        yield Report.from_json(row["report"])
+    tag = f"load-{uuid.uuid4()}"
+    spark.addTag(tag)
+    try:
+        numbers = spark.range(len(work.shares), numPartitions=tasks)
+        for row in numbers.mapInArrow(_mapped(work), _SCHEMA).toLocalIterator():
+            yield Report.from_json(row["report"])
+    except GeneratorExit:
+        spark.interruptTag(tag)
+        raise
+    finally:
+        spark.removeTag(tag)
+
+
+def shares_of(task: int, shares: int, tasks: int) -> range:
+    """The numbers of the shares that a task of `reports_of` does: Spark divides a range into equal parts."""
+    return range(task * shares // tasks, (task + 1) * shares // tasks)
 
 
 def parallelism(spark: SparkSession) -> int:
@@ -63,11 +76,12 @@ def _mapped(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
         reports, unfit = fit()
         received = None if unfit else pickle.loads(packed)
         for batch in batches:
-            for number in batch.column(0).to_pylist():
-                if unfit:
-                    yield pa.RecordBatch.from_pydict({"report": [json.dumps({"share": number, "unfit": unfit})]})
-                    continue
-                for report in reports(received, number):
-                    yield pa.RecordBatch.from_pydict({"report": [report.to_json()]})
+            numbers = batch.column(0).to_pylist()
+            if unfit:
+                texts = [json.dumps({"share": number, "unfit": unfit}) for number in numbers]
+                yield pa.RecordBatch.from_pydict({"report": texts})
+                continue
+            for report in reports(received, numbers):
+                yield pa.RecordBatch.from_pydict({"report": [report.to_json()]})
 
     return run

@@ -1,10 +1,10 @@
-"""What runs inside Spark's Python workers: one share of a job."""
+"""What runs inside Spark's Python workers: some shares of a job."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from platform_assets.engines.columnar.columns import OldFormat, TimestampOutOfRange
@@ -14,6 +14,7 @@ from platform_assets.engines.columnar.reading import Overtaken, read_piece
 from platform_assets.engines.columnar.reports import Report, UnfitError
 from platform_assets.engines.columnar.work import Share, Work
 from platform_assets.errors import (
+    BrokerUnreachableError,
     LakeNotWritableError,
     LoadError,
     OffsetsVanishedError,
@@ -25,18 +26,26 @@ from platform_assets.kafka.batches.fetching import Brokers
 from platform_assets.kafka.batches.reading import Buffers
 
 
-def reports(work: Work, number: int) -> Iterator[Report]:
-    """Do one share, and tell of each file or of the one error; ends with a report that is neither where all went well."""
-    began = time.perf_counter()
-    share = work.shares[number]
-    try:
-        files = _written(work, share)
-    except PlatformError as error:
-        yield Report(number, error=error)
-        return
-    for file in files.written:
-        yield Report(number, file=file)
-    yield Report(number, seconds={**files.seconds, "all": time.perf_counter() - began})
+def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
+    """Do these shares, and tell of each file of a share or of its one error; ends with one that is neither where all went well.
+
+    Where no broker answers, none is asked again for the shares that are left.
+    """
+    gone: BrokerUnreachableError | None = None
+    for number in numbers:
+        if gone is not None:
+            yield Report(number, error=gone)
+            continue
+        began = time.perf_counter()
+        try:
+            files = _written(work, work.shares[number])
+        except PlatformError as error:
+            gone = error if isinstance(error, BrokerUnreachableError) else None
+            yield Report(number, error=error)
+            continue
+        for file in files.written:
+            yield Report(number, file=file)
+        yield Report(number, seconds={**files.seconds, "all": time.perf_counter() - began})
 
 
 def _written(work: Work, share: Share) -> FileSeries:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from platform_assets.engines.protocol import NO_ROWS, Records, Written
+from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
 from platform_assets.engines.spark import measure, raw
 from platform_assets.engines.spark.failures import to_platform_error
 from platform_assets.engines.spark.session import configure_codegen
@@ -68,7 +68,20 @@ class SparkEngine:
         if oldest is not None and oldest < _CALENDAR_CHANGE_MS:
             (folder / below).delete()
             raise TimestampShiftedError(table.name, records.window, oldest)
-        return Written(below, written_files(folder, below), measured, self.name)
+        written = written_files(folder, below)
+        if not written:
+            (folder / below).delete()  # Spark writes a file where there are no rows, too
+        return Written(below, written, measured, self.name)
+
+    def write_many(
+        self, orders: Sequence[Order], table: TableRef, records_per_file: int
+    ) -> Generator[Written | PlatformError, None, None]:
+        """As LoadEngine has it: one window after the other."""
+        for order in orders:
+            try:
+                yield self.write(order.records, table, order.load_id, records_per_file)
+            except PlatformError as error:
+                yield error
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int

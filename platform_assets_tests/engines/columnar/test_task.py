@@ -81,7 +81,7 @@ def work_of(lk: TopicLake, ranges: Ranges, table: Path, *, most: int = 3, smalle
 
 
 def reports(wanted: Work) -> list[Report]:
-    return [report for number in range(len(wanted.shares)) for report in task.reports(wanted, number)]
+    return [report for number in range(len(wanted.shares)) for report in task.reports(wanted, [number])]
 
 
 def done(wanted: Work) -> list[WrittenFile]:

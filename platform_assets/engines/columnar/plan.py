@@ -1,0 +1,71 @@
+"""What a job does: the shares of some windows, and how many tasks they are divided among. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from platform_assets.engines.columnar.job import shares_of
+from platform_assets.engines.columnar.pieces import shares
+from platform_assets.engines.columnar.work import Share
+from platform_assets.engines.protocol import Order
+from platform_assets.lake.load_folders import load_folder
+from platform_assets.model.offsets import OffsetRange
+
+LARGEST_SHARE: Final = 5_000_000
+"""Offsets that one task reads at most: what is lost with a task that dies, and what others can take over."""
+_SHARES_A_TASK: Final = 8
+"""Of small windows: a task costs about as much as writing one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The shares of `orders`, in their order; share `i` is of `orders[owners[i]]`. An order without offsets has none."""
+
+    orders: tuple[Order, ...]
+    shares: tuple[Share, ...]
+    owners: tuple[int, ...]
+    tasks: int
+
+    @classmethod
+    def of(cls, orders: Sequence[Order], records_per_file: int, parallelism: Callable[[], int], *, apart: bool) -> Plan:
+        """Large windows have several shares. Small ones share a task, unless they are to be kept `apart`.
+
+        `parallelism` says how many tasks run at once; it is asked for large windows alone, since that takes as long as
+        loading a small one.
+        """
+        found: list[Share] = []
+        owners: list[int] = []
+        total = 0
+        for index, order in enumerate(orders):
+            ranges: dict[int, list[OffsetRange]] = {}
+            for part in order.records.pieces:
+                for partition, left in part.items():
+                    ranges.setdefault(partition, []).append(left)
+            size = order.records.ranges.size
+            cores = parallelism() if size > records_per_file else 1
+            most = cores * -(-size // (cores * LARGEST_SHARE)) if size > records_per_file else 1
+            below = load_folder(order.records.window, order.load_id)
+            own = [Share(order.records.window, below, pieces) for pieces in shares(ranges, records_per_file, most)]
+            found += own
+            owners += [index] * len(own)
+            total += size
+        count = len(found)
+        together = max(-(-count // _SHARES_A_TASK), min(count, -(-total // records_per_file)))
+        return cls(tuple(orders), tuple(found), tuple(owners), count if apart else together)
+
+    def is_last(self, share: int) -> bool:
+        """Whether no later share is of the same order."""
+        return share + 1 == len(self.owners) or self.owners[share + 1] != self.owners[share]
+
+    def of_task(self, task: int) -> dict[int, tuple[Share, ...]]:
+        """What a task does, by the index of the order that it is of."""
+        done: dict[int, tuple[Share, ...]] = {}
+        for number in shares_of(task, len(self.shares), self.tasks):
+            done[self.owners[number]] = (*done.get(self.owners[number], ()), self.shares[number])
+        return done
+
+    def of_order(self, index: int) -> tuple[Share, ...]:
+        """All shares of an order."""
+        return tuple(share for share, owner in zip(self.shares, self.owners, strict=True) if owner == index)

@@ -1,0 +1,150 @@
+"""Many windows loaded by one job of Spark: each is exact, in order, and holds up no other."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from platform_assets.engines.columnar.job import reports_of
+from platform_assets.engines.columnar.work import Work
+from platform_assets.errors import OffsetsExpiredError, PlatformError, UnreadableTimestampError, WorkerLostError
+from platform_assets.kafka.timestamps import LAST_READABLE_MS
+from platform_assets.model.declaration import EngineName
+from platform_assets.windows.catching_up import load_many
+from platform_assets.windows.replacing import Loaded
+from platform_assets_tests.support.made_batches import Made, made_batch
+from platform_assets_tests.support.raw_produce import produce_batch
+from platform_assets_tests.support.streams import ANY_TIME, delete_before
+from testbed.loads import Record, TopicLake, numbered, records
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker, LakeMaker
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+Outcomes = dict[str, Loaded | PlatformError]
+
+
+@pytest.fixture(params=["columnar", "connector"])
+def engine_name(request: pytest.FixtureRequest) -> EngineName:
+    """Each test here is of both engines."""
+    return cast(EngineName, request.param)
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The windows of each job of the columnar engine, one for each share."""
+    asked: list[list[str]] = []
+
+    def counted(spark: Any, work: Work, tasks: int) -> Generator[Any, None, None]:
+        asked.append([share.window for share in work.shares])
+        return reports_of(spark, work, tasks)
+
+    monkeypatch.setattr("platform_assets.engines.columnar.engine.reports_of", counted)
+    return asked
+
+
+def outcomes(lk: TopicLake, keys: Sequence[str]) -> Outcomes:
+    found = list(load_many(lk.loader(), keys))
+    assert [key for key, _ in found] == list(keys)
+    return dict(found)
+
+
+def named(found: Outcomes) -> dict[str, str]:
+    return {key: o.outcome if isinstance(o, Loaded) else type(o).__name__ for key, o in found.items()}
+
+
+def test_windows_of_every_size_are_loaded_in_order_and_by_one_job(lake: LakeMaker, jobs: list[list[str]]) -> None:
+    lk = lake(partitions=2, records_per_file=500)
+    keys = [lk.window_of(numbered(n, 2, f"w{n}-")) for n in (3, 40, 2_000, 1)]
+    keys.append(lk.close_window())
+    lk.abort([Record(b"never")] * 3)
+    keys.append(lk.close_window())
+    lk.load(keys[1])
+    keys += [lk.window_of(numbered(5, 2, f"late{n}-")) for n in range(12)]
+    jobs.clear()
+    found = outcomes(lk, keys)
+    expected = dict.fromkeys(keys, "loaded") | {keys[1]: "unchanged", keys[4]: "empty"}
+    assert named(found) == expected
+    assert records(lk.rows()) == records(lk.committed())
+    receipts = lk.ledger.receipts(lk.declaration.raw_table)
+    versions = [receipts[k].table_version or 0 for k in keys if expected[k] == "loaded"]
+    assert versions == sorted(versions)
+    assert {receipts[k].engine for k in keys if receipts[k].ranges.size} == {lk.engine_name}
+    assert not lk.orphans()
+    if lk.engine_name == "columnar":
+        # One for those that were never loaded, one for the window that was.
+        assert sorted(map(len, (set(windows) for windows in jobs))) == [1, len(keys) - 2]
+    assert set(named(outcomes(lk, keys[3:5])).values()) == {"unchanged", "empty"}
+
+
+def test_a_window_that_fails_holds_up_no_other(lake: LakeMaker, broker: Broker) -> None:
+    lk = lake(partitions=1, config=ANY_TIME)
+    keys = [lk.window_of([Record(b"gone")] * 5)]
+    keys += [lk.window_of([Record(b"%d" % n)]) for n in range(3)]
+    produce_batch(lk.bootstrap, lk.topic, made_batch([Made(0, timestamp=LAST_READABLE_MS + 1)]))
+    keys.append(lk.close_window())
+    keys += [lk.window_of([Record(b"%d" % n)]) for n in range(3)]
+    delete_before(broker.bootstrap, lk.topic, 0, 2)
+    found = outcomes(lk, keys)
+    assert isinstance(found[keys[0]], OffsetsExpiredError)
+    assert isinstance(found[keys[4]], UnreadableTimestampError)
+    assert [o for o in named(found).values() if o == "loaded"] == ["loaded"] * 6
+    assert {r.window for r in lk.rows()} == set(keys) - {keys[0], keys[4]}
+    assert not lk.orphans()
+
+
+def test_what_another_run_loads_meanwhile_is_proved_and_not_doubled(lake: LakeMaker) -> None:
+    lk = lake()
+    keys = [lk.window_of(numbered(4, stem=f"{n}-")) for n in range(5)]
+    loading = load_many(lk.loader(), keys)
+    first, _ = next(loading)
+    assert first == keys[0]
+    assert lk.load(keys[2]).outcome == "loaded"
+    rest = dict(loading)
+    assert named(rest) == {k: "unchanged" if k == keys[2] else "loaded" for k in keys[1:]}
+    assert records(lk.rows()) == records(lk.committed())
+    assert not lk.orphans()
+
+
+def test_what_was_not_loaded_when_its_caller_stopped_leaves_no_file(lake: LakeMaker) -> None:
+    lk = lake()
+    keys = [lk.window_of(numbered(4, stem=f"{n}-")) for n in range(8)]
+    loading = load_many(lk.loader(), keys)
+    assert next(loading)[0] == keys[0]
+    loading.close()  # type: ignore[attr-defined]
+    assert {r.window for r in lk.rows()} == {keys[0]}
+    assert not lk.orphans()
+    assert named(outcomes(lk, keys[1:])) == dict.fromkeys(keys[1:], "loaded")
+
+
+@pytest.mark.parametrize("engine_name", ["columnar"])
+def test_a_job_that_dies_goes_on_with_what_it_has_not_given(lake: LakeMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First with many windows in a task, so that nobody knows which one it was; then each has its own."""
+    from pyspark.errors import PySparkException
+
+    lk = lake()
+    keys = [lk.window_of(numbered(4, stem=f"{n}-")) for n in range(6)]
+    begun = list[list[str]]()
+
+    def dying(spark: Any, work: Work, tasks: int) -> Generator[Any, None, None]:
+        begun.append([share.window for share in work.shares])
+        for report in reports_of(spark, work, tasks):
+            if len(begun) < 3 and work.shares[report.share].window == keys[3]:
+                task = 0 if len(begun) == 1 else report.share
+                raise PySparkException(
+                    f"Task {task} in stage 7.0 failed 1 times: Python worker exited unexpectedly (crashed)"
+                )
+            yield report
+
+    monkeypatch.setattr("platform_assets.engines.columnar.engine.reports_of", dying)
+    found = outcomes(lk, keys)
+    assert isinstance(found[keys[3]], WorkerLostError)
+    assert f"window {keys[3]}" in str(found[keys[3]])
+    assert named(found) == dict.fromkeys(keys, "loaded") | {keys[3]: "WorkerLostError"}
+    assert begun == [keys, keys[3:], keys[4:]], "what was given is not read again"
+    assert not lk.orphans()
+    assert lk.load(keys[3]).outcome == "loaded"
+    assert records(lk.rows()) == records(lk.committed())
