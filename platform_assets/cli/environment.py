@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from platform_assets.kafka.settings import ClientSettings
     from platform_assets.ledger.store import Ledger
     from platform_assets.model.declaration import EngineName
+    from platform_assets.orchestration.resources import SparkResource
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +81,14 @@ class Environment:
 
         return connect(self.spark_remote())
 
-    def engine(self, name: EngineName, session: Callable[[], SparkSession] | None = None) -> LoadEngine:
-        """The load engine; it asks `session` where it needs one, by default one of its own. Raises ConfigurationError."""
+    def engine(self, name: EngineName, spark: SparkResource | None = None) -> LoadEngine:
+        """The load engine; with `spark` one that loads, and else one that reads again. Raises ConfigurationError."""
         from platform_assets.engines.choice import choose_engine
 
-        return choose_engine(self.ledger().lake, self.settings, session or functools.cache(self.spark), name)
+        lake = self.ledger().lake
+        if spark is None:
+            return choose_engine(lake, self.settings, functools.cache(self.spark), name)
+        return choose_engine(lake, self.settings, spark.session, name, spark.remote)
 
     def instance(self) -> dg.DagsterInstance | None:
         """The Dagster instance of `DAGSTER_HOME`; None where that folder has no `dagster.yaml`."""

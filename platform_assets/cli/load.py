@@ -38,7 +38,7 @@ def load(table: str, windows: tuple[str, ...], as_json: bool) -> None:
     environment = Environment.of_process()
     spark = SparkResource(remote=environment.spark_remote())
     loader = Loader(
-        declaration, environment.cluster(), environment.ledger(), environment.engine(declaration.engine, spark.session)
+        declaration, environment.cluster(), environment.ledger(), environment.engine(declaration.engine, spark)
     )
     instance = environment.instance()
     attempts = by_hand.load(loader, windows, instance, spark.forget, (lambda _: None) if as_json else _say)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from platform_assets.engines.auto import AutoEngine
 from platform_assets.engines.columnar.engine import ColumnarEngine
+from platform_assets.engines.columnar.work import CODE
 from platform_assets.engines.protocol import LoadEngine
 from platform_assets.engines.spark.engine import SparkEngine
+from platform_assets.engines.spark.shared import SharedSession
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
@@ -22,10 +24,16 @@ def choose_engine(
     settings: Callable[[], ClientSettings],
     session: Callable[[], SparkSession],
     name: EngineName = DEFAULT_ENGINE,
+    remote: str | None = None,
 ) -> LoadEngine:
-    """The engine for tables of `lake`; `settings` and `session` are called when they are first needed."""
+    """The engine for tables of `lake`; the functions are called when what they give is first needed.
+
+    `session` is the caller's own, in which Spark's connector loads and tables are read. With `remote`, the columnar engine's
+    jobs are sent to the session there that all processes share; without, to that session too.
+    """
     connector = SparkEngine(lake, settings, session)
     if name == "connector":
         return connector
-    columnar = ColumnarEngine(lake, settings, session)
+    shared = None if remote is None else SharedSession(remote, lake, CODE)
+    columnar = ColumnarEngine(lake, settings, session, shared)
     return columnar if name == "columnar" else AutoEngine(columnar, connector)

@@ -209,6 +209,11 @@ class Lake:
         return self.root / "_ledger" / "baselines"
 
     @property
+    def sessions(self) -> Folder:
+        """Which generation of a Spark session processes share, a file each: a note, which may be deleted at any time."""
+        return self.root / "_ledger" / "sessions"
+
+    @property
     def audits(self) -> Folder:
         """What the newest deep audits found, a file a topic; without it, a quiet topic shows none until the next one."""
         return self.root / "_ledger" / "audits"

@@ -103,7 +103,7 @@ def _raw_table(
             declaration,
             kafka.cluster(),
             Ledger(root),
-            choose_engine(root, kafka.settings, spark.session, declaration.engine),
+            choose_engine(root, kafka.settings, spark.session, declaration.engine, spark.remote),
             run_id=context.run.run_id,
         )
         keys = list(context.partition_keys)

@@ -19,6 +19,7 @@ from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
 from platform_assets.engines.spark import measure
 from platform_assets.engines.spark.failures import to_platform_error
 from platform_assets.engines.spark.session import without_token
+from platform_assets.engines.spark.shared import SharedSession, is_ended
 from platform_assets.errors import (
     LoadError,
     PlatformError,
@@ -63,11 +64,15 @@ class _JobLost(Exception):
 
 @dataclass(frozen=True)
 class ColumnarEngine:
-    """Loads into `lake`. `settings` and `session` are called when they are first needed."""
+    """Loads into `lake`. `settings` and `session` are called when they are first needed.
+
+    Jobs are sent to the session that is `shared`, where there is one; in `session` tables are read.
+    """
 
     lake: Lake
     settings: Callable[[], ClientSettings]
     session: Callable[[], SparkSession]
+    shared: SharedSession | None = None
     name: str = "columnar"
 
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
@@ -87,6 +92,7 @@ class ColumnarEngine:
         died fails, once it is known which one it was: for that, each gets tasks of its own.
         """
         left, failed, apart = deque(orders), dict[str, PlatformError](), len(orders) == 1
+        renewed = False
         try:
             while left:
                 if left[0].load_id in failed:
@@ -104,12 +110,19 @@ class ColumnarEngine:
                 except _JobLost as lost:
                     for order in left:
                         self._delete(order, table)
+                    if self.shared is not None and is_ended(lost.text) and not renewed:
+                        _log.info("the session that processes share has ended and is begun again: %s", lost.text)
+                        self.shared.forget()
+                        renewed = True
+                        continue
                     index, error = self._blamed(lost, plan, [o for o in left if o.load_id not in failed], table)
                     alone = lost.task is not None and len(plan.of_task(lost.task)) == 1
                     if apart or alone or isinstance(error, SparkUnreachableError | UnknownOutcome):
                         failed[plan.orders[index].load_id] = error
                     _log.warning("a job that loads %d windows of %s ended: %s", len(todo), table, error)
                     apart = True
+                    if self.shared is not None and isinstance(error, UnknownOutcome):
+                        self.shared.forget()
                 except PlatformError as error:
                     # There was no job: Spark, or the settings of the clients, are not to be had.
                     failed[todo[0].load_id] = error
@@ -150,12 +163,15 @@ class ColumnarEngine:
                 )
             yield plan.orders[index], self._written(plan.orders[index], [])
 
+    def _workers(self) -> SparkSession:
+        return self.session() if self.shared is None else self.shared.session()
+
     def _cores(self, order: Order, table: TableRef) -> int:
         from grpc import RpcError
         from pyspark.errors import PySparkException
 
         try:
-            return parallelism(self.session())
+            return parallelism(self._workers())
         except (PySparkException, RpcError) as e:
             raise to_platform_error(e, table, order.records.window, str(self.lake)) from e
 
@@ -166,7 +182,7 @@ class ColumnarEngine:
         if not plan.shares:
             return
         work = self._work(plan, table, records_per_file)
-        spark = self.session()
+        spark = self._workers()
         try:
             with closing(reports_of(spark, work, plan.tasks)) as reports:
                 yield from reports

@@ -14,11 +14,15 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.kafka.settings import ClientSettings
 
 _PACKAGES: Final = (
+    "platform_assets",
+    "platform_assets.engines",
     "platform_assets.engines.columnar",
     "platform_assets.engines.columnar.kernels",
+    "platform_assets.kafka",
     "platform_assets.kafka.batches",
     "platform_assets.model",
 )
+"""All that a worker imports of the project."""
 
 
 def _digest_of_code() -> str:
@@ -30,7 +34,7 @@ def _digest_of_code() -> str:
 
 
 CODE: Final = _digest_of_code()
-"""Names the code that decides what a load reads and writes, as this process has it."""
+"""Names the code that a worker runs, as this process has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,6 @@ def connect(remote: str) -> SparkSession:
     check_reachable(remote)
     from dagster_pyspark import LazyPySparkResource
     from pyspark.errors import PySparkException
-    from pyspark.sql.connect.client.retries import DefaultPolicy
 
     host, port = address_of(remote)
     try:
@@ -64,13 +63,22 @@ def connect(remote: str) -> SparkSession:
             spark = type(spark).builder.remote(remote).create()
             # Functions of pyspark ask the thread's active session, which for those of another server is the wrong one.
             type(spark)._active_session.session = spark
-        # The default policy goes on for ten minutes, long after a person would have looked for the cause.
-        spark.client.set_retry_policies([DefaultPolicy(max_retries=6, initial_backoff=100, max_backoff=2_000)])
+        set_retries(spark)
         for name, value in _SETTINGS.items():
             spark.conf.set(name, value)
     except PySparkException as e:
         raise SparkUnreachableError(f"{host}:{port}", without_token(str(e))) from e
     return spark
+
+
+def set_retries(spark: SparkSession) -> None:
+    """Have calls to the server tried again for some seconds.
+
+    The default policy goes on for ten minutes, long after a person would have looked for the cause.
+    """
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=6, initial_backoff=100, max_backoff=2_000)])
 
 
 def end(spark: SparkSession) -> None:

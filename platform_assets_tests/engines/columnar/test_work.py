@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 
+from platform_assets.engines.columnar import work as work_module
 from platform_assets.engines.columnar.pieces import Piece
 from platform_assets.engines.columnar.reports import UnfitError
 from platform_assets.engines.columnar.work import Share, Work
@@ -32,6 +35,16 @@ def test_a_worker_takes_the_settings_from_its_own_environment_and_the_brokers_fr
     assert sent.settings({**SECURE, "KAFKA_BOOTSTRAP_SERVERS": "elsewhere:1", "HOME": "/"}) == driver
     # What the driver does without is not used either.
     assert work().settings(SECURE) == ClientSettings("broker:9092")
+
+
+def test_the_name_of_the_code_follows_from_all_that_a_worker_imports() -> None:
+    """Else workers that are kept could run other code than the driver takes them to have."""
+    program = (
+        "import sys; from platform_assets.engines.columnar import task; "
+        "print(*(m for m, v in sys.modules.items() if m.startswith('platform_assets.') and not hasattr(v, '__path__')))"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert {module.rpartition(".")[0] for module in said.split()} <= set(work_module._PACKAGES)
 
 
 def test_nothing_that_is_sent_out_holds_a_value_of_a_setting() -> None:

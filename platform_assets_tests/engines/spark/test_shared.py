@@ -1,0 +1,149 @@
+"""The session that processes share: joined by id, left without harm to others, and followed by another where it has ended."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from infra import platform, spark_server
+from infra.home import Home
+from infra.platform import UpOptions
+from infra.spark_server import SparkSettings
+from platform_assets.engines.columnar.engine import ColumnarEngine
+from platform_assets.engines.columnar.work import CODE
+from platform_assets.engines.spark.session import connect, end
+from platform_assets.engines.spark.shared import SharedSession
+from platform_assets.lake.location import Lake
+from platform_assets.windows.catching_up import load_many
+from platform_assets.windows.replacing import Loaded
+from testbed.homes import home_at, service_environment
+from testbed.loads import Record, numbered, records
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import LakeMaker
+
+IDLE_SECONDS = 10
+SETTINGS = SparkSettings(
+    heap="1g",
+    configuration={
+        "spark.connect.session.manager.defaultSessionTimeout": f"{IDLE_SECONDS}s",
+        "spark.connect.session.manager.maintenanceInterval": "1s",
+    },
+)
+OTHER_PROCESS = """
+import json, os, sys
+import pyarrow as pa
+from platform_assets.engines.spark.shared import SharedSession
+from platform_assets.lake.location import Lake
+def daemon(batches):
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"pid": [os.getppid()]})
+shared = SharedSession(sys.argv[1], Lake.at(sys.argv[2]), sys.argv[3])
+session = shared.session()
+((pid,),) = session.range(1, numPartitions=1).mapInArrow(daemon, "pid long").collect()
+print(json.dumps([session.session_id, pid]))
+"""
+
+
+class Server:
+    """A Spark Connect server of these tests alone."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self.start()
+
+    def start(self) -> None:
+        record = platform.start_service("spark", self._home, UpOptions(spark=SETTINGS), environ=service_environment())
+        self.remote = spark_server.remote(self._home, record.address)
+
+    def stop(self) -> None:
+        platform.down(self._home)
+
+
+def joined(remote: str, root: Path, code: str) -> tuple[str, int]:
+    """What a process of its own joins: the session's id, and the process that its Python workers come from."""
+    program = [sys.executable, "-c", OTHER_PROCESS, remote, str(root), code]
+    said = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    session_id, pid = json.loads(said.stdout.splitlines()[-1])
+    return session_id, pid
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    home = home_at(tmp_path_factory.mktemp("shared"))
+    home.prepare()
+    found = Server(home)
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.mark.spark
+def test_processes_with_the_same_code_and_lake_share_warm_workers_and_others_do_not(
+    spark_remote: str, tmp_path: Path
+) -> None:
+    """A process that ends leaves the session to others; other code, as after an upgrade, never gets workers of this one."""
+    first, second = joined(spark_remote, tmp_path, "code"), joined(spark_remote, tmp_path, "code")
+    assert first == second
+    upgraded, another = joined(spark_remote, tmp_path, "newer code"), joined(spark_remote, tmp_path / "another", "code")
+    assert len({first, upgraded, another}) == 3
+    assert len({pid for _, pid in (first, upgraded, another)}) == 3
+    # A session of one's own in the same process is another one, and ending it is no matter to those who share.
+    shared = SharedSession(spark_remote, Lake.at(tmp_path), "code")
+    assert shared.session().session_id == first[0]
+    own = connect(spark_remote)
+    assert own.session_id != first[0]
+    end(own)
+    assert shared.session().range(3).count() == 3
+    shared.forget()
+    assert joined(spark_remote, tmp_path, "code") == first
+
+
+@pytest.mark.spark
+@pytest.mark.broker
+def test_a_session_that_was_idle_or_lost_its_server_is_followed_by_another_within_the_load(
+    lake: LakeMaker, server: Server
+) -> None:
+    lk = lake()
+    found = Lake.at(lk.root)
+
+    def engine() -> ColumnarEngine:
+        own = SharedSession(server.remote, found, CODE)
+        return ColumnarEngine(found, lambda: lk.settings, lambda: connect(server.remote), own)
+
+    def generation() -> int:
+        return int(found.sessions.read(f"{CODE}.generation") or 0)
+
+    def idle() -> None:
+        time.sleep(IDLE_SECONDS + 3)  # each question to the server would be a sign of life
+
+    kept = engine()
+    assert lk.loader(engine=kept).load(lk.window_of([Record(b"1")])).outcome == "loaded"
+    idle()
+    assert lk.loader(engine=kept).load(lk.window_of([Record(b"2")])).outcome == "loaded"
+    known = generation()
+    assert known >= 1, "the id of before is refused for ever"
+    # A new process begins with that one, or with its successor where the machine is slow.
+    other = engine()
+    assert other.shared is not None
+    joined_now = other.shared.session().session_id
+    assert generation() >= known
+    assert joined_now == other.shared.session_id(generation())
+    idle()
+    third = [lk.window_of(numbered(3, stem=f"{n}-")) for n in range(3)]
+    outcomes: list[Any] = [o for _, o in load_many(lk.loader(engine=engine()), third)]
+    assert [o.outcome for o in outcomes if isinstance(o, Loaded)] == ["loaded"] * 3
+    server.stop()
+    server.start()
+    assert lk.loader(engine=kept).load(lk.window_of([Record(b"4")])).outcome == "loaded"
+    assert records(lk.rows()) == records(lk.committed())
+    assert not lk.orphans()
