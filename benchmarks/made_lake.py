@@ -126,6 +126,7 @@ def _record_receipts(root: Path, topic: str, topic_id: str, keys: Sequence[str],
         "recorded_at": _times(numbers),
         "made_from": pa.nulls(count, pa.string()),
         "engine": pa.repeat("columnar", count),
+        "confirmed_by": pa.nulls(count, pa.string()),
     }
     _append(root / "_ledger" / "commits", values, COMMIT_COLUMNS, None)
 

@@ -67,6 +67,8 @@ class Audit:
     strip: Strip | None
     engines: Mapping[str, int] = field(default_factory=dict)
     """Number of windows with rows that each engine loaded; `NOT_RECORDED` counts those of which that is not known."""
+    witnesses: Mapping[str, int] = field(default_factory=dict)
+    """Number of windows that each engine has read from Kafka and found equal, after the other one had loaded them."""
 
     @property
     def outcome(self) -> AuditOutcome:
@@ -116,6 +118,7 @@ class Audit:
                 "count": 0 if self.strip is None else self.strip.windows,
                 "by_state": {} if self.strip is None else {s.label: n for s, n in self.strip.counts.items()},
                 "by_engine": dict(self.engines),
+                "confirmed_by": dict(self.witnesses),
             },
             "checks": [_check_json(c) for c in self.checks],
         }
@@ -136,13 +139,15 @@ def audit(evaluation: Evaluation, now: datetime, *, deep: bool = False) -> Audit
         deep,
         tuple(done),
         strip if isinstance(strip, Strip) else None,
-        _engines(evaluation.facts()) if isinstance(strip, Strip) else {},
+        *(_engines(evaluation.facts()) if isinstance(strip, Strip) else ()),
     )
 
 
-def _engines(facts: Facts) -> dict[str, int]:
-    found = Counter(r.engine or NOT_RECORDED for r in facts.recorded.values() if r.total_rows)
-    return dict(sorted(found.items()))
+def _engines(facts: Facts) -> tuple[dict[str, int], dict[str, int]]:
+    loaded = [r for r in facts.recorded.values() if r.total_rows]
+    engines = Counter(r.engine or NOT_RECORDED for r in loaded)
+    witnesses = Counter(r.confirmed_by for r in loaded if r.confirmed_by is not None)
+    return dict(sorted(engines.items())), dict(sorted(witnesses.items()))
 
 
 def _evaluated(check: Check, evaluation: Evaluation, span: Span) -> CheckOutcome:

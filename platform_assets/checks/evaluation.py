@@ -14,7 +14,7 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.store import Ledger
-from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.declaration import EngineName, TopicDeclaration
 from platform_assets.model.windows import Span
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ class Evaluation:
     `budget` in seconds bounds what is asked of them; what is left open then is said to be, and judged next time.
     `windows` are the keys that a deep audit is bounded to, and `span` those that every check is; None for all. Older
     windows are only counted where each of `counting` allows it; without any, every window is judged. Unless `reads`,
-    files that changed since their load are only named.
+    files that changed since their load are only named. `witness` gives an engine by its name, for loads to be read again by
+    the one that did not make them; None where Kafka is not to be read.
     """
 
     declaration: TopicDeclaration
@@ -42,6 +43,7 @@ class Evaluation:
     span: Span | None = None
     counting: Collection[Check] = ()
     reads: bool = True
+    witness: Callable[[EngineName], LoadEngine] | None = None
     progress: Callable[[str], None] = lambda text: None
     began: float = field(default_factory=time.monotonic)
     _collected: list[Facts] = field(default_factory=list, init=False, repr=False, compare=False)

@@ -58,6 +58,7 @@ class Recorded:
     holes: Mapping[str, int] | None
     proved_by: str | None
     engine: str | None = None
+    confirmed_by: str | None = None
 
     @property
     def offsets(self) -> Digest:
@@ -295,7 +296,7 @@ def _within(by_window: Mapping[str, T], span: Span) -> dict[str, T]:
 def _recorded(entries: pa.Table) -> dict[str, Recorded]:
     grouped: dict[str, list[dict[str, Any]]] = {}
     columns = ["window", "partition", "start", "end", "rows", "first_offset", "last_offset", "offsets_digest",
-               "files_digest", "table_version", "run_id", "duplicates", "holes", "proved_by", "engine"]  # fmt: skip
+               "files_digest", "table_version", "run_id", "duplicates", "holes", "proved_by", "engine", "confirmed_by"]  # fmt: skip
     for row in entries.select(columns).to_pylist():
         grouped.setdefault(row["window"], []).append(row)
     return {
@@ -316,6 +317,7 @@ def _recorded(entries: pa.Table) -> dict[str, Recorded]:
             None if members[0]["holes"] is None else json.loads(members[0]["holes"]),
             members[0]["proved_by"],
             members[0]["engine"],
+            members[0]["confirmed_by"],
         )
         for key, members in grouped.items()
     }

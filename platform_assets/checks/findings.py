@@ -20,6 +20,7 @@ FindingKind = Literal[
     "duplicate across windows",
     "files lost",
     "altered value",
+    "engines disagree",
     "record not in the table",
     "row without a record",
     "unexplained offsets",

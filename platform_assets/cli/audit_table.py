@@ -43,7 +43,7 @@ def print_audit(audit: Audit, console: Console | None = None) -> None:
     verdict, _, style = _VERDICTS[audit.outcome]
     console.print(Text.assemble((f"{audit.table}: ", "bold"), (verdict, style)), soft_wrap=True)
     if audit.strip is not None:
-        for line in _strip(audit.strip, audit.engines):
+        for line in _strip(audit.strip, audit):
             console.print(line, soft_wrap=True)
     for check in audit.checks:
         console.print(_line(check), soft_wrap=True)
@@ -73,25 +73,26 @@ def progress(console: Console) -> Iterator[Callable[[str], None]]:
     yield tell
 
 
-def _strip(strip: Strip, engines: Mapping[str, int]) -> Iterator[Text]:
+def _strip(strip: Strip, audit: Audit) -> Iterator[Text]:
     width = max((len(row.label) for row in strip.rows), default=0)
     for row in strip.rows:
         yield Text.assemble((f"{row.label:>{width}} ", "dim"), *_cells(row))
     if strip.windows:
         each = f", {strip.windows_per_column:,} a column" if strip.windows_per_column > 1 else ""
         span = strip.first if strip.windows == 1 else f"{strip.first} to {strip.last}"
-        yield Text(f"{'':{width}} {strip.windows:,} windows{each}: {span}{_loaded_by(engines)}", "dim")
+        yield Text(f"{'':{width}} {strip.windows:,} windows{each}: {span}{_loaded_by(audit)}", "dim")
     legend = Text(" " * (width + 1))
     for state, count in strip.counts.items():
         legend.append(f"{state.letter}", STYLES[state]).append(f" {count:,} {state.label}   ")
     yield legend
 
 
-def _loaded_by(engines: Mapping[str, int]) -> str:
-    if not engines.keys() - {NOT_RECORDED}:
+def _loaded_by(audit: Audit) -> str:
+    if not audit.engines.keys() - {NOT_RECORDED}:
         return ""
-    counts = (f"{n:,} {'' if engine == NOT_RECORDED else 'by '}{engine}" for engine, n in engines.items())
-    return f"; engine that loaded: {', '.join(counts)}"
+    counts = (f"{n:,} {'' if engine == NOT_RECORDED else 'by '}{engine}" for engine, n in audit.engines.items())
+    confirmed = ", ".join(f"{n:,} by {engine}" for engine, n in audit.witnesses.items())
+    return f"; engine that loaded: {', '.join(counts)}" + (f"; confirmed: {confirmed}" if confirmed else "")
 
 
 def _cells(row: Row) -> Iterator[tuple[str, str]]:

@@ -66,6 +66,7 @@ COMMIT_COLUMNS = {
     "recorded_at": ("timestamp", "when this entry was written"),
     "made_from": ("string", "JSON: the load of another table that the window was made from; null: the offsets themselves"),
     "engine": ("string", "what read Kafka: columnar or connector; null without offsets, and for loads of releases before it"),
+    "confirmed_by": ("string", "the other engine, where it has read the window from Kafka too and found the same rows; else null"),
 }  # fmt: skip
 
 
@@ -115,6 +116,7 @@ class Receipt:
 
     It was made from the offset ranges of its partitions, of `topic_id`, read by `engine`; or, where `made_from` says so, from
     the load of those offsets into another table. `engine` is None where no engine read it, or that was not recorded.
+    `confirmed_by` is the other engine, where that one has read the same rows.
     """
 
     table: TableRef
@@ -138,6 +140,7 @@ class Receipt:
     proved_at: datetime | None = None
     made_from: TableLoad | None = None
     engine: str | None = None
+    confirmed_by: str | None = None
 
     @property
     def rows(self) -> int:
@@ -265,6 +268,7 @@ def receipt_table(receipts: Sequence[Receipt]) -> pa.Table:
                 "recorded_at": now,
                 "made_from": None if r.made_from is None else json.dumps(r.made_from.to_fields()),
                 "engine": r.engine,
+                "confirmed_by": r.confirmed_by,
             }
             for r in receipts
             for p, part in r.partitions.items()
@@ -344,5 +348,6 @@ def receipts_in(rows: pa.Table) -> list[Receipt]:
             proved_at=row["proved_at"],
             made_from=None if row["made_from"] is None else TableLoad.from_fields(json.loads(row["made_from"])),
             engine=row["engine"],
+            confirmed_by=row["confirmed_by"],
         )
     return list(found.values())

@@ -201,6 +201,7 @@ def _evaluation(
         budget,
         windows,
         counting=counting,
+        witness=lambda name: choose_engine(lake.lake(), kafka.settings, spark.session, name),
         progress=context.log.info,
     )
 

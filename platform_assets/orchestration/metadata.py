@@ -25,6 +25,7 @@ TABLE_VERSION: Final = "table_version"
 OUTCOME: Final = "outcome"
 LOAD_ID: Final = "load_id"
 ENGINE: Final = "engine"
+CONFIRMED_BY: Final = "confirmed_by"
 
 _RANGE_COLUMNS = [
     dg.TableColumn("partition", "int", description="Kafka partition"),
@@ -110,6 +111,8 @@ def of_receipt(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str,
         values[TABLE_VERSION] = receipt.table_version
     if receipt.engine is not None:
         values[ENGINE] = receipt.engine
+    if receipt.confirmed_by is not None:
+        values[CONFIRMED_BY] = receipt.confirmed_by
     return values
 
 

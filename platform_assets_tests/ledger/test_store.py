@@ -700,7 +700,7 @@ def test_a_newest_cut_that_somebody_edits_is_not_told_from_memory(tmp_path: Path
 # --- ledgers of earlier releases ------------------------------------------------------------------------------------
 
 
-LATER = ("made_from", "engine")
+LATER = ("made_from", "engine", "confirmed_by")
 """Columns of the ledger of loads that the first release did not have, in the order in which they came."""
 
 
@@ -731,7 +731,7 @@ def test_a_ledger_without_later_columns_is_read_and_gets_them_with_the_first_ent
     ledger.record_receipts([made])
     assert ledger.receipts(TableRef("decoded", "t")) == {window.key: made}
     assert ledger.receipts(table) == {window.key: first}
-    again = receipt(window, version=3, load_id="again", engine="columnar")
+    again = receipt(window, version=3, load_id="again", engine="columnar", confirmed_by="connector")
     ledger.record_receipts([again])
     assert ledger.receipts(table) == {window.key: again}
 

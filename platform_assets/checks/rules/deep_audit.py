@@ -6,12 +6,14 @@ found stands as long as the table names the files that it read, so that a report
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from platform_assets.checks.baseline import audited
 from platform_assets.checks.baseline.audited import Audited
 from platform_assets.checks.check import Check
+from platform_assets.checks.confirming import NOTHING, Confirmed, confirm
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Finding, Verdict, counted
@@ -26,22 +28,30 @@ def evaluate(e: Evaluation) -> Verdict:
     facts = e.facts(fresh=True)
     keys = [k for k in facts.recorded if k in facts.windows and (e.windows is None or k in e.windows)]
     proved = prove_by_reading(e, facts, keys)
-    findings = name_differences(e, proved.findings, doubled=True)
+    confirmed = confirm(e, proved.receipts)
+    disagreeing = {f.window for f in confirmed.findings}
+    proved = Proved(tuple(r for r in proved.receipts if r.window.key not in disagreeing), proved.findings)
+    findings = [*name_differences(e, proved.findings, doubled=True), *confirmed.findings]
     read = {*(r.window.key for r in proved.receipts), *(f.window for f in findings if f.alarming)}
     if read or findings:
         files = {key: found.digest for key, found in facts.files.items()}
         done = audited.audited(findings, files, windows=len(read), rows=sum(r.rows for r in proved.receipts))
         audited.remember(e.lake, e.declaration.raw_table, done, read)
-    return verdict(facts, keys, Proved(proved.receipts, tuple(findings)))
+    return verdict(facts, keys, Proved(proved.receipts, tuple(findings)), confirmed)
 
 
-def verdict(facts: Facts, keys: list[str], proved: Proved) -> Verdict:
+def verdict(facts: Facts, keys: list[str], proved: Proved, confirmed: Confirmed = NOTHING) -> Verdict:
     """Judge. Pure. `keys` are the windows that were to be audited."""
     audited = len(proved.receipts) + len({f.window for f in proved.findings})
     with_rows = sum(1 for k in keys if facts.recorded[k].ranges.size)
     left = max(with_rows - audited, 0)
     rows = sum(r.rows for r in proved.receipts)
-    figures = (("windows_audited", audited), ("windows_left", left), ("rows_audited", rows))
+    figures = (
+        ("windows_audited", audited),
+        ("windows_left", left),
+        ("rows_audited", rows),
+        ("windows_confirmed", len(confirmed.receipts)),
+    )
     alarming = [f for f in proved.findings if f.alarming]
     if alarming:
         headline = f"{counted(len({f.window for f in alarming}), 'window')} damaged."
@@ -49,8 +59,19 @@ def verdict(facts: Facts, keys: list[str], proved: Proved) -> Verdict:
         headline = f"Could not tell for {counted(len({f.window for f in proved.findings}), 'window')}."
     else:
         headline = f"{counted(audited, 'window')} with {rows:,} rows read again: all as committed"
-        headline += f"; {counted(left, 'window')} left for the next audit." if left else "."
+        headline += f"; {counted(left, 'window')} left for the next audit" if left else ""
+        headline += _confirmed(confirmed) + "."
     return Verdict(NAME, facts.table, proved.findings, headline, figures)
+
+
+def _confirmed(confirmed: Confirmed) -> str:
+    """Which engine has confirmed how many windows of which, and why no more where it could not."""
+    pairs = Counter((r.confirmed_by, r.engine) for r in confirmed.receipts)
+    text = "".join(
+        f"; {counted(n, 'window')} that the {engine} engine loaded confirmed by the {witness} engine"
+        for (witness, engine), n in sorted(pairs.items())
+    )
+    return text + "".join(f"; not confirmed: {reason.rstrip('.')}" for reason in confirmed.not_read[:1])
 
 
 def evaluate_without_reading(e: Evaluation) -> Verdict | None:

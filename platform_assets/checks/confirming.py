@@ -1,0 +1,130 @@
+"""Confirming loads by the engine that did not make them: a sample of windows is read from Kafka again, and digests compared.
+
+Each engine has its own way from a broker's batches to rows, so a defect of one of them shows as digests that differ. Nothing
+is committed: what is written to be compared is deleted.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Final
+
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.findings import Finding
+from platform_assets.checks.judging import finding
+from platform_assets.engines.protocol import LoadEngine, Order, Records, Written
+from platform_assets.errors import PlatformError
+from platform_assets.ledger.entries import Receipt
+from platform_assets.model.declaration import EngineName
+from platform_assets.model.offsets import OffsetRange
+
+SAMPLE_WINDOWS: Final = 20
+SAMPLE_OFFSETS: Final = 5_000_000
+"""How many windows and offsets one audit reads again, at most: Kafka is read as a load reads it."""
+_OTHER: Final[Mapping[str, EngineName]] = {"columnar": "connector", "connector": "columnar"}
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """Receipts of windows that the other engine has read and found equal, what it found otherwise, and why it read no more."""
+
+    receipts: tuple[Receipt, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    not_read: tuple[str, ...] = ()
+
+
+NOTHING: Final = Confirmed()
+"""No window was read again."""
+
+
+def confirm(e: Evaluation, receipts: Sequence[Receipt]) -> Confirmed:
+    """Read windows of `receipts` that no other engine has confirmed, and record those that it finds equal.
+
+    The oldest come first, since Kafka keeps them for the shortest time. A window that Kafka no longer has whole is left out,
+    and so is a topic that is compacted: what is read of it today may be less than what was loaded.
+    """
+    if e.witness is None:
+        return NOTHING
+    try:
+        sample = _sample(e, receipts)
+    except PlatformError as error:
+        return Confirmed(not_read=(str(error),))
+    proved, findings, not_read = list[Receipt](), list[Finding](), list[str]()
+    for loaded_by, group in groupby(sorted(sample, key=lambda r: r.engine or ""), key=lambda r: r.engine or ""):
+        witness = e.witness(_OTHER[loaded_by])
+        for receipt, outcome in _read(e, witness, list(group)):
+            if isinstance(outcome, PlatformError):
+                not_read.append(str(outcome))
+            elif (outcome.measured.offsets, outcome.measured.content) == (receipt.offsets, receipt.content):
+                now = datetime.now(UTC)
+                proved.append(replace(receipt, kind="proof", confirmed_by=outcome.engine, proved_at=now))
+            else:
+                findings.append(_differs(receipt, outcome))
+    e.ledger.record_receipts(proved)
+    return Confirmed(tuple(proved), tuple(findings), tuple(dict.fromkeys(not_read)))
+
+
+def _sample(e: Evaluation, receipts: Sequence[Receipt]) -> list[Receipt]:
+    open_ = [r for r in receipts if r.rows and r.engine in _OTHER and r.confirmed_by is None]
+    if not open_ or "compact" in e.cluster().topic_config(e.declaration.topic).get("cleanup.policy", ""):
+        return []
+    state = e.cluster().topic(e.declaration.topic)
+    starts = {p: found.offset for p, found in e.cluster().log_starts(state).items()}
+    found: list[Receipt] = []
+    offsets = 0
+    for receipt in sorted(open_, key=lambda r: r.window.start):
+        if receipt.topic_id != state.topic_id or any(_begin(p, receipt) < starts.get(p, 0) for p in receipt.partitions):
+            continue
+        offsets += receipt.ranges.size
+        if found and (len(found) == SAMPLE_WINDOWS or offsets > SAMPLE_OFFSETS):
+            break
+        found.append(receipt)
+    return found
+
+
+def _begin(partition: int, receipt: Receipt) -> int:
+    """The first offset that has a row; what lies before held none when it was loaded."""
+    part = receipt.partitions[partition]
+    return part.range.end if part.first_offset is None else part.first_offset
+
+
+def _read(
+    e: Evaluation, witness: LoadEngine, receipts: Sequence[Receipt]
+) -> Iterator[tuple[Receipt, Written | PlatformError]]:
+    """What the witness reads of each window, until the budget is used up; its files are deleted."""
+    table = e.declaration.raw_table
+    accepted = e.ledger.accepted_losses_of(table, [r.window.key for r in receipts])
+    orders = [_order(r, accepted.get(r.window.key, {})) for r in receipts]
+    with closing(witness.write_many(orders, table, e.declaration.records_per_file)) as outcomes:
+        for receipt in receipts:
+            if time.monotonic() > e.deadline:
+                return
+            e.progress(f"reading window {receipt.window.key} from Kafka again, by the {witness.name} engine")
+            outcome = next(outcomes)
+            if isinstance(outcome, Written):
+                (e.table / outcome.folder).delete()
+            yield receipt, outcome
+
+
+def _order(receipt: Receipt, accepted: Mapping[int, tuple[OffsetRange, ...]]) -> Order:
+    """What has a row, and what lies between: below the first row there may be nothing left to read."""
+    without = {p: (OffsetRange(0, _begin(p, receipt)), *accepted.get(p, ())) for p in receipt.partitions}
+    records = Records(receipt.topic, receipt.topic_id, receipt.window.key, receipt.ranges, without)
+    return Order(records, f"audit-{uuid.uuid4()}")
+
+
+def _differs(receipt: Receipt, outcome: Written) -> Finding:
+    read = outcome.measured
+    what = (
+        f"{read.rows:,} rows where the load has {receipt.rows:,}"
+        if read.offsets != receipt.offsets
+        else f"{receipt.rows:,} rows of the same offsets and with other content"
+    )
+    text = f"the {outcome.engine} engine reads {what}, which the {receipt.engine} engine loaded"
+    return finding("engines disagree", receipt, None, (), text)

@@ -1,0 +1,124 @@
+"""What one engine loaded is confirmed by the other, or a finding says that they disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from platform_assets.checks import confirming
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Orchestration
+from platform_assets.checks.rules import deep_audit
+from platform_assets.engines.choice import choose_engine
+from platform_assets.engines.protocol import LoadEngine, Order, Written
+from platform_assets.engines.spark.engine import SparkEngine
+from platform_assets.errors import PlatformError
+from platform_assets.lake.location import Lake
+from platform_assets.ledger.entries import Receipt
+from platform_assets.model.declaration import EngineName
+from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableRef
+from platform_assets_tests.support.streams import delete_before
+from testbed.loads import Record, TopicLake, numbered
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker, LakeMaker
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+def evaluation(lk: TopicLake, **changes: Any) -> Evaluation:
+    def engine(name: EngineName) -> LoadEngine:
+        return choose_engine(Lake.at(lk.root), lambda: lk.settings, lk.spark, name)
+
+    given: dict[str, Any] = {"witness": engine, **changes}
+    return Evaluation(
+        lk.declaration, lk.ledger, Orchestration(), lambda: lk.settings, lambda: lk.cluster, lk.engine, **given
+    )
+
+
+def receipts(lk: TopicLake) -> dict[str, Receipt]:
+    return lk.ledger.receipts(lk.declaration.raw_table)
+
+
+def test_each_engine_confirms_what_the_other_loaded_once(lake: LakeMaker, broker: Broker) -> None:
+    lk = lake(partitions=2)
+    keys = [lk.window_of(numbered(9, 2, f"{n}-")) for n in range(4)]
+    keys.append(lk.close_window())
+    lk.abort([Record(b"never")] * 2)
+    keys.append(lk.close_window())
+    for number, key in enumerate(keys):
+        engine = choose_engine(
+            Lake.at(lk.root), lambda: lk.settings, lk.spark, "columnar" if number % 2 else "connector"
+        )
+        lk.loader(engine=engine).load(key)
+    # Of the first window Kafka lacks records by now, so nobody can read it again.
+    delete_before(broker.bootstrap, lk.topic, 0, 1)
+    rows, version = [r.whole for r in lk.rows()], lk.version()
+    found = deep_audit.evaluate(evaluation(lk))
+    assert found.passed
+    assert dict(found.figures)["windows_confirmed"] == 3
+    assert "1 window that the connector engine loaded confirmed by the columnar engine" in found.headline
+    assert "2 windows that the columnar engine loaded confirmed by the connector engine" in found.headline
+    confirmed = {k: (r.engine, r.confirmed_by) for k, r in receipts(lk).items() if r.confirmed_by}
+    assert confirmed == {
+        keys[1]: ("columnar", "connector"),
+        keys[2]: ("connector", "columnar"),
+        keys[3]: ("columnar", "connector"),
+    }
+    assert ([r.whole for r in lk.rows()], lk.version()) == (rows, version)
+    assert not lk.orphans()
+    assert dict(deep_audit.evaluate(evaluation(lk)).figures)["windows_confirmed"] == 0
+    assert {k: (r.engine, r.confirmed_by) for k, r in receipts(lk).items() if r.confirmed_by} == confirmed
+
+
+class Forgetful(SparkEngine):
+    """An engine that passes over the first record of each partition."""
+
+    def write_many(
+        self, orders: Sequence[Order], table: TableRef, records_per_file: int
+    ) -> Generator[Written | PlatformError, None, None]:
+        fewer = []
+        for order in orders:
+            first = {p: (OffsetRange(r.start, r.start + 1),) for p, r in order.records.ranges.items()}
+            fewer.append(replace(order, records=replace(order.records, without=first)))
+        yield from super().write_many(fewer, table, records_per_file)
+
+
+def test_an_engine_that_reads_other_rows_is_found_and_changes_nothing(lake: LakeMaker) -> None:
+    lk = lake()
+    key = lk.window_of(numbered(5))
+    columnar = choose_engine(Lake.at(lk.root), lambda: lk.settings, lk.spark, "columnar")
+    lk.loader(engine=columnar).load(key)
+    before = lk.rows()
+    found = deep_audit.evaluate(
+        evaluation(lk, witness=lambda name: Forgetful(Lake.at(lk.root), lambda: lk.settings, lk.spark))
+    )
+    assert [(f.kind, f.window) for f in found.findings] == [("engines disagree", key)]
+    assert "4 rows where the load has 5" in found.findings[0].detail
+    assert found.alarming
+    assert receipts(lk)[key].confirmed_by is None
+    assert lk.rows() == before
+    assert not lk.orphans()
+
+
+def test_the_sample_is_bounded_by_windows_offsets_and_time_and_compacted_topics_are_left_out(
+    lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lk = lake()
+    keys = [lk.window_of(numbered(4, stem=f"{n}-")) for n in range(4)]
+    for key in keys:
+        lk.load(key)
+    known = list(receipts(lk).values())
+    assert not confirming.confirm(evaluation(lk, budget=-1.0), known).receipts
+    monkeypatch.setattr(confirming, "SAMPLE_WINDOWS", 2)
+    assert [r.window.key for r in confirming.confirm(evaluation(lk), known).receipts] == keys[:2]
+    monkeypatch.setattr(confirming, "SAMPLE_OFFSETS", 1)
+    assert [r.window.key for r in confirming.confirm(evaluation(lk), known[2:]).receipts] == keys[2:3]
+    compacted = lake(config={"cleanup.policy": "compact"})
+    key = compacted.window_of([Record(b"v", b"k")])
+    compacted.load(key)
+    assert confirming.confirm(evaluation(compacted), list(receipts(compacted).values())) == confirming.NOTHING
