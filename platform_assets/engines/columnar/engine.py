@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from platform_assets.engines.columnar.job import parallelism, reports_of
 from platform_assets.engines.columnar.plan import Plan
-from platform_assets.engines.columnar.reports import Report
+from platform_assets.engines.columnar.reports import Report, UnfitError
 from platform_assets.engines.columnar.work import Share, Work
 from platform_assets.engines.columnar.written import WrittenFile
 from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
@@ -47,6 +47,9 @@ PATIENCE: Final = 30.0
 """Seconds that a broker may take to answer a worker, retries included."""
 FETCH_BYTES: Final = 8 << 20
 """Bytes asked for at a time; a worker holds two answers of that size."""
+_NO_PYTHON: Final = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "Error from python worker", "ModuleNotFoundError",
+                     "PACKAGE_NOT_INSTALLED", "UNSUPPORTED_PACKAGE_VERSION")  # fmt: skip
+"""What Spark says where it never came to running what it was sent."""
 _WORKER_ENDED: Final = ("Python worker exited unexpectedly", "Python worker process terminated", "ExecutorLostFailure")
 
 
@@ -58,6 +61,9 @@ class _JobLost(Exception):
         self.text = without_token(str(cause))
         self.worker = next((sign for sign in _WORKER_ENDED if sign in self.text), None)
         found = re.search(r"Task (\d+) in stage", self.text)
+        self.no_python = next(
+            (line for line in self.text.splitlines() if any(sign in line for sign in _NO_PYTHON)), None
+        )
         self.task = int(found[1]) if found is not None and self.worker is not None else None
         super().__init__(self.text)
 
@@ -114,6 +120,10 @@ class ColumnarEngine:
                         _log.info("the session that processes share has ended and is begun again: %s", lost.text)
                         self.shared.forget()
                         renewed = True
+                        continue
+                    if lost.no_python is not None:
+                        reason = f"Spark's workers have no Python that can run it ({lost.no_python.strip()})"
+                        failed[todo[0].load_id] = UnfitError(reason)
                         continue
                     index, error = self._blamed(lost, plan, [o for o in left if o.load_id not in failed], table)
                     alone = lost.task is not None and len(plan.of_task(lost.task)) == 1

@@ -1,0 +1,70 @@
+"""Where Spark's workers cannot run the columnar engine, the connector's loads, and the log says why."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from infra import platform, spark_server
+from infra.platform import UpOptions
+from infra.spark_server import SparkSettings
+from platform_assets.engines.choice import choose_engine
+from platform_assets.engines.columnar.reports import UnfitError
+from platform_assets.engines.spark.session import connect, end
+from platform_assets.lake.location import Lake
+from platform_assets.windows.catching_up import load_many
+from testbed.homes import home_at, service_environment
+from testbed.loads import numbered, records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from platform_assets_tests.conftest import LakeMaker
+
+
+@pytest.mark.spark
+@pytest.mark.broker
+def test_workers_without_python_or_without_the_package_leave_loads_to_the_connector(
+    lake: LakeMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lk = lake()
+    keys = [lk.window_of(numbered(3, stem=f"{n}-")) for n in range(5)]
+    home = home_at(tmp_path / "spark")
+    home.prepare()
+    # What the server starts as Python: first nothing, later one that finds no package of ours.
+    python = tmp_path / "python"
+    monkeypatch.setattr(sys, "executable", str(python))
+    record = platform.start_service(
+        "spark", home, UpOptions(spark=SparkSettings(heap="1g")), environ=service_environment()
+    )
+    monkeypatch.undo()
+    session = connect(spark_server.remote(home, record.address))
+    try:
+        root = Lake.at(lk.root)
+        alone = choose_engine(root, lambda: lk.settings, lambda: session, "columnar")
+        with pytest.raises(UnfitError, match="Spark's workers have no Python that can run it"):
+            lk.loader(engine=alone).load(keys[0])
+        with caplog.at_level(logging.WARNING):
+            auto = choose_engine(root, lambda: lk.settings, lambda: session, "auto")
+            found = dict(load_many(lk.loader(engine=auto), keys[:3]))
+        assert [getattr(o, "outcome", o) for o in found.values()] == ["loaded"] * 3
+        assert f"loads raw/{lk.topic} from window {keys[0]} on: Spark's workers have no Python" in caplog.text
+        hiding = tmp_path / "hiding" / "platform_assets"
+        hiding.mkdir(parents=True)
+        (hiding / "__init__.py").write_text("raise ImportError('no package of this name')")
+        python.write_text(f'#!/bin/sh\nexec env PYTHONPATH="{hiding.parent}:$PYTHONPATH" "{sys.executable}" "$@"\n')
+        python.chmod(0o755)
+        with caplog.at_level(logging.WARNING):
+            auto = choose_engine(root, lambda: lk.settings, lambda: session, "auto")
+            found = dict(load_many(lk.loader(engine=auto), keys[3:]))
+        assert [getattr(o, "outcome", o) for o in found.values()] == ["loaded"] * 2
+        assert "Spark's workers cannot import it (no package of this name)" in caplog.text
+        assert {r.engine for r in lk.ledger.receipts(lk.declaration.raw_table).values()} == {"connector"}
+        assert records(lk.rows()) == records(lk.committed())
+        assert not lk.orphans()
+    finally:
+        end(session)
+        platform.down(home)
