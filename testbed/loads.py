@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
@@ -186,7 +186,9 @@ class TopicLake:
 
     def orphans(self) -> list[Path]:
         """Data files in the table's folder that its newest version does not name."""
-        named = {Path(unquote(urlsplit(uri).path)) for uri in DeltaTable(self.table).file_uris()}
+        # The log's own paths, which are percent-encoded once.
+        paths = pa.table(DeltaTable(self.table).get_add_actions(flatten=True))["path"].to_pylist()
+        named = {self.table / unquote(path) for path in paths}
         return sorted(set(self.table.rglob("*.parquet")) - named - set(self.table.glob("_delta_log/*")))
 
     def snapshot(self) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ _VANISHED = ("OffsetOutOfRangeException", "failOnDataLoss", "Some data may have 
 _BROKER = ("org.apache.kafka.common.errors.TimeoutException", "DisconnectException",
            "java.util.concurrent.TimeoutException", "BrokerNotAvailableException",
            "No resolvable bootstrap urls", "FETCH_OFFSETS")  # fmt: skip
-_LOST = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "OPERATION_ABANDONED",
+_LOST = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "NO_ACTIVE_SESSION", "OPERATION_ABANDONED",
          "RETRIES_EXCEEDED", "OPERATION_NOT_FOUND", "RESPONSE_ALREADY_RECEIVED", "Socket closed", "Connection reset",
          "failed to connect", "DEADLINE_EXCEEDED", "CANCELLED")  # fmt: skip
 _FILES = ("FileNotFoundException", "FAILED_READ_FILE", "DELTA_FILE_NOT_FOUND", "is not a Parquet file")

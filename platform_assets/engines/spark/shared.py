@@ -20,8 +20,9 @@ from platform_assets.lake.location import Lake
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
-_ENDED: Final = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND")
-"""What a server says of a session that was idle for too long (its id is refused from then on) or that was another server's."""
+_ENDED: Final = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND", "NO_ACTIVE_SESSION")
+"""What a server says of a session that was idle for too long (its id is refused from then on) or that was another server's,
+and what pyspark says itself once it has heard the latter."""
 _MOST_REFUSED: Final = 1_000
 """As many ids of closed sessions as a server remembers, by default."""
 
