@@ -29,7 +29,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.ledger.unloaded import Unloaded
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import key_of, window_starting_at
-from platform_assets.orchestration import metadata, quiet, requests, runs
+from platform_assets.orchestration import metadata, quiet, requests, runs, unreported
 from platform_assets.orchestration.names import sensor_name, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.retries import Waiting, tries_of
@@ -198,7 +198,8 @@ def build_sensor(declaration: TopicDeclaration, running: bool) -> dg.SensorDefin
     def _sensor(context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource) -> dg.SensorResult:
         tick = Tick(declaration, kafka.cluster(), Ledger(lake.lake()), context.instance, datetime.now(UTC))
         try:
-            return tick.evaluate(context.cursor)
+            result = tick.evaluate(context.cursor)
+            return unreported.with_loads(result, declaration, tick.ledger, tick.instance, tick.now)
         except TopicMissingError as e:
             # For a person to mend, and `status` shows it too: a stack at every tick would tell nothing more.
             return dg.SensorResult(skip_reason=str(e), cursor=context.cursor)
