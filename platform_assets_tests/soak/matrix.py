@@ -21,7 +21,6 @@ from confluent_kafka import Producer
 
 from infra.platform import Service
 from platform_assets.model.windows import milliseconds
-from platform_assets.windows.leftovers import ABANDONED_AFTER
 from platform_assets_tests.soak import proof
 from platform_assets_tests.soak.cells import Cell, Fault
 from platform_assets_tests.soak.disk import Disk, small_disk
@@ -29,7 +28,7 @@ from platform_assets_tests.soak.embedded import Embedded
 from platform_assets_tests.soak.live import create
 from platform_assets_tests.soak.points import SENSOR_POINTS, Deed, Order, Orders, Point
 from platform_assets_tests.soak.reader import Reader
-from platform_assets_tests.support.history import Send
+from platform_assets_tests.support.history import Outcome, Send
 from platform_assets_tests.support.quotas import fetch_quota
 from testbed.loads import wait_until
 
@@ -53,7 +52,7 @@ _SERVICES: Final[dict[Fault, Service]] = {"SIGKILL of Spark": "spark", "SIGKILL 
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CellOutcome:
     """What became of a cell. `strikes` faults were carried out; `healed_after` is in seconds since the last of them."""
 
     cell: Cell
@@ -87,7 +86,7 @@ def run(
     records: int = RECORDS,
     until: float = float("inf"),
     say: Callable[[str], None] = print,
-) -> list[Outcome]:
+) -> list[CellOutcome]:
     """Every cell of `chosen` that begins before `until` (of `time.monotonic`), in this order, on one platform below `root`.
 
     Raises AssertionError where a cell does not heal within the bound, or its fault could not be carried out.
@@ -135,7 +134,7 @@ class _Matrix:
     def __post_init__(self) -> None:
         self.orders = Orders.below(self.platform.home.root)
 
-    def outcome(self, cell: Cell, topic: str, start: datetime) -> Outcome:
+    def outcome(self, cell: Cell, topic: str, start: datetime) -> CellOutcome:
         """Fill the topic, let the fault strike while it is loaded, wait, and judge."""
         create(self.platform.bootstrap, topic, PARTITIONS)
         sends = self._filled(topic, start)
@@ -148,27 +147,26 @@ class _Matrix:
             strikes = sum(self._strike(cell, topic, f"{topic}-{number}") for number in range(times))
             healed_after = proof.healed(self.platform, [topic], _BOUND)
         windows = self.platform.ledger.windows(topic)
-        by_window = {
-            w.key: sum(s.outcome == "ok" and s.offset in w.ranges.by_partition[s.partition] for s in sends)
-            for w in windows
-        }
+        by_window = proof.records_by_window(windows, ((s.partition, s.offset) for s in sends if s.outcome == "ok"))
         orphans = proof.orphans(self.platform, topic)
         found = proof.anomalies(self.platform, topic, sends) + reader.wrong(by_window)
         found += self._orphans_that_stay(topic, orphans)
-        return Outcome(cell, len(sends), strikes, healed_after, reader.versions, len(orphans), tuple(found))
+        return CellOutcome(cell, len(sends), strikes, healed_after, reader.versions, len(orphans), tuple(found))
 
     def _orphans_that_stay(self, topic: str, orphans: Sequence[Path]) -> list[str]:
-        """Orphan files that are there after a load of their windows, by which nobody is at work on them any more."""
+        """Orphan files that neither the next load of their windows removes nor, where it has nothing to commit, VACUUM."""
         by_folder = {w.key.replace(":", "-"): w.key for w in self.platform.ledger.windows(topic)}
         table = proof.table_of(self.platform, topic)
         windows = sorted({by_folder[path.relative_to(table).parts[0]] for path in orphans})
         if not windows:
             return []
-        long_ago = (datetime.now(UTC) - 2 * ABANDONED_AFTER).timestamp()
-        for path in (p for orphan in orphans for p in (orphan.parent, *orphan.parent.rglob("*"))):
-            os.utime(path, (long_ago, long_ago))
         loaded = self.platform.command("load", f"raw/{topic}", *windows)
         found = [] if not loaded.code else [f"load exits {loaded.code}: {loaded.text}"]
+        long_ago = (datetime.now(UTC) - timedelta(hours=2)).timestamp()
+        for path in proof.orphans(self.platform, topic):
+            os.utime(path, (long_ago, long_ago))
+        removed = self.platform.command("vacuum", f"raw/{topic}", "--retain-hours", "1")
+        found += [] if not removed.code else [f"vacuum exits {removed.code}: {removed.text}"]
         return found + [f"orphan {path} stays" for path in proof.orphans(self.platform, topic)]
 
     def _order(self, cell: Cell, topic: str) -> Order:
@@ -265,7 +263,7 @@ class _Matrix:
                 producer.abort_transaction(60)
             else:
                 producer.commit_transaction(60)
-            outcome = "failed" if aborted else "ok"
+            outcome: Outcome = "failed" if aborted else "ok"
             sends += [Send(m.value(), m.partition(), m.offset(), outcome) for _, m in delivered]
         cluster = self.platform.cluster
         state = cluster.topic(topic)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from deltalake import DeltaTable
 
+from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.tables import TableRef
 from platform_assets_tests.soak.embedded import Embedded
 from platform_assets_tests.support.history import Row, Send, check_history
@@ -95,6 +97,25 @@ def anomalies(platform: Embedded, topic: str, sends: Sequence[Send]) -> list[str
     if audit.code:
         found.append(f"audit --deep exits {audit.code}: {audit.text}")
     return found + leftovers(platform, topic)
+
+
+def records_by_window(windows: Sequence[SealedWindow], places: Iterable[tuple[int, int | None]]) -> dict[str, int]:
+    """How many of `places`, partition and offset, lie in each window."""
+    found = dict.fromkeys((w.key for w in windows), 0)
+    ends = {
+        p: [w.ranges.by_partition[p].end for w in windows if p in w.ranges.by_partition] for p in _partitions(windows)
+    }
+    of_partition = {p: [w.key for w in windows if p in w.ranges.by_partition] for p in ends}
+    for partition, offset in places:
+        assert offset is not None
+        number = bisect.bisect_right(ends[partition], offset)
+        if number < len(ends[partition]):
+            found[of_partition[partition][number]] += 1
+    return found
+
+
+def _partitions(windows: Sequence[SealedWindow]) -> set[int]:
+    return {p for w in windows for p in w.ranges.by_partition}
 
 
 def leftovers(platform: Embedded, topic: str) -> list[str]:
