@@ -212,7 +212,7 @@ class _Matrix:
             if slow:
                 stack.enter_context(fetch_quota(self.platform.bootstrap, None, _SLOW))
             self.orders.release(name)
-            wait_until("a data file appears", lambda: bool(set(table.rglob("*.parquet")) - known), 120)
+            wait_until(f"a data file appears ({cell})", lambda: bool(set(table.rglob("*.parquet")) - known), _BOUND)
             yield
 
     def _carry_out(self, fault: Fault, pid: int, name: str) -> None:

@@ -82,16 +82,15 @@ def run(seed: int, seconds: float, root: Path, engine: EngineName, *, rate: int 
         stack.enter_context(platform.running(("kafka", "spark")))
         kafka.target = platform.record("kafka").ports[0]
         spark.target = platform.record("spark").ports[0]
-        direct = platform.bootstrap
         platform.reach_by(kafka.port, spark.port)
         create(platform.bootstrap, topic, PARTITIONS)
         platform.start("dagster-daemon")
         live = LiveProducer(platform.bootstrap, topic, PARTITIONS, rate)
         transactions = TransactionalProducer(platform.bootstrap, topic, PARTITIONS, random.Random(rng.random()))
-        with Reader(proof.table_of(platform, topic)).reading() as reader, live.sending(), transactions.sending():
-            done = _Storm(platform, kafka, spark, rng).blow(seconds)
-        assert direct != platform.bootstrap
-        healed_after = proof.healed(platform, [topic], _BOUND)
+        with Reader(proof.table_of(platform, topic)).reading() as reader:
+            with live.sending(), transactions.sending():
+                done = _Storm(platform, kafka, spark, rng).blow(seconds)
+            healed_after = proof.healed(platform, [topic], _BOUND)
         sends = [*live.sends, *transactions.sends]
         orphans = len(proof.orphans(platform, topic))
         windows = platform.ledger.windows(topic)
