@@ -20,6 +20,7 @@ import psutil
 from confluent_kafka import Producer
 
 from infra.platform import Service
+from platform_assets.lake.load_folders import load_folder
 from platform_assets.model.windows import milliseconds
 from platform_assets_tests.soak import proof
 from platform_assets_tests.soak.cells import Cell, Fault
@@ -155,9 +156,9 @@ class _Matrix:
 
     def _orphans_that_stay(self, topic: str, orphans: Sequence[Path]) -> list[str]:
         """Orphan files that neither the next load of their windows removes nor, where it has nothing to commit, VACUUM."""
-        by_folder = {w.key.replace(":", "-"): w.key for w in self.platform.ledger.windows(topic)}
         table = proof.table_of(self.platform, topic)
-        windows = sorted({by_folder[path.relative_to(table).parts[0]] for path in orphans})
+        by_folder = {table / load_folder(w.key, ""): w.key for w in self.platform.ledger.windows(topic)}
+        windows = sorted({key for path in orphans for folder, key in by_folder.items() if folder in path.parents})
         if not windows:
             return []
         loaded = self.platform.command("load", f"raw/{topic}", *windows)

@@ -51,7 +51,7 @@ Deed = Literal["raise", "kill", "lose the answer", "wait"]
 """raise: an error that nothing of the platform's expects; kill: SIGKILL, of this process by itself; lose the answer: what was
 done before the point is done, and its caller hears of a broken connection; wait: until `Orders.release`."""
 
-_PATIENCE: Final = 120.0
+_PATIENCE: Final = 600.0
 
 
 class SoakFault(Exception):
