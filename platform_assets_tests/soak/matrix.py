@@ -42,7 +42,7 @@ _ABORTED: Final = 0.1
 _DOWN_SECONDS: Final = 5.0
 _LOOK: Final = 3.0
 _ON_ONE_PLATFORM: Final = 6
-_BOUND: Final = 420.0
+_BOUND: Final = 900.0
 """Seconds until all is whole: a killed run is found and started again, a failed one asked for again, each several times."""
 _SLOW: Final = 200_000
 """Bytes a second, so that the write of a killed run lasts until the next run writes too."""

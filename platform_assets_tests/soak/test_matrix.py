@@ -13,8 +13,10 @@ from platform_assets_tests.soak.__main__ import ENGINES
 from platform_assets_tests.soak.cells import cells
 
 
+@pytest.mark.timeout(1800)
 def test_a_sample_of_the_crash_matrix_heals_with_nobody_at_it(tmp_path: Path, rng: random.Random) -> None:
     chosen = [rng.choice([c for c in cells(engine) if c.fault != "disk full"]) for engine in ENGINES]
+    print(f"cells: {', '.join(map(str, chosen))}")
     found = matrix.run(chosen, tmp_path, rng, records=6_000)
     assert [(o.cell, o.anomalies) for o in found] == [(cell, ()) for cell in chosen]
     assert all(o.strikes for o in found)
