@@ -163,10 +163,10 @@ class _Matrix:
             return []
         loaded = self.platform.command("load", f"raw/{topic}", *windows)
         found = [] if not loaded.code else [f"load exits {loaded.code}: {loaded.text}"]
-        long_ago = (datetime.now(UTC) - timedelta(hours=2)).timestamp()
+        long_ago = (datetime.now(UTC) - timedelta(days=8)).timestamp()
         for path in proof.orphans(self.platform, topic):
             os.utime(path, (long_ago, long_ago))
-        removed = self.platform.command("vacuum", f"raw/{topic}", "--retain-hours", "1")
+        removed = self.platform.command("vacuum", f"raw/{topic}")
         found += [] if not removed.code else [f"vacuum exits {removed.code}: {removed.text}"]
         return found + [f"orphan {path} stays" for path in proof.orphans(self.platform, topic)]
 

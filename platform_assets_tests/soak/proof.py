@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
+from platform_assets.lake import delta_log, load_log
+from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.tables import TableRef
 from platform_assets_tests.soak.embedded import Embedded
@@ -128,10 +130,10 @@ def leftovers(platform: Embedded, topic: str) -> list[str]:
 
 
 def orphans(platform: Embedded, topic: str) -> list[Path]:
-    """Data files in the table's folder that no version of the table names."""
+    """Data files in the table's folder that no commit of the table has added."""
     table = table_of(platform, topic)
-    named: set[Path] = set()
-    newest = DeltaTable(table).version()
-    for version in range(newest + 1):
-        named |= {Path(unquote(urlsplit(uri).path)) for uri in DeltaTable(table, version=version).file_uris()}
+    folder = Folder.at(table)
+    commits = (delta_log.commit(folder, version) for version in range(load_log.version(folder) + 1))
+    # A log's paths are percent-encoded.
+    named = {table / unquote(file.path) for commit in commits if commit is not None for file in commit.adds}
     return sorted(set(table.rglob("*.parquet")) - named - set(table.glob("_delta_log/*")))
