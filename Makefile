@@ -27,6 +27,11 @@ demo: install ## Stream the demo data, load it, prove it; leaves the UI open (ON
 test: install ## Run the tests (ARGS="-k name" for some of them)
 	@$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadgroup $(ARGS)
 
+.PHONY: soak
+soak: install ## Kill, freeze and cut off at random, then prove (SEEDS=30 SECONDS=300 SCENARIO=storm|matrix|outages MINUTES=10)
+	@$(BIN)/python -m platform_assets_tests.soak $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
 .PHONY: lint
 lint: install ## Check format, style, types, who imports whom, and that the lock follows pyproject.toml
 	@$(BIN)/ruff format --check .

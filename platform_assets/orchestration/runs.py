@@ -102,6 +102,13 @@ def failed_runs(instance: dg.DagsterInstance, table: TableRef, keys: Sequence[st
     return found
 
 
+def failed_since(instance: dg.DagsterInstance, table: TableRef, since: datetime) -> dict[str, Named]:
+    """The runs, by id, that were to load windows into `table` and have failed or were cancelled since, and the windows that
+    each named. Of the newest 500."""
+    wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: table.name}, updated_after=since)
+    return {r.run_id: n for r in instance.get_runs(wanted, limit=_NEWEST_FAILURES) if (n := _named(r)).first}
+
+
 def record_failures(instance: dg.DagsterInstance, run_id: str, table: TableRef, failures: Failures) -> None:
     """Write on a run that is about to fail why, for the sensor and for `status`."""
     instance.add_run_tags(run_id, {TABLE_TAG: table.name, FAILURES_TAG: failures.to_tag()})

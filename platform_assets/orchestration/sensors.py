@@ -31,7 +31,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.ledger.unloaded import Unloaded
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import key_of
-from platform_assets.orchestration import metadata, quiet, requests, runs, trouble
+from platform_assets.orchestration import metadata, quiet, requests, runs, trouble, unreported
 from platform_assets.orchestration.names import earlier_windows_job, load_job, sensor_name, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.retries import Waiting, decided_at, tries_of
@@ -224,6 +224,7 @@ def build_sensor(
         try:
             tick = Tick(declaration, kafka.cluster(), Ledger(lake.lake()), context.instance, datetime.now(UTC))
             result = tick.evaluate(context.cursor)
+            result = unreported.with_loads(result, declaration, tick.ledger, tick.instance, tick.now)
         except PlatformError as e:
             trouble.observe(context.instance, declaration, e)
             if not isinstance(e, TopicMissingError):

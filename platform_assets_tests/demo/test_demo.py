@@ -8,18 +8,40 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from infra import platform
+from infra.platform import SERVICES
 from testbed.homes import home_at, service_environment
 
 CHECKOUT = Path(__file__).parents[2]
 
 
-def demo(root: Path, interrupt_at: str | None = None, with_signal: signal.Signals = signal.SIGINT) -> tuple[int, str]:
-    """Run the demo to its end, or until a line matches `interrupt_at`."""
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """A signal that is sent once a line of the demo shows `least` or more of what `counted` has as its only group.
+
+    The demo tells how far it is every few seconds: it may pass by any one number.
+    """
+
+    number: signal.Signals
+    counted: str
+    least: int
+
+    def is_due(self, line: str) -> bool:
+        found = re.search(self.counted, line)
+        return found is not None and int(found[1].replace(",", "")) >= self.least
+
+
+SENT = r"flights ([\d,]+) of 336,776"
+LOADED = r"planes .* (\d+) of \d+ windows loaded"
+
+
+def demo(root: Path, interrupt: Interrupt | None = None) -> tuple[int, str]:
+    """Run the demo to its end, or until it is interrupted."""
     home = home_at(root)
     environment = {**service_environment(), "PLATFORM_HOME": str(home.root), "PLATFORM_JARS": str(home.jars)}
     code = "from platform_assets.cli.main import main; main(['demo', '--once'])"
@@ -29,23 +51,34 @@ def demo(root: Path, interrupt_at: str | None = None, with_signal: signal.Signal
         lines = []
         for line in process.stdout:
             lines.append(line)
-            if interrupt_at is not None and re.search(interrupt_at, line):
-                process.send_signal(with_signal)
-                interrupt_at = None
+            if interrupt is not None and interrupt.is_due(line):
+                process.send_signal(interrupt.number)
+                interrupt = None
     return process.returncode, "".join(lines)
+
+
+def running(root: Path) -> set[str]:
+    return {s.service for s in platform.running_state(home_at(root), environ={}) if s.status == "running"}
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_interrupted_and_started_again_it_ends_exact(tmp_path: Path, rng: random.Random) -> None:
     root = tmp_path / "a folder"
+    streaming = Interrupt(signal.SIGKILL, SENT, rng.randrange(1, 290_000))
+    # What it leaves running goes on loading, and is taken over.
+    loading = Interrupt(signal.SIGKILL, LOADED, rng.randrange(2, 25))
+    taken_over = Interrupt(signal.SIGINT, SENT, rng.randrange(305_000, 330_000))
+    print(streaming, loading, taken_over)
     try:
-        code, text = demo(root, r"flights [1-9][\d,]* of 336,776", signal.SIGKILL)
-        assert code == -signal.SIGKILL, text
-        loaded = rng.randrange(2, 20)
-        code, text = demo(root, rf"planes .* {loaded}\d* of \d+ windows loaded")
+        for kill, left in ((streaming, {"kafka"}), (loading, set(SERVICES))):
+            code, text = demo(root, kill)
+            assert code == -signal.SIGKILL, text
+            assert running(root) == left
+        code, text = demo(root, taken_over)
         assert code == 130, text
-        assert {s.status for s in platform.running_state(home_at(root), environ={})} <= {"stopped", "dead"}
+        assert "taken over from a demo that was killed: dagster-daemon" in text
+        assert running(root) == set()
         code, text = demo(root)
         assert code == 0, text
         for topic, rows in (("flights", "336,776"), ("weather", "26,115"), ("planes", "3,322")):

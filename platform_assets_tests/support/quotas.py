@@ -14,8 +14,11 @@ _VERSION = 1
 
 
 @contextmanager
-def fetch_quota(bootstrap: str, client_id: str, bytes_a_second: int) -> Iterator[None]:
-    """While it lasts, consumers that call themselves `client_id` get this many bytes a second between them."""
+def fetch_quota(bootstrap: str, client_id: str | None, bytes_a_second: int) -> Iterator[None]:
+    """While it lasts, consumers that call themselves `client_id` get this many bytes a second between them.
+
+    None is for each of those that have no quota of their own.
+    """
     _alter(bootstrap, client_id, bytes_a_second, remove=False)
     try:
         yield
@@ -23,7 +26,7 @@ def fetch_quota(bootstrap: str, client_id: str, bytes_a_second: int) -> Iterator
         _alter(bootstrap, client_id, bytes_a_second, remove=True)
 
 
-def _alter(bootstrap: str, client_id: str, value: float, *, remove: bool) -> None:
+def _alter(bootstrap: str, client_id: str | None, value: float, *, remove: bool) -> None:
     entry = AlterClientQuotasRequest.EntryData
     wanted = entry(
         entity=[entry.EntityData(entity_type="client-id", entity_name=client_id)],

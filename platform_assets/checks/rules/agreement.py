@@ -10,8 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from platform_assets.checks.baseline.history import History, Mask
 from platform_assets.checks.check import Check
@@ -21,9 +25,12 @@ from platform_assets.checks.findings import Finding, FindingKind, Verdict, count
 from platform_assets.errors import MEND_LEDGER
 from platform_assets.lake import load_log
 from platform_assets.lake.load_log import LoadCommit
-from platform_assets.ledger.entries import Receipt, receipts_in
+from platform_assets.ledger.entries import UTC_MICROS, Receipt, receipts_in
 
 NAME = "agrees_with_ledger"
+
+_TICK: Final = timedelta(minutes=2)
+"""Dagster ends a tick after one minute, and writes down what it reports when it is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,8 @@ class Accounts:
     version: int
     reported: Mapping[str, str | None] | None
     busy: frozenset[str] = frozenset()
+    being_told: frozenset[str] = frozenset()
+    """Windows without offsets whose receipts a tick has recorded a moment ago: Dagster hears of them when the tick is over."""
 
     def quiet(self, key: str) -> bool:
         """Whether the window is sealed, and neither waiting for its load nor being loaded just now."""
@@ -64,7 +73,16 @@ def evaluate(e: Evaluation) -> Verdict:
     reported = e.orchestration.reported(None if older.until is None else sorted({*receipts, *facts.windows}))
     # A window that is being loaded may be ahead in one of the three for a moment.
     busy = facts.in_flight | set(e.orchestration.in_flight(list(facts.windows)))
-    return verdict(Accounts(facts, receipts, commits, since, version, reported, frozenset(busy)))
+    told = _recorded_lately(facts.entries, "empty", datetime.now(UTC))
+    return verdict(Accounts(facts, receipts, commits, since, version, reported, frozenset(busy), told))
+
+
+def _recorded_lately(entries: pa.Table | None, kind: str, now: datetime) -> frozenset[str]:
+    """The windows with a ledger entry of this kind that a tick which may not be over yet has written."""
+    if entries is None:
+        return frozenset()
+    lately = pc.greater(entries["recorded_at"], pa.scalar(now - _TICK, UTC_MICROS))
+    return frozenset(entries.filter(pc.and_(lately, pc.equal(entries["kind"], kind)))["window"].to_pylist())
 
 
 def _newest_loads(e: Evaluation, facts: Facts) -> tuple[dict[str, LoadCommit], int, int]:
@@ -141,7 +159,7 @@ def _orchestrator(a: Accounts) -> Iterator[Finding]:
     if a.reported is None:
         return
     for key in sorted(set(a.receipts) - set(a.reported)):
-        if a.quiet(key):
+        if a.quiet(key) and key not in a.being_told:
             yield _finding(
                 a, "orchestrator behind", key,
                 f"the ledger has {a.receipts[key].rows:,} rows, Dagster has no materialisation of the partition",

@@ -1,0 +1,69 @@
+"""Loads that the ledger has and Dagster has never heard of, because their run ended between the two; and telling Dagster.
+
+Nobody would ask for such a window again, since it is loaded. Which they are follows from what is on record of failed runs, so a
+tick that is tried again tells the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Final
+
+import dagster as dg
+
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.windows import edge_of
+from platform_assets.orchestration import metadata, runs
+from platform_assets.orchestration.names import table_key
+
+LOOKED_BACK: Final = timedelta(days=7)
+"""How long ago a run may have failed: for as long the daemon may have been away."""
+
+_told: dict[str, frozenset[str]] = {}
+"""By table: failed runs all of whose windows that are loaded Dagster knows, so that a tick asks for none of them again."""
+
+
+def with_loads(
+    result: dg.SensorResult, declaration: TopicDeclaration, ledger: Ledger, instance: dg.DagsterInstance, now: datetime
+) -> dg.SensorResult:
+    """The result of a tick at `now`, with the materialisations that Dagster lacks."""
+    own = {(e.asset_key, e.partition) for e in result.asset_events if isinstance(e, dg.AssetMaterialization)}
+    found = [e for e in loads(declaration, ledger, instance, now) if (e.asset_key, e.partition) not in own]
+    if not found:
+        return result
+    return dg.SensorResult(
+        run_requests=result.run_requests,
+        skip_reason=result.skip_reason,
+        cursor=result.cursor,
+        asset_events=[*result.asset_events, *found],
+    )
+
+
+def loads(
+    declaration: TopicDeclaration, ledger: Ledger, instance: dg.DagsterInstance, now: datetime
+) -> Iterator[dg.AssetMaterialization]:
+    """What runs that failed in the last week have loaded and not reported, unless a run under way will do so."""
+    table = declaration.raw_table
+    where = f"{ledger.lake}/{table}"
+    failed = runs.failed_since(instance, table, now - LOOKED_BACK)
+    new = {run: named for run, named in failed.items() if run not in _told.get(where, frozenset())}
+    if not new:
+        return
+    edges = sorted(set(ledger.edges(declaration.topic, edge_of(min(named.first for named in new.values())))))
+    keys = sorted({key for named in new.values() for key in named.among(edges)})
+    receipts = ledger.receipts(table, keys)
+    silent = set(receipts) - runs.reported_partitions(instance, table_key(table), sorted(receipts))
+    if not silent:
+        _told[where] = frozenset(failed)
+        return
+    path = str(ledger.lake.table(table))
+    for key in sorted(silent - runs.windows_in_flight(instance, table_key(table), silent)):
+        yield dg.AssetMaterialization(
+            table_key(table),
+            description="loaded by a run that ended before it could say so",
+            partition=key,
+            metadata=metadata.of_receipt(receipts[key], "empty" if receipts[key].kind == "empty" else "loaded", path),
+            tags={"dagster/data_version": metadata.data_version(receipts[key])},
+        )

@@ -1,0 +1,113 @@
+"""`make soak`: storms, the crash matrix and outages, for as long as one likes; prints what was done and found.
+
+Exits 1 where anything was found, or where something did not heal by itself; what runs goes on after that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, get_args
+
+from platform_assets.model.declaration import EngineName
+from platform_assets_tests.soak import matrix, outages, storm
+from platform_assets_tests.soak.cells import cells
+from platform_assets_tests.soak.outages import OUTAGES
+
+ENGINES: Final[tuple[EngineName, ...]] = tuple(e for e in get_args(EngineName) if e != "auto")
+SCENARIOS: Final = ("storm", "matrix", "outages")
+
+
+class Report:
+    """What was found, printed as it comes and at the end as tables."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self._lines: dict[str, list[str]] = {}
+
+    def add(self, header: str, line: str, anomalies: Sequence[str]) -> None:
+        """One row of the table with this header."""
+        self._lines.setdefault(header, []).append(line)
+        self.failed += bool(anomalies)
+        print(line, flush=True)
+
+    @contextmanager
+    def going_on(self, what: str) -> Iterator[None]:
+        """Count an error within the block as something found, and go on behind it."""
+        try:
+            yield
+        except Exception:  # noqa: BLE001 - one that does not heal must not hide what the others find
+            self.failed += 1
+            print(f"{what}: not healed by itself\n{traceback.format_exc()}", flush=True)
+
+    def print(self) -> None:
+        """All tables."""
+        for header, lines in self._lines.items():
+            print("\n" + "\n".join([header, *lines]))
+        print(f"\nfound: {self.failed or 'nothing'}", flush=True)
+
+
+def _storms(report: Report, first: int, seeds: int, seconds: float, root: Path) -> None:
+    for seed in range(first, first + seeds):
+        engine = ENGINES[seed % len(ENGINES)]
+        with report.going_on(f"storm of seed {seed}"):
+            found = storm.run(seed, seconds, root / f"storm-{seed}", engine)
+            report.add(storm.HEADER, found.line(), found.anomalies)
+
+
+def _matrices(report: Report, first: int, seeds: int, seconds: float, root: Path) -> None:
+    """Each seed shuffles all cells of both engines, and takes as many as fit into its seconds."""
+    for seed in range(first, first + seeds):
+        rng = random.Random(seed)
+        chosen = [cell for engine in ENGINES for cell in cells(engine)]
+        rng.shuffle(chosen)
+        until = time.monotonic() + seconds
+        for number, some in enumerate(matrix.batches(chosen)):
+            if time.monotonic() > until:
+                break
+            with report.going_on(f"cells of seed {seed}: {', '.join(map(str, some))}"):
+                for found in matrix.run(some, root / f"matrix-{seed}-{number}", rng, until=until):
+                    report.add(matrix.HEADER, found.line(), found.anomalies)
+
+
+def _outages(report: Report, minutes: float, root: Path) -> None:
+    for engine in ENGINES:
+        for name in OUTAGES:
+            with report.going_on(f"outage of {name}"):
+                found = outages.run(name, minutes, root / f"outage-{name}-{engine}", engine=engine)
+                print(found.markdown())
+                report.add(outages.HEADER, found.line(), found.anomalies)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a scenario and print what was done and found."""
+    parser = argparse.ArgumentParser(prog="make soak", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--scenario", choices=(*SCENARIOS, "all"), default="all")
+    parser.add_argument("--seed", type=int, default=0, help="the first one")
+    parser.add_argument("--seeds", type=int, default=3, help="how many storms and matrices")
+    parser.add_argument("--seconds", type=float, default=120, help="how long each of them lasts")
+    parser.add_argument("--minutes", type=float, default=3, help="how long each outage lasts")
+    parser.add_argument("--folder", type=Path, help="where data and logs stay; a temporary one by default")
+    chosen = parser.parse_args(arguments)
+    report = Report()
+    root = chosen.folder or Path(tempfile.mkdtemp(prefix="soak-"))
+    print(f"seeds {chosen.seed} to {chosen.seed + chosen.seeds - 1}; data and logs are in {root}", flush=True)
+    if chosen.scenario in ("storm", "all"):
+        _storms(report, chosen.seed, chosen.seeds, chosen.seconds, root)
+    if chosen.scenario in ("matrix", "all"):
+        _matrices(report, chosen.seed, chosen.seeds, chosen.seconds, root)
+    if chosen.scenario in ("outages", "all"):
+        _outages(report, chosen.minutes, root)
+    report.print()
+    return int(bool(report.failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

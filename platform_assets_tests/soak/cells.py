@@ -1,0 +1,51 @@
+"""The crash matrix: which fault strikes at which point. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from platform_assets.model.declaration import EngineName
+from platform_assets_tests.soak.points import RUN_POINTS, SENSOR_POINTS, Point
+
+Place = Point | Literal["mid-read"]
+"""mid-read: the first data file of the window has appeared."""
+Fault = Literal[
+    "exception",
+    "SIGKILL of the process",
+    "SIGKILL of Spark",
+    "SIGKILL of the broker",
+    "SIGKILL of a worker",
+    "lost answer",
+    "disk full",
+    "a new run beside the write of a killed one",
+]
+"""The process is that of the run, or in the sensor the code server's, which Dagster's daemon keeps."""
+
+_ANYWHERE: Final[tuple[Fault, ...]] = ("SIGKILL of the process", "SIGKILL of Spark", "SIGKILL of the broker")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One fault at one place of a load by `engine`, or of a tick."""
+
+    place: Place
+    fault: Fault
+    engine: EngineName
+
+    def __str__(self) -> str:
+        return f"{self.engine}: {self.place}: {self.fault}"
+
+
+def cells(engine: EngineName) -> tuple[Cell, ...]:
+    """Every fault at every place where there is such a thing."""
+    found: list[tuple[Place, Fault]] = [(p, f) for p in RUN_POINTS for f in ("exception", *_ANYWHERE)]
+    found += [("mid-read", fault) for fault in _ANYWHERE]
+    # The connector reads in threads of the server.
+    found += [("mid-read", "SIGKILL of a worker")] if engine == "columnar" else []
+    found += [("mid-read", "a new run beside the write of a killed one")]
+    found += [(place, "lost answer") for place in ("commit made", "ledger written", "cuts recorded")]
+    found += [(place, "disk full") for place in ("plan recorded", "files written", "table committed", "cuts taken")]
+    for place in SENSOR_POINTS:
+        found += [(place, fault) for fault in ("exception", "SIGKILL of the process", "SIGKILL of the broker")]
+    return tuple(Cell(place, fault, engine) for place, fault in found)

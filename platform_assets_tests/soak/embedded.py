@@ -1,0 +1,242 @@
+"""A platform of a test's own, with nobody at it: embedded services, the real daemon, and topics declared in YAML.
+
+Services are killed and started as a machine or a supervisor of services would; no command of the platform's is given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import dagster as dg
+import psutil
+import yaml
+
+from infra import platform, spark_server, state
+from infra.broker import BrokerSettings
+from infra.dagster_services import INSTANCE_FILE
+from infra.home import CHECKOUT, Home
+from infra.platform import KAFKA_ADDRESS, LAKE_ROOT, SPARK_ADDRESS, Service, UpOptions
+from infra.ports import LOOPBACK
+from infra.process import ProcessRecord, family, is_alive
+from infra.run_launcher import PROCESS_TAG
+from infra.spark_server import SparkSettings
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake.location import Lake
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import EngineName
+from testbed.homes import home_at, service_environment
+
+_PROGRAM: Final = "from platform_assets.cli.main import main; main()"
+_UNFINISHED: Final = [s for s in dg.DagsterRunStatus if s.value not in ("SUCCESS", "FAILURE", "CANCELED")]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command of the platform's printed, both streams, and its exit code."""
+
+    code: int
+    text: str
+
+
+@dataclass
+class Embedded:
+    """A platform below `root`. `lake` is where its tables are, `module` its code location; `given` are variables of its own.
+
+    `properties` are the broker's, `instance_settings` are laid over those of the embedded Dagster instance.
+    """
+
+    root: Path
+    lake: Path
+    module: str = "platform_assets.definitions"
+    given: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    instance_settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        (self.root / "defs").mkdir(exist_ok=True)
+        below = home_at(self.root / "home")
+        self.home = Home(below.root, below.jars, str(self.lake), below.dagster)
+        self.environ = {
+            **service_environment(),
+            "PLATFORM_HOME": str(self.home.root),
+            "PLATFORM_JARS": str(self.home.jars),
+            "PLATFORM_DEFS": str(self.root / "defs"),
+            LAKE_ROOT: str(self.lake),
+            "DAGSTER_DISABLE_TELEMETRY": "yes",
+            **self.given,
+        }
+        (self.root / "workspace.yaml").write_text(
+            f"load_from:\n  - python_module:\n      module_name: {self.module}\n"
+            f"      working_directory: {json.dumps(str(CHECKOUT))}\n      location_name: platform_assets\n"
+        )
+        settings = yaml.safe_load(INSTANCE_FILE.read_text())
+        for name, value in self.instance_settings.items():
+            settings[name] = {**settings.get(name, {}), **value}
+        self.home.dagster.mkdir(parents=True, exist_ok=True)
+        (self.home.dagster / "dagster.yaml").write_text(yaml.safe_dump(settings))
+
+    @property
+    def options(self) -> UpOptions:
+        """What its services are started with."""
+        return UpOptions(
+            workspace=self.root / "workspace.yaml",
+            broker=BrokerSettings(properties=dict(self.properties)),
+            spark=SparkSettings(heap="2g"),
+        )
+
+    def declare(self, topic: str, start: datetime, engine: EngineName = "connector", **attributes: float) -> None:
+        """Write the YAML of a topic whose windows are minutes. Topics are declared before `up`."""
+        folder = self.root / "defs" / topic
+        folder.mkdir()
+        declared = {
+            "topic": topic, "window": "* * * * *", "start": start.isoformat(), "engine": engine,
+            "deep_audit_running": False, **attributes,
+        }  # fmt: skip
+        text = yaml.safe_dump({"type": "platform_assets.components.TopicTable", "attributes": declared})
+        (folder / "defs.yaml").write_text(text)
+
+    def reach_by(self, kafka: int, spark: int) -> None:
+        """Have all that is started from here on reach broker and Spark by these ports on loopback."""
+        remote = re.sub(r":\d+/", f":{spark}/", self.remote, count=1)
+        self.given = {**self.given, KAFKA_ADDRESS: f"{LOOPBACK}:{kafka}", SPARK_ADDRESS: remote}
+        self.environ |= self.given
+
+    @contextmanager
+    def running(self, services: Sequence[Service]) -> Iterator[Embedded]:
+        """Started one after the other within the block, and ended at its end, whatever has become of them."""
+        try:
+            for service in services:
+                self.start(service)
+            yield self
+        finally:
+            platform.down(self.home, report=_quiet)
+
+    # --- services ---------------------------------------------------------------------------------------------
+
+    def start(self, service: Service) -> ProcessRecord:
+        """Start a service, or start it again where it was killed: with the data, the port and the token of last time."""
+        return platform.start_service(service, self.home, self.options, report=_quiet, environ=self.environ)
+
+    def record(self, service: Service) -> ProcessRecord:
+        """What is written down of a service that was started."""
+        return state.read_records(self.home)[service]
+
+    def is_alive(self, service: Service) -> bool:
+        """Whether its process runs."""
+        return is_alive(self.record(service))
+
+    def kill(self, service: Service) -> None:
+        """End a service with all its processes as the system would: no handler runs."""
+        members = family(self.record(service))
+        for member in members:
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+        psutil.wait_procs(members, 30)
+
+    @contextmanager
+    def frozen(self, service: Service) -> Iterator[None]:
+        """Its own process stopped, and let go on at the end of the block."""
+        pid = self.record(service).pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients find the broker; it need not run."""
+        return self.given.get(KAFKA_ADDRESS) or self.record("kafka").address
+
+    @property
+    def remote(self) -> str:
+        """The address of the Spark Connect server, token included; it need not run."""
+        return self.given.get(SPARK_ADDRESS) or spark_server.remote(self.home, self.record("spark").address)
+
+    def workers(self) -> list[psutil.Process]:
+        """The Python workers of the Spark server that are at work or wait for work."""
+        found = [p for p in family(self.record("spark")) if "pyspark.daemon" in _command(p)]
+        # The oldest is the one that the others are forked from.
+        return sorted(found, key=lambda p: p.create_time())[1:]
+
+    def code_servers(self) -> list[psutil.Process]:
+        """The processes that hold the code location for the daemon, in which sensors tick."""
+        return [p for p in family(self.record("dagster-daemon")) if "dagster api grpc" in _command(p)]
+
+    # --- what is there ----------------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> ClientSettings:
+        """Of a client of the broker."""
+        return ClientSettings(self.bootstrap)
+
+    @property
+    def cluster(self) -> Cluster:
+        """A client of the broker."""
+        return Cluster.connect(self.settings)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of its lake."""
+        return Ledger(Lake.at(self.lake))
+
+    @contextmanager
+    def instance(self) -> Iterator[dg.DagsterInstance]:
+        """Its Dagster instance."""
+        with dg.DagsterInstance.from_config(str(self.home.dagster)) as found:
+            yield found
+
+    def unfinished_runs(self) -> list[str]:
+        """The ids of the runs that are queued or under way, as Dagster believes."""
+        with self.instance() as instance:
+            return [r.run_id for r in instance.get_runs(dg.RunsFilter(statuses=_UNFINISHED))]
+
+    def run_processes(self) -> list[int]:
+        """The processes of runs that are alive, as the system knows them."""
+        with self.instance() as instance:
+            named = [r.tags[PROCESS_TAG].split("@") for r in instance.get_runs() if PROCESS_TAG in r.tags]
+        found = []
+        for pid, began in named:
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(int(pid))
+                if process.status() != psutil.STATUS_ZOMBIE and is_alive(_as_record(int(pid), began)):
+                    found.append(process.pid)
+        return found
+
+    def command(self, *arguments: str, timeout: float = 300) -> Answer:
+        """`platform-assets` with these arguments, as in a shell of the platform's."""
+        done = subprocess.run(
+            [sys.executable, "-c", _PROGRAM, *arguments],
+            cwd=CHECKOUT, env={**self.environ, "COLUMNS": "150"}, timeout=timeout, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        return Answer(done.returncode, done.stdout)
+
+
+def _as_record(pid: int, began: str) -> ProcessRecord:
+    return ProcessRecord("run", pid, began, "", "", "", ())
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def _quiet(line: str) -> None:
+    """What services say of their start is in their logs."""

@@ -1,0 +1,280 @@
+"""Cells of the crash matrix on one platform, one after the other: a fault strikes, and then nobody acts.
+
+A cell has a topic of its own with 100,000 records in transactions of 750, some of them aborted, in windows that have
+passed. Its sensor seals them once the gate is open; runs load them; the fault strikes when some are loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+from confluent_kafka import Producer
+
+from infra.platform import Service
+from platform_assets.lake.load_folders import load_folder
+from platform_assets.model.windows import milliseconds
+from platform_assets_tests.soak import proof
+from platform_assets_tests.soak.cells import Cell, Fault
+from platform_assets_tests.soak.disk import Disk, small_disk
+from platform_assets_tests.soak.embedded import Embedded
+from platform_assets_tests.soak.live import create
+from platform_assets_tests.soak.points import SENSOR_POINTS, Deed, Order, Orders, Point
+from platform_assets_tests.soak.reader import Reader
+from platform_assets_tests.support.history import Outcome, Send
+from platform_assets_tests.support.quotas import fetch_quota
+from testbed.loads import wait_until
+
+_LOCATION: Final = "platform_assets_tests.soak.location"
+RECORDS: Final = 100_000
+IN_TRANSACTION: Final = 750
+PARTITIONS: Final = 2
+_WINDOWS: Final = 6
+_ABORTED: Final = 0.1
+_DOWN_SECONDS: Final = 5.0
+_LOOK: Final = 3.0
+_ON_ONE_PLATFORM: Final = 6
+_BOUND: Final = 900.0
+"""Seconds until all is whole: a killed run is found and started again, a failed one asked for again, each several times."""
+_SLOW: Final = 200_000
+"""Bytes a second, so that the write of a killed run lasts until the next run writes too."""
+_DEEDS: Final[dict[Fault, Deed]] = {
+    "exception": "raise", "SIGKILL of the process": "kill", "lost answer": "lose the answer",
+}  # fmt: skip
+_SERVICES: Final[dict[Fault, Service]] = {"SIGKILL of Spark": "spark", "SIGKILL of the broker": "kafka"}
+
+
+@dataclass(frozen=True, slots=True)
+class CellOutcome:
+    """What became of a cell. `strikes` faults were carried out; `healed_after` is in seconds since the last of them."""
+
+    cell: Cell
+    records: int
+    strikes: int
+    healed_after: float
+    versions_read: int
+    orphans: int
+    anomalies: tuple[str, ...]
+
+    def line(self) -> str:
+        """One row of a table in Markdown."""
+        found = "; ".join(self.anomalies) or "none"
+        return (
+            f"| {self.cell.engine} | {self.cell.place} | {self.cell.fault} | {self.records:,} | {self.strikes} "
+            f"| {self.healed_after:.0f} | {self.versions_read} | {self.orphans} | {found} |"
+        )
+
+
+HEADER: Final = (
+    "| engine | where | fault | records | strikes | whole after, s | versions read | orphan files | anomalies |\n"
+    "|---|---|---|--:|--:|--:|--:|--:|---|"
+)
+
+
+def run(
+    chosen: Sequence[Cell],
+    root: Path,
+    rng: random.Random,
+    *,
+    records: int = RECORDS,
+    until: float = float("inf"),
+    say: Callable[[str], None] = print,
+) -> list[CellOutcome]:
+    """Every cell of `chosen` that begins before `until` (of `time.monotonic`), in this order, on one platform below `root`.
+
+    Raises AssertionError where a cell does not heal within the bound, or its fault could not be carried out.
+    """
+    with ExitStack() as stack:
+        disk = stack.enter_context(small_disk(root / "disk", 1024))
+        # Dagster looks for killed runs more often than it does by default, so that a cell takes seconds.
+        platform = Embedded(
+            root / "platform",
+            (disk.path if disk else root) / "lake",
+            _LOCATION,
+            instance_settings={"run_monitoring": {"poll_interval_seconds": 2}},
+        )
+        matrix = _Matrix(platform, disk, rng, records)
+        start = (datetime.now(UTC) - timedelta(minutes=_WINDOWS)).replace(second=0, microsecond=0)
+        topics = [f"cell-{number}" for number in range(len(chosen))]
+        for cell, topic in zip(chosen, topics, strict=True):
+            platform.declare(topic, start, cell.engine, sensor_interval_seconds=1, max_windows_per_run=2)
+        stack.enter_context(platform.running(("kafka", "spark", "dagster-daemon")))
+        done = []
+        for cell, topic in zip(chosen, topics, strict=True):
+            if time.monotonic() > until:
+                break
+            if cell.fault == "disk full" and disk is None:
+                say(f"{cell}: left out, since no tmpfs can be mounted here")
+                continue
+            done.append(matrix.outcome(cell, topic, start))
+            say(done[-1].line())
+        return done
+
+
+def batches(chosen: Sequence[Cell]) -> Iterator[Sequence[Cell]]:
+    """As many cells as a platform is to have at a time: each one's sensor ticks all the time, if only to find its gate closed."""
+    for first in range(0, len(chosen), _ON_ONE_PLATFORM):
+        yield chosen[first : first + _ON_ONE_PLATFORM]
+
+
+@dataclass
+class _Matrix:
+    platform: Embedded
+    disk: Disk | None
+    rng: random.Random
+    records: int
+
+    def __post_init__(self) -> None:
+        self.orders = Orders.below(self.platform.home.root)
+
+    def outcome(self, cell: Cell, topic: str, start: datetime) -> CellOutcome:
+        """Fill the topic, let the fault strike while it is loaded, wait, and judge."""
+        create(self.platform.bootstrap, topic, PARTITIONS)
+        sends = self._filled(topic, start)
+        with Reader(proof.table_of(self.platform, topic)).reading() as reader:
+            # Some faults strike the next try too.
+            times = self.rng.choice((1, 2)) if cell.fault in _DEEDS else 1
+            for number in range(times):
+                self.orders.give(f"{topic}-{number}", self._order(cell, topic))
+            self.orders.open_gate(topic)
+            strikes = sum(self._strike(cell, topic, f"{topic}-{number}") for number in range(times))
+            healed_after = proof.healed(self.platform, [topic], _BOUND)
+        windows = self.platform.ledger.windows(topic)
+        by_window = proof.records_by_window(windows, ((s.partition, s.offset) for s in sends if s.outcome == "ok"))
+        orphans = proof.orphans(self.platform, topic)
+        found = proof.anomalies(self.platform, topic, sends) + reader.wrong(by_window)
+        found += self._orphans_that_stay(topic, orphans)
+        return CellOutcome(cell, len(sends), strikes, healed_after, reader.versions, len(orphans), tuple(found))
+
+    def _orphans_that_stay(self, topic: str, orphans: Sequence[Path]) -> list[str]:
+        """Orphan files that neither the next load of their windows removes nor, where it has nothing to commit, VACUUM."""
+        table = proof.table_of(self.platform, topic)
+        by_folder = {table / load_folder(w.key, ""): w.key for w in self.platform.ledger.windows(topic)}
+        windows = sorted({key for path in orphans for folder, key in by_folder.items() if folder in path.parents})
+        if not windows:
+            return []
+        loaded = self.platform.command("load", f"raw/{topic}", *windows)
+        found = [] if not loaded.code else [f"load exits {loaded.code}: {loaded.text}"]
+        long_ago = (datetime.now(UTC) - timedelta(days=8)).timestamp()
+        for path in proof.orphans(self.platform, topic):
+            os.utime(path, (long_ago, long_ago))
+        removed = self.platform.command("vacuum", f"raw/{topic}")
+        found += [] if not removed.code else [f"vacuum exits {removed.code}: {removed.text}"]
+        return found + [f"orphan {path} stays" for path in proof.orphans(self.platform, topic)]
+
+    def _order(self, cell: Cell, topic: str) -> Order:
+        point: Point = "plan recorded" if cell.place == "mid-read" else cell.place
+        deed = _DEEDS.get(cell.fault, "wait") if cell.place != "mid-read" else "wait"
+        # In a run, once there is progress; a sensor seals all windows in one tick.
+        return Order(topic, point, deed, loaded=0 if point in SENSOR_POINTS else self.rng.choice((1, 2, 3)))
+
+    def _strike(self, cell: Cell, topic: str, name: str) -> bool:
+        """Carry out what the process does not do by itself; False where the load was done before it came to the point."""
+        pid = self._at_the_point(topic, name)
+        if pid is None:
+            return False
+        with ExitStack() as stack:
+            if cell.place == "mid-read":
+                stack.enter_context(self._in_the_middle(cell, topic, name))
+            if cell.place == "mid-read" or cell.fault not in _DEEDS:
+                self._carry_out(cell.fault, pid, name)
+            self.orders.release(name)
+        return True
+
+    def _at_the_point(self, topic: str, name: str) -> int | None:
+        """The process that has come to the point of an order; None where all was loaded before one did."""
+        deadline = time.monotonic() + _BOUND
+        look = time.monotonic() + _LOOK
+        while time.monotonic() < deadline:
+            if (pid := self.orders.taken_by(name)) is not None:
+                return pid
+            if time.monotonic() > look:
+                if self._is_done(topic) and self.orders.withdraw(name):
+                    return None
+                look = time.monotonic() + _LOOK
+            time.sleep(0.02)
+        raise AssertionError(f"nobody came to the point of {name} within {_BOUND:g} s")
+
+    @contextmanager
+    def _in_the_middle(self, cell: Cell, topic: str, name: str) -> Iterator[None]:
+        """Let the write begin that waits; the block is entered when a data file of it has appeared."""
+        table = proof.table_of(self.platform, topic)
+        known = set(table.rglob("*.parquet"))
+        slow = cell.fault == "a new run beside the write of a killed one"
+        with ExitStack() as stack:
+            if slow:
+                stack.enter_context(fetch_quota(self.platform.bootstrap, None, _SLOW))
+            self.orders.release(name)
+            wait_until(f"a data file appears ({cell})", lambda: bool(set(table.rglob("*.parquet")) - known), _BOUND)
+            yield
+
+    def _carry_out(self, fault: Fault, pid: int, name: str) -> None:
+        if service := _SERVICES.get(fault):
+            self.platform.kill(service)
+            time.sleep(self.rng.uniform(0, _DOWN_SECONDS))
+            self.platform.start(service)
+        elif fault == "SIGKILL of the process":
+            _kill(pid)
+        elif fault == "SIGKILL of a worker":
+            _kill(self.rng.choice(self.platform.workers()).pid)
+        elif fault == "disk full":
+            assert self.disk is not None
+            with self.disk.full():
+                self.orders.release(name)
+                time.sleep(_DOWN_SECONDS)
+        elif fault == "a new run beside the write of a killed one":
+            _kill(pid)
+            self.orders.give(f"{name}-again", Order(name.rpartition("-")[0], "plan recorded", "wait"))
+            wait_until("the next run writes", lambda: self.orders.taken_by(f"{name}-again") is not None, _BOUND)
+            self.orders.release(f"{name}-again")
+
+    def _is_done(self, topic: str) -> bool:
+        return proof.is_covered(self.platform, topic) and proof.progress(self.platform, [topic]).settled
+
+    def _filled(self, topic: str, start: datetime) -> list[Send]:
+        """Produce the topic's records, spread over its windows, in transactions; gives what became of each."""
+        producer = Producer(
+            {"bootstrap.servers": self.platform.bootstrap, "transactional.id": topic, "linger.ms": 5, "log_level": 2}
+        )
+        producer.init_transactions(60)
+        stamps = [milliseconds(start + timedelta(minutes=m, seconds=30)) for m in range(_WINDOWS)]
+        sends: list[Send] = []
+        for first in range(0, self.records, IN_TRANSACTION):
+            numbers = range(first, min(first + IN_TRANSACTION, self.records))
+            stamp = stamps[first * _WINDOWS // self.records]
+            aborted = self.rng.random() < _ABORTED
+            delivered: list[Any] = []
+            producer.begin_transaction()
+            for number in numbers:
+                producer.produce(
+                    topic, b"%d" % number + b"." * 60, None, number % PARTITIONS, timestamp=stamp,
+                    on_delivery=lambda error, message, to=delivered: to.append((error, message)),
+                )  # fmt: skip
+            assert not producer.flush(60)
+            assert [e for e, _ in delivered if e is not None] == []
+            if aborted:
+                producer.abort_transaction(60)
+            else:
+                producer.commit_transaction(60)
+            outcome: Outcome = "failed" if aborted else "ok"
+            sends += [Send(m.value(), m.partition(), m.offset(), outcome) for _, m in delivered]
+        cluster = self.platform.cluster
+        state = cluster.topic(topic)
+        wait_until(
+            "no transaction is open", lambda: cluster.last_stable_offsets(state) == cluster.high_watermarks(state)
+        )
+        return sends
+
+
+def _kill(pid: int) -> None:
+    process = psutil.Process(pid)
+    process.kill()
+    psutil.wait_procs([process], 30)

@@ -1,0 +1,139 @@
+"""Outages as a user meets them: a live producer, the real daemon, a service or the disk gone for minutes, and nobody who acts.
+
+What `platform-assets status` says during each is written down, since that is what a user has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from infra.platform import Service
+from platform_assets.model.declaration import EngineName
+from platform_assets_tests.soak import proof
+from platform_assets_tests.soak.disk import Disk, small_disk
+from platform_assets_tests.soak.embedded import Answer, Embedded
+from platform_assets_tests.soak.live import LiveProducer, create
+
+OutageName = Literal["spark", "broker", "both", "disk"]
+OUTAGES: Final[tuple[OutageName, ...]] = get_args(OutageName)
+_SERVICES: Final[dict[OutageName, tuple[Service, ...]]] = {
+    "spark": ("spark",), "broker": ("kafka",), "both": ("kafka", "spark"), "disk": (),
+}  # fmt: skip
+_DISK_MEGABYTES: Final = 256
+_BOUND: Final = 900.0
+"""Seconds until all is loaded after a service is back: a window is asked for again after ten minutes at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a command printed `at` some moment of an outage."""
+
+    at: str
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """One outage of `minutes`, and how long it took to heal (seconds). `anomalies` are empty where all is proved."""
+
+    name: OutageName
+    engine: EngineName
+    minutes: float
+    records: int
+    windows: int
+    healed_after: float
+    observed: tuple[Observed, ...]
+    anomalies: tuple[str, ...]
+
+    def line(self) -> str:
+        """One row of a table in Markdown."""
+        codes = ", ".join(str(seen.answer.code) for seen in self.observed)
+        return (
+            f"| {self.name} | {self.engine} | {self.minutes:g} | {self.records:,} | {self.windows} | {codes} "
+            f"| {self.healed_after:.0f} | {'; '.join(self.anomalies) or 'none'} |"
+        )
+
+    def markdown(self) -> str:
+        """For people: what was done, what `status` said, what was found."""
+        lines = [
+            f"## {self.name}: {self.minutes:g} minutes, engine {self.engine}", "",
+            f"{self.records:,} records in {self.windows} windows; all loaded {self.healed_after:.0f} s after it ended; "
+            f"{'; '.join(self.anomalies) or 'history, deep audit and leftovers: nothing amiss'}.",
+        ]  # fmt: skip
+        for seen in self.observed:
+            lines += ["", f"### {seen.at}: exit code {seen.answer.code}", "", "```", seen.answer.text.rstrip(), "```"]
+        return "\n".join(lines) + "\n"
+
+
+HEADER: Final = (
+    "| gone | engine | minutes | records | windows | status exits | whole after, s | anomalies |\n"
+    "|---|---|--:|--:|--:|---|--:|---|"
+)
+
+
+def run(
+    name: OutageName,
+    minutes: float,
+    root: Path,
+    *,
+    engine: EngineName = "connector",
+    before: float = 1.5,
+    say: Callable[[str], None] = print,
+) -> Outage:
+    """One outage of a platform below `root`, which lasts `minutes` and begins `before` minutes after the first record.
+
+    Raises AssertionError where not all is loaded within the bound after its end.
+    """
+    with ExitStack() as stack:
+        disk = stack.enter_context(small_disk(root / "disk", _DISK_MEGABYTES)) if name == "disk" else None
+        if name == "disk" and disk is None:
+            raise RuntimeError("no tmpfs can be mounted here, so no disk can be full: run this as root")
+        platform = Embedded(root / "platform", (disk.path if disk else root) / "lake")
+        topic = f"outage-{name}"
+        platform.declare(topic, datetime.now(UTC) - timedelta(minutes=1), engine, sensor_interval_seconds=10)
+        stack.enter_context(platform.running(("kafka", "spark")))
+        create(platform.bootstrap, topic, 2)
+        platform.start("dagster-daemon")
+        observed: list[Observed] = []
+
+        def look(at: str) -> None:
+            observed.append(Observed(at, platform.command("status")))
+            say(f"{datetime.now(UTC):%H:%M:%S} {name}: {at}: status exits {observed[-1].answer.code}")
+
+        with LiveProducer(platform.bootstrap, topic, 2).sending() as producer:
+            time.sleep(before * 60)
+            look("before")
+            with _outage(platform, _SERVICES[name], disk):
+                for part in (1, 2, 3):
+                    time.sleep(minutes * 20)
+                    look(f"minute {minutes * part / 3:.1f} of {minutes:g}")
+            ended = time.monotonic()
+            look("just after")
+            # What the producer kept meanwhile is sent, and a window closes behind it.
+            time.sleep(60)
+        proof.healed(platform, [topic], _BOUND)
+        took = time.monotonic() - ended
+        look("healed")
+        found = proof.anomalies(platform, topic, producer.sends)
+        if observed[-1].answer.code:
+            found.append(f"status exits {observed[-1].answer.code} although all is loaded")
+        windows = len(platform.ledger.windows(topic))
+        return Outage(name, engine, minutes, producer.sent, windows, took, tuple(observed), tuple(found))
+
+
+@contextmanager
+def _outage(platform: Embedded, services: Sequence[Service], disk: Disk | None) -> Iterator[None]:
+    with ExitStack() as stack:
+        if disk is not None:
+            stack.enter_context(disk.full())
+        for service in services:
+            platform.kill(service)
+        yield
+    for service in services:
+        platform.start(service)

@@ -1,0 +1,214 @@
+"""Points of a load and of a tick at which a test can have the process fail, die or wait, in the process itself.
+
+The product has no hooks: `install` puts functions of this module around some of its methods, in a process whose code location is
+`soak.location`. What happens at a point is in orders, files in the folder `orders` of the data folder; each is carried
+out once, by the process that takes it first.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+import dagster as dg
+
+from platform_assets.engines.columnar.engine import ColumnarEngine
+from platform_assets.engines.spark.engine import SparkEngine
+from platform_assets.lake.commits import WindowCommit
+from platform_assets.lake.location import Lake
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.tables import TableRef
+from platform_assets.orchestration import runs
+from platform_assets.orchestration.sensors import Tick
+from platform_assets.windows.loading import Loader
+
+RunPoint = Literal[
+    "before the plan",
+    "plan recorded",
+    "files written",
+    "commit made",
+    "table committed",
+    "ledger written",
+    "event sent",
+]
+"""In a run, of one window: nothing done; its offsets are known and Kafka has them; its files lie beside the table's; the table
+has them and the loader has not heard of it; it has; the ledger has its receipt; Dagster has its materialisation."""
+SensorPoint = Literal["tick begun", "cuts taken", "cuts recorded", "tick done"]
+"""In the sensor: nothing done; its cuts are known; the ledger has them; all is done but Dagster has not heard of it."""
+Point = RunPoint | SensorPoint
+RUN_POINTS: Final[tuple[RunPoint, ...]] = get_args(RunPoint)
+SENSOR_POINTS: Final[tuple[SensorPoint, ...]] = get_args(SensorPoint)
+
+Deed = Literal["raise", "kill", "lose the answer", "wait"]
+"""raise: an error that nothing of the platform's expects; kill: SIGKILL, of this process by itself; lose the answer: what was
+done before the point is done, and its caller hears of a broken connection; wait: until `Orders.release`."""
+
+_PATIENCE: Final = 600.0
+
+
+class SoakFault(Exception):
+    """What is raised where an order says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to happen at `point` to `topic`, once `loaded` windows of it or more are loaded."""
+
+    topic: str
+    point: Point
+    deed: Deed
+    loaded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The orders in a folder, as the test gives them and as processes of the platform carry them out."""
+
+    folder: Path
+
+    @classmethod
+    def below(cls, home: str | Path) -> Orders:
+        """Those of the platform with this data folder."""
+        return cls(Path(home) / "orders")
+
+    def give(self, name: str, order: Order) -> None:
+        """Put an order down."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        part = self.folder / f".{name}"
+        part.write_text(json.dumps(asdict(order)))
+        part.replace(self.folder / f"{name}.order")
+
+    def taken_by(self, name: str) -> int | None:
+        """The process that has come to the point of an order; None while none has."""
+        try:
+            return int((self.folder / f"{name}.taken").read_text() or 0) or None
+        except FileNotFoundError:
+            return None
+
+    def release(self, name: str) -> None:
+        """Let the process that waits for it go on."""
+        (self.folder / f"{name}.released").touch()
+
+    def open_gate(self, topic: str) -> None:
+        """Let the sensor of a topic tick: until then it finds nothing to do."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / f"{topic}.gate").touch()
+
+    def is_open(self, topic: str) -> bool:
+        """Whether the sensor of a topic may tick."""
+        return (self.folder / f"{topic}.gate").exists()
+
+    def withdraw(self, name: str) -> bool:
+        """Take an order back; whether nobody had taken it."""
+        try:
+            (self.folder / f"{name}.order").unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def take(self, topic: str, points: tuple[Point, ...], loaded: Callable[[], int]) -> tuple[str, Order] | None:
+        """An order for one of these points of this topic, if there is one and this process is the first to take it."""
+        for path in sorted(self.folder.glob("*.order")) if self.folder.exists() else ():
+            try:
+                order = Order(**json.loads(path.read_text()))
+            except FileNotFoundError:
+                continue
+            if order.topic != topic or order.point not in points or loaded() < order.loaded:
+                continue
+            taken = path.with_suffix(".mine")
+            try:
+                path.rename(taken)
+            except FileNotFoundError:
+                continue
+            (self.folder / f".{path.stem}").write_text(str(os.getpid()))
+            (self.folder / f".{path.stem}").rename(path.with_suffix(".taken"))
+            taken.unlink()
+            return path.stem, order
+        return None
+
+    def reach(self, topic: str, point: Point) -> None:
+        """Say that this process has come to `point`, and carry out an order for it. Raises what the order says."""
+        found = self.take(topic, (point,), lambda: _loaded(topic))
+        if found is None:
+            return
+        name, order = found
+        if order.deed == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if order.deed == "raise":
+            raise SoakFault(f"{point}, topic {topic}")
+        if order.deed == "lose the answer":
+            raise OSError("the answer to the commit was lost")
+        deadline = time.monotonic() + _PATIENCE
+        while not (self.folder / f"{name}.released").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+def _loaded(topic: str) -> int:
+    return len(Ledger(Lake.at(os.environ["LAKE_ROOT"])).receipts(TableRef.raw(topic)))
+
+
+def in_run() -> bool:
+    """Whether this is the process of a run, as the platform's launcher makes them."""
+    return multiprocessing.current_process().name.startswith("run ")
+
+
+def install(orders: Orders) -> None:
+    """Put the points into this process."""
+
+    def around(
+        owner: Any,
+        name: str,
+        topic: Callable[..., str | None],
+        before: Point | None = None,
+        after: Point | None = None,
+        where: Callable[[], bool] = lambda: True,
+    ) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            of = topic(*arguments) if where() else None
+            if of is not None and before is not None:
+                orders.reach(of, before)
+            result = original(*arguments, **options)
+            if of is not None and after is not None:
+                orders.reach(of, after)
+            return result
+
+        setattr(owner, name, wrapped)
+
+    around(Loader, "load", lambda loader, key: loader.declaration.topic, "before the plan")
+    for engine in (SparkEngine, ColumnarEngine):
+        around(engine, "write", lambda engine, records, *_: records.topic, "plan recorded")
+    around(WindowCommit, "replace", lambda commit, metadata, files: metadata.topic, "files written")
+    around(Ledger, "record_receipts", _topic_of_load, "table committed", "ledger written", where=in_run)
+    around(runs, "orchestration", lambda instance, table, *_: table.topic, "event sent", where=in_run)
+    around(Ledger, "record_cuts", lambda ledger, cuts, after: cuts[0].topic, "cuts taken", "cuts recorded")
+    around(WindowCommit, "_commit", lambda commit, metadata, files: metadata.topic, after="commit made")
+    around(Tick, "evaluate", lambda tick, cursor: tick.declaration.topic, "tick begun", "tick done")
+    _gate(orders)
+
+
+def _topic_of_load(ledger: Ledger, receipts: Any) -> str | None:
+    return next((r.topic for r in receipts if r.kind != "empty"), None)
+
+
+def _gate(orders: Orders) -> None:
+    original = Tick.evaluate
+
+    @functools.wraps(original)
+    def evaluate(self: Tick, cursor: str | None) -> dg.SensorResult:
+        topic = self.declaration.topic
+        if not orders.is_open(topic):
+            return dg.SensorResult(skip_reason=f"topic {topic}: its gate is closed", cursor=cursor)
+        return original(self, cursor)
+
+    Tick.evaluate = evaluate  # type: ignore[method-assign]

@@ -1,0 +1,139 @@
+"""What has to be true once all services are back and nobody has acted: whole tables, and nothing left over."""
+
+from __future__ import annotations
+
+import bisect
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+
+from platform_assets.lake import delta_log, load_log
+from platform_assets.lake.location import Folder
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.model.tables import TableRef
+from platform_assets_tests.soak.embedded import Embedded
+from platform_assets_tests.support.history import Row, Send, check_history
+
+_PAUSE: Final = 2.0
+"""Between two looks, which cost as much as a small load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the tables of `topics` are: windows sealed, those loaded, and whether runs are under way."""
+
+    sealed: int
+    loaded: int
+    unfinished: int
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that is sealed is loaded and Dagster has nothing to do."""
+        return self.sealed == self.loaded and not self.unfinished
+
+
+def progress(platform: Embedded, topics: Sequence[str]) -> Progress:
+    """Of these topics together."""
+    sealed = loaded = 0
+    for topic in topics:
+        keys = {w.key for w in platform.ledger.windows(topic)}
+        sealed += len(keys)
+        loaded += len(keys & set(platform.ledger.receipts(TableRef.raw(topic))))
+    return Progress(sealed, loaded, len(platform.unfinished_runs()))
+
+
+def is_covered(platform: Embedded, topic: str) -> bool:
+    """Whether all that the topic holds now lies in windows that are sealed and loaded."""
+    ends = platform.cluster.last_stable_offsets(platform.cluster.topic(topic))
+    receipts = platform.ledger.receipts(TableRef.raw(topic))
+    windows = platform.ledger.windows(topic)
+    if not windows or any(w.key not in receipts for w in windows):
+        return False
+    newest = windows[-1].ranges.by_partition
+    return all(p in newest and newest[p].end >= f.offset for p, f in ends.items())
+
+
+def healed(
+    platform: Embedded,
+    topics: Sequence[str],
+    seconds: float,
+    alive: Callable[[], None] = lambda: None,
+) -> float:
+    """Wait until all that `topics` hold is loaded and no run is under way; the seconds that it took.
+
+    Raises AssertionError where it takes longer than `seconds`: then somebody would have had to act.
+    """
+    began = time.monotonic()
+    while not (all(is_covered(platform, t) for t in topics) and progress(platform, topics).settled):
+        alive()
+        if time.monotonic() - began > seconds:
+            status = platform.command("status")
+            raise AssertionError(
+                f"not healed after {seconds:g} s, nobody having acted: {progress(platform, topics)}\n{status.text}"
+            )
+        time.sleep(_PAUSE)
+    return time.monotonic() - began
+
+
+def table_of(platform: Embedded, topic: str) -> Path:
+    """The folder of a topic's raw table."""
+    return platform.lake / "raw" / topic
+
+
+def rows(platform: Embedded, topic: str) -> list[Row]:
+    """What the table holds, read without Spark."""
+    found = DeltaTable(table_of(platform, topic)).to_pyarrow_table(columns=["kafka_partition", "kafka_offset", "value"])
+    return [Row(*values) for values in zip(*(column.to_pylist() for column in found.columns), strict=True)]
+
+
+def anomalies(platform: Embedded, topic: str, sends: Sequence[Send]) -> list[str]:
+    """What is wrong with the table after `sends`: by the history, by the deep audit, and by what is left over."""
+    windows = platform.ledger.windows(topic)
+    found = [str(a) for a in check_history(sends, rows(platform, topic), [w.ranges for w in windows])]
+    audit = platform.command("audit", f"raw/{topic}", "--deep")
+    if audit.code:
+        found.append(f"audit --deep exits {audit.code}: {audit.text}")
+    return found + leftovers(platform, topic)
+
+
+def records_by_window(windows: Sequence[SealedWindow], places: Iterable[tuple[int, int | None]]) -> dict[str, int]:
+    """How many of `places`, partition and offset, lie in each window."""
+    found = dict.fromkeys((w.key for w in windows), 0)
+    ends = {
+        p: [w.ranges.by_partition[p].end for w in windows if p in w.ranges.by_partition] for p in _partitions(windows)
+    }
+    of_partition = {p: [w.key for w in windows if p in w.ranges.by_partition] for p in ends}
+    for partition, offset in places:
+        assert offset is not None
+        number = bisect.bisect_right(ends[partition], offset)
+        if number < len(ends[partition]):
+            found[of_partition[partition][number]] += 1
+    return found
+
+
+def _partitions(windows: Sequence[SealedWindow]) -> set[int]:
+    return {p for w in windows for p in w.ranges.by_partition}
+
+
+def leftovers(platform: Embedded, topic: str) -> list[str]:
+    """What a crash has left that nobody will need: runs that never end, their processes, folders of writes."""
+    found = [f"run {run} never ends" for run in platform.unfinished_runs()]
+    found += [f"process {pid} of a run is left" for pid in platform.run_processes()]
+    for name in ("_temporary", "_staging", ".spark-staging*"):
+        found += [f"folder {path} is left" for path in table_of(platform, topic).rglob(name)]
+    return found
+
+
+def orphans(platform: Embedded, topic: str) -> list[Path]:
+    """Data files in the table's folder that no commit of the table has added."""
+    table = table_of(platform, topic)
+    folder = Folder.at(table)
+    commits = (delta_log.commit(folder, version) for version in range(load_log.version(folder) + 1))
+    # A log's paths are percent-encoded.
+    named = {table / unquote(file.path) for commit in commits if commit is not None for file in commit.adds}
+    return sorted(set(table.rglob("*.parquet")) - named - set(table.glob("_delta_log/*")))

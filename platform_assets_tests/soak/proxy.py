@@ -1,0 +1,122 @@
+"""A TCP proxy on loopback whose connections can be slowed down, stalled and cut."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from infra.ports import LOOPBACK
+
+_CHUNK: Final = 1 << 16
+
+
+@dataclass
+class Proxy:
+    """Hands on what comes to `port` to `target`, a port on loopback, which need not listen yet.
+
+    `delay` is how long each piece of up to 64 KiB is kept, in seconds.
+    """
+
+    target: int
+    port: int = 0
+    delay: float = 0.0
+    _refusing: bool = field(default=False, init=False)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop, init=False)
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set, init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _flowing: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    @contextmanager
+    def serving(self) -> Iterator[Proxy]:
+        """Listen within the block; `port` is known from its beginning on."""
+        server = self._loop.run_until_complete(asyncio.start_server(self._accept, LOOPBACK, self.port))
+        self.port = server.sockets[0].getsockname()[1]
+        self._flowing.set()
+        thread = threading.Thread(target=self._loop.run_forever, name=f"proxy of {self.target}")
+        thread.start()
+        try:
+            yield self
+        finally:
+            asyncio.run_coroutine_threadsafe(self._close(server), self._loop).result(30)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            thread.join()
+            self._loop.close()
+
+    def cut(self) -> None:
+        """End every connection at once."""
+        self._loop.call_soon_threadsafe(self._cut)
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """While it lasts, connections are cut, and new ones as soon as they are made."""
+        self._refusing = True
+        self.cut()
+        try:
+            yield
+        finally:
+            self._refusing = False
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """While it lasts, connections are taken and kept, and nothing comes through: what a lost network looks like."""
+        self._loop.call_soon_threadsafe(self._flowing.clear)
+        try:
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._flowing.set)
+
+    @contextmanager
+    def slowed(self, delay: float) -> Iterator[None]:
+        """While it lasts, each piece is kept for `delay` seconds."""
+        self.delay = delay
+        try:
+            yield
+        finally:
+            self.delay = 0.0
+
+    def _cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _close(self, server: asyncio.Server) -> None:
+        server.close()
+        self._cut()
+        self._flowing.set()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._writers.add(writer)
+        onward: asyncio.StreamWriter | None = None
+        try:
+            if self._refusing:
+                return
+            answers, onward = await asyncio.open_connection(LOOPBACK, self.target)
+            self._writers.add(onward)
+            await asyncio.gather(self._pump(reader, onward), self._pump(answers, writer))
+        except (OSError, asyncio.CancelledError):
+            pass  # the other side ended, or this one did
+        finally:
+            for each in (writer, onward):
+                if each is not None:
+                    each.transport.abort()
+                    self._writers.discard(each)
+            self._tasks.discard(task)
+
+    async def _pump(self, source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+        while piece := await source.read(_CHUNK):
+            await self._flowing.wait()
+            if self.delay:
+                await asyncio.sleep(self.delay)
+            to.write(piece)
+            await to.drain()
+        with suppress(OSError):
+            to.write_eof()

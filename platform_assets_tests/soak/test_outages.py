@@ -1,0 +1,34 @@
+"""A service or the disk is gone for a while under a live producer: what comes back is loaded, and nobody has acted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from platform_assets_tests.soak import outages
+from platform_assets_tests.soak.disk import small_disk
+from platform_assets_tests.soak.outages import OUTAGES, OutageName
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", OUTAGES)
+def test_an_outage_needs_nobody(name: OutageName, tmp_path: Path) -> None:
+    if name == "disk" and os.geteuid() != 0:
+        pytest.skip("only root may mount the small disk that is to be full")
+    found = outages.run(name, 1.5, tmp_path)
+    assert found.anomalies == ()
+    # Somebody who looked meanwhile would have known.
+    assert 1 in {seen.answer.code for seen in found.observed[1:-1]}
+
+
+def test_a_disk_is_full_and_then_is_not(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 4) as disk:
+        if disk is None:
+            pytest.skip("only root may mount a disk")
+        file = disk.path / "file"
+        with disk.full(), pytest.raises(OSError, match="No space left"):
+            file.write_bytes(b"1234" * 1024)
+        file.write_bytes(b"1234" * 1024)

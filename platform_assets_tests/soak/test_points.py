@@ -1,0 +1,73 @@
+"""Orders are carried out once, at their point, for their topic; and the points are where the platform's code has them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.home import CHECKOUT
+from platform_assets.model.declaration import EngineName
+from platform_assets_tests.soak.cells import cells
+from platform_assets_tests.soak.points import RUN_POINTS, SENSOR_POINTS, Order, Orders, SoakFault
+
+_INSTALLED = """
+import sys
+from platform_assets_tests.soak.points import Orders, install
+from platform_assets.lake.location import Lake
+from platform_assets.ledger.store import Ledger
+install(Orders.below(sys.argv[1]))
+class Cut:
+    topic = "orders"
+Ledger(Lake.at(sys.argv[1])).record_cuts([Cut], None)
+"""
+
+
+def test_an_order_is_carried_out_once_at_its_point_and_for_its_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE_ROOT", str(tmp_path / "lake"))
+    orders = Orders.below(tmp_path)
+    orders.reach("orders", "tick begun")
+    orders.give("one", Order("orders", "tick begun", "raise"))
+    orders.reach("orders", "tick done")
+    orders.reach("refunds", "tick begun")
+    assert orders.taken_by("one") is None
+    with pytest.raises(SoakFault, match="tick begun"):
+        orders.reach("orders", "tick begun")
+    assert orders.taken_by("one") == os.getpid()
+    orders.reach("orders", "tick begun")
+
+
+def test_an_order_waits_for_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE_ROOT", str(tmp_path / "lake"))
+    orders = Orders.below(tmp_path)
+    orders.give("one", Order("orders", "files written", "lose the answer", loaded=1))
+    orders.reach("orders", "files written")
+    assert orders.withdraw("one")
+    assert not orders.withdraw("one")
+
+
+def test_a_process_dies_in_the_platforms_own_call(tmp_path: Path) -> None:
+    orders = Orders.below(tmp_path)
+    orders.give("one", Order("orders", "cuts taken", "kill"))
+    command = [sys.executable, "-c", _INSTALLED, str(tmp_path)]
+    done = subprocess.run(
+        command,
+        cwd=CHECKOUT,
+        env={**os.environ, "LAKE_ROOT": str(tmp_path)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (-9, "")
+
+
+@pytest.mark.parametrize("engine", ["connector", "columnar"])
+def test_the_matrix_has_every_point_and_each_cell_once(engine: EngineName) -> None:
+    found = cells(engine)
+    assert len(set(found)) == len(found)
+    assert {c.place for c in found} == {*RUN_POINTS, *SENSOR_POINTS, "mid-read"}
