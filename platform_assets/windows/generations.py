@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from platform_assets.errors import BrokerUnreachableError, ConfigurationError, LedgerConflictError
-from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
-from platform_assets.kafka.evidence.search import BatchSearch
+from platform_assets.kafka.cluster import Cluster, TopicState
 from platform_assets.lake import load_log, rows
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Author, Decision
@@ -24,6 +23,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import Cut, OffsetRange, ranges_of, size_of, subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
+from platform_assets.windows import truncation
 
 Ranges = Mapping[int, tuple[OffsetRange, ...]]
 """Offsets by partition."""
@@ -109,7 +109,7 @@ def find(topic: str, ledger: Ledger, cluster: Cluster) -> NewGeneration | None:
         first = _first(newest, state, Cut({p: f.offset for p, f in starts.items()}))
         return NewGeneration("re-created", newest, first, _lost(ledger, newest, first))
     ends = cluster.last_stable_offsets(state)
-    reached = _reached(cluster, state, newest, ends)
+    reached = truncation.reached(cluster, state, newest, ends)
     if not newest.cut.regressions(reached):
         return None
     _check_complete(cluster, state, ends)
@@ -154,29 +154,6 @@ def beyond_log(ledger: Ledger, window: SealedWindow | Receipt) -> Ranges:
     left = within_log(ledger, window)
     beyond = {p: r.minus([left[p]]) for p, r in window.ranges.items()}
     return {p: parts for p, parts in beyond.items() if parts}
-
-
-def _reached(
-    cluster: Cluster, state: TopicState, newest: RecordedCut, ends: Mapping[int, FoundOffset]
-) -> dict[int, int]:
-    """By partition: up to where the log is still the one that `newest` was cut from; `ends` are its last stable offsets.
-
-    What was written since a log was cut off is of a later leader epoch, which tells it from what was there before, also
-    where the log has grown back. Where no epoch was recorded with the cut, or it stayed the same, it is the end of the log.
-    """
-    reached = {p: min(newest.cut.at(p), f.offset) for p, f in ends.items()}
-    search = BatchSearch(cluster, state)
-    try:
-        for partition, end in reached.items():
-            epoch = newest.leader_epochs.get(partition)
-            # Of other cuts it may be the epoch of a record before the cut, and later ones before it be in order.
-            if epoch is None or newest.taken.get(partition) != "last stable offset":
-                continue
-            if ends[partition].leader_epoch != epoch:
-                reached[partition] = search.first_after_epoch(partition, epoch, 0, end)
-    finally:
-        search.close()
-    return reached
 
 
 def _first(newest: RecordedCut, state: TopicState, cut: Cut) -> RecordedCut:

@@ -57,6 +57,16 @@ def stable_offsets(
     raise AssertionError("unreachable")
 
 
+def reached(cluster: Cluster, state: TopicState, cut: RecordedCut, stable: Mapping[int, FoundOffset]) -> dict[int, int]:
+    """By partition of `stable`, the last stable offsets: up to where the log is still the one that `cut` was taken from.
+
+    Where no epoch was recorded with the cut, or it stayed the same, or no broker knows where it ended, that is the end of
+    the log.
+    """
+    ends = _ends_of_changed(cluster, state, cut, stable)
+    return {p: min(o for o in (cut.cut.at(p), f.offset, ends.get(p)) if o is not None) for p, f in stable.items()}
+
+
 def _check_epochs(
     cluster: Cluster,
     state: TopicState,
@@ -64,18 +74,26 @@ def _check_epochs(
     needed: Mapping[int, int],
     stable: Mapping[int, FoundOffset],
 ) -> None:
-    """Raise TruncationError where an epoch ends too early. Leaders that have not changed since the cut are not asked."""
+    """Raise TruncationError where an epoch ends too early."""
     if cut is None:
         return
+    for partition, end in _ends_of_changed(
+        cluster, state, cut, {p: f for p, f in stable.items() if p in needed}
+    ).items():
+        if end is not None and end < needed[partition]:
+            raise TruncationError(state.name, partition, needed[partition], end, cut.leader_epochs[partition])
+
+
+def _ends_of_changed(
+    cluster: Cluster, state: TopicState, cut: RecordedCut, stable: Mapping[int, FoundOffset]
+) -> dict[int, int | None]:
+    """Where the epoch of `cut` ends, by partition. Leaders that have not changed since the cut are not asked."""
     changed = {
         p: epoch
         for p, epoch in cut.leader_epochs.items()
-        if epoch is not None and p in needed and p in stable and stable[p].leader_epoch not in (None, epoch)
+        if epoch is not None and p in stable and stable[p].leader_epoch not in (None, epoch)
     }
-    for partition, end in _epoch_ends(cluster, state, changed).items() if changed else ():
-        epoch = changed[partition]
-        if end is not None and end < needed[partition]:
-            raise TruncationError(state.name, partition, needed[partition], end, epoch)
+    return _epoch_ends(cluster, state, changed) if changed else {}
 
 
 def _epoch_ends(cluster: Cluster, state: TopicState, epochs: Mapping[int, int]) -> dict[int, int | None]:

@@ -49,21 +49,6 @@ class BatchSearch:
                 return batch.control and batch.base_offset <= offset
         return False
 
-    def first_after_epoch(self, partition: int, epoch: int, start: int, end: int) -> int:
-        """The first offset in `[start, end)` that was written under a later leader epoch than `epoch`; `end` where none was.
-
-        Epochs ascend along a log. Raises BrokerUnreachableError and DamagedBatchError.
-        """
-        low, high = max(start, self._log_start(partition)), end
-        while low < high:
-            middle = (low + high) // 2
-            batch = next((b for b in self._fetched(partition, middle) if b.last_offset >= middle), None)
-            if batch is None or (batch.leader_epoch is not None and batch.leader_epoch > epoch):
-                high = middle if batch is None else min(middle, batch.base_offset)
-            else:
-                low = batch.last_offset + 1
-        return min(low, end)
-
     def first_record_at(self, partition: int, moment: int, start: int, end: int) -> FoundOffset | None:
         """The first record in offsets `[start, end)` whose timestamp is at or after `moment` (ms), markers left out.
 

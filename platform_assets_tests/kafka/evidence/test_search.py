@@ -120,24 +120,3 @@ def test_the_deadline_of_the_cluster_ends_a_search() -> None:
     with pytest.raises(BrokerUnreachableError):
         search.first_record_at(0, 0, 0, 100)
     search.close()
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_where_a_later_leader_began_to_write_is_found_in_any_log(seed: int) -> None:
-    rng = random.Random(seed)
-    made, end = any_log(rng)
-    epoch, raw = 3, []
-    for one in made:
-        epoch += rng.random() < 0.1
-        # The header's leader epoch, which the batch's CRC does not cover.
-        raw.append(one[:12] + epoch.to_bytes(4, "big") + one[16:])
-    log = Log(raw, served=rng.choice((1, 2, 5)), log_start=rng.choice((0, end // 3)))
-    for wanted in range(2, 8):
-        for until in {end, rng.randrange(end + 1)}:
-            start = min(log._log_start(0), until)
-            behind = (b for b in log.batches if (b.leader_epoch or 0) > wanted and b.last_offset >= start)
-            first = next((max(b.base_offset, start) for b in behind), end)
-            found = log.first_after_epoch(0, wanted, 0, until)
-            # What lies in a hole between two batches is of either.
-            assert not [b for b in log.batches if min(found, first) <= b.base_offset < min(max(found, first), until)]
-            assert found <= until
