@@ -38,7 +38,10 @@ def vacuum(table: TableRef, folder: Folder, *, retain_hours: int | None = None, 
         except (DeltaError, ValueError) as e:
             if retain_hours is None or (isinstance(e, DeltaError) and "retention" not in str(e)):
                 raise
-            raise ConfigurationError(f"files of {table} cannot be deleted after {retain_hours} hours: {e}") from e
+            raise ConfigurationError(
+                f"files of {table} cannot be deleted after {retain_hours} hours: {e}. Keep them for longer, or first shorten the "
+                "table's retention, its property delta.deletedFileRetentionDuration."
+            ) from e
         size = sum(folder.size(path) or 0 for path in found)
         if found and not dry_run:
             found = delta.vacuum(retain_hours, dry_run=False, full=True)

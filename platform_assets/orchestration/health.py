@@ -193,10 +193,12 @@ def problems(
         last = max(failing, key=lambda w: w.failed_at or "")
         again = min((w.again_at for w in failing if w.again_at is not None), default=None)
         then = "a run for it is under way" if again is None else f"asked for again from {again} on"
+        most = max(w.tries for w in failing)
+        tried = "tried once" if most == 1 else f"after {most} tries"
         since = min(w.failing_since for w in failing if w.failing_since is not None)
         yield (
-            f"{_counted(failing)} failed to load, since {since}, the last time at {last.failed_at}, after {last.tries} "
-            f"tries; {then}. The run said: {_shortened(last.error or '')}"
+            f"{_counted(failing)} failed to load, since {since}, the last time at {last.failed_at}, {tried}; "
+            f"{then}. The run said: {_shortened(last.error or '')}"
         )
     refused = [w for w in unloaded if w.state == "waits for somebody"]
     for window in refused[:_NAMED]:
