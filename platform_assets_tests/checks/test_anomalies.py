@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -193,7 +194,9 @@ def altered_in_place(case: Case) -> None:
     """The file is damaged on the disk; neither log nor statistics show it."""
     path = case.files(LAST)[0]
     data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 0xFF
+    columns = pq.ParquetFile(path).metadata.row_group(0)
+    (values,) = (c for c in map(columns.column, range(columns.num_columns)) if c.path_in_schema == "value")
+    data[values.data_page_offset] ^= 0xFF
     path.write_bytes(bytes(data))
 
 
