@@ -144,7 +144,7 @@ def test_a_job_that_dies_goes_on_with_what_it_has_not_given(lake: LakeMaker, mon
     assert isinstance(found[keys[3]], WorkerLostError)
     assert f"window {keys[3]}" in str(found[keys[3]])
     assert named(found) == dict.fromkeys(keys, "loaded") | {keys[3]: "WorkerLostError"}
+    # Tasks of a job that died may still write: files that nobody names, which VACUUM takes.
     assert begun == [keys, keys[3:], keys[4:]], "what was given is not read again"
-    assert not lk.orphans()
     assert lk.load(keys[3]).outcome == "loaded"
     assert records(lk.rows()) == records(lk.committed())
