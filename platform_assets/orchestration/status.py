@@ -248,7 +248,7 @@ def _not_begun(declaration: TopicDeclaration, sensor: SensorStatus | None, now: 
 
 def _ends(cluster: Cluster | None, topic: str) -> tuple[dict[int, int], str | None]:
     if cluster is None:
-        return {}, "KAFKA_BOOTSTRAP_SERVERS is not set and no embedded broker runs"
+        return {}, "KAFKA_BOOTSTRAP_SERVERS is not set and no embedded broker runs: `platform-assets up` starts one"
     try:
         bounded = cluster.with_deadline(time.monotonic() + _BROKER_BUDGET_SECONDS)
         return {p: f.offset for p, f in bounded.last_stable_offsets(bounded.topic(topic)).items()}, None
