@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Tests of topics with fixed names and those that are alone have to be in one of them, "services".
     """
     for item in items:
-        second = _TABLES & {*item.path.relative_to(item.config.rootpath).parts}
+        second = _TABLES & {*item.path.relative_to(item.config.rootpath).parts} and not item.get_closest_marker("alone")
         group = ("tables" if second else "services") if _shares(item) else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))
 

@@ -65,7 +65,7 @@ def at_rest(
     name = f"bad-input-{uuid.uuid4().hex[:12]}"
     broker.admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])[name].result(30)
     root = tmp_path_factory.mktemp("bad input") / "lake"
-    lk = TopicLake(broker.bootstrap, name, root, connection, start=minutes_ago(10))
+    lk = TopicLake(broker.bootstrap, name, root, connection, start=minutes_ago(10), engine_name="connector")
     lk.load(lk.window_of([Record(b"loaded")]))
     lk.window_of([Record(b"not loaded yet")])
     return lk

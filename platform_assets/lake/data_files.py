@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from platform_assets.errors import PlatformError
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.commits import NewFile
 from platform_assets.lake.location import Folder
@@ -62,9 +63,9 @@ def past_files(table: Folder, window: str, version: int, below: str) -> tuple[Ne
 def readable_rows(table: Folder, path: str) -> pa.Table | None:
     """The rows of a data file, as the table's log has its path; None where the file is gone or damaged, which is logged."""
     try:
-        with table.open(unquote(path)) as opened:
+        with table.reading(), table.open(unquote(path)) as opened:
             found = pq.ParquetFile(opened).read()
-    except (OSError, pa.ArrowException) as e:
+    except (PlatformError, pa.ArrowException) as e:
         _log.warning("data file %s of %s cannot be read: %s", path, table.name, e)
         return None
     return found.cast(pa.schema([f.with_type(_plain(f.type)) for f in found.schema]))

@@ -28,6 +28,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import runs
 from platform_assets.orchestration.sensors import Tick
+from platform_assets.windows import catching_up
 from platform_assets.windows.loading import Loader
 
 RunPoint = Literal[
@@ -186,8 +187,10 @@ def install(orders: Orders) -> None:
         setattr(owner, name, wrapped)
 
     around(Loader, "load", lambda loader, key: loader.declaration.topic, "before the plan")
+    around(catching_up, "_prepared", lambda loader, windows: loader.declaration.topic, "before the plan")
     for engine in (SparkEngine, ColumnarEngine):
         around(engine, "write", lambda engine, records, *_: records.topic, "plan recorded")
+        around(engine, "write_many", _topic_of_orders, "plan recorded")
     around(WindowCommit, "replace", lambda commit, metadata, files: metadata.topic, "files written")
     around(Ledger, "record_receipts", _topic_of_load, "table committed", "ledger written", where=in_run)
     around(runs, "orchestration", lambda instance, table, *_: table.topic, "event sent", where=in_run)
@@ -195,6 +198,10 @@ def install(orders: Orders) -> None:
     around(WindowCommit, "_commit", lambda commit, metadata, files: metadata.topic, after="commit made")
     around(Tick, "evaluate", lambda tick, cursor: tick.declaration.topic, "tick begun", "tick done")
     _gate(orders)
+
+
+def _topic_of_orders(_: Any, orders: Any, *__: Any) -> str | None:
+    return orders[0].records.topic if orders else None
 
 
 def _topic_of_load(ledger: Ledger, receipts: Any) -> str | None:
