@@ -23,7 +23,7 @@ def load(table: str, windows: tuple[str, ...], as_json: bool) -> None:
 
     TABLE is raw/<topic>, or the topic's name alone. WINDOW is the key of a window, such as 2026-01-31-14:00: that
     window is loaded and no other, also one that an earlier schedule sealed. A window that is loaded already is proved
-    equal, healed, or refused. Dagster is told of each where DAGSTER_HOME has an instance; no run is started.
+    equal, healed, or refused. Each is reported to Dagster where DAGSTER_HOME has an instance; no run is started.
 
     Exits 0 if every window is loaded and every check passes, 1 if not, 3 if trying again may succeed.
     """

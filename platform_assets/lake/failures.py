@@ -2,7 +2,7 @@
 system raise.
 
 Every function of `lake` and of the ledger that reads or writes does so inside of `reading` or `writing`. What they raise is
-told apart by the system's error number where there is one, also inside of a text, and else by what delta-rs says.
+kept apart by the system's error number where there is one, also inside of a text, and else by what delta-rs says.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class Folder:
     def copy(self, name: str, to: str) -> None:
         """Copy a file to a new name. Raises TableDamagedError where there is none, and LakeNotWritableError."""
         with self.open(name):
-            pass  # so that what cannot be read is told apart from what cannot be written
+            pass  # so that what cannot be read is known from what cannot be written
         (self / to.rpartition("/")[0]).make()
         with self.writing():
             shutil.copyfile(self.path / name, self.path / to)

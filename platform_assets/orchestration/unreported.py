@@ -1,7 +1,7 @@
-"""Loads that the ledger has and Dagster has never heard of, because their run ended between the two; and telling Dagster.
+"""Loads that the ledger has and Dagster has never heard of, because their run ended between the two; and reporting them.
 
 Nobody would ask for such a window again, since it is loaded. Which they are follows from what is on record of failed runs, so a
-tick that is tried again tells the same.
+tick that is tried again reports the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from platform_assets.orchestration.names import table_key
 LOOKED_BACK: Final = timedelta(days=7)
 """How long ago a run may have failed: for as long the daemon may have been away."""
 
-_told: dict[str, frozenset[str]] = {}
+_settled: dict[str, frozenset[str]] = {}
 """By table: failed runs all of whose windows that are loaded Dagster knows, so that a tick asks for none of them again."""
 
 
@@ -48,7 +48,7 @@ def loads(
     table = declaration.raw_table
     where = f"{ledger.lake}/{table}"
     failed = runs.failed_since(instance, table, now - LOOKED_BACK)
-    new = {run: named for run, named in failed.items() if run not in _told.get(where, frozenset())}
+    new = {run: named for run, named in failed.items() if run not in _settled.get(where, frozenset())}
     if not new:
         return
     edges = sorted(set(ledger.edges(declaration.topic, edge_of(min(named.first for named in new.values())))))
@@ -56,7 +56,7 @@ def loads(
     receipts = ledger.receipts(table, keys)
     silent = set(receipts) - runs.reported_partitions(instance, table_key(table), sorted(receipts))
     if not silent:
-        _told[where] = frozenset(failed)
+        _settled[where] = frozenset(failed)
         return
     path = str(ledger.lake.table(table))
     for key in sorted(silent - runs.windows_in_flight(instance, table_key(table), silent)):

@@ -49,7 +49,7 @@ class Accounts:
     version: int
     reported: Mapping[str, str | None] | None
     busy: frozenset[str] = frozenset()
-    being_told: frozenset[str] = frozenset()
+    being_reported: frozenset[str] = frozenset()
     """Windows without offsets whose receipts a tick has recorded a moment ago: Dagster hears of them when the tick is over."""
 
     def quiet(self, key: str) -> bool:
@@ -73,8 +73,8 @@ def evaluate(e: Evaluation) -> Verdict:
     reported = e.orchestration.reported(None if older.until is None else sorted({*receipts, *facts.windows}))
     # A window that is being loaded may be ahead in one of the three for a moment.
     busy = facts.in_flight | set(e.orchestration.in_flight(list(facts.windows)))
-    told = _recorded_lately(facts.entries, "empty", datetime.now(UTC))
-    return verdict(Accounts(facts, receipts, commits, since, version, reported, frozenset(busy), told))
+    silent = _recorded_lately(facts.entries, "empty", datetime.now(UTC))
+    return verdict(Accounts(facts, receipts, commits, since, version, reported, frozenset(busy), silent))
 
 
 def _recorded_lately(entries: pa.Table | None, kind: str, now: datetime) -> frozenset[str]:
@@ -159,7 +159,7 @@ def _orchestrator(a: Accounts) -> Iterator[Finding]:
     if a.reported is None:
         return
     for key in sorted(set(a.receipts) - set(a.reported)):
-        if a.quiet(key) and key not in a.being_told:
+        if a.quiet(key) and key not in a.being_reported:
             yield _finding(
                 a, "orchestrator behind", key,
                 f"the ledger has {a.receipts[key].rows:,} rows, Dagster has no materialisation of the partition",
