@@ -22,6 +22,7 @@ from platform_assets.engines.spark.session import end
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
 from platform_assets_tests.support import browser as browsers
 from platform_assets_tests.support import turns
+from platform_assets_tests.support.shell import Shell, ShellOf
 from testbed.homes import home_at, service_environment
 from testbed.loads import START, TopicLake, wait_until
 
@@ -240,6 +241,12 @@ def lake(
         )
 
     return make
+
+
+@pytest.fixture
+def shell_of(tmp_path: Path, spark_remote: str) -> ShellOf:
+    """Makes the shell of a topic's lake: `shell_of(lake())`."""
+    return lambda lk: Shell.of_lake(tmp_path / "project", lk, spark_remote)
 
 
 @pytest.fixture(scope="session")

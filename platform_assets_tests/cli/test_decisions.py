@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
 
-from infra import dagster_services
 from infra.home import Home
 from platform_assets.errors import LostForGoodError, TopicRecreatedError, TruncationError
 from platform_assets.ledger.decisions import decisions
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets_tests.support.damage import delete_rows
 from platform_assets_tests.support.runs_of import minutes_ago
-from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
+from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell, ShellOf
 from platform_assets_tests.support.streams import create_again, delete_before
 from testbed.loads import TopicLake, numbered, records, wait_until
 
@@ -27,26 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
-ShellOf = Callable[[TopicLake], Shell]
 GREEN = 0
-
-
-@pytest.fixture
-def shell_of(tmp_path: Path, spark_remote: str) -> ShellOf:
-    """A shell of a topic's lake, with Dagster's home as `platform-assets up` makes it."""
-
-    def make(lk: TopicLake) -> Shell:
-        shell = Shell(tmp_path / "project")
-        shell.declare(lk.topic, f"{lk.start:%Y-%m-%dT%H:%MZ}", "* * * * *")
-        shell.variables |= {
-            "KAFKA_BOOTSTRAP_SERVERS": lk.bootstrap,
-            "SPARK_REMOTE": spark_remote,
-            "LAKE_ROOT": str(lk.root),
-        }
-        dagster_services.prepare(Home.from_environment(shell.variables))
-        return shell
-
-    return make
 
 
 def sentence(error: Exception) -> str:

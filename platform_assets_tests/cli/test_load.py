@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +13,13 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from infra import dagster_services
-from infra.home import CHECKOUT, Home
+from infra.home import CHECKOUT
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.windows import key_of
 from platform_assets.orchestration import metadata, runs
 from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets_tests.support.runs_of import materializations, materialize, minutes_ago
-from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
+from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell, ShellOf
 from testbed.homes import service_environment
 from testbed.loads import TopicLake, numbered, records
 
@@ -29,26 +27,6 @@ if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
-
-ShellOf = Callable[[TopicLake], Shell]
-
-
-@pytest.fixture
-def shell_of(tmp_path: Path, spark_remote: str) -> ShellOf:
-    """A shell of a topic's lake, with Dagster's home as `platform-assets up` makes it."""
-
-    def make(lk: TopicLake) -> Shell:
-        shell = Shell(tmp_path / "project")
-        shell.declare(lk.topic, f"{lk.start:%Y-%m-%dT%H:%MZ}", "* * * * *")
-        shell.variables |= {
-            "KAFKA_BOOTSTRAP_SERVERS": lk.bootstrap,
-            "SPARK_REMOTE": spark_remote,
-            "LAKE_ROOT": str(lk.root),
-        }
-        dagster_services.prepare(Home.from_environment(shell.variables))
-        return shell
-
-    return make
 
 
 def instance_of(shell: Shell) -> dg.DagsterInstance:

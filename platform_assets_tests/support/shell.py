@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from click.testing import CliRunner, Result
 
+from infra import dagster_services
+from infra.home import Home
 from platform_assets.cli.main import main
+from testbed.loads import TopicLake
 
 YAML = """type: platform_assets.components.TopicTable
 attributes:
@@ -53,3 +56,19 @@ class Shell:
         hidden = dict.fromkeys(("KAFKA_BOOTSTRAP_SERVERS", "SPARK_REMOTE", "DAGSTER_HOME", "LAKE_ROOT"))
         environment: Mapping[str, str | None] = {**hidden, **self.variables, **changed}
         return CliRunner().invoke(main, list(arguments), env=environment)
+
+    @classmethod
+    def of_lake(cls, root: Path, lk: TopicLake, remote: str) -> Shell:
+        """A shell of a topic's lake, with Dagster's home as `platform-assets up` makes it."""
+        shell = cls(root)
+        shell.declare(lk.topic, f"{lk.start:%Y-%m-%dT%H:%MZ}", "* * * * *")
+        shell.variables |= {
+            "KAFKA_BOOTSTRAP_SERVERS": lk.bootstrap,
+            "SPARK_REMOTE": remote,
+            "LAKE_ROOT": str(lk.root),
+        }
+        dagster_services.prepare(Home.from_environment(shell.variables))
+        return shell
+
+
+ShellOf = Callable[[TopicLake], Shell]
