@@ -83,9 +83,9 @@ $(STAMP): requirements.lock pyproject.toml Makefile
 	@touch $(STAMP)
 
 # Else the first load would wait for it, in each of Spark's workers.
-$(KERNELS): $(STAMP) $(wildcard platform_assets/engines/columnar/kernels/*.py)
-	@echo "compiling the columnar engine's kernels (about half a minute the first time)"
-	@$(BIN)/python -m platform_assets.engines.columnar.kernels
+$(KERNELS): $(STAMP) $(wildcard platform_assets/kernels/*.py)
+	@echo "compiling the kernels (about half a minute the first time)"
+	@$(BIN)/python -m platform_assets.kernels
 	@touch $(KERNELS)
 
 COMPILE = "$(UV)" pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from platform_assets.engines.columnar import header_keys
-from platform_assets.engines.columnar.kernels import arrow, records
 from platform_assets.engines.columnar.pieces import Piece
 from platform_assets.engines.columnar.selection import committed
 from platform_assets.kafka.batches.record_batches import APPEND_TIME, CODEC_MASK, HEADER, Batches, Damage, unpacked
+from platform_assets.kernels import arrow, records
 
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 SCHEMA = pa.schema(

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from platform_assets.engines.columnar.kernels import hashing
+from platform_assets.kernels import hashing
 from platform_assets.model.digest import Digest, Measured
 
 _NOTHING = np.empty(0, np.uint8)

@@ -20,8 +20,8 @@ from platform_assets.engines.columnar.digests import measured
 from platform_assets.engines.columnar.written import Rows, WrittenFile
 from platform_assets.model.digest import Measured
 
-CODEC: Final = "lz4"
-ROW_GROUP_BYTES: Final = 32 << 20
+CODEC: Final = "zstd"
+ROW_GROUP_BYTES: Final = 8 << 20
 """Bytes of columns that are gathered before they are written, which is what a task holds in memory."""
 FILE_BYTES: Final = 512 << 20
 """Bytes of columns after which a file is closed and another one begun."""

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from platform_assets.engines.columnar.kernels.records import control_types
 from platform_assets.kafka.batches.record_batches import (
     ABORT,
     CODEC_MASK,
@@ -21,6 +20,7 @@ from platform_assets.kafka.batches.record_batches import (
     Batches,
     Damage,
 )
+from platform_assets.kernels.records import control_types
 
 Mask = npt.NDArray[np.bool]
 Longs = npt.NDArray[np.int64]

@@ -17,7 +17,7 @@ _PACKAGES: Final = (
     "platform_assets",
     "platform_assets.engines",
     "platform_assets.engines.columnar",
-    "platform_assets.engines.columnar.kernels",
+    "platform_assets.kernels",
     "platform_assets.kafka",
     "platform_assets.kafka.batches",
     "platform_assets.model",

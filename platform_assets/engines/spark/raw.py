@@ -95,7 +95,7 @@ def write_files(frame: DataFrame, folder: str) -> Measured:
 
     observation = Observation(f"window {uuid.uuid4()}")
     # A file that marks the end of the job would lie in the table's folder for good.
-    writer = frame.observe(observation, *_metrics()).write.option(_MARKER, "false")
+    writer = frame.observe(observation, *_metrics()).write.option(_MARKER, "false").option("compression", "zstd")
     writer.mode("error").parquet(folder)
     observed = observation.get
     if "rows" not in observed:

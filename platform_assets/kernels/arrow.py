@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from platform_assets.engines.columnar.kernels.compilation import (
+from platform_assets.kernels.compilation import (
     BYTES,
     FILLED_BYTES,
     FILLED_INTS,
@@ -13,7 +13,7 @@ from platform_assets.engines.columnar.kernels.compilation import (
     INTS,
     kernel,
 )
-from platform_assets.engines.columnar.kernels.memory import copy_bytes
+from platform_assets.kernels.memory import copy_bytes
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""`python -m platform_assets.engines.columnar.kernels`: compile every kernel, unless the cache has it already."""
+"""`python -m platform_assets.kernels`: compile every kernel, unless the cache has it already."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main() -> None:
         return
     for name in _MODULES:
         importlib.import_module(f"{sys.modules[__name__].__package__}.{name}")
-    from platform_assets.engines.columnar.kernels.compilation import CACHE_VARIABLE, cache_folder
+    from platform_assets.kernels.compilation import CACHE_VARIABLE, cache_folder
 
     folder = cache_folder()
     if folder is None:
@@ -27,7 +27,7 @@ def main() -> None:
             f"takes half a minute: set {CACHE_VARIABLE} to one"
         )
     else:
-        print(f"the columnar engine's kernels are compiled, in {folder}")
+        print(f"the kernels are compiled, in {folder}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from platform_assets.engines.columnar.kernels.compilation import (
+from platform_assets.kernels.compilation import (
     BYTES,
     FILLED_INTS,
     FILLED_LONGS,

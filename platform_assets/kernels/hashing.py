@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from platform_assets.engines.columnar.kernels.compilation import (
+from platform_assets.kernels.compilation import (
     BYTES,
     FILLED_LONGS,
     HASH,
@@ -21,7 +21,7 @@ from platform_assets.engines.columnar.kernels.compilation import (
     inlined,
     kernel,
 )
-from platform_assets.engines.columnar.kernels.memory import load32, load64
+from platform_assets.kernels.memory import load32, load64
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

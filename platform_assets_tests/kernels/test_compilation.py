@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from platform_assets.engines.columnar.kernels import compilation
 from platform_assets.engines.columnar.reports import Report, UnfitError
+from platform_assets.kernels import compilation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CALL = (
     "import time, numpy as np; began = time.perf_counter(); "
-    "from platform_assets.engines.columnar.kernels.arrow import total_size; "
-    "from platform_assets.engines.columnar.kernels.compilation import cache_folder; "
+    "from platform_assets.kernels.arrow import total_size; "
+    "from platform_assets.kernels.compilation import cache_folder; "
     "print(total_size(np.array([3, -1, 4], np.int32)), cache_folder(), sum(total_size.stats.cache_hits.values()))"
 )
 
 IMPORT = (
     "import sys; from platform_assets.engines.columnar import task; "
-    "found = {id(v): v for name, m in sys.modules.items() if 'columnar.kernels' in name for v in vars(m).values()}; "
+    "found = {id(v): v for name, m in sys.modules.items() if 'platform_assets.kernels' in name for v in vars(m).values()}; "
     "stats = [v.stats for v in found.values() if hasattr(v, 'py_func')]; "
     "print(sum(sum(s.cache_hits.values()) for s in stats) > 5, sum(sum(s.cache_misses.values()) for s in stats))"
 )
@@ -127,13 +127,13 @@ def test_the_command_of_the_installation_compiles_all_that_a_worker_imports(tmp_
     def said(*arguments: str) -> str:
         return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, check=True).stdout
 
-    assert f"are compiled, in {tmp_path}/" in said("-m", "platform_assets.engines.columnar.kernels")
+    assert f"are compiled, in {tmp_path}/" in said("-m", "platform_assets.kernels")
     assert said("-c", IMPORT) == "True 0\n"
 
 
 def test_a_worker_of_spark_has_the_cache_of_the_user_who_installed(spark: SparkSession) -> None:
     def asked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from platform_assets.engines.columnar.kernels.compilation import cache_folder
+        from platform_assets.kernels.compilation import cache_folder
 
         for _ in batches:
             yield pa.RecordBatch.from_pydict({"found": [str(cache_folder())]})
@@ -144,7 +144,7 @@ def test_a_worker_of_spark_has_the_cache_of_the_user_who_installed(spark: SparkS
 
 def test_without_numba_the_connector_is_what_loads_and_both_say_so() -> None:
     hidden = "import sys; sys.modules['numba'] = None; "
-    program = hidden + "from platform_assets.engines.columnar.kernels.__main__ import main; main()"
+    program = hidden + "from platform_assets.kernels.__main__ import main; main()"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert "Spark's connector loads every window: numba cannot be used here" in said
     found = subprocess.run([sys.executable, "-c", hidden + SHARE], capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,26 @@
+"""Which decoder a declaration names: the one place that knows all formats.
+
+A format is a function from its spec to a decoder. To add one: write it, and name it here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final, cast
+
+from platform_assets.decoding.decoder import Decoder
+from platform_assets.errors import ConfigurationError
+from platform_assets.model.decoding import FormatSpec
+
+_FORMATS: Final[Mapping[str, str]] = MappingProxyType({})
+"""By name, the module below this package whose function `decoder(spec)` makes one; imported when first asked for."""
+
+
+def decoder_of(spec: FormatSpec) -> Decoder:
+    """The decoder of one side of a record. Raises ConfigurationError, which names the option that is at fault."""
+    if spec.format not in _FORMATS:
+        raise ConfigurationError(f"{spec.format!r} is no format; there are: {', '.join(sorted(_FORMATS))}")
+    module = importlib.import_module(f"{__package__}.{_FORMATS[spec.format]}")
+    return cast(Callable[[FormatSpec], Decoder], module.decoder)(spec)

@@ -1,0 +1,60 @@
+"""What is declared of how a topic's records become typed rows: plain values, and the digest that names them. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from platform_assets.errors import ConfigurationError
+
+CODE_VERSION: Final = 1
+"""Of what decoders make of a value. A release that changes that raises it: windows are decoded again then, knowingly."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormatSpec:
+    """One side of a record, key or value: its format and what that format needs to know, as YAML has it.
+
+    `options` are plain JSON values; the format's own module judges them.
+    """
+
+    format: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_fields(self) -> dict[str, Any]:
+        """As the digest and the metadata have it."""
+        return {"format": self.format, **dict(self.options)}
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeDeclaration:
+    """How records of one topic are decoded. Keys are left out of the table where `key` is None.
+
+    `warn_share` and `fail_share` are shares of a window's records, from 0 to 1: above them, dead letters are a warning or an
+    error of the check.
+    """
+
+    value: FormatSpec
+    key: FormatSpec | None = None
+    warn_share: float = 0.0
+    fail_share: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warn_share <= self.fail_share <= 1:
+            raise ConfigurationError(
+                f"dead_letters: warn ({self.warn_share:g}) and fail ({self.fail_share:g}) are shares of a window's records: "
+                "0 ≤ warn ≤ fail ≤ 1"
+            )
+
+    @property
+    def digest(self) -> str:
+        """Names all that decides what rows a record becomes; thresholds of checks are no part of it."""
+        what = {
+            "code": CODE_VERSION,
+            "value": self.value.to_fields(),
+            "key": None if self.key is None else self.key.to_fields(),
+        }
+        return hashlib.sha256(json.dumps(what, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
