@@ -65,10 +65,10 @@ def _tell(console: Console, name: str, text: str) -> None:
 def show(measured: Measured, console: Console) -> None:
     """The scenario as a table, and its goals."""
     setting = ", ".join(f"{name} {value}" for name, value in measured.setting.items())
-    table = Table(title=f"{measured.name} ({setting})" if setting else measured.name)
+    table = Table(title=f"{measured.name} ({setting})" if setting else measured.name, caption=measured.unit)
     # Names fold where it is narrow; a figure is never cut.
     table.add_column("", overflow="fold")
-    for heading in (f"median {measured.unit}", "lowest", "highest", "rounds"):
+    for heading in ("median", "lowest", "highest", "rounds"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, values in measured.rounds.items():
         figures = (_figure(v) for v in (statistics.median(values), min(values), max(values)))

@@ -192,11 +192,31 @@ def altered_value(case: Case) -> None:
 
 def altered_in_place(case: Case) -> None:
     """The file is damaged on the disk; neither log nor statistics show it."""
+    path, values = page_of(case, "value")
+    flip(path, values.data_page_offset)
+
+
+def topic_id_altered_in_place(case: Case) -> None:
+    """One byte of a column that no digest covers: the page's checksum shows it."""
+    path, ids = page_of(case, "topic_id")
+    at = path.read_bytes().index(
+        case.lake.ledger.receipts(case.lake.declaration.raw_table)[LAST].topic_id.encode(), ids.dictionary_page_offset
+    )
+    assert at < ids.data_page_offset, "the id itself, in the dictionary page"
+    flip(path, at + 3)
+
+
+def page_of(case: Case, column: str) -> tuple[Path, Any]:
+    """A file of the last window, and where it has this column."""
     path = case.files(LAST)[0]
-    data = bytearray(path.read_bytes())
     columns = pq.ParquetFile(path).metadata.row_group(0)
-    (values,) = (c for c in map(columns.column, range(columns.num_columns)) if c.path_in_schema == "value")
-    data[values.data_page_offset] ^= 0xFF
+    (found,) = (c for c in map(columns.column, range(columns.num_columns)) if c.path_in_schema == column)
+    return path, found
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x01
     path.write_bytes(bytes(data))
 
 
@@ -310,6 +330,7 @@ CASES: list[tuple[Callable[[Case], None], Mapping[str, Found]]] = [
         "deep_audit": {("altered value", LAST, None, ())},
     }),
     (altered_in_place, {"deep_audit": {("files lost", LAST, None, ())}}),
+    (topic_id_altered_in_place, {"deep_audit": {("files lost", LAST, None, ())}}),
     (files_removed, {"deep_audit": {("files lost", LAST, None, ())}}),
     (ledger_behind, {"agrees_with_ledger": {("ledger behind", DENSE, None, ())}}),
     (ledger_ahead, {"agrees_with_ledger": {("ledger ahead", DENSE, None, ())}}),

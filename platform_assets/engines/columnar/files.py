@@ -95,6 +95,7 @@ class _OpenFile:
             column_encoding=_COUNTING,
             write_statistics=_STATISTICS,
             write_page_index=True,
+            write_page_checksum=True,
             store_schema=False,
         )
 

@@ -24,6 +24,8 @@ _SETTINGS = {
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
     # The default, INT96, is read as nanoseconds by others, which wrap around in the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A flipped byte in a column that no digest covers is then an error, and not another value.
+    "parquet.page.verify-checksum.enabled": "true",
 }
 
 SECRET_NAMES: Final = "secret|password|token|access[.]?key|jaas|keystore.key|auth.user.info"
