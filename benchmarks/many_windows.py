@@ -17,7 +17,7 @@ import dagster as dg
 from benchmarks import made_lake
 from benchmarks.producing import Sent, create, produce
 from benchmarks.rounds import counted, ratio
-from benchmarks.scenario import Bench, Measured, at_most
+from benchmarks.scenario import Bench, Goal, Measured, at_most
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.report import rendering
@@ -167,6 +167,12 @@ def run(bench: Bench) -> Measured:
     for step in STEPS:
         base = seconds[f"{step}, window {sizes[0] + 1:,}"]
         for n in sizes[1:]:
+            if step == "load":
+                more = [grown - few for grown, few in zip(seconds[f"load, window {n + 1:,}"], base, strict=True)]
+                bound = 0.1 if n <= 10_000 else 0.6
+                what = f"load of window {n + 1:,} beyond that of window {sizes[0] + 1:,}"
+                goals.append(Goal(what, statistics.median(more), bound, True, "s"))
+                continue
             what = f"{step} of window {n + 1:,} over window {sizes[0] + 1:,}"
             bound = 1.1 if n <= 10_000 else 1.3
             goals.append(at_most(what, bound, ratio(seconds[f"{step}, window {n + 1:,}"], base)))

@@ -104,11 +104,11 @@ def run(bench: Bench) -> Measured:
     goals = [
         at_most(
             f"{RECORDS_A_MINUTE:,} records, from the edge to four passed checks, beyond the sensor's interval",
-            5,
+            2.5,
             middle(seconds[BEYOND]),
             "s",
         ),
-        at_most(f"{RECORDS_A_MINUTE:,} records, load with Spark", 1.5, middle(seconds[LOAD]), "s"),
+        at_most(f"{RECORDS_A_MINUTE:,} records, load with Spark", 0.4, middle(seconds[LOAD]), "s"),
     ]
     return Measured(
         "small-window",
