@@ -1,0 +1,358 @@
+"""Columns as people declare them: Spark DDL to and from Arrow, and a subset of JSON Schema to Arrow. Pure.
+
+A parser of this size rather than a library for SQL: what is not one of the types of docs/json-dialect.md has to be refused, with
+its place, and a general one reads nearly any word as some type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import pyarrow as pa
+
+from platform_assets.errors import ConfigurationError
+
+RESERVED: Final = (
+    "topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp", "tombstone", "key", "rescued", "window",
+)  # fmt: skip
+"""Columns that a decoded table has of its own."""
+ELEMENT: Final = "element"
+"""The name that an array's elements have in Arrow and Parquet, as Spark writes it."""
+MOST_LEVELS: Final = 50
+"""Types within types; a schema is read by recursion."""
+
+_TYPES: Final[Mapping[str, pa.DataType]] = MappingProxyType(
+    {
+        "BOOLEAN": pa.bool_(),
+        "TINYINT": pa.int8(),
+        "SMALLINT": pa.int16(),
+        "INT": pa.int32(),
+        "BIGINT": pa.int64(),
+        "FLOAT": pa.float32(),
+        "DOUBLE": pa.float64(),
+        "STRING": pa.string(),
+        "BINARY": pa.binary(),
+        "DATE": pa.date32(),
+        "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    }
+)
+_SYNONYMS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "BYTE": "TINYINT",
+        "SHORT": "SMALLINT",
+        "INTEGER": "INT",
+        "LONG": "BIGINT",
+        "REAL": "FLOAT",
+        "DEC": "DECIMAL",
+        "NUMERIC": "DECIMAL",
+        "TIMESTAMP_LTZ": "TIMESTAMP",
+    }
+)
+_OTHERS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "MAP": "Spark cannot hash one, so no digest would cover it: declare ARRAY<STRUCT<key: …, value: …>>",
+        "TIMESTAMP_NTZ": "an instant needs a zone: declare TIMESTAMP, or STRING",
+        "VARCHAR": "declare STRING",
+        "CHAR": "declare STRING",
+        "VARIANT": "declare the fields, as STRUCT",
+    }
+)
+_TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z0-9_]+)|([<>(),:])|(\S))")
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_FORBIDDEN: Final = re.compile(r"[ ,;{}()\n\t=]")
+_NULL: Final[Mapping[str, Any]] = MappingProxyType({"type": "null"})
+
+
+def schema_of_ddl(ddl: str) -> pa.Schema:
+    """The columns of a Spark DDL text such as `id BIGINT NOT NULL, tags ARRAY<STRUCT<a: INT>>`.
+
+    A column that may be null is nullable. Raises ConfigurationError, which names the place.
+    """
+    reader = _Reader(ddl)
+    fields = reader.fields(0, end="")
+    return _checked(pa.schema(fields), "schema")
+
+
+def ddl_of_schema(schema: pa.Schema) -> str:
+    """The Spark DDL that `schema_of_ddl` reads as `schema`."""
+    return ", ".join(_field_ddl(field, " ") for field in schema)
+
+
+def type_name(kind: pa.DataType) -> str:
+    """Spark's name of a type that a schema of this module can have."""
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind):
+        return f"ARRAY<{type_name(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"STRUCT<{', '.join(_field_ddl(kind.field(i), ': ') for i in range(kind.num_fields))}>"
+    for name, each in _TYPES.items():
+        if each == kind:
+            return name
+    raise ConfigurationError(f"{kind} is none of the types of decoded columns: {', '.join([*_TYPES, 'DECIMAL'])}")
+
+
+def schema_of_json_schema(document: Any) -> pa.Schema:
+    """The columns of a JSON Schema, as docs/json-dialect.md has it. Raises ConfigurationError, which names the path."""
+    kind, nullable = _JsonSchema(document).kind(document, "#", ())
+    if not pa.types.is_struct(kind) or nullable:
+        raise ConfigurationError("json_schema: # has to be an object, and not null: a value becomes a row")
+    return _checked(pa.schema([kind.field(i) for i in range(kind.num_fields)]), "json_schema")
+
+
+def _checked(schema: pa.Schema, option: str) -> pa.Schema:
+    if not len(schema):
+        raise ConfigurationError(f"{option}: there is no column; a table needs one or more")
+    _check_names(list(schema), option, "")
+    for field in schema:
+        if field.name.lower() in RESERVED:
+            raise ConfigurationError(
+                f"{option}: {field.name!r} is a column that decoded tables have of their own ({', '.join(RESERVED)}); "
+                "fields of that name cannot be columns: leave it out, and its values are kept in `rescued`"
+            )
+    return schema
+
+
+def _check_names(fields: list[pa.Field], option: str, place: str) -> None:
+    seen: dict[str, str] = {}
+    for field in fields:
+        where = f"{place}{field.name}"
+        if not field.name or _FORBIDDEN.search(field.name):
+            raise ConfigurationError(
+                f"{option}: {where!r} is no name for a column: Delta allows none that is empty or has one of "
+                r"' ,;{}()=', a tab or a newline; leave it out, and its values are kept in `rescued`"
+            )
+        if field.name.lower() in seen:
+            raise ConfigurationError(
+                f"{option}: {where!r} is there twice (also as {seen[field.name.lower()]!r}; Delta does not tell names "
+                "apart by case): leave one out"
+            )
+        seen[field.name.lower()] = field.name
+        _check_names(_inner_fields(field.type), option, f"{where}.")
+
+
+def _inner_fields(kind: pa.DataType) -> list[pa.Field]:
+    while pa.types.is_list(kind):
+        kind = kind.value_type
+    return [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+
+
+def _field_ddl(field: pa.Field, colon: str) -> str:
+    name = field.name if _PLAIN_NAME.fullmatch(field.name) else "`" + field.name.replace("`", "``") + "`"
+    return f"{name}{colon}{type_name(field.type)}{'' if field.nullable else ' NOT NULL'}"
+
+
+class _Reader:
+    """Reads a DDL text from left to right."""
+
+    def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise ConfigurationError(f"schema: {text!r} is no text; write Spark DDL, such as 'id BIGINT NOT NULL'")
+        self._text = text
+        self._tokens = list(self._split())
+        self._at = 0
+
+    def _split(self) -> Iterator[tuple[str, int]]:
+        end = len(self._text.rstrip())
+        at = 0
+        while at < end:
+            found = _TOKEN.match(self._text, at, end)
+            if found is None or found[4]:
+                raise self._error("a name, a type, or one of < > ( ) , :", found[4] if found else "", at)
+            yield found[found.lastindex or 0], found.start(found.lastindex or 0)
+            at = found.end()
+        yield "", end
+
+    def _error(self, expected: str, found: str, at: int) -> ConfigurationError:
+        what = repr(found) if found else "the end"
+        return ConfigurationError(
+            f"schema: {what} at character {at + 1}, where {expected} was expected: {self._text!r}"
+        )
+
+    def _next(self) -> tuple[str, int]:
+        token = self._tokens[self._at]
+        self._at = min(self._at + 1, len(self._tokens) - 1)
+        return token
+
+    def _accept(self, *words: str) -> bool:
+        """Go past `words` if they are what comes next."""
+        there = [token.upper() for token, _ in self._tokens[self._at : self._at + len(words)]]
+        if there == list(words):
+            self._at += len(words)
+            return True
+        return False
+
+    def _expect(self, word: str) -> None:
+        if not self._accept(word):
+            token, at = self._next()
+            raise self._error(repr(word), token, at)
+
+    def fields(self, level: int, end: str) -> list[pa.Field]:
+        """Fields up to `end`, which is the end of the text where it is empty."""
+        fields: list[pa.Field] = []
+        while True:
+            fields.append(self._field(level))
+            token, at = self._next()
+            if token == end:
+                return fields
+            if token != ",":
+                raise self._error(f"',' or {repr(end) if end else 'the end'}, or NOT NULL", token, at)
+
+    def _field(self, level: int) -> pa.Field:
+        token, at = self._next()
+        if token.startswith("`"):
+            name = token[1:-1].replace("``", "`")
+        elif token and (token[0].isalnum() or token[0] == "_"):
+            name = token
+        else:
+            raise self._error("a name", token, at)
+        self._accept(":")
+        kind = self._type(level)
+        return pa.field(name, kind, nullable=not self._accept("NOT", "NULL"))
+
+    def _type(self, level: int) -> pa.DataType:
+        token, at = self._next()
+        name = _SYNONYMS.get(token.upper(), token.upper())
+        if level >= MOST_LEVELS:
+            raise ConfigurationError(f"schema: more than {MOST_LEVELS} types within each other: flatten it")
+        if name in _TYPES:
+            return _TYPES[name]
+        if name == "DECIMAL":
+            return self._decimal()
+        if name == "ARRAY":
+            self._expect("<")
+            kind = self._type(level + 1)
+            self._expect(">")
+            return pa.list_(pa.field(ELEMENT, kind))
+        if name == "STRUCT":
+            self._expect("<")
+            return pa.struct(self.fields(level + 1, end=">"))
+        if name in _OTHERS:
+            raise ConfigurationError(
+                f"schema: {token} at character {at + 1} is no type of a decoded table: {_OTHERS[name]}"
+            )
+        raise self._error(f"a type ({', '.join([*_TYPES, 'DECIMAL(p,s)', 'ARRAY<…>', 'STRUCT<…>'])})", token, at)
+
+    def _decimal(self) -> pa.DataType:
+        precision, scale = 10, 0
+        if self._accept("("):
+            precision = self._number()
+            if self._accept(","):
+                scale = self._number()
+            self._expect(")")
+        if not (1 <= precision <= 38 and 0 <= scale <= precision):
+            raise ConfigurationError(f"schema: DECIMAL({precision},{scale}): 1 ≤ precision ≤ 38, 0 ≤ scale ≤ precision")
+        return pa.decimal128(precision, scale)
+
+    def _number(self) -> int:
+        token, at = self._next()
+        if not re.fullmatch("[0-9]{1,3}", token):
+            raise self._error("a number of digits", token, at)
+        return int(token)
+
+
+_REFUSED: Final = (
+    "allOf", "not", "if", "then", "else", "patternProperties", "dependentSchemas", "prefixItems", "$dynamicRef", "$recursiveRef",
+)  # fmt: skip
+_SCALARS: Final[Mapping[str, pa.DataType]] = MappingProxyType(
+    {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_(), "string": pa.string()}
+)
+_TEXTS: Final[Mapping[str, pa.DataType]] = MappingProxyType(
+    {"date": pa.date32(), "date-time": pa.timestamp("us", tz="UTC")}
+)
+
+
+class _JsonSchema:
+    """One document, whose definitions `$ref` may lead to."""
+
+    def __init__(self, document: Any) -> None:
+        self._document = document
+
+    def kind(self, node: Any, path: str, followed: tuple[str, ...], level: int = 0) -> tuple[pa.DataType, bool]:
+        """The type that the schema at `path` declares, and whether it allows null. `followed` are the `$ref`s on the way."""
+        if level > MOST_LEVELS:
+            raise ConfigurationError(
+                f"json_schema: {path}: more than {MOST_LEVELS} types within each other: flatten it"
+            )
+        if not isinstance(node, Mapping):
+            raise _refused(path, f"is {node!r:.60}, and no object that declares a type")
+        for keyword in _REFUSED:
+            if keyword in node:
+                raise _refused(f"{path}/{keyword}", "is not supported, since it does not declare one type")
+        if "$ref" in node:
+            return self._referred(node["$ref"], path, followed, level)
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in node:
+                return self._nullable(node[keyword], f"{path}/{keyword}", followed, level)
+        declared = node.get("type")
+        types = list(declared) if isinstance(declared, (list, tuple)) else [declared]
+        others = [each for each in types if each != "null"]
+        if len(others) != 1 or len(types) > 2:
+            raise _refused(f"{path}/type", f"is {declared!r:.60}; one type is needed, beside which 'null' may stand")
+        return self._of(others[0], node, path, followed, level), "null" in types
+
+    def _of(self, name: Any, node: Mapping[str, Any], path: str, followed: tuple[str, ...], level: int) -> pa.DataType:
+        if name == "object":
+            return self._struct(node, path, followed, level)
+        if name == "array":
+            items = node.get("items")
+            if not isinstance(items, Mapping):
+                raise _refused(f"{path}/items", "has to be one schema, which declares the type of all elements")
+            kind, nullable = self.kind(items, f"{path}/items", followed, level + 1)
+            return pa.list_(pa.field(ELEMENT, kind, nullable=nullable))
+        if not isinstance(name, str) or name not in _SCALARS:
+            raise _refused(
+                f"{path}/type", f"is {name!r:.60}; there are: {', '.join([*_SCALARS, 'object', 'array', 'null'])}"
+            )
+        text = node.get("format")
+        if name == "string" and isinstance(text, str) and text in _TEXTS:
+            return _TEXTS[text]
+        return _SCALARS[name]
+
+    def _struct(self, node: Mapping[str, Any], path: str, followed: tuple[str, ...], level: int) -> pa.DataType:
+        properties, required = node.get("properties"), node.get("required", ())
+        if not isinstance(properties, Mapping) or not properties:
+            raise _refused(f"{path}/properties", "has to name the fields of the object")
+        if not isinstance(required, (list, tuple)) or not set(map(str, required)) <= set(properties):
+            raise _refused(f"{path}/required", "has to be a list of names that are among the properties")
+        if not isinstance(node.get("additionalProperties", True), bool):
+            raise _refused(
+                f"{path}/additionalProperties", "may be true or false; either way such fields are kept in `rescued`"
+            )
+        fields = []
+        for name, each in properties.items():
+            kind, nullable = self.kind(each, f"{path}/properties/{name}", followed, level + 1)
+            fields.append(pa.field(str(name), kind, nullable=nullable or name not in required))
+        return pa.struct(fields)
+
+    def _nullable(self, choices: Any, path: str, followed: tuple[str, ...], level: int) -> tuple[pa.DataType, bool]:
+        some = list(choices) if isinstance(choices, (list, tuple)) else []
+        numbered = [(i, each) for i, each in enumerate(some) if each != _NULL]
+        if len(some) != 2 or len(numbered) != 1:
+            raise _refused(path, 'has to be {"type": "null"} and one other schema, since a column has one type')
+        index, other = numbered[0]
+        kind, _ = self.kind(other, f"{path}/{index}", followed, level + 1)
+        return kind, True
+
+    def _referred(self, target: Any, path: str, followed: tuple[str, ...], level: int) -> tuple[pa.DataType, bool]:
+        where = f"{path}/$ref"
+        if not isinstance(target, str) or not (target == "#" or target.startswith("#/")):
+            raise _refused(
+                where, f"is {target!r:.120}; it may lead within the same document alone ('#/…'), nothing is fetched"
+            )
+        if target in followed or target == "#":
+            raise _refused(where, f"leads to {target!r:.120}, which contains itself: a column's type has an end")
+        node = self._document
+        for part in target[2:].split("/"):
+            name = part.replace("~1", "/").replace("~0", "~")
+            if not isinstance(node, Mapping) or name not in node:
+                raise _refused(where, f"leads to {target!r:.120}, which is not there")
+            node = node[name]
+        return self.kind(node, target, (*followed, target), level + 1)
+
+
+def _refused(path: str, why: str) -> ConfigurationError:
+    return ConfigurationError(f"json_schema: {path} {why}: see docs/json-dialect.md for what is read")
