@@ -161,7 +161,9 @@ class _Reader:
         while at < end:
             found = _TOKEN.match(self._text, at, end)
             if found is None or found[4]:
-                raise self._error("a name, a type, or one of < > ( ) , :", found[4] if found else "", at)
+                raise self._error(
+                    "a name, a type, or one of < > ( ) , :", found[4] if found else "", found.start(4) if found else at
+                )
             yield found[found.lastindex or 0], found.start(found.lastindex or 0)
             at = found.end()
         yield "", end

@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import Final
 
-_MODULES: Final = ("arrow", "conversion", "hashing", "records", "text")
+_MODULES: Final = ("arrow", "conversion", "hashing", "json_texts", "records", "text")
 
 
 def main() -> None:

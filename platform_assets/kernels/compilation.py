@@ -28,8 +28,8 @@ INT: Final = types.int64
 HASH: Final = types.uint64
 BYTES, INTS, LONGS = (types.Array(of, 1, "C", readonly=True) for of in (types.uint8, types.int32, types.int64))
 """Arrays that a kernel only reads; one that could be written is taken as well."""
-FILLED_BYTES, FILLED_INTS, FILLED_LONGS, SUMS = (
-    types.Array(of, 1, "C") for of in (types.uint8, types.int32, types.int64, types.uint64)
+FILLED_BYTES, FILLED_INTS, FILLED_LONGS, SUMS, FILLED_DOUBLES = (
+    types.Array(of, 1, "C") for of in (types.uint8, types.int32, types.int64, types.uint64, types.float64)
 )
 """Arrays that a kernel fills or adds to."""
 

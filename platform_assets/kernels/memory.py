@@ -38,6 +38,22 @@ def load32(context: Any, source: Any, at: Any) -> Any:
     return types.uint32(source, types.int64), _loading(32)
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def load8(context: Any, source: Any, at: Any) -> Any:
+    """The byte at `at`, which is not negative: numba's own indexing would ask."""
+    return types.uint8(source, types.int64), _loading(8)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def trailing_zeros(context: Any, word: Any) -> Any:
+    """How many of the lowest bits of `word`, an unsigned 64-bit number other than 0, are 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
 def _loading(bits: int) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         address = _address(context, builder, signature.args[0], arguments[0], arguments[1])

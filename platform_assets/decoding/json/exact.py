@@ -1,0 +1,206 @@
+"""The exact path: one value at a time, by Python's own parser under the rules of docs/json-dialect.md. Its verdict counts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
+
+import pyarrow as pa
+
+from platform_assets.decoding.decoder import DeadLetter
+from platform_assets.decoding.json.dialect import Dialect
+from platform_assets.decoding.json.faults import Fault, brief
+from platform_assets.decoding.json.rescued import rescue
+from platform_assets.decoding.json.scalars import Number, scalar_reader
+
+Row = dict[str, Any]
+_Read = Callable[[Any, "_Seen"], Any]
+
+_BRACKET: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|([\[{])|([\]}])', re.DOTALL)
+
+
+class _Seen:
+    """What was come across in a value, besides its columns."""
+
+    __slots__ = ("lacking",)
+
+    def __init__(self) -> None:
+        self.lacking = False
+        """Whether there are fields that the schema lacks."""
+
+
+class _Twice(dict[str, Any]):
+    """An object that names a field twice."""
+
+    name: str
+
+
+def decode_value(value: bytes, dialect: Dialect) -> tuple[Row, str | None]:
+    """The row that a value becomes, by column, and what is rescued. Raises Fault."""
+    if len(value) > dialect.max_bytes:
+        raise Fault("too_large", f"{len(value)} bytes, where max_bytes is {dialect.max_bytes}")
+    try:
+        text = value.decode()
+    except UnicodeDecodeError as error:
+        raise Fault("malformed", f"the byte 0x{value[error.start]:02x} at {error.start} is not UTF-8") from error
+    _judge_depth(text, dialect.max_depth)
+    document = _parse(text)
+    if not isinstance(document, dict):
+        raise Fault("wrong_type", "the value is no object")
+    seen = _Seen()
+    row: Row = _object_reader(dialect)(document, seen)
+    return row, rescue(text, dialect.fields) if seen.lacking else None
+
+
+def decode_rows(
+    values: list[bytes | None], dialect: Dialect
+) -> tuple[list[Row | None], list[str | None], list[DeadLetter]]:
+    """Rows, what is rescued, and the dead letters; of null and dead values row and rescued are None."""
+    rows: list[Row | None] = []
+    rescued: list[str | None] = []
+    dead: list[DeadLetter] = []
+    for index, value in enumerate(values):
+        row, lacking = None, None
+        if value is not None:
+            try:
+                row, lacking = decode_value(value, dialect)
+            except Fault as fault:
+                dead.append(DeadLetter(index, fault.reason, fault.place, fault.detail))
+        rows.append(row)
+        rescued.append(lacking)
+    return rows, rescued, dead
+
+
+def columns_of(rows: list[Row | None], fields: pa.Schema) -> list[pa.Array]:
+    """Rows as columns."""
+    return [pa.array([None if row is None else row[field.name] for row in rows], field.type) for field in fields]
+
+
+def _judge_depth(text: str, most: int) -> None:
+    """Raises Fault where an object or array is nested too deep, unless the text is malformed before."""
+    if text.count("[") + text.count("{") <= most:
+        return
+    depth = 0
+    for found in _BRACKET.finditer(text):
+        if found[1]:
+            depth += 1
+        elif found[2]:
+            depth -= 1
+        if depth > most:
+            at = found.start()
+            try:
+                _PARSER_OF_LONG.decode(text[:at] + "0")
+            except json.JSONDecodeError as error:
+                if error.pos <= at:
+                    return  # malformed, which the parser will find before it is this deep
+            raise Fault(
+                "too_deep", f"an object or array at character {at} is at level {depth}, where max_depth is {most}"
+            )
+
+
+def _parse(text: str) -> Any:
+    try:
+        try:
+            return _PARSER.decode(text)
+        except json.JSONDecodeError:
+            raise
+        except ValueError:  # an integer of more digits than Python turns into a number at once
+            return _PARSER_OF_LONG.decode(text)
+    except json.JSONDecodeError as error:
+        raise Fault("malformed", f"{error.msg} at character {error.pos}") from error
+
+
+def _no_constant(name: str) -> Any:
+    raise Fault("malformed", f"{name} is no JSON")
+
+
+def _as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) == len(pairs):
+        return fields
+    twice = _Twice(fields)
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            twice.name = name
+            break
+        names.add(name)
+    return twice
+
+
+_PARSER: Final = json.JSONDecoder(object_pairs_hook=_as_object, parse_float=Number, parse_constant=_no_constant)
+_PARSER_OF_LONG: Final = json.JSONDecoder(
+    object_pairs_hook=_as_object, parse_float=Number, parse_int=Number, parse_constant=_no_constant
+)
+
+
+@lru_cache(maxsize=64)
+def _object_reader(dialect: Dialect) -> _Read:
+    return _reader(pa.struct(list(dialect.fields)), dialect)
+
+
+def _reader(kind: pa.DataType, dialect: Dialect) -> _Read:
+    if pa.types.is_struct(kind):
+        return _struct_reader([kind.field(i) for i in range(kind.num_fields)], dialect)
+    if pa.types.is_list(kind):
+        return _list_reader(kind.value_field, dialect)
+    read = scalar_reader(kind, dialect.decimals, utc=dialect.timestamps == "iso8601_or_utc")
+    return lambda value, _: read(value)
+
+
+def _list_reader(element: pa.Field, dialect: Dialect) -> _Read:
+    read_element, nullable = _reader(element.type, dialect), element.nullable
+
+    def read(value: Any, seen: _Seen) -> list[Any]:
+        if type(value) is not list:
+            raise _no(value, "an array")
+        elements = []
+        for index, each in enumerate(value):
+            if each is None and not nullable:
+                raise Fault("missing", "is null, and required", index)
+            try:
+                elements.append(None if each is None else read_element(each, seen))
+            except Fault as fault:
+                fault.parts.append(index)
+                raise
+        return elements
+
+    return read
+
+
+def _struct_reader(fields: list[pa.Field], dialect: Dialect) -> _Read:
+    columns = [(field.name, field.nullable, _reader(field.type, dialect)) for field in fields]
+
+    def read(value: Any, seen: _Seen) -> Row:
+        if not isinstance(value, dict):
+            raise _no(value, "an object")
+        if type(value) is _Twice:
+            raise Fault("malformed", "the field is there twice", value.name)
+        row: Row = {}
+        there = len(columns)
+        for name, nullable, read_field in columns:
+            each = value.get(name)
+            if each is None:
+                absent = name not in value
+                there -= absent
+                if not nullable:
+                    raise Fault("missing", "is absent, and required" if absent else "is null, and required", name)
+                row[name] = None
+                continue
+            try:
+                row[name] = read_field(each, seen)
+            except Fault as fault:
+                fault.parts.append(name)
+                raise
+        if there < len(value):
+            seen.lacking = True
+        return row
+
+    return read
+
+
+def _no(value: object, expected: str) -> Fault:
+    return Fault("wrong_type", f"found {brief(value)}, where {expected} was expected")

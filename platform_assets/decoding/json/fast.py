@@ -1,0 +1,297 @@
+"""The fast path: a block of values into columns by kernels, without a step of Python's for each value.
+
+It settles what is plainly right, and says which rows it does not settle; it never gives a verdict against a value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.decoding.json.dialect import Dialect
+from platform_assets.decoding.json.program import Program, program_of
+from platform_assets.kernels.json_objects import (
+    ABSENT,
+    EXTRA_SIZE,
+    FLAG,
+    LIST,
+    MOST_PENDING,
+    NULL,
+    PENDING,
+    REAL,
+    TEXT,
+    find_fields,
+)
+from platform_assets.kernels.json_scalars import PADDING
+from platform_assets.kernels.json_texts import (
+    gather_extras,
+    gather_texts,
+    is_ascii,
+    judge_utf8,
+    split_lists,
+    texts_size,
+)
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int32]
+
+_SOME_EXTRAS: Final = 1_024
+_NONE: Final = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Columns of a block; rows that are not settled are null in all of them, and in `rescued`.
+
+    `unsettled` are their indexes, ascending.
+    """
+
+    columns: list[Any]
+    rescued: Any
+    unsettled: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Spans:
+    """Values are `data[starts[i]:ends[i]]`, null where a start is NULL; `data` may be read for some bytes more."""
+
+    data: Bytes
+    starts: Ints
+    ends: Ints
+
+
+def find(values: pa.BinaryArray, dialect: Dialect) -> Found:
+    """Decode what is plainly right of a block."""
+    program = program_of(dialect)
+    spans = _spans(values, program.padding)
+    verdicts = np.zeros(len(values), np.uint8)
+    verdicts[spans.ends - spans.starts > dialect.max_bytes] = 1
+    if not is_ascii(spans.data, 0, spans.data.size - program.padding):
+        judge_utf8(spans.data, spans.starts, spans.ends, verdicts)
+    block = _Block(program, spans, dialect, verdicts, extras=True)
+    columns = block.columns()
+    rescued = _rescued(block.spans.data, block.extras, block.extra_count, verdicts)
+    return Found(columns, rescued, np.flatnonzero(verdicts))
+
+
+def _spans(values: pa.BinaryArray, padding: int) -> _Spans:
+    """The values of a block, copied behind each other with padding: nothing may be read behind an Arrow buffer."""
+    _, offset_buffer, data_buffer = values.buffers()
+    count = len(values)
+    offsets = np.frombuffer(offset_buffer, np.int32, count + 1, 4 * values.offset) if count else np.zeros(1, np.int32)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    data = np.empty(end - begin + padding, np.uint8)
+    if end > begin:
+        data[: end - begin] = np.frombuffer(data_buffer, np.uint8, end - begin, begin)
+    data[end - begin :] = 0
+    starts, ends = offsets[:-1] - np.int32(begin), offsets[1:] - np.int32(begin)
+    if values.null_count:
+        starts = np.where(values.is_null().to_numpy(zero_copy_only=False), np.int32(NULL), starts)
+        ends = np.where(starts == NULL, np.int32(NULL), ends)
+    return _Spans(data, starts, ends)
+
+
+class _Block:
+    """One pass over objects, or over bare values, and the columns that come of it.
+
+    `verdicts` gets a 1 for each row that is not settled.
+    """
+
+    def __init__(self, program: Program, spans: _Spans, dialect: Dialect, verdicts: Bytes, *, extras: bool) -> None:
+        self.program, self.dialect, self.verdicts = program, dialect, verdicts
+        self.rows = rows = spans.starts.size
+        if verdicts.any():  # nothing is asked of those any more
+            spans = _Spans(spans.data, np.where(verdicts, np.int32(NULL), spans.starts), spans.ends)
+        self.spans = spans
+        fields, (wholes, reals, placed) = len(program.fields), program.columns
+        self.wholes = np.empty(wholes * rows, np.int64)
+        self.reals = np.empty(reals * rows, np.float64)
+        self.places, self.sizes = np.empty(placed * rows, np.int32), np.empty(placed * rows, np.int32)
+        self.states = np.empty(fields * rows, np.uint8)
+        self.tallies = np.empty(2 * fields, np.int32)
+        self.extras = np.empty(EXTRA_SIZE * (rows + _SOME_EXTRAS), np.int32) if extras else _NONE
+        self.stack = np.empty(dialect.max_depth, np.uint8)
+        self.extra_count = self._find()
+        if self.extra_count * EXTRA_SIZE > self.extras.size:
+            self.extras = np.empty(EXTRA_SIZE * self.extra_count, np.int32)
+            self._find()
+
+    def _find(self) -> int:
+        program, spans, fields = self.program, self.spans, len(self.program.fields)
+        return int(
+            find_fields(
+                spans.data,
+                spans.starts,
+                spans.ends,
+                int(program.bare),
+                self.dialect.max_depth - (not program.bare),
+                int(self.dialect.timestamps == "iso8601_or_utc"),
+                program.names,
+                program.name_starts,
+                program.name_sizes,
+                program.kinds,
+                program.slots,
+                program.scales,
+                program.required,
+                program.lows,
+                program.highs,
+                self.wholes,
+                self.reals,
+                self.places,
+                self.sizes,
+                self.states,
+                self.tallies,
+                self.verdicts,
+                self.extras,
+                np.empty(program.followers, np.int32),
+                np.empty(fields, np.int32),
+                self.stack,
+            )
+        )
+
+    def columns(self) -> list[Any]:
+        """The columns. They are made in an order by which all rows that are not settled are known before the scalars."""
+        fields = range(len(self.program.fields))
+        made: dict[int, Any] = {}
+        for field in fields:
+            if self.program.kinds[field] == REAL:
+                self._read_pending(field)
+        known = self.verdicts.copy()
+        self._void(np.flatnonzero(known))
+        for field in self.program.inner:
+            made[field] = self._list(field) if self.program.kinds[field] == LIST else self._struct(field)
+        if (known != self.verdicts).any():
+            self._void(np.flatnonzero(known != self.verdicts))
+            kept = pa.array(np.arange(self.rows, dtype=np.int32), mask=self.verdicts.astype(bool))
+            made = {field: column.take(kept) for field, column in made.items()}
+        return [made[field] if field in made else self._scalar(field) for field in fields]
+
+    def _void(self, rows: npt.NDArray[np.int64]) -> None:
+        """Make null what was found in `rows`."""
+        if rows.size:
+            self.states.reshape(-1, self.rows)[:, rows] = ABSENT
+            self.tallies[::2] += rows.size
+            if self.places.size:
+                self.places.reshape(-1, self.rows)[:, rows] = NULL
+                self.sizes.reshape(-1, self.rows)[:, rows] = NULL
+
+    def _column(self, all_columns: npt.NDArray[Any], field: int) -> npt.NDArray[Any]:
+        slot = int(self.program.slots[field])
+        return all_columns[slot * self.rows : (slot + 1) * self.rows]
+
+    def _states(self, field: int) -> Bytes:
+        return self.states[field * self.rows : (field + 1) * self.rows]
+
+    def _validity(self, field: int) -> tuple[int, Any]:
+        """The number of nulls, and the bits of those that are none, if there are nulls."""
+        if not self.tallies[2 * field]:
+            return 0, None
+        absent = self._states(field) == ABSENT
+        nulls = int(np.count_nonzero(absent))
+        return nulls, pa.py_buffer(np.packbits(~absent, bitorder="little")) if nulls else None
+
+    def _read_pending(self, field: int) -> None:
+        """Numbers of more digits than the kernel takes; what is not settled of them then has a verdict."""
+        reals = self._column(self.reals, field)
+        single = self.program.fields[field].type == pa.float32()
+        if self.tallies[2 * field + 1]:
+            rows = np.flatnonzero((self._states(field) == PENDING) & (self.verdicts == 0))
+            where = reals[rows].astype(np.int64)
+            texts = _texts(
+                self.spans.data, (where // MOST_PENDING).astype(np.int32), (where % MOST_PENDING).astype(np.int32)
+            )
+            reals[rows] = pc.cast(texts, pa.float64()).to_numpy()
+            self.verdicts[rows[np.isinf(reals[rows])]] = 1
+        if single:
+            settled = np.flatnonzero((self._states(field) != ABSENT) & (self.verdicts == 0))
+            far = np.abs(reals[settled]) > np.finfo(np.float32).max
+            self.verdicts[settled[far]] = 1
+
+    def _scalar(self, field: int) -> Any:
+        kind, arrow = self.program.kinds[field], self.program.fields[field].type
+        nulls, validity = self._validity(field)
+        if kind == TEXT:
+            places, sizes = self._column(self.places, field), self._column(self.sizes, field)
+            return _texts(self.spans.data, places, sizes, nulls, validity)
+        if pa.types.is_binary(arrow):
+            return pa.nulls(self.rows, arrow)  # all that are not null are left to the exact path
+        return pa.Array.from_buffers(arrow, self.rows, [validity, pa.py_buffer(self._values(field))], nulls)
+
+    def _values(self, field: int) -> npt.NDArray[Any]:
+        """The contents of a buffer of fixed width."""
+        kind, arrow = self.program.kinds[field], self.program.fields[field].type
+        if kind == REAL:
+            reals = self._column(self.reals, field)
+            if arrow == pa.float64():
+                return reals
+            with np.errstate(over="ignore", invalid="ignore"):  # of rows that are null
+                return reals.astype(np.float32)
+        wholes = self._column(self.wholes, field)
+        if kind == FLAG:
+            return np.packbits(wholes.astype(np.uint8), bitorder="little")
+        if pa.types.is_decimal(arrow):
+            return np.stack([wholes, wholes >> 63], axis=1)
+        return wholes if arrow.bit_width == 64 else wholes.astype(f"i{arrow.bit_width // 8}")
+
+    def _struct(self, field: int) -> Any:
+        places, sizes = self._column(self.places, field), self._column(self.sizes, field)
+        ends = np.where(places == NULL, np.int32(NULL), places + sizes)
+        inner = _Block(
+            self.program.inner[field], _Spans(self.spans.data, places, ends), self.dialect, self.verdicts, extras=False
+        )
+        children = inner.columns()
+        nulls, validity = self._validity(field)
+        return pa.Array.from_buffers(self.program.fields[field].type, self.rows, [validity], nulls, children=children)
+
+    def _list(self, field: int) -> Any:
+        places, sizes = self._column(self.places, field), self._column(self.sizes, field)
+        offsets = np.empty(self.rows + 1, np.int32)
+        starts = np.empty(4 * self.rows + _SOME_EXTRAS, np.int32)
+        ends = np.empty_like(starts)
+        levels = self.dialect.max_depth
+        count = split_lists(self.spans.data, places, sizes, levels, self.stack, offsets, starts, ends)
+        if count > starts.size:
+            starts, ends = np.empty(count, np.int32), np.empty(count, np.int32)
+            split_lists(self.spans.data, places, sizes, levels, self.stack, offsets, starts, ends)
+        verdicts = np.zeros(count, np.uint8)
+        spans = _Spans(self.spans.data, starts[:count], ends[:count])
+        inner = _Block(self.program.inner[field], spans, self.dialect, verdicts, extras=False)
+        [elements] = inner.columns()
+        bad = np.flatnonzero(verdicts)
+        if bad.size:
+            self.verdicts[np.searchsorted(offsets, bad, side="right") - 1] = 1
+        nulls, validity = self._validity(field)
+        buffers = [validity, pa.py_buffer(offsets)]
+        return pa.Array.from_buffers(self.program.fields[field].type, self.rows, buffers, nulls, children=[elements])
+
+
+def _texts(data: Bytes, places: Ints, sizes: Ints, nulls: int = 0, validity: Any = None) -> Any:
+    offsets = np.empty(places.size + 1, np.int32)
+    values = np.empty(texts_size(sizes) + PADDING, np.uint8)
+    filled = gather_texts(data, places, sizes, offsets, values)
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(values[:filled])]
+    return pa.Array.from_buffers(pa.string(), places.size, buffers, nulls)
+
+
+def _rescued(data: Bytes, extras: Ints, count: int, verdicts: Bytes) -> Any:
+    rows = verdicts.size
+    if not count:
+        return pa.nulls(rows, pa.string())
+    kept = extras[: EXTRA_SIZE * count].reshape(-1, EXTRA_SIZE)
+    kept = np.ascontiguousarray(kept[verdicts[kept[:, 0]] == 0])
+    sizes = int(kept[:, 2].sum(dtype=np.int64) + kept[:, 4].sum(dtype=np.int64))
+    offsets = np.empty(rows + 1, np.int32)
+    values = np.empty(sizes + 3 * len(kept) + PADDING, np.uint8)
+    validity = np.zeros(rows, np.uint8)
+    filled = gather_extras(data, kept.reshape(-1), len(kept), offsets, values, validity)
+    buffers = [
+        pa.py_buffer(np.packbits(validity, bitorder="little")),
+        pa.py_buffer(offsets),
+        pa.py_buffer(values[:filled]),
+    ]
+    return pa.Array.from_buffers(pa.string(), rows, buffers, rows - int(np.count_nonzero(validity)))

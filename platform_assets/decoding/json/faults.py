@@ -1,0 +1,50 @@
+"""What is wrong with a value, on its way to a dead letter."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+from platform_assets.decoding.decoder import Reason
+
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_BRIEF: Final = 60
+
+
+class Fault(Exception):
+    """Why a value cannot be decoded. `parts` are the names and indexes that lead to it, the innermost first."""
+
+    def __init__(self, reason: Reason, detail: str, *parts: str | int) -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail, self.parts = reason, detail, list(parts)
+
+    @property
+    def place(self) -> str | None:
+        """As a dead letter has it; None where it is the value as a whole."""
+        return place(tuple(reversed(self.parts))) if self.parts else None
+
+
+def place(parts: tuple[str | int, ...]) -> str:
+    """A path from the outermost object on: `$.legs[2].carrier`, `$["first name"]`. ASCII alone."""
+    return "$" + "".join(_step(part) for part in parts)
+
+
+def _step(part: str | int) -> str:
+    if isinstance(part, int):
+        return f"[{part}]"
+    return f".{part}" if _PLAIN.fullmatch(part) else f"[{json.dumps(part)}]"
+
+
+def brief(value: object) -> str:
+    """What was found, for people: short, and ASCII where it could not be encoded."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "an array"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if type(value) is str:
+        return "the text " + json.dumps(value if len(value) <= _BRIEF else value[:_BRIEF] + "…")
+    text = str(value) if not isinstance(value, int) or abs(value) < 10**_BRIEF else f"of {value.bit_length()} bits"
+    return "the number " + (text if len(text) <= _BRIEF else text[:_BRIEF] + "…")

@@ -1,0 +1,128 @@
+"""What the kernels need to know of a schema: each object's fields as plain arrays."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from platform_assets.decoding.json.dialect import Dialect
+from platform_assets.decoding.json.scalars import EARLIEST, LATEST
+from platform_assets.kernels.json_objects import DAY, FLAG, INSTANT, LIST, MOST_EXTRAS, NEVER, OBJECT, REAL, TEXT, WHOLE
+from platform_assets.kernels.json_scalars import PADDING
+
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+
+_WHOLES: Final = (WHOLE, FLAG, DAY, INSTANT)
+_PLACED: Final = (TEXT, OBJECT, LIST)
+_LONGS: Final = np.iinfo(np.int64)
+_MOST_DIGITS: Final = 18
+"""A number of as many digits fits 64 bits, whatever they are."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """One object's fields, or with `bare` one value, as `find_fields` takes them; `inner` are those of its objects and lists.
+
+    `slots` says which of the columns of its own sort (numbers, doubles, places) a field fills, and `columns` how many there are
+    of each sort.
+    """
+
+    fields: tuple[pa.Field, ...]
+    bare: bool
+    names: npt.NDArray[np.uint8]
+    name_starts: Ints
+    name_sizes: Ints
+    kinds: Ints
+    slots: Ints
+    scales: Ints
+    required: Ints
+    lows: Longs
+    highs: Longs
+    columns: tuple[int, int, int]
+    inner: dict[int, Program]
+
+    @property
+    def padding(self) -> int:
+        """Bytes behind the data that may be read."""
+        return (
+            PADDING + max((program.padding for program in self.inner.values()), default=0) + int(self.name_sizes.max())
+        )
+
+    @property
+    def followers(self) -> int:
+        """How much scratch there has to be."""
+        return len(self.fields) + MOST_EXTRAS + 2
+
+
+@lru_cache(maxsize=64)
+def program_of(dialect: Dialect) -> Program:
+    """The program of a value's columns."""
+    return _program(tuple(dialect.fields), dialect, bare=False)
+
+
+def _program(fields: tuple[pa.Field, ...], dialect: Dialect, *, bare: bool) -> Program:
+    names = [json.dumps(field.name, ensure_ascii=False).encode() + b":" for field in fields]
+    starts = np.cumsum([0, *(len(name) for name in names)])
+    declared = [_declared(field.type, dialect) for field in fields]
+    kinds = [kind for kind, _, _, _ in declared]
+    slots, columns = [], [0, 0, 0]
+    for kind in kinds:
+        sort = 0 if kind in _WHOLES else 1 if kind == REAL else 2
+        slots.append(columns[sort])
+        columns[sort] += kind != NEVER
+    inner = {}
+    for index, field in enumerate(fields):
+        if kinds[index] == OBJECT:
+            inside = tuple(field.type.field(i) for i in range(field.type.num_fields))
+            inner[index] = _program(inside, dialect, bare=False)
+        elif kinds[index] == LIST:
+            inner[index] = _program((field.type.value_field,), dialect, bare=True)
+    return Program(
+        fields,
+        bare,
+        np.frombuffer(b"".join(names) + bytes(8), np.uint8),
+        starts[:-1].astype(np.int32),
+        np.diff(starts).astype(np.int32),
+        np.array(kinds, np.int32),
+        np.array(slots, np.int32),
+        np.array([scale for _, scale, _, _ in declared], np.int32),
+        np.array([not field.nullable for field in fields], np.int32),
+        np.array([low for _, _, low, _ in declared], np.int64),
+        np.array([high for _, _, _, high in declared], np.int64),
+        (columns[0], columns[1], columns[2]),
+        inner,
+    )
+
+
+def _declared(kind: Any, dialect: Dialect) -> tuple[int, int, int, int]:
+    """Of a type: the kind of field, the power of ten that makes it whole, and its bounds."""
+    if pa.types.is_integer(kind):
+        bound = 1 << (kind.bit_width - 1)
+        return WHOLE, 0, -bound, bound - 1
+    if pa.types.is_decimal(kind):
+        most = 10 ** min(kind.precision, _MOST_DIGITS) - 1
+        return WHOLE, kind.scale, -most, most
+    if pa.types.is_timestamp(kind):
+        if dialect.decimals is None:
+            return INSTANT, 0, EARLIEST, LATEST
+        return WHOLE, dialect.decimals, EARLIEST, LATEST
+    if pa.types.is_struct(kind):
+        return OBJECT, 0, 0, 0
+    if pa.types.is_list(kind):
+        return LIST, 0, 0, 0
+    others = {
+        pa.bool_(): FLAG,
+        pa.float32(): REAL,
+        pa.float64(): REAL,
+        pa.string(): TEXT,
+        pa.date32(): DAY,
+        pa.binary(): NEVER,
+    }
+    return others[kind], 0, int(_LONGS.min), int(_LONGS.max)

@@ -1,0 +1,208 @@
+"""From a parsed JSON value to a column's value, one type at a time, in plain Python: the exact path's rules.
+
+A reader takes what the parser made (str, bool, int, `Number` for numbers with a fraction or an exponent, list, dict) and gives
+what pyarrow takes for the column: dates as days and timestamps as microseconds since 1970-01-01. It raises Fault.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+import struct
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+
+from platform_assets.decoding.json.faults import Fault, brief
+from platform_assets.decoding.schema import type_name
+
+Read = Callable[[Any], Any]
+
+
+class Number(str):
+    """A JSON number as it was written."""
+
+    __slots__ = ()
+
+
+_NUMBER: Final = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)0*([0-9]+))?")
+_DATE: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
+_TIMESTAMP: Final = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[T ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?(?:Z|([+-])([0-9]{2}):([0-9]{2}))?"
+)
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
+_FAR: Final = 10**12
+"""An exponent beyond which a number is none that a column could hold, or nothing."""
+_MOST_DIGITS: Final = 60
+_DECIMALS: Final = Context(prec=40)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_MICROSECOND: Final = timedelta(microseconds=1)
+EARLIEST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+"""Microseconds of the first and last instant of the years 1 to 9999."""
+
+
+def scalar_reader(kind: pa.DataType, decimals: int | None, *, utc: bool) -> Read:
+    """The reader of a column of `kind`, which is neither list nor struct.
+
+    `decimals` are the digits behind the point that turn a number into a timestamp's microseconds, None where timestamps
+    are text; `utc` says that such text may lack its zone.
+    """
+    name = type_name(kind)
+    if pa.types.is_integer(kind):
+        bound = 1 << (kind.bit_width - 1)
+        return lambda value: _whole(value, name, -bound, bound - 1)
+    if pa.types.is_decimal(kind):
+        return lambda value: _decimal(value, name, kind.precision, kind.scale)
+    if pa.types.is_timestamp(kind):
+        if decimals is None:
+            return lambda value: _timestamp(value, name, utc=utc)
+        return lambda value: _within(_scaled(value, decimals, name), value, name, EARLIEST, LATEST)
+    readers: dict[Any, Read] = {
+        pa.bool_(): _boolean,
+        pa.float32(): _single,
+        pa.float64(): _double,
+        pa.string(): _text,
+        pa.binary(): _bytes,
+        pa.date32(): _date,
+    }
+    return readers[kind]
+
+
+def _wrong(value: object, name: str, form: str = "") -> Fault:
+    return Fault("wrong_type", f"found {brief(value)}, where {name}{form and ' as '}{form} was expected")
+
+
+def _out(value: object, name: str, why: str) -> Fault:
+    return Fault("out_of_range", f"{brief(value)} {why} {name}")
+
+
+def _within(number: int, value: object, name: str, low: int, high: int) -> int:
+    if not low <= number <= high:
+        raise _out(value, name, "is beyond")
+    return number
+
+
+def _whole(value: object, name: str, low: int, high: int) -> int:
+    number = value if type(value) is int else _scaled(value, 0, name)
+    if not low <= number <= high:
+        raise _out(value, name, "is beyond")
+    return number
+
+
+def _scaled(value: object, scale: int, name: str) -> int:
+    """A number times 10 to the power of `scale`, if that is a whole one."""
+    if type(value) is int:
+        return int(value * 10**scale)
+    if type(value) is not Number:
+        raise _wrong(value, name, "a number")
+    found = _NUMBER.fullmatch(value)
+    assert found is not None, "the parser takes no other numbers"
+    sign, whole, fraction, power_sign, power = found.groups(default="")
+    exponent = 0 if not power else _FAR if len(power) > 12 else int(power)
+    written = (whole + fraction).lstrip("0")
+    digits = written.rstrip("0")
+    if not digits:
+        return 0
+    shift = (-exponent if power_sign == "-" else exponent) - len(fraction) + scale + len(written) - len(digits)
+    if shift < 0:
+        raise _out(value, name, "is more precise than")
+    if len(digits) + shift > _MOST_DIGITS:
+        raise _out(value, name, "is beyond")
+    return int(sign + digits) * 10**shift
+
+
+def _decimal(value: object, name: str, precision: int, scale: int) -> Decimal:
+    number = _scaled(value, scale, name)
+    if abs(number) >= 10**precision:
+        raise _out(value, name, "is beyond")
+    return _DECIMALS.scaleb(Decimal(number), -scale)
+
+
+def _double(value: object, name: str = "DOUBLE") -> float:
+    if type(value) is not int and type(value) is not Number:
+        raise _wrong(value, name, "a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if math.isinf(number):
+        raise _out(value, name, "is beyond")
+    return number
+
+
+def _single(value: object) -> float:
+    number = _double(value, "FLOAT")
+    try:
+        packed = struct.pack("<f", number)
+    except OverflowError as error:
+        raise _out(value, "FLOAT", "is beyond") from error
+    return float(struct.unpack("<f", packed)[0])
+
+
+def _boolean(value: object) -> bool:
+    if type(value) is not bool:
+        raise _wrong(value, "BOOLEAN", "true or false")
+    return value
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        raise _wrong(value, "STRING", "text")
+    if not value.isascii() and _has_surrogate(value):
+        raise Fault("malformed", f"{brief(value)} has half of a surrogate pair, which is no character")
+    return value
+
+
+def _has_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _bytes(value: object) -> bytes:
+    if type(value) is str and len(value) % 4 == 0 and _BASE64.fullmatch(value):
+        try:
+            content = base64.b64decode(value, validate=True)
+        except binascii.Error as error:
+            raise _wrong(value, "BINARY", "base64") from error
+        if base64.b64encode(content).decode() == value:  # bits that stand for nothing are zero
+            return content
+    raise _wrong(value, "BINARY", "base64")
+
+
+def _date(value: object) -> int:
+    found = _DATE.fullmatch(value) if type(value) is str else None
+    if found is None:
+        raise _wrong(value, "DATE", "YYYY-MM-DD")
+    try:
+        return date(*map(int, found.groups())).toordinal() - _EPOCH_DAY
+    except ValueError as error:
+        raise Fault("out_of_range", f"{brief(value)} is no day of the years 1 to 9999") from error
+
+
+def _timestamp(value: object, name: str, *, utc: bool) -> int:
+    form = "YYYY-MM-DDThh:mm:ss with Z or an offset" if not utc else "YYYY-MM-DDThh:mm:ss"
+    found = _TIMESTAMP.fullmatch(value) if type(value) is str else None
+    if found is None or not (utc or found[8] or found[0].endswith("Z")):
+        raise _wrong(value, name, form)
+    fraction = found[7] or ""
+    if fraction[6:].strip("0"):
+        raise _out(value, name, "is more precise than the microseconds of")
+    hours, minutes = int(found[9] or 0), int(found[10] or 0)
+    if hours > 23 or minutes > 59:
+        raise _out(value, name, "has an offset that is none of")
+    try:
+        local = datetime(*(int(found[i]) for i in range(1, 7)), int(fraction[:6].ljust(6, "0")), tzinfo=UTC)  # type: ignore[misc,arg-type]
+    except ValueError as error:
+        raise Fault("out_of_range", f"{brief(value)} is no instant of the years 1 to 9999") from error
+    offset = (hours * 60 + minutes) * 60_000_000 * (-1 if found[8] == "-" else 1)
+    return _within((local - _EPOCH) // _MICROSECOND - offset, value, name, EARLIEST, LATEST)

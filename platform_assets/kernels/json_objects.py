@@ -1,0 +1,326 @@
+"""Finding the declared fields of JSON objects, in one pass that also checks their grammar.
+
+What comes out are numbers, and the places of what has no fixed width. Whatever is not as declared marks its row, for Python's
+exact path to judge.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from platform_assets.kernels.compilation import (
+    BYTES,
+    FILLED_BYTES,
+    FILLED_DOUBLES,
+    FILLED_INTS,
+    FILLED_LONGS,
+    INT,
+    INTS,
+    LONGS,
+    Whole,
+    kernel,
+)
+from platform_assets.kernels.json_scalars import (
+    BAD,
+    ESCAPED,
+    LATER,
+    LONE,
+    read_day,
+    read_instant,
+    read_real,
+    read_whole,
+    space_end,
+    text_end,
+    value_end,
+)
+from platform_assets.kernels.memory import load8, load32, load64
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+Doubles = npt.NDArray[np.float64]
+
+TEXT, WHOLE, REAL, FLAG, DAY, INSTANT, OBJECT, LIST, NEVER = range(9)
+"""Kinds of fields. WHOLE is a number of 64 bits times a power of ten; NEVER is left to the exact path unless it is null."""
+NULL: Final = -1
+"""Where null texts, objects and lists begin."""
+PRESENT, ABSENT, PENDING = 0, 1, 2
+"""Of a field of a row: it has a value, it has none, or it is a number that is to be read LATER."""
+MOST_EXTRAS: Final = 64
+"""Fields of one object that the schema lacks; one with more is left to the exact path."""
+MOST_PENDING: Final = 1 << 12
+"""Above the size of a PENDING number, whose place is kept as `place * MOST_PENDING + size` where the number would be."""
+EXTRA_SIZE: Final = 5
+"""What is kept of each: its row, where its name begins and its size, where its value begins and its size."""
+
+_NULL_WORD = np.uint32(0x6C6C756E)
+_TRUE_WORD = np.uint32(0x65757274)
+_FALSE_WORD = np.uint32(0x736C6166)
+
+
+@kernel(BYTES, INT, BYTES, INT, INT)
+def _same(data: Bytes, at: Whole, names: Bytes, name: Whole, size: Whole) -> bool:
+    """Whether the `size` bytes at `at` are those at `name`; whole words are read, of both."""
+    while size >= 8:
+        if load64(data, at) != load64(names, name):
+            return False
+        at += 8
+        name += 8
+        size -= 8
+    if size == 0:
+        return True
+    return (load64(data, at) ^ load64(names, name)) << np.uint64(64 - 8 * size) == 0
+
+
+@kernel(BYTES, INT, INT, INT, FILLED_INTS)
+def _is_extra_twice(data: Bytes, at: Whole, size: Whole, count: Whole, extras: Ints) -> bool:
+    """Whether the name at `at` is among the last `count` of `extras`, the newest of which is not complete yet."""
+    end = extras.size
+    for index in range(count):
+        base = end - EXTRA_SIZE * (index + 1)
+        if extras[base + 2] == size and _same(data, at, data, np.int64(extras[base + 1]), size):
+            return True
+    return False
+
+
+@kernel(
+    BYTES, INTS, INTS, INT, INT, INT,
+    BYTES, INTS, INTS, INTS, INTS, INTS, INTS, LONGS, LONGS,
+    FILLED_LONGS, FILLED_DOUBLES, FILLED_INTS, FILLED_INTS, FILLED_BYTES, FILLED_INTS, FILLED_BYTES,
+    FILLED_INTS, FILLED_INTS, FILLED_INTS, FILLED_BYTES,
+)  # fmt: skip
+def find_fields(
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    bare: Whole,
+    levels: Whole,
+    utc: Whole,
+    names: Bytes,
+    name_starts: Ints,
+    name_sizes: Ints,
+    kinds: Ints,
+    slots: Ints,
+    scales: Ints,
+    required: Ints,
+    lows: Longs,
+    highs: Longs,
+    wholes: Longs,
+    reals: Doubles,
+    places: Ints,
+    sizes: Ints,
+    states: Bytes,
+    tallies: Ints,
+    verdicts: Bytes,
+    extras: Ints,
+    followers: Ints,
+    stamps: Ints,
+    stack: Bytes,
+) -> int:
+    """Find the fields of the objects `data[starts[i]:ends[i]]`, or with `bare` of values of one field; a start of NULL is a null.
+
+    Of each field: its name as `"name":` in `names`, its kind, which of the columns of its kind it fills, the power of ten
+    and the bounds of a number, whether it is required. `levels` are those that an object's values may have.
+
+    Columns of n rows follow each other in `wholes`, `reals`, `places` and `sizes`; the size of a text with escapes is
+    `-2 - size`. `states` has n for each field; `tallies` two numbers for each, of rows without a value, and of texts with
+    escapes or numbers PENDING. `verdicts` is set to 1 for rows that are left to the exact path.
+
+    Returns how many fields there are that the schema lacks. `extras` has them, as far as it has room: else they are to be
+    found again, with room. Where it has no room for any, objects that have some are left to the exact path. `followers`, `stamps`
+    and `stack` (room for `levels`) are scratch.
+    """
+    rows, count = starts.size, kinds.size
+    room = extras.size // EXTRA_SIZE
+    found = 0
+    recent = np.zeros(EXTRA_SIZE * MOST_EXTRAS, np.int32)
+    stamps[:] = -1
+    for field in range(followers.size):
+        followers[field] = field if field < count else 0
+    tallies[:] = 0
+    for row in range(rows):
+        at, end = np.int64(starts[row]), np.int64(ends[row])
+        if at == NULL:
+            for field in range(count):
+                states[field * rows + row] = ABSENT
+                tallies[2 * field] += 1
+                if kinds[field] == TEXT or kinds[field] == OBJECT or kinds[field] == LIST:
+                    places[slots[field] * rows + row] = NULL
+                    sizes[slots[field] * rows + row] = NULL
+            continue
+        seen = others = 0
+        before = 0
+        good = True
+        first = found
+        at = space_end(data, at, end)
+        more = True
+        if not bare:
+            good = load8(data, at) == 123
+            at = space_end(data, at + 1, end)
+            if load8(data, at) == 125:
+                more = False
+                at += 1
+        while good and more:
+            field = 0
+            if at >= end:
+                good = False
+                break
+            name, name_size = at, 0
+            if not bare:
+                field = followers[before]
+                size = np.int64(name_sizes[field])
+                if _same(data, at, names, np.int64(name_starts[field]), size):
+                    at += size
+                else:
+                    at, flags = text_end(data, at + 1, end) if load8(data, at) == 34 else (BAD, 0)
+                    if at < 0 or flags & ESCAPED:
+                        good = False
+                        break
+                    at += 1
+                    name_size = at - name
+                    field = -1
+                    for each in range(count):
+                        if name_sizes[each] == name_size + 1 and _same(
+                            data, name, names, np.int64(name_starts[each]), name_size
+                        ):
+                            field = each
+                            break
+                    at = space_end(data, at, end)
+                    if load8(data, at) != 58:
+                        good = False
+                        break
+                    at += 1
+                    if field >= 0:
+                        followers[before] = field
+                byte = load8(data, at)
+                if byte <= 32:
+                    at = space_end(data, at, end)
+            if at >= end:
+                good = False
+                break
+            if field < 0:
+                value = at
+                at = value_end(data, at, end, levels, stack)
+                if (
+                    at < 0 or room == 0 or others == MOST_EXTRAS or load8(data, name + 1) == 36  # $
+                    or _is_extra_twice(data, name, name_size, others, recent)
+                ):  # fmt: skip
+                    good = False
+                    break
+                base = recent.size - EXTRA_SIZE * (others + 1)
+                recent[base + 1], recent[base + 2] = name, name_size
+                if found < room:
+                    base = EXTRA_SIZE * found
+                    extras[base], extras[base + 1], extras[base + 2] = row, name, name_size
+                    extras[base + 3], extras[base + 4] = value, at - value
+                found += 1
+                others += 1
+                before = count + min(others, MOST_EXTRAS)
+            else:
+                if stamps[field] == row:
+                    good = False
+                    break
+                stamps[field] = row
+                seen += 1
+                before = field + 1
+                kind = kinds[field]
+                index = slots[field] * rows + row
+                state = PRESENT
+                if load32(data, at) == _NULL_WORD:
+                    at += 4
+                    state = ABSENT
+                    tallies[2 * field] += 1
+                    good = required[field] == 0
+                    if kind in (TEXT, OBJECT, LIST):
+                        places[index] = NULL
+                        sizes[index] = NULL
+                elif kind == WHOLE:
+                    number, at = read_whole(data, at, end, np.int64(scales[field]))
+                    good = at >= 0 and lows[field] <= number <= highs[field]
+                    wholes[index] = number
+                elif kind == TEXT:
+                    good = load8(data, at) == 34
+                    begin = at + 1
+                    at, flags = text_end(data, begin, end)
+                    good = good and at >= 0 and flags & LONE == 0
+                    places[index] = begin
+                    size = at - begin
+                    if flags:
+                        size = -2 - size
+                        tallies[2 * field + 1] += 1
+                    sizes[index] = size
+                    at += 1
+                elif kind == REAL:
+                    real, after, later = read_real(data, at, end)
+                    good = after >= 0
+                    reals[index] = real
+                    if later == LATER:
+                        state = PENDING
+                        tallies[2 * field + 1] += 1
+                        reals[index] = np.float64(at * MOST_PENDING + (after - at))
+                    at = after
+                elif kind == FLAG:
+                    word = load32(data, at)
+                    if word == _TRUE_WORD:
+                        wholes[index] = 1
+                        at += 4
+                    else:
+                        good = word == _FALSE_WORD and load8(data, at + 4) == 101
+                        wholes[index] = 0
+                        at += 5
+                elif kind in (DAY, INSTANT):
+                    good = load8(data, at) == 34
+                    if kind == DAY:
+                        number, at = read_day(data, at + 1)
+                    else:
+                        number, at = read_instant(data, at + 1, end, utc)
+                    good = good and at >= 0 and load8(data, at) == 34 and lows[field] <= number <= highs[field]
+                    wholes[index] = number
+                    at += 1
+                elif kind in (OBJECT, LIST):
+                    good = load8(data, at) == (123 if kind == OBJECT else 91)
+                    begin = at
+                    at = value_end(data, at, end, levels, stack)
+                    good = good and at >= 0
+                    places[index] = begin
+                    sizes[index] = at - begin
+                else:
+                    good = False
+                states[field * rows + row] = state
+            if not good:
+                break
+            if bare:
+                more = False
+                continue
+            byte = load8(data, at)
+            if byte <= 32:
+                at = space_end(data, at, end)
+                byte = load8(data, at)
+            at += 1
+            if byte == 44:
+                if load8(data, at) <= 32:
+                    at = space_end(data, at, end)
+            elif byte == 125:
+                more = False
+            else:
+                good = False
+        if good:
+            if at < end:
+                at = space_end(data, at, end)
+            good = at == end
+        if good and seen < count:
+            for field in range(count):
+                if stamps[field] != row:
+                    good = good and required[field] == 0
+                    states[field * rows + row] = ABSENT
+                    tallies[2 * field] += 1
+                    if kinds[field] == TEXT or kinds[field] == OBJECT or kinds[field] == LIST:
+                        places[slots[field] * rows + row] = NULL
+                        sizes[slots[field] * rows + row] = NULL
+        if not good:
+            verdicts[row] = 1
+            found = first
+    return found

@@ -1,0 +1,406 @@
+"""Finding where a JSON value ends, and reading numbers, dates and timestamps (RFC 8259; docs/json-dialect.md).
+
+Every function may read up to `PADDING` bytes behind `end`, so the data has to have as many; none reads further. A position of
+`BAD` says that there is no such value at `at`, or none that is settled here: Python's exact path has the verdict then.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from platform_assets.kernels.compilation import BYTES, FILLED_BYTES, INT, Whole, kernel
+from platform_assets.kernels.memory import load8, load64, trailing_zeros
+
+Bytes = npt.NDArray[np.uint8]
+
+PADDING: Final = 64
+BAD: Final = -1
+ESCAPED, LONE = 1, 2
+"""Of a text: it has escapes; one of them is half of a surrogate pair."""
+READ, LATER = 0, 1
+"""Of a number: it was read; it is a number, to be read with all of its digits."""
+
+_ONES = np.uint64(0x0101010101010101)
+_HIGH = np.uint64(0x8080808080808080)
+_QUOTES = np.uint64(0x2222222222222222)
+_BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
+_SPACES = np.uint64(0x2020202020202020)
+_POWERS = np.array([float(f"1e{power}") for power in range(23)])
+_MOST_EXACT = np.uint64(1 << 53)
+_DAY = 86_400_000_000
+
+
+@kernel(BYTES, INT, INT)
+def space_end(data: Bytes, at: Whole, end: Whole) -> Whole:
+    """Where the white space at `at` ends."""
+    while at < end:
+        byte = load8(data, at)
+        if byte > 32 or (byte != 32 and byte != 10 and byte != 13 and byte != 9):
+            break
+        at += 1
+    return at
+
+
+@kernel(BYTES, INT)
+def _hex4(data: Bytes, at: Whole) -> Whole:
+    """The number that 4 hexadecimal digits at `at` are, or BAD."""
+    value = 0
+    for index in range(4):
+        byte = np.int64(load8(data, at + index))
+        if 48 <= byte <= 57:
+            value = value * 16 + byte - 48
+        elif 97 <= (byte | 32) <= 102:
+            value = value * 16 + (byte | 32) - 87
+        else:
+            return BAD
+    return value
+
+
+@kernel(BYTES, INT, INT)
+def text_end(data: Bytes, at: Whole, end: Whole) -> tuple[Whole, Whole]:
+    """Where the closing quote is of a text whose first character is at `at`, or BAD; and ESCAPED, LONE."""
+    flags = 0
+    while at < end:
+        word = load64(data, at)
+        quotes, backslashes = word ^ _QUOTES, word ^ _BACKSLASHES
+        found = (
+            ((quotes - _ONES) & ~quotes) | ((backslashes - _ONES) & ~backslashes) | ((word - _SPACES) & ~word)
+        ) & _HIGH
+        if found == 0:
+            at += 8
+            continue
+        at += trailing_zeros(found) >> 3  # the lowest mark is right, those above it may not be
+        byte = load8(data, at)
+        if at >= end or byte < 32:
+            return BAD, flags
+        if byte == 34:
+            return at, flags
+        flags |= ESCAPED
+        escape = load8(data, at + 1)
+        if escape != 117:  # u
+            if not (
+                escape == 110 or escape == 34 or escape == 92 or escape == 47
+                or escape == 116 or escape == 114 or escape == 98 or escape == 102
+            ):  # fmt: skip
+                return BAD, flags
+            at += 2
+            continue
+        unit = _hex4(data, at + 2)
+        if unit < 0:
+            return BAD, flags
+        at += 6
+        if 0xD800 <= unit < 0xDC00 and load8(data, at) == 92 and load8(data, at + 1) == 117:
+            second = _hex4(data, at + 2)
+            if second < 0:
+                return BAD, flags
+            if 0xDC00 <= second < 0xE000:
+                at += 6
+                continue
+        if 0xD800 <= unit < 0xE000:
+            flags |= LONE
+    return BAD, flags
+
+
+@kernel(BYTES, INT, INT)
+def _digits_end(data: Bytes, at: Whole, end: Whole) -> Whole:
+    while at < end and np.uint8(load8(data, at) - np.uint8(48)) < 10:
+        at += 1
+    return at
+
+
+@kernel(BYTES, INT, INT)
+def number_end(data: Bytes, at: Whole, end: Whole) -> Whole:
+    """Where the number at `at` ends, or BAD."""
+    if load8(data, at) == 45:
+        at += 1
+    whole = at
+    at = _digits_end(data, at, end)
+    if at == whole or (load8(data, whole) == 48 and at > whole + 1):
+        return BAD
+    if at < end and load8(data, at) == 46:
+        fraction = at + 1
+        at = _digits_end(data, fraction, end)
+        if at == fraction:
+            return BAD
+    if at < end and (load8(data, at) | 32) == 101:
+        at += 1
+        if load8(data, at) == 43 or load8(data, at) == 45:
+            at += 1
+        power = at
+        at = _digits_end(data, power, end)
+        if at == power:
+            return BAD
+    return at
+
+
+@kernel(BYTES, INT, INT)
+def word_end(data: Bytes, at: Whole, end: Whole) -> Whole:
+    """Where the true, false or null at `at` ends, or BAD."""
+    word = load64(data, at)
+    low = word & np.uint64(0xFFFFFFFF)
+    if low == np.uint64(0x65757274) or low == np.uint64(0x6C6C756E):
+        return at + 4
+    if word & np.uint64(0xFFFFFFFFFF) == np.uint64(0x65736C6166):
+        return at + 5
+    return BAD
+
+
+@kernel(BYTES, INT, INT)
+def _name_end(data: Bytes, at: Whole, end: Whole) -> Whole:
+    """Where the value begins of the field whose name is at `at`, or BAD."""
+    if at >= end or load8(data, at) != 34:
+        return BAD
+    at, _ = text_end(data, at + 1, end)
+    if at < 0:
+        return BAD
+    at = space_end(data, at + 1, end)
+    if at >= end or load8(data, at) != 58:
+        return BAD
+    return space_end(data, at + 1, end)
+
+
+@kernel(BYTES, INT, INT, INT, FILLED_BYTES)
+def value_end(data: Bytes, at: Whole, end: Whole, levels: Whole, stack: Bytes) -> Whole:
+    """Where the value at `at` ends, whatever it is, or BAD: also where it has more than `levels` levels.
+
+    `stack` has room for `levels`.
+    """
+    level = 0
+    while at < end:
+        byte = load8(data, at)
+        if byte == 34:
+            at, _ = text_end(data, at + 1, end)
+            if at < 0:
+                return BAD
+            at += 1
+        elif byte == 123 or byte == 91:
+            if level >= levels:
+                return BAD
+            at = space_end(data, at + 1, end)
+            if at < end and load8(data, at) == byte + 2:
+                at += 1
+            else:
+                stack[level] = byte
+                level += 1
+                if byte == 123:
+                    at = _name_end(data, at, end)
+                    if at < 0:
+                        return BAD
+                continue
+        elif byte == 45 or np.uint8(byte - np.uint8(48)) < 10:
+            at = number_end(data, at, end)
+        else:
+            at = word_end(data, at, end)
+        if at < 0:
+            return BAD
+        more = False
+        while level > 0 and not more:
+            at = space_end(data, at, end)
+            if at >= end:
+                return BAD
+            byte = load8(data, at)
+            at += 1
+            opened = stack[level - 1]
+            if byte == 44:
+                more = True
+                at = space_end(data, at, end)
+                if opened == 123:
+                    at = _name_end(data, at, end)
+                    if at < 0:
+                        return BAD
+            elif byte == opened + 2:
+                level -= 1
+            else:
+                return BAD
+        if not more:
+            return at
+    return BAD
+
+
+@kernel(BYTES, INT, INT, INT)
+def read_whole(data: Bytes, at: Whole, end: Whole, scale: Whole) -> tuple[Whole, Whole]:
+    """The number at `at`, times 10 to the power of `scale`, if that is a whole one of 64 bits; and where it ends, or BAD."""
+    negative = load8(data, at) == 45
+    if negative:
+        at += 1
+    first = at
+    value = np.uint64(0)
+    digit = np.uint8(load8(data, at) - np.uint8(48))
+    while digit < 10:
+        value = value * np.uint64(10) + np.uint64(digit)
+        at += 1
+        if at >= end:
+            return 0, BAD
+        digit = np.uint8(load8(data, at) - np.uint8(48))
+    digits = at - first
+    if digits == 0 or digits > 19 or (digits > 1 and load8(data, first) == 48):
+        return 0, BAD
+    rest = scale
+    if load8(data, at) == 46:
+        at += 1
+        fraction = at
+        while at < end:
+            digit = np.uint8(load8(data, at) - np.uint8(48))
+            if digit >= 10:
+                break
+            if rest > 0:
+                value = value * np.uint64(10) + np.uint64(digit)
+                rest -= 1
+                digits += 1
+            elif digit != 0:
+                return 0, BAD
+            at += 1
+        if at == fraction:
+            return 0, BAD
+    if (load8(data, at) | 32) == 101:
+        return 0, BAD
+    if digits > 19:
+        return 0, BAD  # before anything is said of the value, which may have gone round
+    if value == 0:
+        return 0, at
+    if digits + rest > 19:
+        return 0, BAD
+    for _ in range(rest):
+        value *= np.uint64(10)
+    if value > np.uint64(0x7FFFFFFFFFFFFFFF):
+        return 0, BAD
+    return (-np.int64(value) if negative else np.int64(value)), at
+
+
+@kernel(BYTES, INT, INT)
+def read_real(data: Bytes, at: Whole, end: Whole) -> tuple[float, Whole, Whole]:
+    """The double nearest to the number at `at`, where it ends, or BAD, and whether it was READ or is to be read LATER."""
+    start = at
+    negative = load8(data, at) == 45
+    if negative:
+        at += 1
+    first = at
+    value = np.uint64(0)
+    significant = 0
+    power = 0
+    digit = np.uint8(load8(data, at) - np.uint8(48))
+    while digit < 10 and at < end:
+        value = value * np.uint64(10) + np.uint64(digit)
+        significant += value != 0
+        at += 1
+        digit = np.uint8(load8(data, at) - np.uint8(48))
+    if at == first or (at > first + 1 and load8(data, first) == 48):
+        return 0.0, BAD, READ
+    whole = True
+    if load8(data, at) == 46:
+        whole = False
+        at += 1
+        first = at
+        digit = np.uint8(load8(data, at) - np.uint8(48))
+        while digit < 10 and at < end:
+            value = value * np.uint64(10) + np.uint64(digit)
+            significant += value != 0
+            at += 1
+            digit = np.uint8(load8(data, at) - np.uint8(48))
+        if at == first:
+            return 0.0, BAD, READ
+        power = first - at
+    if (load8(data, at) | 32) == 101:
+        whole = False
+        at += 1
+        down = load8(data, at) == 45
+        if down or load8(data, at) == 43:
+            at += 1
+        first = at
+        shift = 0
+        digit = np.uint8(load8(data, at) - np.uint8(48))
+        while digit < 10 and at < end:
+            shift = min(shift * 10 + np.int64(digit), 1 << 40)
+            at += 1
+            digit = np.uint8(load8(data, at) - np.uint8(48))
+        if at == first:
+            return 0.0, BAD, READ
+        power += -shift if down else shift
+    if at - start > 4000:
+        return 0.0, BAD, READ
+    if value == 0 and significant == 0:
+        return (-0.0 if negative and not whole else 0.0), at, READ
+    if significant > 19 or value > _MOST_EXACT or power < -22 or power > 22:
+        return 0.0, at, LATER
+    real = np.float64(value)  # both are exact, so that what they give is rounded once
+    real = real / _POWERS[-power] if power < 0 else real * _POWERS[power]
+    return (-real if negative else real), at, READ
+
+
+@kernel(BYTES, INT, INT)
+def _number(data: Bytes, at: Whole, size: Whole) -> Whole:
+    """The number that `size` digits are, or a negative one where they are none."""
+    value = 0
+    for index in range(size):
+        digit = np.int64(load8(data, at + index)) - 48
+        if digit < 0 or digit > 9:
+            return -1_000_000
+        value = value * 10 + digit
+    return value
+
+
+@kernel(BYTES, INT)
+def read_day(data: Bytes, at: Whole) -> tuple[Whole, Whole]:
+    """The days since 1970-01-01 of the YYYY-MM-DD at `at`, and where it ends, or BAD."""
+    year, month, day = _number(data, at, 4), _number(data, at + 5, 2), _number(data, at + 8, 2)
+    if load8(data, at + 4) != 45 or load8(data, at + 7) != 45 or year < 1 or month < 1 or month > 12 or day < 1:
+        return 0, BAD
+    longest = 31 - (month == 4 or month == 6 or month == 9 or month == 11)
+    if month == 2:
+        longest = 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
+    if day > longest:
+        return 0, BAD
+    # Years begin in March here, so that the day that comes and goes is the last one.
+    if month <= 2:
+        year -= 1
+        month += 12
+    days = year * 365 + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5 + day - 1
+    return days - 719_468, at + 10
+
+
+@kernel(BYTES, INT, INT, INT)
+def read_instant(data: Bytes, at: Whole, end: Whole, utc: Whole) -> tuple[Whole, Whole]:
+    """The microseconds since 1970-01-01 UTC of the timestamp in ISO 8601 at `at`, and where it ends, or BAD.
+
+    One without Z or an offset is in UTC where `utc` is 1, and BAD where it is 0. It may be of a year other than 1 to 9999 by
+    its offset.
+    """
+    days, at = read_day(data, at)
+    if at < 0 or (load8(data, at) != 84 and load8(data, at) != 32):
+        return 0, BAD
+    hours, minutes, seconds = _number(data, at + 1, 2), _number(data, at + 4, 2), _number(data, at + 7, 2)
+    if load8(data, at + 3) != 58 or load8(data, at + 6) != 58 or min(hours, minutes, seconds) < 0:
+        return 0, BAD
+    if hours > 23 or minutes > 59 or seconds > 59:
+        return 0, BAD
+    at += 9
+    fraction = 0
+    if load8(data, at) == 46:
+        at += 1
+        first = at
+        unit = 100_000
+        while at < end:
+            digit = np.int64(load8(data, at)) - 48
+            if digit < 0 or digit > 9:
+                break
+            if unit == 0 and digit != 0:
+                return 0, BAD
+            fraction += digit * unit
+            unit //= 10
+            at += 1
+        if at == first:
+            return 0, BAD
+    instant = days * _DAY + (hours * 3600 + minutes * 60 + seconds) * 1_000_000 + fraction
+    sign = load8(data, at)
+    if sign == 90:
+        return instant, at + 1
+    if sign == 43 or sign == 45:
+        hours, minutes = _number(data, at + 1, 2), _number(data, at + 4, 2)
+        if load8(data, at + 3) != 58 or min(hours, minutes) < 0 or hours > 23 or minutes > 59:
+            return 0, BAD
+        offset = (hours * 60 + minutes) * 60_000_000
+        return instant + (offset if sign == 45 else -offset), at + 6
+    return instant, (at if utc else BAD)

@@ -1,0 +1,228 @@
+"""Texts, lists and undeclared fields of JSON, once `json_objects` has found them: into Arrow's buffers."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from platform_assets.kernels.compilation import BYTES, FILLED_BYTES, FILLED_INTS, INT, INTS, Whole, kernel
+from platform_assets.kernels.json_objects import EXTRA_SIZE, NULL
+from platform_assets.kernels.json_scalars import PADDING, space_end, value_end
+from platform_assets.kernels.memory import copy_bytes, load8, load64
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int32]
+
+_HIGH = np.uint64(0x8080808080808080)
+_SHORT = np.int64(16)
+_ESCAPES = np.zeros(128, np.uint8)
+for _escape, _meant in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
+    _ESCAPES[_escape] = _meant
+
+
+@kernel(BYTES, INT, INT)
+def is_ascii(data: Bytes, at: Whole, end: Whole) -> bool:
+    """Whether `data[at:end]` has ASCII alone; up to 7 bytes behind it are read."""
+    found = np.uint64(0)
+    while at + 8 <= end:
+        found |= load64(data, at)
+        at += 8
+    if at < end:
+        found |= load64(data, at) << np.uint64(64 - 8 * (end - at))
+    return found & _HIGH == 0
+
+
+@kernel(BYTES, INT, INT)
+def _is_utf8(data: Bytes, at: Whole, end: Whole) -> bool:
+    while at < end:
+        if at + 8 <= end and load64(data, at) & _HIGH == 0:
+            at += 8
+            continue
+        byte = load8(data, at)
+        if byte < 0x80:
+            at += 1
+            continue
+        if byte < 0xC2 or byte > 0xF4:
+            return False
+        size = 2 + (byte >= 0xE0) + (byte >= 0xF0)
+        if at + size > end:
+            return False
+        second = load8(data, at + 1)
+        low, high = 0x80, 0xBF
+        if byte == 0xE0:
+            low = 0xA0
+        elif byte == 0xED:
+            high = 0x9F  # no surrogates
+        elif byte == 0xF0:
+            low = 0x90
+        elif byte == 0xF4:
+            high = 0x8F
+        if second < low or second > high:
+            return False
+        for index in range(2, size):
+            if load8(data, at + index) & 0xC0 != 0x80:
+                return False
+        at += size
+    return True
+
+
+@kernel(BYTES, INTS, INTS, FILLED_BYTES)
+def judge_utf8(data: Bytes, starts: Ints, ends: Ints, verdicts: Bytes) -> None:
+    """Set the verdict of each value `data[starts[i]:ends[i]]` that is not UTF-8 to 1; a start of NULL is a null."""
+    for row in range(starts.size):
+        if starts[row] != NULL and not _is_utf8(data, np.int64(starts[row]), np.int64(ends[row])):
+            verdicts[row] = 1
+
+
+@kernel(FILLED_BYTES, INT, INT)
+def _encode(values: Bytes, into: Whole, code: Whole) -> Whole:
+    """A character in UTF-8 at `into`; returns where it ends."""
+    if code < 0x80:
+        values[into] = code
+        return into + 1
+    if code < 0x800:
+        values[into] = 0xC0 | code >> 6
+        values[into + 1] = 0x80 | code & 0x3F
+        return into + 2
+    if code < 0x10000:
+        values[into] = 0xE0 | code >> 12
+        values[into + 1] = 0x80 | code >> 6 & 0x3F
+        values[into + 2] = 0x80 | code & 0x3F
+        return into + 3
+    values[into] = 0xF0 | code >> 18
+    values[into + 1] = 0x80 | code >> 12 & 0x3F
+    values[into + 2] = 0x80 | code >> 6 & 0x3F
+    values[into + 3] = 0x80 | code & 0x3F
+    return into + 4
+
+
+@kernel(BYTES, INT)
+def _unit(data: Bytes, at: Whole) -> Whole:
+    """The number that 4 hexadecimal digits at `at` are."""
+    value = 0
+    for index in range(4):
+        byte = np.int64(load8(data, at + index))
+        value = value * 16 + (byte - 48 if byte < 58 else (byte | 32) - 87)
+    return value
+
+
+@kernel(BYTES, INT, INT, FILLED_BYTES, INT)
+def _unescape(data: Bytes, at: Whole, end: Whole, values: Bytes, into: Whole) -> Whole:
+    """The text `data[at:end]`, whose escapes are known to be right, without them from `into` on; returns where it ends."""
+    while at < end:
+        byte = load8(data, at)
+        if byte != 92:
+            values[into] = byte
+            into += 1
+            at += 1
+            continue
+        escape = load8(data, at + 1)
+        at += 2
+        if escape != 117:
+            values[into] = _ESCAPES[escape]
+            into += 1
+            continue
+        code = _unit(data, at)
+        at += 4
+        if 0xD800 <= code < 0xDC00:
+            code = 0x10000 + ((code - 0xD800) << 10) + _unit(data, at + 2) - 0xDC00
+            at += 6
+        into = _encode(values, into, code)
+    return into
+
+
+@kernel(BYTES, INTS, INTS, FILLED_INTS, FILLED_BYTES)
+def gather_texts(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: Bytes) -> int:
+    """Texts as `find_fields` leaves them, behind each other in `values`; `offsets` is one longer than `places`.
+
+    `values` has room for all as they are written, and PADDING. Returns how many bytes were filled.
+    """
+    into = np.int64(0)
+    for row in range(places.size):
+        offsets[row] = into
+        size, at = np.int64(sizes[row]), np.int64(places[row])
+        if size >= 0:
+            copy_bytes(values, into, data, at, _SHORT)  # two instructions, where a copy of any size is a call
+            if size > _SHORT:
+                copy_bytes(values, into + _SHORT, data, at + _SHORT, size - _SHORT)
+            into += size
+        elif size != NULL:
+            into = _unescape(data, at, at - 2 - size, values, into)
+    offsets[places.size] = into
+    return into
+
+
+@kernel(INTS)
+def texts_size(sizes: Ints) -> int:
+    """The bytes that texts have as they are written."""
+    total = 0
+    for size in sizes:
+        if size >= 0:
+            total += size
+        elif size != NULL:
+            total += -2 - size
+    return total
+
+
+@kernel(BYTES, INTS, INTS, INT, FILLED_BYTES, FILLED_INTS, FILLED_INTS, FILLED_INTS)
+def split_lists(
+    data: Bytes, places: Ints, sizes: Ints, levels: Whole, stack: Bytes, offsets: Ints, starts: Ints, ends: Ints
+) -> int:
+    """Where the elements are of arrays that `find_fields` found; a place of NULL is a null and has none.
+
+    `offsets` is one longer than `places`. Returns how many elements there are; those that `starts` has room for are filled.
+    """
+    count = 0
+    for row in range(places.size):
+        offsets[row] = count
+        if places[row] == NULL:
+            continue
+        at = np.int64(places[row]) + 1
+        end = at - 1 + sizes[row]
+        at = space_end(data, at, end)
+        while load8(data, at) != 93:
+            if load8(data, at) == 44:
+                at = space_end(data, at + 1, end)
+            behind = value_end(data, at, end, levels, stack)
+            if count < starts.size:
+                starts[count], ends[count] = at, behind
+            count += 1
+            at = space_end(data, behind, end)
+    offsets[places.size] = count
+    return count
+
+
+@kernel(BYTES, INTS, INT, FILLED_INTS, FILLED_BYTES, FILLED_BYTES)
+def gather_extras(data: Bytes, extras: Ints, count: Whole, offsets: Ints, values: Bytes, validity: Bytes) -> int:
+    """A JSON object of each row's fields that the schema lacks, of which `find_fields` found `count`.
+
+    `offsets` is one longer than there are rows; `validity` has a byte for each, 0 before, and gets a 1 where there is an
+    object. `values` has room for names, values, 3 more bytes for each, and PADDING. Returns how many bytes were filled.
+    """
+    into = np.int64(0)
+    at = 0
+    for row in range(validity.size):
+        offsets[row] = into
+        begin = into
+        while at < count and extras[EXTRA_SIZE * at] == row:
+            base = EXTRA_SIZE * at
+            values[into] = 123 if into == begin else 44
+            into += 1
+            size = np.int64(extras[base + 2])
+            copy_bytes(values, into, data, np.int64(extras[base + 1]), size)
+            into += size
+            values[into] = 58
+            into += 1
+            size = np.int64(extras[base + 4])
+            copy_bytes(values, into, data, np.int64(extras[base + 3]), size)
+            into += size
+            at += 1
+        if into > begin:
+            values[into] = 125
+            into += 1
+            validity[row] = 1
+    offsets[validity.size] = into
+    return into
+
+
+assert PADDING >= _SHORT

@@ -1,0 +1,64 @@
+"""The page docs/json-dialect.md says what becomes of each kind of value, and both paths do what it says."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Literal
+
+import pyarrow as pa
+import pytest
+
+from platform_assets.decoding.decoder import Decoded
+from platform_assets.decoding.formats import decoder_of
+from platform_assets.model.decoding import FormatSpec
+from platform_assets_tests.decoding.json.page import Rule, rules
+
+Path = Literal["exact", "fast"]
+
+
+def decoded(rule: Rule, path: Path) -> Decoded:
+    decoder = decoder_of(FormatSpec("json", rule.options))
+    values = pa.array([rule.value], pa.binary())
+    return decoder.decode(values) if path == "fast" else decoder.decode_exactly(values)
+
+
+def shown(value: Any) -> Any:
+    """A value as the page shows it."""
+    if isinstance(value, bytes):
+        return value.hex(" ")
+    if isinstance(value, (date, datetime)):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {name: shown(each) for name, each in value.items()}
+    return [shown(each) for each in value] if isinstance(value, list) else value
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Equal, of one type, and -0.0 is not 0.0."""
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(same(found[name], expected[name]) for name in expected)
+    return repr(found) == repr(expected) or (isinstance(found, Decimal) and found == Decimal(str(expected)))
+
+
+@pytest.mark.parametrize("path", ["exact", "fast"])
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.text[2:60])
+def test_page_is_right(rule: Rule, path: Path) -> None:
+    result = decoded(rule, path)
+    [dead] = result.dead.to_pylist() or [{"reason": None, "place": None}]
+    assert (dead["reason"], dead["place"]) == (rule.reason, rule.place), dead
+    [row], [rescued] = result.columns.to_pylist(), result.rescued.to_pylist()
+    assert rescued == rule.rescued
+    if rule.row is None:
+        assert set(row.values()) == {None}
+        return
+    exactly = Decimal if "DECIMAL" in rule.text else float
+    assert same(shown(row), json.loads(rule.row, parse_float=exactly)), row
+
+
+def test_page_has_rules_of_every_reason_that_json_gives() -> None:
+    assert {rule.reason for rule in rules()} == {
+        None, "malformed", "wrong_type", "out_of_range", "missing", "too_deep", "too_large",
+    }  # fmt: skip
+    assert len(rules()) > 150
