@@ -18,25 +18,11 @@ import pyarrow as pa
 
 from platform_assets.decoding.pieces import Marks, Pieces
 from platform_assets.decoding.reading import Unfit
+from platform_assets.decoding.schema import type_name
 from platform_assets.decoding.times import ISO_DATE, ISO_TIME, TimeFormat
 from platform_assets.errors import ConfigurationError
 from platform_assets.kernels import conversion as kernels
 
-TIMESTAMP: Final = pa.timestamp("us", "UTC")
-_INTEGERS: Final = MappingProxyType(
-    {pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INT", pa.int64(): "BIGINT"}
-)
-_NAMES: Final = MappingProxyType(
-    {
-        **_INTEGERS,
-        pa.bool_(): "BOOLEAN",
-        pa.float32(): "FLOAT",
-        pa.float64(): "DOUBLE",
-        pa.string(): "STRING",
-        pa.date32(): "DATE",
-        TIMESTAMP: "TIMESTAMP",
-    }
-)
 _BOOLEANS: Final = MappingProxyType({"true": True, "false": False})
 _INTEGER: Final = re.compile(r"([+-]?)0*([0-9]+)")
 _NUMBER: Final = re.compile(r"([+-]?)(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?)0*([0-9]+))?")
@@ -65,8 +51,7 @@ class Conversion:
     @property
     def name(self) -> str:
         """The type's name in Spark's DDL."""
-        decimal = pa.types.is_decimal(self.type)
-        return f"DECIMAL({self.type.precision},{self.type.scale})" if decimal else _NAMES[self.type]
+        return type_name(self.type)
 
     def column(self, pieces: Pieces) -> tuple[pa.Array, Marks]:
         """The values, and which of them are not settled: those are null. Each piece has to be UTF-8."""
@@ -176,11 +161,10 @@ class Conversion:
 
 def conversion(field: pa.Field, times: TimeFormat | None = None) -> Conversion:
     """For one column. Raises ConfigurationError for a type that no single text stands for."""
-    known = field.type in _NAMES or pa.types.is_decimal(field.type)
-    if not known:
+    if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
         raise ConfigurationError(
-            f"column {field.name!r}: a text is not converted to {field.type}; declare it as STRING, or as one of: "
-            f"{', '.join(sorted(set(_NAMES.values()) | {'DECIMAL'}))}"
+            f"column {field.name!r}: a text does not become {type_name(field.type)}; declare it as STRING, or as a number, BOOLEAN, "
+            "DATE or TIMESTAMP"
         )
     if pa.types.is_timestamp(field.type):
         return Conversion(field.type, times or ISO_TIME)

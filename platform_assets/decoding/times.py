@@ -61,7 +61,7 @@ class TimeFormat:
             time = datetime(_year(parts), _month(parts), _day(parts), *(int(parts.get(name) or 0) for name in _CLOCK))
             shift = _offset(parts.get("zone"))
         except ValueError as error:
-            raise Unfit("wrong_type", f"no time of the calendar: {error}") from error
+            raise Unfit("out_of_range", f"no time of the calendar: {error}") from error
         fraction = parts.get("fraction") or ""
         if fraction[6:].strip("0"):
             raise Unfit("out_of_range", "more precise than microseconds")
@@ -75,11 +75,21 @@ _CLOCK: Final = ("hour", "minute", "second")
 _DAY_STEPS: Final = (steps.YEAR, ord("-"), steps.MONTH, ord("-"), steps.DAY)
 _DAY_PATTERN: Final = r"(?P<year>[0-9]{4})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})"
 ISO_DATE: Final = TimeFormat("YYYY-MM-DD", _DAY_STEPS, _DAY_PATTERN)
-ISO_TIME: Final = TimeFormat(
-    "YYYY-MM-DDThh:mm[:ss[.ffffff]][Z|±hh[[:]mm]]",
-    (*_DAY_STEPS, steps.SEPARATOR, steps.HOUR, ord(":"), steps.MINUTE, steps.SECONDS_IF_ANY, steps.ZONE_IF_ANY),
-    rf"{_DAY_PATTERN}[T ](?P<hour>[0-9]{{2}}):(?P<minute>[0-9]{{2}})(?::(?P<second>[0-9]{{2}})(?:[.,]{_FRACTION})?)?{_ZONE}?",
+_ISO_STEPS: Final = (
+    *_DAY_STEPS, steps.SEPARATOR, steps.HOUR, ord(":"), steps.MINUTE, ord(":"), steps.SECOND, steps.FRACTION_IF_ANY,
+)  # fmt: skip
+_ISO_PATTERN: Final = (
+    rf"{_DAY_PATTERN}[T ](?P<hour>[0-9]{{2}}):(?P<minute>[0-9]{{2}}):(?P<second>[0-9]{{2}})(?:\.{_FRACTION})?"
 )
+_OFFSET: Final = r"(?P<zone>Z|[+-][0-9]{2}:[0-9]{2})"
+ISO_TIME: Final = TimeFormat(
+    "YYYY-MM-DDThh:mm:ss[.ffffff](Z|±hh:mm)", (*_ISO_STEPS, steps.OFFSET), _ISO_PATTERN + _OFFSET
+)
+ISO_TIME_OR_UTC: Final = TimeFormat(
+    "YYYY-MM-DDThh:mm:ss[.ffffff][Z|±hh:mm]", (*_ISO_STEPS, steps.OFFSET_IF_ANY), f"{_ISO_PATTERN}{_OFFSET}?"
+)
+TIMESTAMPS: Final = MappingProxyType({"iso8601": ISO_TIME, "iso8601_or_utc": ISO_TIME_OR_UTC})
+"""By the name that option `timestamps` has for them, here and in JSON."""
 
 
 def time_format(text: str) -> TimeFormat:

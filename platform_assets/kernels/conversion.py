@@ -19,9 +19,10 @@ Longs = npt.NDArray[np.int64]
 
 LITERAL: Final = 256
 """Steps of a program for times: below it, that byte itself; the others follow, each the name of what is read."""
-(YEAR, SHORT_YEAR, MONTH, MONTH_NAME, DAY, PADDED_DAY, HOUR, MINUTE, SECOND, FRACTION, ZONE, SEPARATOR, SECONDS_IF_ANY, ZONE_IF_ANY) = range(
-    256, 270
-)  # fmt: skip
+(
+    YEAR, SHORT_YEAR, MONTH, MONTH_NAME, DAY, PADDED_DAY, HOUR, MINUTE, SECOND, FRACTION, ZONE, SEPARATOR, FRACTION_IF_ANY, OFFSET,
+    OFFSET_IF_ANY,
+) = range(256, 271)  # fmt: skip
 MICROSECONDS_A_DAY: Final = 86_400_000_000
 FIRST_TIME: Final = -62_135_596_800_000_000
 """0001-01-01T00:00:00Z in microseconds since 1970."""
@@ -137,10 +138,7 @@ def _digits(data: Bytes, at: int, end: int, number: int) -> int:
     else:
         for place in range(number):
             digit = np.int64(data[at + place]) - 48
-            if digit < 0 or digit > 9 or value < 0:
-                value = np.int64(-1)
-            else:
-                value = value * 10 + digit
+            value = np.int64(-1) if digit < 0 or digit > 9 or value < 0 else value * 10 + digit
     return value
 
 
@@ -238,10 +236,7 @@ def times(data: Bytes, starts: Ints, sizes: Ints, program: Ints, values: Longs, 
                 day = _digits(data, at, end, 2)
                 at += 2
             elif step == PADDED_DAY:
-                if at < end and data[at] == 32:
-                    day = _digits(data, at + 1, end, 1)
-                else:
-                    day = _digits(data, at, end, 2)
+                day = _digits(data, at + 1, end, 1) if at < end and data[at] == 32 else _digits(data, at, end, 2)
                 at += 2
             elif step == HOUR:
                 hour = _digits(data, at, end, 2)
@@ -257,17 +252,17 @@ def times(data: Bytes, starts: Ints, sizes: Ints, program: Ints, values: Longs, 
             elif step == SEPARATOR:
                 good = at < end and (data[at] == 84 or data[at] == 32)
                 at += 1
-            elif step == SECONDS_IF_ANY:
-                if at < end and data[at] == 58:
-                    second = _digits(data, at + 1, end, 2)
-                    at += 3
-                    if at < end and (data[at] == 46 or data[at] == 44):
-                        micros, at = _fraction(data, at + 1, end)
-            elif at < end or step == ZONE:
+            elif step == FRACTION_IF_ANY:
+                if at < end and data[at] == 46:
+                    micros, at = _fraction(data, at + 1, end)
+            elif step == ZONE:
+                offset, at = _zone(data, at, end)
+            elif step == OFFSET or at < end:
+                good = (end - at == 6 and data[at + 3] == 58) or end - at == 1
                 offset, at = _zone(data, at, end)
             if not good:
                 break
-        good = good and at == end and 1 <= month <= 12 and 1 <= day and micros >= 0 and offset != _NO_ZONE
+        good = good and at == end and 1 <= month <= 12 and day >= 1 and micros >= 0 and offset != _NO_ZONE
         good = good and 0 <= hour <= 23 and 0 <= minute <= 59 and 0 <= second <= 59
         if good:
             good = day <= _MONTH_DAYS[month - 1]

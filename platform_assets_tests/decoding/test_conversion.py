@@ -14,13 +14,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from platform_assets.decoding.conversion import TIMESTAMP, Conversion, conversion
+from platform_assets.decoding.conversion import Conversion, conversion
 from platform_assets.decoding.pieces import pieces_of
 from platform_assets.decoding.reading import Unfit
-from platform_assets.decoding.times import TimeFormat, time_format
+from platform_assets.decoding.times import ISO_TIME_OR_UTC, TimeFormat, time_format
 from platform_assets.errors import ConfigurationError
 from platform_assets_tests.support.decoding import UNTIMED
 
+TIMESTAMP = pa.timestamp("us", "UTC")
 TYPES = [
     pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.decimal128(5, 2),
     pa.decimal128(38, 0), pa.decimal128(38, 38), pa.string(), pa.date32(), TIMESTAMP,
@@ -61,7 +62,7 @@ edges = (
 )
 moments = st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30)).map(lambda time: time.isoformat())
 near_moments = st.from_regex(
-    r"[0-9]{4}-[01][0-9]-[0-3][0-9]([T ][0-2][0-9]:[0-6][0-9](:[0-6][0-9]([.,][0-9]{1,9})?)?(Z|[+-][0-2][0-9](:?[0-6][0-9])?)?)?",
+    r"[0-9]{4}-[01][0-9]-[0-3][0-9]([T ][0-2][0-9]:[0-6][0-9]:[0-6][0-9]([.,][0-9]{1,9})?(Z|[+-][0-2][0-9](:?[0-6][0-9])?)?)?",
     fullmatch=True,
 )
 others = st.sampled_from(
@@ -97,9 +98,14 @@ texts = numbers | edges | moments | near_moments | others | st.text(max_size=5) 
 @example(
     pa.decimal128(38, 0), ["9" * 38, "9" * 39, "0" * 50 + "1", "1e37", "1e38", "0e999999999999", "1e-999999999999"]
 )
-@example(TIMESTAMP, ["0001-01-01T00:00Z", "0001-01-01T00:00+01:00", "9999-12-31T23:59:59.999999", "0000-01-01T00:00"])
+@example(
+    TIMESTAMP,
+    ["0001-01-01T00:00:00Z", "0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59.999999Z", "0000-01-01T00:00:00Z"],
+)
 def test_a_column_settles_what_each_of_its_texts_is(kind: pa.DataType, texts: list[str | None]) -> None:
     assert_agreed(of(kind), texts)
+    if kind == TIMESTAMP:
+        assert_agreed(of(kind, ISO_TIME_OR_UTC), texts)
 
 
 @pytest.mark.parametrize(
@@ -135,17 +141,21 @@ def test_a_column_settles_what_each_of_its_texts_is(kind: pa.DataType, texts: li
         (pa.decimal128(5, 2), "0e999999999999", Decimal("0.00")),
         (pa.decimal128(5, 2), "NaN", "wrong_type"),
         (pa.date32(), "2024-02-29", date(2024, 2, 29)),
-        (pa.date32(), "1900-02-29", "wrong_type"),
+        (pa.date32(), "1900-02-29", "out_of_range"),
         (pa.date32(), "2024-2-9", "wrong_type"),
         (TIMESTAMP, "2026-11-22T21:05:01.5+01:00", datetime(2026, 11, 22, 20, 5, 1, 500_000, UTC)),
-        (TIMESTAMP, "2026-11-22 21:05Z", datetime(2026, 11, 22, 21, 5, tzinfo=UTC)),
-        (TIMESTAMP, "2026-11-22T21:05:01,123456000-0130", datetime(2026, 11, 22, 22, 35, 1, 123_456, UTC)),
-        (TIMESTAMP, "2026-11-22T21:05:01.1234567", "out_of_range"),
+        (TIMESTAMP, "2026-11-22 21:05:01Z", datetime(2026, 11, 22, 21, 5, 1, tzinfo=UTC)),
+        (TIMESTAMP, "2026-11-22T21:05:01.123456000-01:30", datetime(2026, 11, 22, 22, 35, 1, 123_456, UTC)),
+        (TIMESTAMP, "2026-11-22T21:05:01.1234567Z", "out_of_range"),
+        (TIMESTAMP, "2026-11-22T21:05:01", "wrong_type"),
+        (TIMESTAMP, "2026-11-22T21:05:01.Z", "wrong_type"),
+        (TIMESTAMP, "2026-11-22T21:05:01+0100", "wrong_type"),
+        (TIMESTAMP, "2026-11-22T21:05Z", "wrong_type"),
         (TIMESTAMP, "2026-11-22", "wrong_type"),
-        (TIMESTAMP, "2026-11-22T24:00", "wrong_type"),
-        (TIMESTAMP, "2026-11-22T23:59:60", "wrong_type"),
-        (TIMESTAMP, "2026-11-22T21:05+24:00", "wrong_type"),
-        (TIMESTAMP, "9999-12-31T23:59-01:00", "out_of_range"),
+        (TIMESTAMP, "2026-11-22T24:00:00Z", "out_of_range"),
+        (TIMESTAMP, "2026-11-22T23:59:60Z", "out_of_range"),
+        (TIMESTAMP, "2026-11-22T21:05:00+24:00", "out_of_range"),
+        (TIMESTAMP, "9999-12-31T23:59:00-01:00", "out_of_range"),
     ],
 )
 def test_the_rules_are_the_documented_ones(kind: pa.DataType, text: str, wanted: object) -> None:
@@ -162,12 +172,18 @@ def test_the_rules_are_the_documented_ones(kind: pa.DataType, text: str, wanted:
         (pa.float64(), ["0.1", "-12.5e-3", "1E5", "7."]),
         (pa.decimal128(5, 2), ["1", "-0.25", "007.1"]),
         (pa.date32(), ["2024-02-29"]),
-        (TIMESTAMP, ["2026-11-22T21:05:01.5+01:00", "2026-11-22 21:05"]),
+        (TIMESTAMP, ["2026-11-22T21:05:01.5+01:00", "2026-11-22 21:05:00Z"]),
     ],
 )
 def test_what_is_plainly_good_is_settled_without_the_exact_path(kind: pa.DataType, plain: list[str]) -> None:
     _, unsettled = of(kind).column(pieces_of(pa.array(plain)))
     assert not unsettled.any()
+
+
+def test_a_time_without_an_offset_is_utc_where_that_is_declared() -> None:
+    one = of(TIMESTAMP, ISO_TIME_OR_UTC)
+    assert verdict(one, "2026-11-22T21:05:01")[0].as_py() == datetime(2026, 11, 22, 21, 5, 1, tzinfo=UTC)
+    assert_agreed(one, ["2026-11-22T21:05:01", "2026-11-22T21:05:01+01:00"])
 
 
 def test_the_nearest_double_is_the_one_that_python_has(rng: Any) -> None:
@@ -227,7 +243,9 @@ def test_a_format_that_is_no_whole_time_is_refused(words: str, message: str) -> 
 
 
 def test_types_that_no_text_stands_for_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"column 'x': a text is not converted to list.*declare it as STRING"):
+    with pytest.raises(
+        ConfigurationError, match=r"column 'x': a text does not become ARRAY<INT>; declare it as STRING"
+    ):
         conversion(pa.field("x", pa.list_(pa.int32())))
     with pytest.raises(ConfigurationError, match="a time format is for DATE and TIMESTAMP alone"):
         conversion(pa.field("x", pa.int32()), time_format("%Y-%m-%d"))
