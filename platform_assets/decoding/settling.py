@@ -1,0 +1,43 @@
+"""Bringing together what the fast path made of a block and what the exact path made of the rows that were left to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from platform_assets.decoding.decoder import Decoded, Decoder, dead_letters
+from platform_assets.decoding.pieces import Marks
+
+
+def settled(
+    decoder: Decoder,
+    values: pa.BinaryArray,
+    columns: Sequence[pa.Array],
+    unsettled: Marks,
+    *,
+    rescued: pa.Array | None = None,
+) -> Decoded:
+    """`columns` of the fast path, with what the exact path of `decoder` makes of the rows that are `unsettled`.
+
+    What `columns` have in those rows does not matter.
+    """
+    if rescued is None:
+        rescued = pa.nulls(len(values), pa.string())
+    if not unsettled.any():
+        return Decoded(_batch(decoder, columns), rescued, dead_letters([]))
+    rows = np.flatnonzero(unsettled)
+    exact = decoder.decode_exactly(values.take(pa.array(rows)))
+    order = np.arange(len(values))
+    order[rows] = len(values) + np.arange(rows.size)
+    taken = pa.array(order)
+    both = [
+        pa.concat_arrays([fast, slow]).take(taken) for fast, slow in zip(columns, exact.columns.columns, strict=True)
+    ]
+    dead = exact.dead.set_column(0, exact.dead.schema.field(0), pa.array(rows[exact.dead["row"]], pa.int32()))
+    return Decoded(_batch(decoder, both), pa.concat_arrays([rescued, exact.rescued]).take(taken), dead)
+
+
+def _batch(decoder: Decoder, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns), schema=decoder.fields)

@@ -1,0 +1,59 @@
+"""Format `string`: a value is one text.
+
+Options: `charset` (utf-8 alone), `column` (the name of the column, `value` by default), `max_bytes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from platform_assets.decoding.decoder import DeadLetter, Decoded, dead_letters
+from platform_assets.decoding.options import Options
+from platform_assets.decoding.pieces import pieces_of
+from platform_assets.decoding.reading import Unfit, text_of
+from platform_assets.decoding.settling import settled
+from platform_assets.model.decoding import FormatSpec
+
+
+def decoder(spec: FormatSpec) -> TextDecoder:
+    """Raises ConfigurationError."""
+    options = Options(spec, ("charset", "column", "max_bytes"))
+    options.one_of("charset", ["utf-8"], "utf-8")
+    return TextDecoder(options.text("column", "value"), options.max_bytes())
+
+
+@dataclass(frozen=True, slots=True)
+class TextDecoder:
+    """UTF-8, into one column of text. An empty value is an empty text."""
+
+    column: str
+    max_bytes: int
+
+    @property
+    def fields(self) -> pa.Schema:
+        """One column."""
+        return pa.schema([pa.field(self.column, pa.string(), nullable=False)])
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """See `Decoder.decode`."""
+        pieces = pieces_of(values)
+        unsettled = pieces.invalid_utf8() | (pieces.sizes > np.int32(self.max_bytes))
+        return settled(self, values, [pieces.without(unsettled).strings()], unsettled)
+
+    def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
+        """See `Decoder.decode_exactly`."""
+        texts: list[str | None] = []
+        dead: list[DeadLetter] = []
+        for row, value in enumerate(values.to_pylist()):
+            text = None
+            if value is not None:
+                try:
+                    text = text_of(value, self.max_bytes)
+                except Unfit as unfit:
+                    dead.append(DeadLetter(row, unfit.reason, unfit.place, unfit.detail))
+            texts.append(text)
+        columns = pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], schema=self.fields)
+        return Decoded(columns, pa.nulls(len(values), pa.string()), dead_letters(dead))
