@@ -5,7 +5,7 @@ from __future__ import annotations
 from platform_assets.decoding.decoder import Reason
 
 
-class Unfit(Exception):  # noqa: N818 - it is an answer of the exact path, and no error of the platform
+class Unfit(Exception):
     """A value, or a part of it, that does not decode; decoders make a dead letter of it."""
 
     def __init__(self, reason: Reason, detail: str, place: str | None = None) -> None:
