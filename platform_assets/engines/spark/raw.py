@@ -111,9 +111,14 @@ def measure(frame: DataFrame) -> Measured:
 
 def measure_windows(frame: DataFrame) -> dict[str, Measured]:
     """The same of each window of `frame`, by key, in one pass. A window without rows is not in it."""
+    return measured_by_window(frame, _metrics())
+
+
+def measured_by_window(frame: DataFrame, metrics: Sequence[Column]) -> dict[str, Measured]:
+    """The same by other hashes of rows: `metrics` are those of `sums_of`."""
     from pyspark.sql import functions as F
 
-    found = frame.groupBy(F.col("window")).agg(*_metrics()).collect()
+    found = frame.groupBy(F.col("window")).agg(*metrics).collect()
     return {row["window"]: _measured(row.asDict()) for row in found}
 
 
@@ -178,6 +183,13 @@ def _metrics() -> list[Column]:
             headers,
         ),
     }
+    return sums_of(hashes)
+
+
+def sums_of(hashes: Mapping[str, Column]) -> list[Column]:
+    """Aggregates of the hashes `offsets` and `content` of rows, by halves."""
+    from pyspark.sql import functions as F
+
     columns = [F.count(F.lit(1)).alias("rows")]
     for name, value in hashes.items():
         columns.append(F.sum(F.shiftrightunsigned(value, 32)).alias(f"{name}_high"))
