@@ -401,6 +401,53 @@ class TableRefusedError(LoadError):
         )
 
 
+class SchemaChangeError(LoadError):
+    """What is declared of a decoded table is not what the table has, and more than an addition."""
+
+    def __init__(self, table: str, changes: Sequence[str], held: str) -> None:
+        self.table, self.changes, self.held = table, tuple(changes), held
+        super().__init__(
+            f"table {table} cannot take rows as they are declared now: {'; '.join(self.changes)}. Nothing was changed. Declare these "
+            "columns as the table has them (new ones may be added); or, to begin the table again with the columns that are declared, "
+            f"add `replaces: {held}` to `decode:` in the topic's YAML, and materialise its windows again: none has rows until then."
+        )
+
+
+class NotLoadedError(Retryable):
+    """A window is to be decoded whose raw table has not got it yet."""
+
+    def __init__(self, table: str, raw: str, window: str) -> None:
+        self.table, self.raw, self.window = table, raw, window
+        super().__init__(
+            f"window {window} of {table} is made from {raw}, which has not loaded it yet. Nothing was changed: run `platform-assets "
+            f"load {raw} {window}`, or materialise that partition, and then this one again."
+        )
+
+
+class DecodingDiffersError(LoadError):
+    """The same declaration gives other rows of the same records than it did before."""
+
+    def __init__(self, table: str, window: str, detail: str) -> None:
+        self.table, self.window, self.detail = table, window, detail
+        super().__init__(
+            f"window {window} of {table} was decoded again, and its rows are not what they were, although its records and the "
+            f"declaration are the same: {detail}. The tables were not changed. A release has changed how values are decoded, or the "
+            "ledger was edited. To take what is decoded now, raise `revision:` in `decode:` of the topic's YAML and load the window "
+            "again."
+        )
+
+
+class DecoderUnfitError(LoadError):
+    """Spark's workers cannot decode."""
+
+    def __init__(self, table: str, window: str, reason: str) -> None:
+        self.table, self.window, self.reason = table, window, reason
+        super().__init__(
+            f"window {window} of {table} waits: Spark's workers cannot decode it ({reason}). The tables were not changed. Install "
+            "this release of platform-assets in the Python of Spark's workers, then load the window again."
+        )
+
+
 class CommitOutcomeUnknownError(UnknownOutcome):
     """It cannot be said whether a commit, or the writing of files for it, took place."""
 

@@ -58,12 +58,21 @@ class Order:
     load_id: str
 
 
-class LoadEngine(Protocol):
-    """One way to bring records of Kafka into data files, and to read them again."""
+class TableReader(Protocol):
+    """One way to read windows of a table again."""
 
     @property
     def name(self) -> str:
         """As logs and receipts name it."""
+
+    def measure(
+        self, table: TableRef, keys: Sequence[str], version: int
+    ) -> Iterator[tuple[str, Measured | PlatformError]]:
+        """The digests of what `table` holds of each window at `version`, or why they cannot be had, in order of `keys`."""
+
+
+class LoadEngine(TableReader, Protocol):
+    """One way to bring records of Kafka into data files, and to read them again."""
 
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
         """Write the records of one window to new files of `table`, a file a partition or for `records_per_file` records.
@@ -80,8 +89,3 @@ class LoadEngine(Protocol):
         All are of one topic id. An error is of its window alone: it holds up none of the others. What was given is the
         caller's to commit or to delete; files of what was not are deleted when the iterator is closed.
         """
-
-    def measure(
-        self, table: TableRef, keys: Sequence[str], version: int
-    ) -> Iterator[tuple[str, Measured | PlatformError]]:
-        """The digests of what `table` holds of each window at `version`, or why they cannot be had, in order of `keys`."""

@@ -10,7 +10,7 @@ from deltalake.schema import ArrayType, PrimitiveType, StructType
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Folder
 
-_COLUMNS: tuple[tuple[str, Any, str], ...] = (
+COLUMNS: tuple[tuple[str, Any, str], ...] = (
     ("topic_id", PrimitiveType("string"), "Kafka topic id that the offsets belong to"),
     ("kafka_partition", PrimitiveType("integer"), "Kafka partition"),
     ("kafka_offset", PrimitiveType("long"), "Kafka offset, unique within topic id and partition"),
@@ -28,25 +28,26 @@ _COLUMNS: tuple[tuple[str, Any, str], ...] = (
     ),
     ("window", PrimitiveType("string"), "window key and Dagster partition key; the table's partition column"),
 )
-COLUMN_NAMES = tuple(name for name, _, _ in _COLUMNS)
+COLUMN_NAMES = tuple(name for name, _, _ in COLUMNS)
 
-_PROPERTIES = {
+PROPERTIES = {
     "delta.dataSkippingStatsColumns": "kafka_partition,kafka_offset,kafka_timestamp",
     "delta.isolationLevel": "Serializable",
     # A row deleted by hand then rewrites its file, so the log shows it.
     "delta.enableDeletionVectors": "false",
 }
+"""Of every table of the lake that windows are loaded into."""
 
 
 def create(path: Folder, topic: str) -> None:
     """Create the raw table of `topic` where it is missing, before its first load. Raises LakeNotWritableError."""
     if load_log.exists(path):
         return
-    schema = Schema([Field(n, t, nullable=True, metadata={"comment": c}) for n, t, c in _COLUMNS])
+    schema = Schema([Field(n, t, nullable=True, metadata={"comment": c}) for n, t, c in COLUMNS])
     path.create_delta(
         schema,
         partition_by="window",
         name=f"raw_{topic}",
         description=f"Every committed record of Kafka topic {topic}, exactly once, as bytes",
-        configuration=_PROPERTIES,
+        configuration=PROPERTIES,
     )

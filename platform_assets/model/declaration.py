@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from platform_assets.errors import ConfigurationError
+from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.topics import checked_topic
 from platform_assets.model.windows import first_edge, is_cron, window_starting_at
@@ -22,7 +23,8 @@ class TopicDeclaration:
     """One topic and how it is loaded.
 
     `schedule` is a cron schedule in UTC whose ticks are the edges of the windows; `start` (aware) is where the first
-    edge is looked for. Records older than that lie in the first window, since it starts at the log start.
+    edge is looked for. Records older than that lie in the first window, since it starts at the log start. Without `decode` there
+    is the raw table alone.
     """
 
     topic: str
@@ -35,6 +37,7 @@ class TopicDeclaration:
     tick_budget: timedelta = timedelta(seconds=20)
     records_per_file: int = 200_000
     engine: EngineName = DEFAULT_ENGINE
+    decode: DecodeDeclaration | None = None
 
     def __post_init__(self) -> None:
         checked_topic(self.topic)
@@ -69,3 +72,13 @@ class TopicDeclaration:
     def raw_table(self) -> TableRef:
         """The topic's raw table."""
         return TableRef.raw(self.topic)
+
+    @property
+    def decoded_table(self) -> TableRef:
+        """Where its typed rows are, if it is decoded."""
+        return TableRef("decoded", self.topic)
+
+    @property
+    def dead_letter_table(self) -> TableRef:
+        """Where the records are that could not be decoded."""
+        return TableRef("dead_letters", self.topic)

@@ -34,13 +34,16 @@ class DecodeDeclaration:
     """How records of one topic are decoded. Keys are left out of the table where `key` is None.
 
     `warn_share` and `fail_share` are shares of a window's records, from 0 to 1: above them, dead letters are a warning or an
-    error of the check.
+    error of the check. A higher `revision` has windows decoded again although nothing else has changed; `replaces` is the
+    fingerprint of a table's columns that are to make room for those declared here.
     """
 
     value: FormatSpec
     key: FormatSpec | None = None
     warn_share: float = 0.0
     fail_share: float = 0.05
+    revision: int = 1
+    replaces: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.warn_share <= self.fail_share <= 1:
@@ -54,6 +57,7 @@ class DecodeDeclaration:
         """Names all that decides what rows a record becomes; thresholds of checks are no part of it."""
         what = {
             "code": CODE_VERSION,
+            "revision": self.revision,
             "value": self.value.to_fields(),
             "key": None if self.key is None else self.key.to_fields(),
         }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from platform_assets.errors import LoadError
@@ -15,14 +17,29 @@ from platform_assets.model.offsets import OffsetRange, repeats
 from platform_assets.model.tables import TableRef
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is proved of a window by what it was made from: its offsets without a row by kind, and that none has two."""
+
+    holes: Mapping[str, int]
+    by: str
+
+
 def receipt_of(
-    lake: Lake, table: TableRef, commit: LoadCommit, measured: Measured, *, kind: CommitKind, seconds: float
+    lake: Lake,
+    table: TableRef,
+    commit: LoadCommit,
+    measured: Measured,
+    *,
+    kind: CommitKind,
+    seconds: float,
+    proof: Proof | None = None,
 ) -> Receipt:
     """The receipt of `commit` to `table`, whose rows of the window gave `measured`; `seconds` is the load's duration.
 
     As many rows as offsets, with the digest that just these offsets have, prove the window dense and free of
-    duplicates. Any other is read back for duplicates, and stays open until the broker accounts for its holes. Raises
-    LoadError where Spark observed another number of rows than the files hold.
+    duplicates. Any other is read back for duplicates, and stays open until the broker accounts for its holes; unless there is
+    a `proof`. Raises LoadError where Spark observed another number of rows than the files hold.
     """
     m, path = commit.metadata, lake.table(table)
     files, statistics = load_log.added_files(commit) or load_log.files_at(path, m.window.key, commit.version)
@@ -35,7 +52,8 @@ def receipt_of(
             f"window {m.window} of {table}: Spark observed {measured.rows} rows, the files of version {commit.version} "
             f"hold {held}. No receipt was written; load the window again."
         )
-    dense = measured.rows == m.ranges.size and measured.offsets == dense_digest(m.ranges)
+    if proof is None and measured.rows == m.ranges.size and measured.offsets == dense_digest(m.ranges):
+        proof = Proof({}, "load digest")
     return Receipt(
         table=table,
         topic=m.topic,
@@ -46,10 +64,10 @@ def receipt_of(
         partitions={p: _of_partition(r, found.get(p)) for p, r in m.ranges.items()},
         offsets_digest=measured.offsets.total,
         content_digest=measured.content.total,
-        duplicates=0 if dense else _duplicates(path, m.window.key, commit.version),
-        holes={} if dense else None,
-        proved_by="load digest" if dense else None,
-        proved_at=datetime.now(UTC) if dense else None,
+        duplicates=0 if proof is not None else _duplicates(path, m.window.key, commit.version),
+        holes=None if proof is None else proof.holes,
+        proved_by=None if proof is None else proof.by,
+        proved_at=None if proof is None else datetime.now(UTC),
         bytes=files.bytes,
         table_version=commit.version,
         files_digest=files.digest,
@@ -61,7 +79,7 @@ def receipt_of(
     )
 
 
-def empty_receipt(table: TableRef, sealed: SealedWindow, run_id: str) -> Receipt:
+def empty_receipt(table: TableRef, sealed: SealedWindow | Receipt, run_id: str) -> Receipt:
     """The receipt of a window without offsets, which is loaded without a run: nothing can be missing."""
     return Receipt(
         table=table,

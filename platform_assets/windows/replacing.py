@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from platform_assets.engines.protocol import LoadEngine, Written
+from platform_assets.engines.protocol import TableReader, Written
 from platform_assets.errors import (
     ConcurrentLoadError,
     FilesLostError,
@@ -34,17 +34,17 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
 from platform_assets.windows import differences
-from platform_assets.windows.receipts import receipt_of
+from platform_assets.windows.receipts import Proof, receipt_of
 
 _log = logging.getLogger(__name__)
 
 _PAST_VERSIONS: Final = 50
 """How far back a damaged window is looked for, beside the version of its receipt."""
 
-Outcome = Literal["loaded", "empty", "unchanged", "kept", "healed", "restored"]
+Outcome = Literal["loaded", "empty", "unchanged", "kept", "healed", "restored", "replaced"]
 """loaded: first load; empty: no offsets; unchanged: read again and proved equal; kept: its source no longer has the records,
 and the table's rows are proved to be those of the load; healed: proved equal, and written again; restored: from a past
-version of the table, since its source no longer has the records."""
+version of the table, since its source no longer has the records; replaced: by what another declaration makes of its records."""
 
 Write = Callable[[str], Written]
 """Writes the window's files, given the load's id."""
@@ -64,7 +64,7 @@ class WindowReplacer:
 
     table: TableRef
     ledger: Ledger
-    engine: LoadEngine
+    engine: TableReader
     run_id: str
 
     @property
@@ -110,14 +110,14 @@ class WindowReplacer:
         with self._deleted_if_refused(written):
             before_commit()
             held = self._held(receipt)
-            differs = None if _same(written.measured, receipt) else self._difference(receipt, written, held)
-            if differs is not None and held is not None and (_same(held, receipt) or held == written.measured):
+            differs = None if same(written.measured, receipt) else self._difference(receipt, written, held)
+            if differs is not None and held is not None and (same(held, receipt) or held == written.measured):
                 raise differs
         if differs is not None:
-            self._delete(written)
+            self.delete(written)
             return self.restore(commit, receipt, metadata, differs.detail)
-        if held is not None and _same(held, receipt):
-            self._delete(written)
+        if held is not None and same(held, receipt):
+            self.delete(written)
             return Loaded(receipt, "unchanged")
         made = self.commit(commit, metadata, written)
         return Loaded(self._written_again(receipt, made, written.measured, began), "healed")
@@ -135,13 +135,22 @@ class WindowReplacer:
                 continue
             if isinstance(measured, PlatformError):
                 raise measured
-            if not _same(measured, receipt):
+            if not same(measured, receipt):
                 continue
             below = load_folder(receipt.window.key, metadata.load_id)
             files = past_files(self.folder, receipt.window.key, version, below)
             made = self.commit(commit, metadata, Written(below, files, measured, receipt.engine))
             return Loaded(self._written_again(receipt, made, measured, began), "restored")
         raise LostForGoodError(receipt.table.name, receipt.window.key, receipt.rows, cause)
+
+    def replace(
+        self, commit: WindowCommit, metadata: LoadMetadata, written: Written, seconds: float, proof: Proof
+    ) -> Receipt:
+        """Commit what was written, whatever the window held; its receipt, which the caller records."""
+        made = self.commit(commit, metadata, written)
+        return receipt_of(
+            self.ledger.lake, self.table, made, written.measured, kind="load", seconds=seconds, proof=proof
+        )
 
     def recover(self, metadata: LoadMetadata) -> Receipt | None:
         """The receipt of a commit that the ledger lacks, because a run ended between the two; None without one.
@@ -170,7 +179,7 @@ class WindowReplacer:
     def is_intact(self, receipt: Receipt) -> bool:
         """Whether the table's rows of the window are those of the receipt: by the log first, then by reading them."""
         held = self._held(receipt)
-        return held is not None and _same(held, receipt)
+        return held is not None and same(held, receipt)
 
     def _held(self, receipt: Receipt) -> Measured | None:
         """What the table's rows of the window come to; None where its files are not those of the receipt, or are lost."""
@@ -253,7 +262,7 @@ class WindowReplacer:
         try:
             yield
         except BaseException:
-            self._delete(written)
+            self.delete(written)
             raise
 
     def _written(self, commit: WindowCommit, metadata: LoadMetadata, write: Write) -> Written:
@@ -272,12 +281,14 @@ class WindowReplacer:
             return commit.replace(replace(metadata, engine=written.engine), written.files)
         except (ConcurrentLoadError, TableRefusedError, LakeNotWritableError):
             # These alone say that no commit names the files.
-            self._delete(written)
+            self.delete(written)
             raise
 
-    def _delete(self, written: Written) -> None:
+    def delete(self, written: Written) -> None:
+        """Delete what was written and is not to be committed."""
         (self.folder / written.folder).delete()
 
 
-def _same(measured: Measured, receipt: Receipt) -> bool:
+def same(measured: Measured, receipt: Receipt) -> bool:
+    """Whether rows are those of a receipt."""
     return measured.offsets == receipt.offsets and measured.content == receipt.content

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from platform_assets.engines.columnar.job import parallelism, reports_of
+from platform_assets.engines.columnar.lost import JobLost
 from platform_assets.engines.columnar.plan import Plan
 from platform_assets.engines.columnar.reports import Report, UnfitError
 from platform_assets.engines.columnar.work import Share, Work
@@ -18,7 +18,6 @@ from platform_assets.engines.columnar.written import WrittenFile
 from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
 from platform_assets.engines.spark import measure
 from platform_assets.engines.spark.failures import to_platform_error
-from platform_assets.engines.spark.session import without_token
 from platform_assets.engines.spark.shared import SharedSession, is_ended
 from platform_assets.errors import (
     LoadError,
@@ -47,25 +46,6 @@ PATIENCE: Final = 30.0
 """Seconds that a broker may take to answer a worker, retries included."""
 FETCH_BYTES: Final = 8 << 20
 """Bytes asked for at a time; a worker holds two answers of that size."""
-_NO_PYTHON: Final = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "Error from python worker", "ModuleNotFoundError",
-                     "PACKAGE_NOT_INSTALLED", "UNSUPPORTED_PACKAGE_VERSION")  # fmt: skip
-"""What Spark says where it never came to running what it was sent."""
-_WORKER_ENDED: Final = ("Python worker exited unexpectedly", "Python worker process terminated", "ExecutorLostFailure")
-
-
-class _JobLost(Exception):
-    """A job ended without the reports of all its shares; by the death of a worker in `task`, where that is known."""
-
-    def __init__(self, cause: Exception) -> None:
-        self.cause = cause
-        self.text = without_token(str(cause))
-        self.worker = next((sign for sign in _WORKER_ENDED if sign in self.text), None)
-        found = re.search(r"Task (\d+) in stage", self.text)
-        self.no_python = next(
-            (line for line in self.text.splitlines() if any(sign in line for sign in _NO_PYTHON)), None
-        )
-        self.task = int(found[1]) if found is not None and self.worker is not None else None
-        super().__init__(self.text)
 
 
 @dataclass(frozen=True)
@@ -113,7 +93,7 @@ class ColumnarEngine:
                                 yield failed[left.popleft().load_id]
                             left.popleft()
                             yield outcome
-                except _JobLost as lost:
+                except JobLost as lost:
                     for order in left:
                         self._delete(order, table)
                     if self.shared is not None and is_ended(lost.text) and not renewed:
@@ -149,7 +129,7 @@ class ColumnarEngine:
     def _outcomes(
         self, plan: Plan, table: TableRef, records_per_file: int
     ) -> Generator[tuple[Order, Written | PlatformError], None, None]:
-        """Each order of `plan` with what became of it, in their order. Raises _JobLost."""
+        """Each order of `plan` with what became of it, in their order. Raises JobLost."""
         files, errors = list[WrittenFile](), list[PlatformError]()
         given = 0
         with closing(self._reports(plan, table, records_per_file)) as reports:
@@ -168,7 +148,7 @@ class ColumnarEngine:
                     files, errors = [], []
         for index in range(given, len(plan.orders)):
             if plan.of_order(index):
-                raise _JobLost(
+                raise JobLost(
                     LoadError(f"Spark's job ended without a report of window {plan.orders[index].records.window}")
                 )
             yield plan.orders[index], self._written(plan.orders[index], [])
@@ -197,7 +177,7 @@ class ColumnarEngine:
             with closing(reports_of(spark, work, plan.tasks)) as reports:
                 yield from reports
         except (PySparkException, RpcError) as e:
-            raise _JobLost(e) from e
+            raise JobLost(e) from e
 
     def _work(self, plan: Plan, table: TableRef, records_per_file: int) -> Work:
         settings = self.settings()
@@ -233,7 +213,7 @@ class ColumnarEngine:
             return e
         return UnreadableTimestampError(table.name, records.window, unreadable) if unreadable else error
 
-    def _blamed(self, lost: _JobLost, plan: Plan, left: Sequence[Order], table: TableRef) -> tuple[int, PlatformError]:
+    def _blamed(self, lost: JobLost, plan: Plan, left: Sequence[Order], table: TableRef) -> tuple[int, PlatformError]:
         """The index of the order that a lost job is put down to, among those `left`, and its error."""
         waiting = {order.load_id for order in left}
         done = plan.of_task(lost.task) if lost.task is not None else {}

@@ -1,4 +1,4 @@
-"""Arrow columns to the data files of a raw table, written by the task that made the columns.
+"""Arrow columns to the data files of a table, written by the task that made the columns.
 
 A file gets a name that no other has: what a task leaves behind that died or ran twice is named by no commit.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -25,9 +26,11 @@ ROW_GROUP_BYTES: Final = 8 << 20
 """Bytes of columns that are gathered before they are written, which is what a task holds in memory."""
 FILE_BYTES: Final = 512 << 20
 """Bytes of columns after which a file is closed and another one begun."""
-_CONSTANT = ["topic_id", "kafka_partition", "kafka_timestamp_type"]
-_COUNTING = {"kafka_offset": "DELTA_BINARY_PACKED", "kafka_timestamp": "DELTA_BINARY_PACKED"}
+CONSTANT: Final = ("topic_id", "kafka_partition", "kafka_timestamp_type")
+"""Columns of a raw table that have few values, so that a dictionary of them is worth its place."""
+COUNTING: Final = {"kafka_offset": "DELTA_BINARY_PACKED", "kafka_timestamp": "DELTA_BINARY_PACKED"}
 _STATISTICS = ["kafka_partition", "kafka_offset", "kafka_timestamp"]
+Measure = Callable[[pa.RecordBatch], Measured]
 
 
 @dataclass
@@ -35,7 +38,8 @@ class FileSeries:
     """Writes rows, which come in order of partition and offset, into as few files as suit their readers.
 
     A file holds one partition wherever that has `rows_apart` rows or more; smaller ones share a file. They lie in the
-    folder `below` of `table`, and `stem` begins all their names. `seconds` is what was spent on what. Raises OSError.
+    folder `below` of `table`, and `stem` begins all their names. `measure` takes the digests of rows, `dictionaries` names the
+    columns that are written by dictionary. `seconds` is what was spent on what. Raises OSError.
     """
 
     table: Path
@@ -44,6 +48,8 @@ class FileSeries:
     rows_apart: int
     codec: str = CODEC
     row_group_bytes: int = ROW_GROUP_BYTES
+    measure: Measure = measured
+    dictionaries: tuple[str, ...] = CONSTANT
     written: list[WrittenFile] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"digest": 0.0, "write": 0.0})
     _open: _OpenFile | None = None
@@ -85,14 +91,15 @@ class _OpenFile:
         self._name, self._path, self._seconds = path, table / path, series.seconds
         self._oldest, self._newest = 1 << 63, -1 << 63
         self._waiting: list[pa.RecordBatch] = []
+        self._measure = series.measure
         self._row_group_bytes = series.row_group_bytes
         self._waiting_bytes = 0
         self._writer = pq.ParquetWriter(
             self._path,
             schema,
             compression=series.codec,
-            use_dictionary=_CONSTANT,
-            column_encoding=_COUNTING,
+            use_dictionary=list(series.dictionaries),
+            column_encoding=COUNTING,
             write_statistics=_STATISTICS,
             write_page_index=True,
             write_page_checksum=True,
@@ -103,13 +110,13 @@ class _OpenFile:
         offsets, rows = block["kafka_offset"], block.num_rows
         first, last = offsets[0].as_py(), offsets[-1].as_py()
         before = self.partitions.get(partition)
-        self.partitions[partition] = (
-            Rows(rows, first, last) if before is None else Rows(before.rows + rows, before.first, last)
-        )
+        if before is not None:
+            rows, first, last = before.rows + rows, min(before.first, first), max(before.last, last)
+        self.partitions[partition] = Rows(rows, first, last)
         bounds = pc.min_max(block["kafka_timestamp"].cast(pa.int64())).as_py()
         self._oldest, self._newest = min(self._oldest, bounds["min"]), max(self._newest, bounds["max"])
         began = time.perf_counter()
-        self.measured += measured(block)
+        self.measured += self._measure(block)
         self._seconds["digest"] += time.perf_counter() - began
         self._waiting.append(block)
         self._waiting_bytes += block.nbytes

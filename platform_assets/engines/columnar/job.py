@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import pickle
 import uuid
-from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Generator, Iterator, Sized
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -17,20 +18,37 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 _SCHEMA: Final = "report string"
+_TASK: Final = "platform_assets.engines.columnar.task"
+
+
+class Shared(Protocol):
+    """Work of any kind, in shares that tasks divide among them. It can be pickled."""
+
+    @property
+    def shares(self) -> Sized:
+        """What one task does at a time."""
+
+
 _parallelism: dict[str, int] = {}
 
 
 def reports_of(spark: SparkSession, work: Work, tasks: int) -> Generator[Report, None, None]:
-    """Have Spark do all shares in so many tasks, and give their reports in the order of the shares.
+    """Have Spark load all shares in so many tasks, and give their reports in the order of the shares.
 
     Raises what Spark raises; the reports given before that stay good. The job ends where this is closed before its end.
     """
+    with closing(texts_of(spark, work, tasks, _TASK)) as texts:
+        yield from map(Report.from_json, texts)
+
+
+def texts_of(spark: SparkSession, work: Shared, tasks: int, task: str) -> Generator[str, None, None]:
+    """The same of work of any kind: what `reports` of the module `task` says of it, as JSON."""
     tag = f"load-{uuid.uuid4()}"
     spark.addTag(tag)
     try:
         numbers = spark.range(len(work.shares), numPartitions=tasks)
-        for row in numbers.mapInArrow(_mapped(work), _SCHEMA).toLocalIterator():
-            yield Report.from_json(row["report"])
+        for row in numbers.mapInArrow(_mapped(work, task), _SCHEMA).toLocalIterator():
+            yield row["report"]
     except GeneratorExit:
         spark.interruptTag(tag)
         raise
@@ -53,7 +71,7 @@ def parallelism(spark: SparkSession) -> int:
     return _parallelism[spark.session_id]
 
 
-def _mapped(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _mapped(work: Shared, task: str = _TASK) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function that Spark maps over the shares' numbers.
 
     Spark sends it by value: it uses nothing of this project before it knows that the worker has the same code.
@@ -63,8 +81,11 @@ def _mapped(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
     def fit() -> tuple[Any, str]:
         """The worker's own function that does a share, or why it has none."""
         try:
-            from platform_assets.engines.columnar.task import reports
+            from importlib import import_module
+
             from platform_assets.engines.columnar.work import CODE as own
+
+            reports = import_module(task).reports
         except (ImportError, OSError) as error:  # OSError: a compiled library of a package cannot be loaded
             return None, f"Spark's workers cannot import it ({error})"
         return (

@@ -41,9 +41,9 @@ class Report:
         """`from_json` reads it back."""
         value: dict[str, Any] = {"share": self.share}
         if self.file is not None:
-            value["file"] = _file_to_json(self.file)
+            value["file"] = file_to_json(self.file)
         if self.error is not None:
-            value["error"] = _error_to_json(self.error)
+            value["error"] = error_to_json(self.error)
         if self.seconds is not None:
             value["seconds"] = dict(self.seconds)
         return json.dumps(value)
@@ -57,13 +57,14 @@ class Report:
         file, error = value.get("file"), value.get("error")
         return cls(
             value["share"],
-            None if file is None else _file_from_json(file),
-            None if error is None else _error_from_json(error),
+            None if file is None else file_from_json(file),
+            None if error is None else error_from_json(error),
             value.get("seconds"),
         )
 
 
-def _file_to_json(file: WrittenFile) -> dict[str, Any]:
+def file_to_json(file: WrittenFile) -> dict[str, Any]:
+    """`file_from_json` reads it back."""
     m = file.measured
     return {
         "path": file.path,
@@ -76,7 +77,8 @@ def _file_to_json(file: WrittenFile) -> dict[str, Any]:
     }
 
 
-def _file_from_json(value: Mapping[str, Any]) -> WrittenFile:
+def file_from_json(value: Mapping[str, Any]) -> WrittenFile:
+    """The inverse of `file_to_json`."""
     offsets, content = (Digest(value["rows"], int(total)) for total in value["digests"])
     return WrittenFile(
         value["path"],
@@ -87,11 +89,12 @@ def _file_from_json(value: Mapping[str, Any]) -> WrittenFile:
     )
 
 
-def _error_to_json(error: PlatformError) -> dict[str, Any]:
+def error_to_json(error: PlatformError) -> dict[str, Any]:
+    """`error_from_json` reads it back."""
     return {"type": type(error).__name__, "message": str(error), "fields": vars(error)}
 
 
-def _error_from_json(value: Mapping[str, Any]) -> PlatformError:
+def error_from_json(value: Mapping[str, Any]) -> PlatformError:
     """The same error: its class, its message and its fields, without what its constructor would make of them."""
     kind = UnfitError if value["type"] == UnfitError.__name__ else getattr(errors, value["type"])
     if not issubclass(kind, PlatformError):

@@ -15,21 +15,27 @@ from platform_assets.kafka.settings import ClientSettings
 
 _PACKAGES: Final = (
     "platform_assets",
+    "platform_assets.decoding",
     "platform_assets.engines",
     "platform_assets.engines.columnar",
+    "platform_assets.engines.decoding",
     "platform_assets.kernels",
     "platform_assets.kafka",
     "platform_assets.kafka.batches",
     "platform_assets.model",
 )
-"""All that a worker imports of the project."""
+"""All that a worker imports of the project; of `decoding` also the packages below it."""
 
 
 def _digest_of_code() -> str:
     digest = hashlib.sha256()
-    for package in _PACKAGES:
-        for source in sorted((f for f in files(package).iterdir() if f.name.endswith(".py")), key=lambda f: f.name):
-            digest.update(f"{package}/{source.name}\0".encode() + source.read_bytes() + b"\0")
+    folders = [(package, files(package)) for package in _PACKAGES]
+    for package, folder in folders:
+        for entry in sorted(folder.iterdir(), key=lambda f: f.name):
+            if entry.name.endswith(".py"):
+                digest.update(f"{package}/{entry.name}\0".encode() + entry.read_bytes() + b"\0")
+            elif package.startswith("platform_assets.decoding") and entry.joinpath("__init__.py").is_file():
+                folders.append((f"{package}.{entry.name}", entry))
     return digest.hexdigest()[:16]
 
 

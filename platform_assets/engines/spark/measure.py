@@ -1,4 +1,4 @@
-"""Reading windows of a raw table again with Spark: many of them in one query, and each with an answer of its own."""
+"""Reading windows of a table again with Spark: many of them in one query, and each with an answer of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from platform_assets.engines.protocol import NO_ROWS
-from platform_assets.engines.spark import failures, raw
+from platform_assets.engines.spark import failures, raw, typed
 from platform_assets.errors import FilesLostError, PlatformError
 from platform_assets.lake.location import Lake
 from platform_assets.model.digest import Measured
@@ -41,7 +41,8 @@ def _read(
     from pyspark.errors import PySparkException
 
     try:
-        return raw.measure_windows(raw.windows_frame(spark(), lake.table(table), keys, version))
+        frame = raw.windows_frame(spark(), lake.table(table), keys, version)
+        return (raw if table.kind == "raw" else typed).measure_windows(frame)
     except (PySparkException, RpcError) as error:
         span = keys[0] if len(keys) == 1 else f"{min(keys)}..{max(keys)}"
         return failures.to_platform_error(error, table, span, str(lake))

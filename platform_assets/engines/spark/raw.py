@@ -110,13 +110,18 @@ def measure(frame: DataFrame) -> Measured:
 
 
 def measure_windows(frame: DataFrame) -> dict[str, Measured]:
-    """The same of each window of `frame`, by key, in one pass. A window without rows is not in it.
+    """The same of each window of `frame`, by key, in one pass. A window without rows is not in it."""
+    return measured_by_window(frame, _metrics())
+
+
+def measured_by_window(frame: DataFrame, metrics: Sequence[Column]) -> dict[str, Measured]:
+    """The same by other hashes of rows: `metrics` are those of `sums_of`.
 
     No digest covers the topic's id: it is read all the same, since that verifies the checksums of its pages.
     """
     from pyspark.sql import functions as F
 
-    found = frame.groupBy(F.col("window")).agg(*_metrics(), F.max("topic_id")).collect()
+    found = frame.groupBy(F.col("window")).agg(*metrics, F.max("topic_id")).collect()
     return {row["window"]: _measured(row.asDict()) for row in found}
 
 
@@ -181,6 +186,13 @@ def _metrics() -> list[Column]:
             headers,
         ),
     }
+    return sums_of(hashes)
+
+
+def sums_of(hashes: Mapping[str, Column]) -> list[Column]:
+    """Aggregates of the hashes `offsets` and `content` of rows, by halves."""
+    from pyspark.sql import functions as F
+
     columns = [F.count(F.lit(1)).alias("rows")]
     for name, value in hashes.items():
         columns.append(F.sum(F.shiftrightunsigned(value, 32)).alias(f"{name}_high"))

@@ -1,0 +1,115 @@
+"""Both digests of rows whose columns are declared, taken from Arrow columns; docs/DIGEST.md defines them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from platform_assets.kernels import typed_hashing as kernels
+from platform_assets.model.digest import Digest, Measured
+
+LEFT_OUT: Final = frozenset({"topic_id", "window"})
+"""Columns that take no part in a digest: they are the same in each row of a window."""
+_IDENTITY: Final = ("kafka_partition", "kafka_offset")
+_KINDS: Final = {
+    pa.bool_(): kernels.BOOLEAN,
+    pa.int8(): kernels.BYTE,
+    pa.int16(): kernels.SHORT,
+    pa.int32(): kernels.INTEGER,
+    pa.date32(): kernels.INTEGER,
+    pa.int64(): kernels.LONG,
+    pa.float32(): kernels.FLOAT,
+    pa.float64(): kernels.DOUBLE,
+    pa.string(): kernels.TEXT,
+    pa.binary(): kernels.TEXT,
+}
+_LONGS: Final = 18
+"""Digits of the largest decimals that Spark keeps, and hashes, as 64-bit numbers."""
+
+
+def measured(rows: pa.RecordBatch) -> Measured:
+    """Digests of rows that begin with the columns of `_IDENTITY`, those of `LEFT_OUT` aside.
+
+    Raises TypeError for a type without a digest.
+    """
+    names = [name for name in rows.schema.names if name not in LEFT_OUT]
+    if tuple(names[:2]) != _IDENTITY:
+        raise TypeError(f"rows begin with {names[:2]} instead of {list(_IDENTITY)}")
+    tree = _Tree()
+    for name in names:
+        tree.add(rows[name])
+    sums = np.zeros(4, np.uint64)
+    memory, nodes = tree.finished()
+    kernels.add_row_hashes(memory, nodes, len(_IDENTITY), rows.num_rows, np.zeros(16, np.uint8), sums)
+    halves = sums.tolist()
+    return Measured(
+        Digest.from_halves(rows.num_rows, halves[0], halves[1]), Digest.from_halves(rows.num_rows, halves[2], halves[3])
+    )
+
+
+class _Tree:
+    """Columns as the kernels take them; it keeps their buffers."""
+
+    def __init__(self) -> None:
+        self._nodes: list[list[int]] = []
+        self._buffers: list[pa.Buffer] = []
+        self._places: list[tuple[int, int, int]] = []
+
+    def add(self, array: pa.Array) -> None:
+        """One column, with all below it."""
+        number, kind = len(self._nodes), array.type
+        node = [_kind_of(kind), kernels.NO_NULLS, array.offset, 0, 0, 0]
+        self._nodes.append(node)
+        buffers = array.buffers()
+        if array.null_count:
+            self._place(number, 1, buffers[0])
+        if node[0] == kernels.STRUCT:
+            node[2] = 0
+            if array.null_count:
+                # Fields come as if their struct began with its first value; its own validity does not.
+                self._place(number, 1, _bits(array))
+            for index in range(kind.num_fields):
+                self.add(array.field(index))
+        elif node[0] == kernels.LIST:
+            self._place(number, 3, buffers[1])
+            self.add(array.values)
+        else:
+            self._place(number, 3, buffers[1])
+            if node[0] == kernels.TEXT:
+                self._place(number, 4, buffers[2])
+        node[5] = len(self._nodes)
+
+    def finished(self) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+        """The memory from the lowest buffer on, and the nodes, whose places are relative to it."""
+        nodes = np.array(self._nodes, np.int64)
+        lowest = min(self._buffers, key=lambda buffer: buffer.address)
+        for number, at, address in self._places:
+            nodes[number, at] = address - lowest.address
+        return np.frombuffer(lowest, np.uint8), nodes.reshape(-1)
+
+    def _place(self, node: int, at: int, buffer: pa.Buffer | None) -> None:
+        if buffer is None or not buffer.size:
+            return  # of an array without values, which is never read
+        self._places = [p for p in self._places if p[:2] != (node, at)]
+        self._buffers.append(buffer)
+        self._places.append((node, at, buffer.address))
+
+
+def _bits(array: pa.Array) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(array.is_valid().to_numpy(zero_copy_only=False), bitorder="little").tobytes())
+
+
+def _kind_of(kind: pa.DataType) -> int:
+    if kind in _KINDS:
+        return _KINDS[kind]
+    if pa.types.is_timestamp(kind) and kind.unit == "us":
+        return kernels.LONG
+    if pa.types.is_decimal128(kind):
+        return kernels.SMALL_DECIMAL if kind.precision <= _LONGS else kernels.DECIMAL
+    if pa.types.is_struct(kind):
+        return kernels.STRUCT
+    if pa.types.is_list(kind):
+        return kernels.LIST
+    raise TypeError(f"a column of type {kind} has no digest")

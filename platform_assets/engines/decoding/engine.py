@@ -1,0 +1,203 @@
+"""The engine of decoded tables: one job of Spark's a window, whose tasks read the raw window's files and write those of two tables."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from platform_assets.engines.columnar.job import parallelism, texts_of
+from platform_assets.engines.columnar.lost import JobLost
+from platform_assets.engines.columnar.reports import UnfitError
+from platform_assets.engines.columnar.written import WrittenFile
+from platform_assets.engines.decoding.reports import Report, Target
+from platform_assets.engines.decoding.work import Piece, Work, shares_of
+from platform_assets.engines.protocol import NO_ROWS, Written
+from platform_assets.engines.spark import measure
+from platform_assets.engines.spark.failures import to_platform_error
+from platform_assets.engines.spark.shared import SharedSession, is_ended
+from platform_assets.errors import (
+    DecoderUnfitError,
+    LoadError,
+    PlatformError,
+    Terminal,
+    UnknownOutcome,
+    WorkerLostError,
+)
+from platform_assets.lake import load_log, rows
+from platform_assets.lake.commits import NewFile
+from platform_assets.lake.load_folders import load_folder
+from platform_assets.lake.location import Lake
+from platform_assets.model.decoding import DecodeDeclaration
+from platform_assets.model.digest import Measured
+from platform_assets.model.offsets import TopicRanges
+from platform_assets.model.tables import TableRef
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+_log = logging.getLogger(__name__)
+
+_TASK: Final = "platform_assets.engines.decoding.task"
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOrder:
+    """One window of a topic's raw table, as it is at `version`, that is to be decoded by the load of this id.
+
+    `layout` and `dead_layout` are the columns of the two tables that are written to, their partition column among them.
+    """
+
+    topic: str
+    window: str
+    version: int
+    ranges: TopicRanges
+    declaration: DecodeDeclaration
+    layout: pa.Schema
+    dead_layout: pa.Schema
+    load_id: str
+    records_per_file: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedFiles:
+    """Files of the two tables that no commit names yet."""
+
+    decoded: Written
+    dead_letters: Written
+
+
+@dataclass(frozen=True)
+class DecodeEngine:
+    """Decodes windows of `lake`. `session` is called when it is first needed.
+
+    Jobs are sent to the session that is `shared`, where there is one; in `session` tables are read.
+    """
+
+    lake: Lake
+    session: Callable[[], SparkSession]
+    shared: SharedSession | None = None
+    name: str = "decoding"
+
+    def decode(self, order: DecodeOrder) -> DecodedFiles:
+        """Write the rows of a window to new files of both tables. Files of what fails are deleted, as far as they can be.
+
+        Raises FilesLostError for files of the raw table, DecoderUnfitError, WorkerLostError, what decoders raise, and others.
+        """
+        pieces = self._pieces(order)
+        if not pieces:
+            return self._written(order, [])
+        try:
+            try:
+                reports = self._reports(order, pieces)
+            except JobLost as lost:
+                if self.shared is None or not is_ended(lost.text):
+                    raise
+                _log.info("the session that processes share has ended and is begun again: %s", lost.text)
+                self.shared.forget()
+                reports = self._reports(order, pieces)
+        except JobLost as lost:
+            self.delete(order)
+            error = self._blamed(lost, order)
+            if self.shared is not None and isinstance(error, UnknownOutcome):
+                self.shared.forget()
+            raise error from lost
+        except BaseException:
+            self.delete(order)
+            raise
+        errors = [report.error for report in reports if report.error is not None]
+        if errors:
+            self.delete(order)
+            error = min(errors, key=lambda e: not isinstance(e, Terminal))
+            if isinstance(error, UnfitError):
+                raise DecoderUnfitError(f"decoded/{order.topic}", order.window, error.reason)
+            raise error
+        return self._written(order, reports)
+
+    def measure(
+        self, table: TableRef, keys: Sequence[str], version: int
+    ) -> Iterator[tuple[str, Measured | PlatformError]]:
+        """As TableReader has it. Spark reads the files: what workers wrote is measured by another one."""
+        return measure.measure_each(self.session, self.lake, table, list(keys), version)
+
+    def delete(self, order: DecodeOrder) -> None:
+        """Delete the files that were written for `order`."""
+        for table in (TableRef("decoded", order.topic), TableRef("dead_letters", order.topic)):
+            (self.lake.table(table) / load_folder(order.window, order.load_id)).delete()
+
+    def _pieces(self, order: DecodeOrder) -> list[Piece]:
+        folder = self.lake.table(TableRef.raw(order.topic))
+        found: list[Piece] = []
+        for path in load_log.files_of(folder, order.window, order.version).paths:
+            # A log's paths are percent-encoded.
+            name = unquote(path)
+            with rows.reading_files(folder, order.window), folder.open(name) as opened:
+                footer = pq.ParquetFile(opened).metadata
+            groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+            found += [Piece(name, n, g.num_rows, g.total_byte_size) for n, g in enumerate(groups) if g.num_rows]
+        return found
+
+    def _reports(self, order: DecodeOrder, pieces: Sequence[Piece]) -> list[Report]:
+        from grpc import RpcError
+        from pyspark.errors import PySparkException
+
+        spark = self.session() if self.shared is None else self.shared.session()
+        try:
+            work = self._work(order, pieces, parallelism(spark))
+            tasks = len(work.shares)
+            with closing(texts_of(spark, work, tasks, _TASK)) as texts:
+                reports = [Report.from_json(text) for text in texts]
+        except (PySparkException, RpcError) as e:
+            raise JobLost(e) from e
+        ended = {report.share for report in reports if report.file is None}
+        if len(ended) < tasks:
+            raise JobLost(LoadError(f"Spark's job ended without all reports of window {order.window}"))
+        return reports
+
+    def _work(self, order: DecodeOrder, pieces: Sequence[Piece], tasks: int) -> Work:
+        topic = order.topic
+        return Work(
+            topic=topic,
+            window=order.window,
+            raw=str(self.lake.table(TableRef.raw(topic))),
+            decoded=str(self.lake.table(TableRef("decoded", topic))),
+            dead_letters=str(self.lake.table(TableRef("dead_letters", topic))),
+            below=load_folder(order.window, order.load_id),
+            declaration=order.declaration,
+            layout=_of_files(order.layout),
+            dead_layout=_of_files(order.dead_layout),
+            shares=shares_of(pieces, tasks),
+            rows_apart=order.records_per_file,
+        )
+
+    def _written(self, order: DecodeOrder, reports: Sequence[Report]) -> DecodedFiles:
+        def of(target: Target) -> Written:
+            files: list[WrittenFile] = [r.file for r in reports if r.file is not None and r.target == target]
+            new = tuple(NewFile(f.path, f.bytes, f.rows, f.statistics) for f in files)
+            below = load_folder(order.window, order.load_id)
+            return Written(below, new, sum((f.measured for f in files), NO_ROWS), None)
+
+        return DecodedFiles(of("decoded"), of("dead_letters"))
+
+    def _blamed(self, lost: JobLost, order: DecodeOrder) -> PlatformError:
+        table = TableRef("decoded", order.topic)
+        if lost.no_python is not None:
+            return DecoderUnfitError(
+                table.name, order.window, f"they have no Python that can run it: {lost.no_python.strip()}"
+            )
+        if lost.worker is not None:
+            return WorkerLostError(order.topic, order.window, order.ranges.triples(), lost.worker)
+        if isinstance(lost.cause, PlatformError):
+            return lost.cause
+        return to_platform_error(lost.cause, table, order.window, str(self.lake))
+
+
+def _of_files(layout: pa.Schema) -> pa.Schema:
+    """The columns of a table's files: all but that of the partition, without comments."""
+    return pa.schema([field.remove_metadata() for field in layout if field.name != "window"])

@@ -1,0 +1,125 @@
+"""Raw records to the rows of two tables, a block at a time: each record becomes one row of just one of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.decoding.decoder import DEAD_LETTER_FIELDS, Decoded, Decoder
+
+_OWN: Final = ("topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp")
+RAW_COLUMNS: Final = (*_OWN, "kafka_timestamp_type", "key", "value", "headers")
+
+
+class RowMaker:
+    """Makes rows by the decoders of value and key, the latter where keys are decoded.
+
+    `layout` and `dead_layout` are the columns of decoded rows and of dead letters, and `declaration` is the digest that the
+    latter carry.
+    """
+
+    def __init__(
+        self, value: Decoder, key: Decoder | None, layout: pa.Schema, dead_layout: pa.Schema, declaration: str
+    ) -> None:
+        self._value, self._key = value, key
+        self._layout, self._dead_layout, self._declaration = layout, dead_layout, declaration
+
+    def rows(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Decoded rows and dead letters of `records`, which have `RAW_COLUMNS`; both in the order of `records`."""
+        value = self._value.decode(_binary(records["value"]))
+        key = None if self._key is None else self._key.decode(_binary(records["key"]))
+        dead, sides = _all_dead(value, key)
+        return self._decoded(records, value, key, dead), self._dead(records, dead, sides)
+
+    def _decoded(
+        self, records: pa.RecordBatch, value: Decoded, key: Decoded | None, dead: pa.RecordBatch
+    ) -> pa.RecordBatch:
+        found: dict[str, pa.Array] = {name: records[name] for name in _OWN}
+        found["tombstone"] = records["value"].is_null()
+        found |= {name: value.columns[name] for name in value.columns.schema.names}
+        found["rescued"] = value.rescued
+        if key is not None:
+            found["key"] = _key_column(records["key"], key)
+            found["key_rescued"] = key.rescued
+        columns = [aligned(found[field.name], field.type) for field in self._layout]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._layout)
+        if not dead.num_rows:
+            return rows
+        alive = np.ones(records.num_rows, bool)
+        alive[dead["row"].to_numpy()] = False
+        return rows.filter(pa.array(alive))
+
+    def _dead(self, records: pa.RecordBatch, dead: pa.RecordBatch, sides: pa.Array) -> pa.RecordBatch:
+        whole = records.take(dead["row"])
+        found = {name: whole[name] for name in RAW_COLUMNS}
+        found |= {name: dead[name] for name in ("reason", "place", "detail")} | {"side": sides}
+        found["declaration"] = pa.repeat(pa.scalar(self._declaration, pa.string()), dead.num_rows)
+        columns = [aligned(found[field.name], field.type) for field in self._dead_layout]
+        return pa.RecordBatch.from_arrays(columns, schema=self._dead_layout)
+
+
+def in_order(records: pa.RecordBatch) -> pa.RecordBatch:
+    """The same by partition and offset; as they are where they have that order already."""
+    partitions, offsets = records["kafka_partition"].to_numpy(), records["kafka_offset"].to_numpy()
+    steps, ahead = np.diff(partitions), np.diff(offsets)
+    if bool(np.all((steps > 0) | ((steps == 0) & (ahead >= 0)))):
+        return records
+    return records.take(pa.array(np.lexsort((offsets, partitions))))
+
+
+def by_partition(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The parts of rows that are `in_order`, one a partition."""
+    if not rows.num_rows:
+        return
+    partitions: npt.NDArray[np.int32] = rows["kafka_partition"].to_numpy()
+    edges = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), rows.num_rows]
+    for start, end in itertools.pairwise(edges):
+        yield rows.slice(start, end - start)
+
+
+def aligned(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same values as a type that differs in names of elements, in nullability and in the order of fields alone, or is wider."""
+    if array.type == kind:
+        return array
+    if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
+        fields = [aligned(array.field(array.type.get_field_index(f.name)), f.type) for f in kind]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=mask)
+    if pa.types.is_list(kind) and pa.types.is_list(array.type):
+        elements = aligned(array.values, kind.value_type)
+        buffers = array.buffers()[:2]
+        return pa.Array.from_buffers(kind, len(array), buffers, array.null_count, array.offset, [elements])
+    return array.cast(kind)
+
+
+def _all_dead(value: Decoded, key: Decoded | None) -> tuple[pa.RecordBatch, pa.Array]:
+    """The dead letters of a block, ascending by row, with the side of each: where both are, that of the value."""
+    dead = value.dead
+    sides = pa.repeat(pa.scalar("value"), dead.num_rows)
+    if key is None or not key.dead.num_rows:
+        return dead, sides
+    more = key.dead.filter(pc.invert(pc.is_in(key.dead["row"], dead["row"])))
+    both = pa.Table.from_batches([dead, more], DEAD_LETTER_FIELDS).combine_chunks()
+    all_sides = pa.concat_arrays([sides, pa.repeat(pa.scalar("key"), more.num_rows)])
+    order = pc.sort_indices(both["row"])
+    (batch,) = both.take(order).combine_chunks().to_batches()
+    return batch, all_sides.take(order)
+
+
+def _key_column(keys: pa.Array, key: Decoded) -> pa.Array:
+    columns = key.columns
+    if columns.schema.names == ["value"]:
+        return columns.column(0)
+    fields = [f.with_nullable(True) for f in columns.schema]
+    mask = keys.is_null() if keys.null_count else None
+    return pa.StructArray.from_arrays(columns.columns, fields=fields, mask=mask)
+
+
+def _binary(values: pa.Array) -> pa.BinaryArray:
+    return values if values.type == pa.binary() else values.cast(pa.binary())

@@ -1,0 +1,111 @@
+"""What runs inside Spark's Python workers: some shares of a window that is decoded.
+
+Memory is that of a few blocks, however large a row group or a window is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from platform_assets.decoding.formats import decoder_of
+from platform_assets.engines.columnar.files import COUNTING, FileSeries
+from platform_assets.engines.decoding.digests import measured
+from platform_assets.engines.decoding.reports import Report
+from platform_assets.engines.decoding.rows import RAW_COLUMNS, RowMaker, by_partition, in_order
+from platform_assets.engines.decoding.work import Piece, Work
+from platform_assets.errors import FilesLostError, LakeNotWritableError, LoadError, PlatformError
+
+BLOCK_BYTES: Final = 16 << 20
+BLOCK_ROWS: Final = 32_768
+"""At most so many bytes of columns and rows are decoded at a time."""
+
+
+def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
+    """Do these shares, and tell of each file of a share or of its one error; ends with one that is neither where all went well."""
+    maker: RowMaker | None = None
+    for number in numbers:
+        try:
+            maker = maker or _maker(work)
+            decoded, dead = _written(work, number, maker)
+        except PlatformError as error:
+            yield Report(number, error=error)
+            continue
+        yield from (Report(number, "decoded", file) for file in decoded.written)
+        yield from (Report(number, "dead_letters", file) for file in dead.written)
+        yield Report(number)
+
+
+def _maker(work: Work) -> RowMaker:
+    d = work.declaration
+    key = None if d.key is None else decoder_of(d.key)
+    return RowMaker(decoder_of(d.value), key, work.layout, work.dead_layout, d.digest)
+
+
+def _written(work: Work, number: int, maker: RowMaker) -> tuple[FileSeries, FileSeries]:
+    """The files of a share, closed. Whatever goes wrong is an error of the platform's, and none of the files is left."""
+    decoded = _series(work, work.decoded, work.layout, number)
+    dead = _series(work, work.dead_letters, work.dead_layout, number)
+    try:
+        for piece in work.shares[number]:
+            for records in _blocks(work, piece):
+                rows, letters = maker.rows(in_order(records))
+                for part in by_partition(rows):
+                    decoded.add(part)
+                for part in by_partition(letters):
+                    dead.add(part)
+        decoded.close()
+        dead.close()
+    except BaseException as error:
+        decoded.discard()
+        dead.discard()
+        if not isinstance(error, Exception):
+            raise
+        raise _named(error, work) from error
+    return decoded, dead
+
+
+def _series(work: Work, table: str, layout: pa.Schema, number: int) -> FileSeries:
+    dictionaries = tuple(leaf for field in layout for leaf in _leaves(field.name, field.type) if leaf not in COUNTING)
+    return FileSeries(
+        Path(table), work.below, f"{number:05d}", work.rows_apart, measure=measured, dictionaries=dictionaries
+    )
+
+
+def _leaves(name: str, kind: pa.DataType) -> Iterator[str]:
+    """The columns that Parquet has for one, by their paths."""
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _leaves(f"{name}.{field.name}", field.type)
+    elif pa.types.is_list(kind):
+        yield from _leaves(f"{name}.list.element", kind.value_type)
+    else:
+        yield name
+
+
+def _blocks(work: Work, piece: Piece) -> Iterator[pa.RecordBatch]:
+    """The records of a row group. Raises FilesLostError where it cannot be read."""
+    rows = max(min(BLOCK_BYTES * piece.rows // max(piece.bytes, 1), BLOCK_ROWS), 1)
+    table = f"raw/{work.topic}"
+    try:
+        with pq.ParquetFile(Path(work.raw) / piece.path) as file:
+            found = file.iter_batches(rows, [piece.group], list(RAW_COLUMNS), use_threads=False)
+            while (block := next(found, None)) is not None:
+                yield block
+    except (OSError, pa.ArrowException) as error:
+        raise FilesLostError(table, work.window, f"{piece.path}: {error}") from error
+
+
+def _named(error: Exception, work: Work) -> PlatformError:
+    if isinstance(error, PlatformError):
+        return error
+    if isinstance(error, OSError) and error.errno is not None:
+        return LakeNotWritableError(work.decoded, error.strerror or str(error))
+    return LoadError(
+        f"window {work.window} of topic {work.topic!r} could not be decoded: {type(error).__name__}: {error}. The tables were not "
+        "changed. Report this as a defect."
+    )

@@ -1,0 +1,65 @@
+"""What tasks that decode are sent out with: plain values, and no secret among them, since Spark keeps and shows plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from platform_assets.model.decoding import DecodeDeclaration
+
+BYTES_APART: Final = 16 << 20
+"""Bytes of columns in the raw table from which on a window is worth another task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A row group of a raw table's file: `path` is relative to the table's folder, `bytes` are those of its columns."""
+
+    path: str
+    group: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All row groups of a window, in shares, and how they become rows of two tables.
+
+    `raw`, `decoded` and `dead_letters` are the tables' folders, `below` is where in them the files go. `layout` and
+    `dead_layout` are the columns of files, `topic_id` and those before it among them; `rows_apart` is the number of rows from
+    which a partition gets a file of its own.
+    """
+
+    topic: str
+    window: str
+    raw: str
+    decoded: str
+    dead_letters: str
+    below: str
+    declaration: DecodeDeclaration
+    layout: pa.Schema
+    dead_layout: pa.Schema
+    shares: tuple[tuple[Piece, ...], ...]
+    rows_apart: int
+
+
+def shares_of(pieces: Sequence[Piece], most: int) -> tuple[tuple[Piece, ...], ...]:
+    """Neighbouring pieces in at most `most` shares of about as many bytes, fewer for few bytes; none is empty."""
+    total = sum(piece.bytes for piece in pieces)
+    number = max(min(most, len(pieces), -(-total // BYTES_APART)), 1)
+    return tuple(_divided(pieces, total, number)) if pieces else ()
+
+
+def _divided(pieces: Sequence[Piece], total: int, number: int) -> Iterator[tuple[Piece, ...]]:
+    share, before, given = list[Piece](), 0, 0
+    for piece in pieces:
+        share.append(piece)
+        before += piece.bytes
+        if before * number >= total * (given + 1):
+            yield tuple(share)
+            share, given = [], given + 1
+    if share:
+        yield tuple(share)

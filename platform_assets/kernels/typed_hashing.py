@@ -1,0 +1,150 @@
+"""Spark's `xxhash64` over typed columns of any depth, for the digests of tables whose columns are declared.
+
+Spark chains the columns of a row: the hash of one is the seed of the next, and a null leaves it as it is. A struct is chained over
+its fields, an array over its elements. So a column that a table got later, which older rows have as null, changes no digest.
+
+A tree of columns is a flat array of `NODE` numbers a node, in which children follow their parent. Buffers are given by where
+they begin in memory, relative to the lowest of them, and nothing of them is copied.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from platform_assets.kernels.compilation import (
+    BYTES,
+    FILLED_BYTES,
+    HASH,
+    INT,
+    LONGS,
+    SUMS,
+    Whole,
+    inlined,
+    kernel,
+)
+from platform_assets.kernels.hashing import Hash, hash_bytes, hash_int, hash_long
+from platform_assets.kernels.memory import load32, load64
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+Totals = npt.NDArray[np.uint64]
+
+NODE = 6
+"""Numbers a node: its kind, where its validity begins (or NO_NULLS), the index of its first value, where its values begin (of a list:
+its offsets), where its bytes begin, and the node behind its last descendant."""
+NO_NULLS = -1
+BOOLEAN, BYTE, SHORT, INTEGER, LONG, FLOAT, DOUBLE, SMALL_DECIMAL, DECIMAL, TEXT, STRUCT, LIST = range(12)
+"""Kinds. A SMALL_DECIMAL has at most 18 digits, a TEXT is of characters or bytes."""
+
+_SEED = np.uint64(42)
+_LOW = np.uint64(0xFFFFFFFF)
+_FLOAT_NAN, _DOUBLE_NAN = 0x7FC00000, 0x7FF8000000000000
+
+
+@inlined
+def _bit(memory: Bytes, at: Whole, index: Whole) -> Whole:
+    return np.int64(memory[at + (index >> 3)]) >> (index & 7) & 1
+
+
+@inlined
+def _hash_float(bits: Whole, seed: Hash) -> Hash:
+    """By Java's `floatToIntBits`: one NaN, and Spark takes -0.0 for 0.0."""
+    if (bits & 0x7FFFFFFF) > 0x7F800000:
+        bits = np.int64(_FLOAT_NAN)
+    elif bits == 0x80000000:
+        bits = np.int64(0)
+    return hash_int(bits, seed)
+
+
+@inlined
+def _hash_double(bits: Whole, seed: Hash) -> Hash:
+    size = bits & 0x7FFFFFFFFFFFFFFF
+    if size > 0x7FF0000000000000:
+        bits = np.int64(_DOUBLE_NAN)
+    elif size == 0:
+        bits = np.int64(0)
+    return hash_long(bits, seed)
+
+
+@inlined
+def _hash_decimal(memory: Bytes, at: Whole, scratch: Bytes, seed: Hash) -> Hash:
+    """Of 16 bytes, little-endian: Spark hashes the shortest two's complement, big-endian, as Java's BigInteger gives it."""
+    top = memory[at + 15]
+    fill = np.uint8(0xFF) if top >= 128 else np.uint8(0)
+    size = 16
+    while size > 1 and memory[at + size - 1] == fill and (memory[at + size - 2] ^ fill) < 128:
+        size -= 1
+    for index in range(size):
+        scratch[index] = memory[at + size - 1 - index]
+    return hash_bytes(scratch, np.int64(0), np.int64(size), seed)
+
+
+@kernel(BYTES, LONGS, INT, INT, HASH, FILLED_BYTES)
+def hash_value(memory: Bytes, nodes: Longs, node: Whole, index: Whole, seed: Hash, scratch: Bytes) -> Hash:
+    """Of the value `index` of a node, chained to `seed`."""
+    at = node * NODE
+    kind, validity, first, values = nodes[at], nodes[at + 1], nodes[at + 2], nodes[at + 3]
+    index = first + index
+    if validity != NO_NULLS and not _bit(memory, validity, index):
+        return seed
+    if kind == TEXT:
+        start = np.int64(np.int32(load32(memory, values + 4 * index)))
+        end = np.int64(np.int32(load32(memory, values + 4 * index + 4)))
+        return hash_bytes(memory, nodes[at + 4] + start, end - start, seed)
+    if kind == INTEGER:
+        return hash_int(np.int64(np.int32(load32(memory, values + 4 * index))), seed)
+    if kind == LONG:
+        return hash_long(np.int64(load64(memory, values + 8 * index)), seed)
+    if kind == DOUBLE:
+        return _hash_double(np.int64(load64(memory, values + 8 * index)), seed)
+    if kind == FLOAT:
+        return _hash_float(np.int64(load32(memory, values + 4 * index)), seed)
+    if kind == BOOLEAN:
+        return hash_int(_bit(memory, values, index), seed)
+    if kind == SMALL_DECIMAL:
+        return hash_long(np.int64(load64(memory, values + 16 * index)), seed)
+    if kind == DECIMAL:
+        return _hash_decimal(memory, values + 16 * index, scratch, seed)
+    if kind == BYTE:
+        return hash_int(np.int64(np.int8(memory[values + index])), seed)
+    if kind == SHORT:
+        low, high = np.int64(memory[values + 2 * index]), np.int64(np.int8(memory[values + 2 * index + 1]))
+        return hash_int(high * 256 + low, seed)
+    h = seed
+    if kind == STRUCT:
+        child, end = node + 1, nodes[at + 5]
+        while child < end:
+            h = hash_value(memory, nodes, child, index, h, scratch)
+            child = nodes[child * NODE + 5]
+        return h
+    start = np.int64(np.int32(load32(memory, values + 4 * index)))
+    end = np.int64(np.int32(load32(memory, values + 4 * index + 4)))
+    for element in range(start, end):
+        h = hash_value(memory, nodes, node + 1, element, h, scratch)
+    return h
+
+
+@kernel(BYTES, LONGS, INT, INT, FILLED_BYTES, SUMS)
+def add_row_hashes(memory: Bytes, nodes: Longs, identity: int, rows: int, scratch: Bytes, sums: Totals) -> None:
+    """Add the hashes of the first `identity` nodes of each row to `sums[0:2]`, and those of whole rows to `sums[2:4]`, by halves.
+
+    The first nodes have no children.
+    """
+    high = low = content_high = content_low = np.uint64(0)
+    count = nodes.size // NODE
+    for row in range(rows):
+        h = _SEED
+        node = 0
+        while node < count:
+            h = hash_value(memory, nodes, node, row, h, scratch)
+            node = nodes[node * NODE + 5]
+            if node == identity:
+                high += h >> np.uint64(32)
+                low += h & _LOW
+        content_high += h >> np.uint64(32)
+        content_low += h & _LOW
+    sums[0] += high
+    sums[1] += low
+    sums[2] += content_high
+    sums[3] += content_low

@@ -1,0 +1,40 @@
+"""The table of dead letters: records that could not be decoded, whole, with the reason; and how it is made before its first load."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import Field, Schema
+from deltalake.schema import PrimitiveType
+
+from platform_assets.lake import load_log, raw_table
+from platform_assets.lake.location import Folder
+
+_WHY: Final[tuple[tuple[str, Any, str], ...]] = (
+    ("side", PrimitiveType("string"), "key or value: what could not be decoded"),
+    ("reason", PrimitiveType("string"), "why: malformed, wrong_type, out_of_range, missing and others"),
+    ("place", PrimitiveType("string"), "column or path at fault; null where it is the key or value as a whole"),
+    ("detail", PrimitiveType("string"), "what was found and what was expected, for people"),
+    ("declaration", PrimitiveType("string"), "digest of the declaration by which it was decoded"),
+)
+_COLUMNS: Final = (*raw_table.COLUMNS[:-1], *_WHY, raw_table.COLUMNS[-1])
+_SCHEMA: Final = Schema([Field(n, t, nullable=True, metadata={"comment": c}) for n, t, c in _COLUMNS])
+
+
+def columns() -> pa.Schema:
+    """The table's columns."""
+    return pa.schema(_SCHEMA.to_arrow())
+
+
+def create(path: Folder, topic: str) -> None:
+    """Create the table of `topic` where it is missing. Raises LakeNotWritableError."""
+    if load_log.exists(path):
+        return
+    path.create_delta(
+        _SCHEMA,
+        partition_by="window",
+        name=f"dead_letters_{topic}",
+        description=f"Records of Kafka topic {topic} that could not be decoded, as they were sent, with the reason",
+        configuration=raw_table.PROPERTIES,
+    )

@@ -1,0 +1,138 @@
+"""The decoded table: its columns, which follow from what is declared, and how it is made, and changed, before a load.
+
+All columns may be null, since a tombstone has no values; which of them are required is in their metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, Schema
+from deltalake.exceptions import CommitFailedError
+
+from platform_assets.errors import ConfigurationError, SchemaChangeError, TableRefusedError
+from platform_assets.lake import failures, load_log, schema_change
+from platform_assets.lake.location import Folder
+from platform_assets.lake.raw_table import PROPERTIES
+from platform_assets.lake.schema_change import REQUIRED
+
+KEY, VALUE, RESCUED, KEY_RESCUED, TOMBSTONE = "key", "value", "rescued", "key_rescued", "tombstone"
+_BEFORE: Final = (
+    pa.field("topic_id", pa.string(), metadata={"comment": "Kafka topic id that the offsets belong to"}),
+    pa.field("kafka_partition", pa.int32(), metadata={"comment": "Kafka partition"}),
+    pa.field("kafka_offset", pa.int64(), metadata={"comment": "Kafka offset, unique within topic id and partition"}),
+    pa.field("kafka_timestamp", pa.timestamp("us", tz="UTC"), metadata={"comment": "timestamp of the record, to the millisecond"}),
+    pa.field(TOMBSTONE, pa.bool_(), metadata={"comment": "whether the record has no value, so that its columns are null"}),
+)  # fmt: skip
+_RESCUED: Final = pa.field(
+    RESCUED, pa.string(), metadata={"comment": "JSON object of the fields of the value that are not declared; null without any"}
+)  # fmt: skip
+_KEY_RESCUED: Final = pa.field(KEY_RESCUED, pa.string(), metadata={"comment": "the same of the key"})
+_WINDOW: Final = pa.field(
+    "window", pa.string(), metadata={"comment": "window key and Dagster partition key; the table's partition column"}
+)
+LAST: Final = (RESCUED, KEY_RESCUED, "window")
+_OWN: Final = frozenset({f.name for f in _BEFORE} | {KEY, *LAST})
+_ATTEMPTS: Final = 20
+_CHANGE: Final = "platform_assets_schema"
+
+
+def columns(key: pa.Schema | None, value: pa.Schema) -> pa.Schema:
+    """The table's columns for what the decoders of key and value give.
+
+    A key of one column named `value`, as the formats of single values have it, is the column `key`; any other is a struct.
+    Raises ConfigurationError where a column has a name of the platform's own.
+    """
+    taken = [f.name for f in value if f.name.lower() in _OWN]
+    if taken:
+        raise ConfigurationError(
+            f"columns {taken} have names that the table has for itself ({', '.join(sorted(_OWN))}): give them others"
+        )
+    fields = [*_BEFORE]
+    if key is not None:
+        fields.append(_key_field(key))
+    fields += [_nullable(f, "of the value") for f in value]
+    fields.append(_RESCUED)
+    if key is not None and not is_single(key):
+        fields.append(_KEY_RESCUED)
+    return pa.schema([*fields, _WINDOW])
+
+
+def is_single(fields: pa.Schema) -> bool:
+    """Whether a decoder's columns are one value without a name of its own."""
+    return list(fields.names) == [VALUE]
+
+
+def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None) -> pa.Schema:
+    """Have the table of `topic` ready for rows of the columns `declared`; gives its own columns, which files must have.
+
+    It is made where it is missing, and gets columns that are new. Raises SchemaChangeError for any other change, unless
+    `replaces` is the fingerprint of what the table has: it is begun again then, without rows. Past versions keep them.
+    """
+    name = f"decoded/{topic}"
+    if not load_log.exists(path):
+        path.create_delta(
+            Schema.from_arrow(declared),
+            partition_by="window",
+            name=f"decoded_{topic}",
+            description=f"Records of Kafka topic {topic} as typed rows; those that could not be decoded are in dead_letters/{topic}",
+            configuration=PROPERTIES,
+        )
+    for _ in range(_ATTEMPTS):
+        handle = path.delta()
+        held = pa.schema(handle.schema().to_arrow())
+        changes = schema_change.breaking(held, declared)
+        if changes and replaces != schema_change.fingerprint(held):
+            raise SchemaChangeError(name, changes, schema_change.fingerprint(held))
+        wanted = declared if changes else schema_change.merged(held, declared, LAST)
+        if wanted.equals(held, check_metadata=True):
+            return held
+        what = {
+            "from": schema_change.fingerprint(held),
+            "to": schema_change.fingerprint(wanted),
+            "begun_again": bool(changes),
+        }
+        try:
+            with path.writing():
+                handle.create_write_transaction(
+                    [],
+                    "overwrite",
+                    Schema.from_arrow(wanted),
+                    partition_by=["window"],
+                    # No window has an empty key, so that no file is removed.
+                    partition_filters=None if changes else [("window", "=", "")],
+                    commit_properties=CommitProperties(
+                        custom_metadata={"userMetadata": json.dumps({_CHANGE: what})}, max_commit_retries=0
+                    ),
+                )
+        except CommitFailedError as e:
+            if path.delta().version() == handle.version():
+                raise TableRefusedError(name, failures.reason_of(e)) from e
+    raise TableRefusedError(name, "others kept committing to it while its columns were to be changed")
+
+
+def _key_field(key: pa.Schema) -> pa.Field:
+    if is_single(key):
+        return _nullable(key.field(0).with_name(KEY), "the key")
+    struct = pa.struct([_nullable(f, "") for f in key])
+    return pa.field(KEY, struct, metadata={"comment": "the key; null where there was none"})
+
+
+def _nullable(field: pa.Field, comment: str) -> pa.Field:
+    """The field as a table has it: nullable at every depth, and named required in its metadata where it was."""
+    given = {k.decode(): v.decode() for k, v in (field.metadata or {}).items()}
+    kept = {"comment": given.get("comment") or comment} if given.get("comment") or comment else {}
+    if not field.nullable:
+        kept[REQUIRED] = "true"
+    return pa.field(field.name, nullable_type(field.type), metadata=kept or None)
+
+
+def nullable_type(kind: pa.DataType) -> pa.DataType:
+    """The type with everything in it nullable, as table and files have it."""
+    if pa.types.is_struct(kind):
+        return pa.struct([_nullable(f, "") for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", nullable_type(kind.value_type)))
+    return kind

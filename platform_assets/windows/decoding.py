@@ -1,0 +1,275 @@
+"""Decoding one window of a topic: its raw rows become typed rows or dead letters, each of them one of the two.
+
+Both tables are a pure function of the raw window and of what is declared. Dead letters are committed first, then decoded rows, and
+then both receipts at once: without them, or with those of another declaration, the window is decoded again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from platform_assets.decoding.formats import decoder_of
+from platform_assets.engines.decoding.engine import DecodedFiles, DecodeEngine, DecodeOrder
+from platform_assets.engines.protocol import Written
+from platform_assets.errors import (
+    ConcurrentLoadError,
+    ConfigurationError,
+    DecodingDiffersError,
+    FilesLostError,
+    NotLoadedError,
+    PlatformError,
+)
+from platform_assets.lake import dead_letter_table, decoded_table
+from platform_assets.lake.commits import WindowCommit
+from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.decoding import DecodeDeclaration
+from platform_assets.model.tables import TableLoad
+from platform_assets.windows.receipts import Proof, empty_receipt
+from platform_assets.windows.replacing import Outcome, WindowReplacer, same
+
+_log = logging.getLogger(__name__)
+_RACES = 3
+
+DEAD_LETTERS, DECODED, WITHOUT_ROW = "dead letters", "decoded", "without a raw row"
+"""What offsets of a window are that have no row in one of the two tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedWindow:
+    """A window that is in both tables, and what the last load did to have it there."""
+
+    decoded: Receipt
+    dead_letters: Receipt
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Receipts:
+    """Those of one window in both tables, of which one may be missing."""
+
+    decoded: Receipt | None
+    dead_letters: Receipt | None
+
+    @property
+    def are_there(self) -> bool:
+        return self.decoded is not None and self.dead_letters is not None
+
+    def are_of(self, declaration: str) -> bool:
+        """Whether both are of loads by this declaration; windows without offsets are by any."""
+        both = (self.decoded, self.dead_letters)
+        return all(r is not None and r.made_from is not None and r.made_from.declaration == declaration for r in both)
+
+
+@dataclass(frozen=True)
+class WindowDecoder:
+    """All that decoding windows of one topic needs. Raises ConfigurationError where it is not declared how."""
+
+    declaration: TopicDeclaration
+    ledger: Ledger
+    engine: DecodeEngine
+    run_id: str = ""
+    before_step: Callable[[str], None] = lambda step: None
+    """Called before each step that cannot be undone, by its name; for tests, which let a process die there."""
+
+    @property
+    def decoded(self) -> WindowReplacer:
+        """What replaces windows of the decoded table."""
+        return WindowReplacer(self.declaration.decoded_table, self.ledger, self.engine, self.run_id)
+
+    @property
+    def dead_letters(self) -> WindowReplacer:
+        """What replaces windows of the table of dead letters."""
+        return WindowReplacer(self.declaration.dead_letter_table, self.ledger, self.engine, self.run_id)
+
+    @cached_property
+    def declared(self) -> DecodeDeclaration:
+        """How records are decoded."""
+        if self.declaration.decode is None:
+            raise ConfigurationError(
+                f"topic {self.declaration.topic!r} has no `decode:` in its YAML, and so no table {self.declaration.decoded_table}"
+            )
+        return self.declaration.decode
+
+    def decode(self, key: str) -> DecodedWindow:
+        """Decode the window with this key, so that each of its raw rows is in one of the two tables.
+
+        Raises NotLoadedError where the raw table has not got it; SchemaChangeError, DecodingDiffersError and other LoadErrors,
+        which leave both tables as they were; ConcurrentLoadError where others kept committing the same window first.
+        """
+        d, lake, declared = self.declaration, self.ledger.lake, self.declared
+        raw = self.ledger.receipts(d.raw_table, [key]).get(key)
+        if raw is None:
+            raise NotLoadedError(d.decoded_table.name, d.raw_table.name, key)
+        fields = decoder_of(declared.value).fields
+        key_fields = None if declared.key is None else decoder_of(declared.key).fields
+        columns = decoded_table.columns(key_fields, fields)
+        layout = decoded_table.prepare(lake.table(d.decoded_table), d.topic, columns, declared.replaces)
+        dead_letter_table.create(lake.table(d.dead_letter_table), d.topic)
+        if raw.table_version is None:
+            return self._empty(raw)
+        order = DecodeOrder(
+            topic=d.topic,
+            window=key,
+            version=raw.table_version,
+            ranges=raw.ranges,
+            declaration=declared,
+            layout=layout,
+            dead_layout=dead_letter_table.columns(),
+            load_id="",
+            records_per_file=d.records_per_file,
+        )
+        for attempt in range(_RACES):
+            try:
+                return self._decode(raw, replace(order, load_id=str(uuid.uuid4())))
+            except ConcurrentLoadError as e:
+                if attempt == _RACES - 1:
+                    raise
+                _log.info("%s Comparing with it now.", e)
+        raise AssertionError("unreachable")
+
+    def _decode(self, raw: Receipt, order: DecodeOrder) -> DecodedWindow:
+        began = time.monotonic()
+        # Opened before the receipts are read: what others commit from here on is a conflict.
+        letters, rows = self.dead_letters.open(), self.decoded.open()
+        known = self._receipts(order.window)
+        metadata = self._metadata(raw, order)
+        written = self._written(order, letters, rows)
+        with self._deleted_if_refused(written):
+            self._check_conserved(raw, written)
+        if known.are_of(self.declared.digest):
+            return self._again(raw, known, metadata, written, letters, rows, began)
+        self.before_step("dead letters")
+        seconds = time.monotonic() - began
+        with self._deleted_if_refused(written, decoded_only=True):
+            dead = self.dead_letters.replace(
+                letters, metadata, written.dead_letters, seconds, _letters_proof(raw, written)
+            )
+        self.before_step("decoded")
+        decoded = self.decoded.replace(rows, metadata, written.decoded, seconds, _rows_proof(raw, written))
+        self.before_step("receipts")
+        self.ledger.record_receipts([dead, decoded])
+        return DecodedWindow(decoded, dead, "replaced" if known.are_there else "loaded")
+
+    def _again(
+        self,
+        raw: Receipt,
+        known: _Receipts,
+        metadata: LoadMetadata,
+        written: DecodedFiles,
+        letters: WindowCommit,
+        rows: WindowCommit,
+        began: float,
+    ) -> DecodedWindow:
+        """Keep what the tables have, heal what is damaged, or refuse where the same declaration gives other rows now."""
+        if known.decoded is None or known.dead_letters is None:
+            raise AssertionError("unreachable: both have receipts")
+        with self._deleted_if_refused(written):
+            for receipt, now in ((known.dead_letters, written.dead_letters), (known.decoded, written.decoded)):
+                if not same(now.measured, receipt):
+                    raise DecodingDiffersError(receipt.table.name, receipt.window.key, _difference(receipt, now))
+            damaged = (
+                not self.dead_letters.is_intact(known.dead_letters),
+                not self.decoded.is_intact(known.decoded),
+            )
+        seconds = time.monotonic() - began
+        dead, decoded, healed = known.dead_letters, known.decoded, list[Receipt]()
+        if damaged[0]:
+            with self._deleted_if_refused(written, decoded_only=True):
+                dead = self.dead_letters.replace(
+                    letters, metadata, written.dead_letters, seconds, _letters_proof(raw, written)
+                )
+            healed.append(dead)
+        else:
+            self.dead_letters.delete(written.dead_letters)
+        if damaged[1]:
+            decoded = self.decoded.replace(rows, metadata, written.decoded, seconds, _rows_proof(raw, written))
+            healed.append(decoded)
+        else:
+            self.decoded.delete(written.decoded)
+        self.ledger.record_receipts(healed)
+        return DecodedWindow(decoded, dead, "healed" if healed else "unchanged")
+
+    def _empty(self, raw: Receipt) -> DecodedWindow:
+        """A window without offsets: nothing is written, and both tables have its receipt."""
+        known = self._receipts(raw.window.key)
+        dead = known.dead_letters or empty_receipt(self.declaration.dead_letter_table, raw, self.run_id)
+        decoded = known.decoded or empty_receipt(self.declaration.decoded_table, raw, self.run_id)
+        if not known.are_there:
+            self.ledger.record_receipts([dead, decoded])
+        return DecodedWindow(decoded, dead, "empty")
+
+    def _receipts(self, key: str) -> _Receipts:
+        return _Receipts(self.decoded.receipt(key), self.dead_letters.receipt(key))
+
+    def _metadata(self, raw: Receipt, order: DecodeOrder) -> LoadMetadata:
+        return LoadMetadata(
+            raw.topic,
+            raw.topic_id,
+            raw.generation,
+            raw.window,
+            raw.ranges,
+            load_id=order.load_id,
+            run_id=self.run_id,
+            made_from=TableLoad(raw.table, order.version, raw.load_id, self.declared.digest),
+        )
+
+    def _written(self, order: DecodeOrder, letters: WindowCommit, rows: WindowCommit) -> DecodedFiles:
+        try:
+            return self.engine.decode(order)
+        except PlatformError as e:
+            # Another load that commits the window deletes the files of all that came before it.
+            if letters.is_overtaken(order.window) or rows.is_overtaken(order.window):
+                raise ConcurrentLoadError(self.declaration.decoded_table.name, order.window) from e
+            raise
+
+    def _check_conserved(self, raw: Receipt, written: DecodedFiles) -> None:
+        """Raise FilesLostError where the rows of both tables are not just those that the raw load committed."""
+        both = written.decoded.measured.offsets + written.dead_letters.measured.offsets
+        if both != raw.offsets:
+            detail = (
+                f"its files gave {written.decoded.measured.rows:,} decoded rows and {written.dead_letters.measured.rows:,} dead "
+                f"letters, and the receipt of load {raw.load_id} is of {raw.rows:,} rows"
+                + ("" if both.rows != raw.rows else " with other offsets")
+            )
+            raise FilesLostError(raw.table.name, raw.window.key, detail)
+
+    @contextmanager
+    def _deleted_if_refused(self, written: DecodedFiles, *, decoded_only: bool = False) -> Iterator[None]:
+        """Delete what was written where the block, in which none of it is committed, does not end well."""
+        try:
+            yield
+        except BaseException:
+            self.decoded.delete(written.decoded)
+            if not decoded_only:
+                self.dead_letters.delete(written.dead_letters)
+            raise
+
+
+def _letters_proof(raw: Receipt, written: DecodedFiles) -> Proof:
+    return _proof(raw, DECODED, written.decoded.measured.rows)
+
+
+def _rows_proof(raw: Receipt, written: DecodedFiles) -> Proof:
+    return _proof(raw, DEAD_LETTERS, written.dead_letters.measured.rows)
+
+
+def _proof(raw: Receipt, elsewhere: str, rows: int) -> Proof:
+    """The raw load proves which offsets there are; those of both tables add up to them."""
+    holes = {elsewhere: rows, WITHOUT_ROW: raw.missing}
+    return Proof({kind: number for kind, number in holes.items() if number}, "offsets of the raw load")
+
+
+def _difference(receipt: Receipt, now: Written) -> str:
+    if now.measured.rows != receipt.rows:
+        return f"{now.measured.rows:,} rows instead of the {receipt.rows:,} of load {receipt.load_id}"
+    what = "the same offsets and other content" if now.measured.offsets == receipt.offsets else "other offsets"
+    return f"{now.measured.rows:,} rows as of load {receipt.load_id}, of {what}"

@@ -1,0 +1,68 @@
+"""Digests of typed rows: compiled code and Spark agree on every type, and columns that are added later change none."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from platform_assets.engines.decoding.digests import measured
+from platform_assets.engines.spark import typed
+from platform_assets.model.digest import digest_of
+from platform_assets_tests.conftest import SEED
+from platform_assets_tests.support.typed_rows import typed_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_what_spark_computes(spark: SparkSession, tmp_path: Path) -> None:
+    """Of random rows of every type, window by window."""
+    from pyspark.sql import functions as F
+
+    windows = {f"w{i}": typed_rows(random.Random(SEED + i), rows) for i, rows in enumerate((1, 40, 500))}
+    for window, rows in windows.items():
+        pq.write_table(pa.Table.from_batches([rows]), tmp_path / f"{window}.parquet")
+    read = [spark.read.parquet(str(tmp_path / f"{w}.parquet")).withColumn("window", F.lit(w)) for w in windows]
+    frame = read[0].unionAll(read[1]).unionAll(read[2])
+    assert typed.measure_windows(frame) == {window: measured(rows) for window, rows in windows.items()}
+
+
+def test_digest_of_slices_is_that_of_the_whole() -> None:
+    rows = typed_rows(random.Random(SEED), 300)
+    cuts = [0, 1, 7, 8, 130, 300]
+    parts = [measured(rows.slice(a, b - a)) for a, b in itertools.pairwise(cuts)]
+    assert sum(parts[1:], parts[0]) == measured(rows)
+
+
+def test_offsets_digest_is_that_of_the_raw_table() -> None:
+    rows = typed_rows(random.Random(SEED), 100)
+    table = pa.table({"p": rows["kafka_partition"], "o": rows["kafka_offset"]})
+    offsets = {p: table.filter(pa.compute.equal(table["p"], p))["o"].to_numpy() for p in range(3)}
+    assert measured(rows).offsets == digest_of(offsets)
+
+
+def test_column_of_nulls_changes_no_digest() -> None:
+    """As a column that was added later is read of older rows, wherever it stands."""
+    rows = typed_rows(random.Random(SEED), 50)
+    for at in (2, 5, rows.num_columns):
+        assert measured(rows.add_column(at, "new", pa.nulls(50, pa.string()))) == measured(rows)
+
+
+@pytest.mark.parametrize("column", range(2, 26))
+def test_another_value_gives_another_digest(column: int) -> None:
+    rows, others = typed_rows(random.Random(SEED), 60), typed_rows(random.Random(SEED + 1), 60)
+    changed = rows.set_column(column, rows.schema.field(column), others.column(column))
+    assert measured(changed).content != measured(rows).content
+    assert measured(changed).offsets.rows == 60
+
+
+def test_type_without_a_digest_is_named() -> None:
+    rows = typed_rows(random.Random(SEED), 1)
+    with pytest.raises(TypeError, match="map<string, int32> has no digest"):
+        measured(rows.append_column("m", pa.nulls(1, pa.map_(pa.string(), pa.int32()))))

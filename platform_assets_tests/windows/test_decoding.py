@@ -1,0 +1,303 @@
+"""The life of a decoded window: each raw row in one of two tables, whatever dies on the way and whatever is declared next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from platform_assets.engines.decoding.engine import DecodeEngine
+from platform_assets.errors import (
+    ConfigurationError,
+    DecodingDiffersError,
+    FilesLostError,
+    NotLoadedError,
+    SchemaChangeError,
+)
+from platform_assets.lake import load_log
+from platform_assets.lake.location import Lake
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.windows.decoding import DecodedWindow, WindowDecoder
+from platform_assets_tests.conftest import LakeMaker
+from testbed.loads import Record, TopicLake
+
+TEXT = DecodeDeclaration(FormatSpec("string"))
+MORE = DecodeDeclaration(FormatSpec("string"), key=FormatSpec("string"))
+GOOD, BAD = (b"one", b"", b"zwei drei", None, b"x" * 500), (b"\xff", b"a\xc3", b"\xed\xa0\x80")
+RECORDS = [Record(value, b"k%d" % i, i % 2, (("h", b"1"),)) for i, value in enumerate((*GOOD, *BAD))]
+
+
+class Died(BaseException):
+    """Stands for a process that is killed: nothing below the test catches it."""
+
+
+@dataclass
+class Decoding:
+    """A topic's lake with its decoded tables."""
+
+    lake: TopicLake
+    declared: DecodeDeclaration = field(default_factory=lambda: TEXT)
+
+    def decoder(self, before_step: Callable[[str], None] = lambda step: None) -> WindowDecoder:
+        """A decoder of windows, in a process of its own as far as the lake can tell."""
+        declaration = replace(self.lake.declaration, decode=self.declared)
+        engine = DecodeEngine(Lake.at(self.lake.root), self.lake.spark)
+        return WindowDecoder(declaration, self.lake.ledger, engine, before_step=before_step)
+
+    def decode(self, key: str) -> DecodedWindow:
+        """Decode one window, and see that nothing was lost or doubled."""
+        done = self.decoder().decode(key)
+        self.check_conserved(key)
+        return done
+
+    def die_before(self, step: str, key: str) -> None:
+        """Begin to decode a window, and end before `step`."""
+
+        def die(now: str) -> None:
+            if now == step:
+                raise Died
+
+        with pytest.raises(Died):
+            self.decoder(die).decode(key)
+
+    def rows(self, kind: str, key: str) -> list[dict[str, Any]]:
+        """Rows of one window, by partition and offset."""
+        found = DeltaTable(self.lake.root / kind / self.lake.topic).to_pyarrow_table(filters=[("window", "=", key)])
+        return sorted(found.to_pylist(), key=lambda row: (row["kafka_partition"], row["kafka_offset"]))
+
+    def check_conserved(self, key: str) -> None:
+        """Each raw row is in one table; receipts are of what the tables hold, and of each other."""
+        place = lambda row: (row["topic_id"], row["kafka_partition"], row["kafka_offset"])  # noqa: E731
+        decoded, dead = self.rows("decoded", key), self.rows("dead_letters", key)
+        raw = sorted((r.topic_id, r.partition, r.offset) for r in self.lake.rows(key))
+        assert sorted(map(place, [*decoded, *dead])) == raw
+        letters = {place(row): row for row in dead}
+        for row in self.lake.rows(key):
+            letter = letters.get((row.topic_id, row.partition, row.offset))
+            assert letter is None or (letter["key"], letter["value"]) == (row.key, row.value)
+        d = self.decoder()
+        receipts = [(r, r.receipt(key)) for r in (d.decoded, d.dead_letters)]
+        for replacer, receipt in receipts:
+            assert receipt is not None
+            assert replacer.is_intact(receipt)
+        assert {r.made_from for _, r in receipts if r is not None} == {receipts[0][1].made_from}  # type: ignore[union-attr]
+
+    def orphans(self) -> list[Path]:
+        """Data files that the newest version of neither table names, but for those of past versions."""
+        found: list[Path] = []
+        for kind in ("decoded", "dead_letters"):
+            table = self.lake.root / kind / self.lake.topic
+            log = "".join(path.read_text() for path in table.glob("_delta_log/*.json"))
+            found += [path for path in table.rglob("*.parquet") if path.name not in log]
+        return found
+
+
+@pytest.fixture
+def decoding(lake: LakeMaker) -> Decoding:
+    return Decoding(lake(partitions=2))
+
+
+def test_first_load(decoding: Decoding) -> None:
+    key = decoding.lake.window_of(RECORDS)
+    decoding.lake.load(key)
+    done = decoding.decode(key)
+    assert (done.outcome, done.decoded.rows, done.dead_letters.rows) == ("loaded", 5, 3)
+    rows = decoding.rows("decoded", key)
+    assert sorted((r["value"] is None, r["tombstone"]) for r in rows) == [(False, False)] * 4 + [(True, True)]
+    assert {r["value"].encode() for r in rows if not r["tombstone"]} == {v for v in GOOD if v is not None}
+    assert {(d["value"], d["reason"], d["side"]) for d in decoding.rows("dead_letters", key)} == {
+        (value, "malformed", "value") for value in BAD
+    }
+    assert {d["declaration"] for d in decoding.rows("dead_letters", key)} == {TEXT.digest}
+    assert all(d["headers"] == [{"key": "h", "value": b"1"}] for d in decoding.rows("dead_letters", key))
+    made = done.decoded.made_from
+    raw = decoding.lake.ledger.receipts(decoding.lake.declaration.raw_table)[key]
+    assert made is not None
+    assert (made.load_id, made.version, made.declaration) == (raw.load_id, raw.table_version, TEXT.digest)
+    commit = next(load_log.load_commits(decoding.decoder().decoded.folder))
+    assert (commit.metadata.made_from, commit.metadata.load_id) == (made, done.decoded.load_id)
+
+
+def test_again_without_any_change(decoding: Decoding) -> None:
+    key = decoding.lake.window_of(RECORDS)
+    decoding.lake.load(key)
+    first = decoding.decode(key)
+    again = decoding.decode(key)
+    assert (again.outcome, again.decoded, again.dead_letters) == ("unchanged", first.decoded, first.dead_letters)
+    assert decoding.orphans() == []
+
+
+@pytest.mark.parametrize("step", ["dead letters", "decoded", "receipts"])
+def test_death_before_each_step_of_a_first_load(decoding: Decoding, step: str) -> None:
+    key = decoding.lake.window_of(RECORDS)
+    decoding.lake.load(key)
+    decoding.die_before(step, key)
+    assert decoding.decoder().decoded.receipt(key) is None
+    assert decoding.decode(key).outcome == "loaded"
+    assert decoding.decode(key).outcome == "unchanged"
+    assert decoding.orphans() == []
+
+
+@pytest.mark.parametrize("step", ["dead letters", "decoded", "receipts"])
+def test_death_before_each_step_of_a_replacement(decoding: Decoding, step: str) -> None:
+    """Whether it is tried again, or the declaration is put back."""
+    key = decoding.lake.window_of(RECORDS)
+    decoding.lake.load(key)
+    decoding.decode(key)
+    decoding.declared = MORE
+    decoding.die_before(step, key)
+    decoding.declared = TEXT if step == "decoded" else MORE
+    if step == "decoded":
+        # The table has the new column by now, so that a declaration without it is another change.
+        decoding.declared = replace(MORE, revision=2)
+    assert decoding.decode(key).outcome == "replaced"
+    assert decoding.decode(key).outcome == "unchanged"
+    assert decoding.orphans() == []
+
+
+def test_death_between_both_commits_and_the_former_declaration(decoding: Decoding) -> None:
+    """What was committed of the other declaration is not what the receipts say, and goes."""
+    key = decoding.lake.window_of(RECORDS)
+    decoding.lake.load(key)
+    decoding.decode(key)
+    decoding.declared = replace(TEXT, revision=2)
+    decoding.die_before("decoded", key)
+    decoding.declared = TEXT
+    assert decoding.decode(key).outcome == "healed"
+    assert {d["declaration"] for d in decoding.rows("dead_letters", key)} == {TEXT.digest}
+
+
+def test_damage_is_healed(decoding: Decoding) -> None:
+    key = decoding.lake.window_of(RECORDS)
+    decoding.lake.load(key)
+    decoding.decode(key)
+    for kind in ("decoded", "dead_letters"):
+        table = DeltaTable(decoding.lake.root / kind / decoding.lake.topic)
+        table.delete(f"window = '{key}' and kafka_offset = {decoding.rows(kind, key)[0]['kafka_offset']}")
+        assert decoding.decode(key).outcome == "healed"
+    assert decoding.decode(key).outcome == "unchanged"
+
+
+def test_other_rows_of_the_same_declaration_are_refused(decoding: Decoding, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a release gives that decodes otherwise and does not say so; the remedy that the message names works."""
+    key = decoding.lake.window_of(RECORDS)
+    decoding.lake.load(key)
+    digest = DecodeDeclaration.digest
+    with monkeypatch.context() as patched:
+        former = replace(TEXT, value=FormatSpec("string", {"max_bytes": 100}))
+        patched.setattr(DecodeDeclaration, "digest", property(lambda d: TEXT_DIGEST))
+        decoding.declared = former
+        decoder = decoding.decoder()
+        receipts = decoder.decode(key)
+        assert receipts.dead_letters.rows == 4
+        decoding.declared = TEXT
+        before = [load_log.version(r.folder) for r in (decoder.decoded, decoder.dead_letters)]
+        with pytest.raises(DecodingDiffersError, match=r"3 rows instead of the 4 of load .* raise `revision:`"):
+            decoding.decoder().decode(key)
+        assert before == [load_log.version(r.folder) for r in (decoder.decoded, decoder.dead_letters)]
+    assert DecodeDeclaration.digest is digest
+    decoding.declared = replace(TEXT, revision=2)
+    assert decoding.decode(key).outcome == "replaced"
+    assert decoding.orphans() == []
+
+
+def test_window_that_the_raw_table_has_not_got(decoding: Decoding) -> None:
+    key = decoding.lake.window_of(RECORDS)
+    with pytest.raises(NotLoadedError, match=rf"platform-assets load raw/{decoding.lake.topic} {key}"):
+        decoding.decoder().decode(key)
+    decoding.lake.load(key)
+    assert decoding.decode(key).outcome == "loaded"
+
+
+def test_windows_without_offsets_and_without_rows(decoding: Decoding) -> None:
+    empty = decoding.lake.close_window()
+    decoding.lake.load(empty)
+    assert decoding.decode(empty).outcome == "empty"
+    decoding.declared = replace(TEXT, revision=2)
+    assert decoding.decode(empty).outcome == "empty"
+    decoding.lake.abort(RECORDS)
+    aborted = decoding.lake.close_window()
+    decoding.lake.load(aborted)
+    done = decoding.decode(aborted)
+    assert (done.outcome, done.decoded.rows, done.dead_letters.rows) == ("loaded", 0, 0)
+    assert decoding.decode(aborted).outcome == "unchanged"
+
+
+def test_redrive(decoding: Decoding) -> None:
+    """A corrected declaration moves rows over, and the window's dead letters go; other windows keep theirs."""
+    decoding.declared = replace(TEXT, value=FormatSpec("string", {"max_bytes": 2}))
+    keys = [decoding.lake.window_of([Record(b"long enough"), Record(b"ok")]) for _ in range(2)]
+    for key in keys:
+        decoding.lake.load(key)
+        assert decoding.decode(key).dead_letters.rows == 1
+    assert decoding.rows("dead_letters", keys[0])[0]["reason"] == "too_large"
+    decoding.declared = TEXT
+    done = decoding.decode(keys[0])
+    assert (done.outcome, done.decoded.rows, done.dead_letters.rows) == ("replaced", 2, 0)
+    assert decoding.rows("dead_letters", keys[0]) == []
+    assert len(decoding.rows("dead_letters", keys[1])) == 1
+
+
+def test_keys_are_added_to_a_table_with_older_windows(decoding: Decoding) -> None:
+    first = decoding.lake.window_of(RECORDS)
+    decoding.lake.load(first)
+    before = decoding.decode(first)
+    decoding.declared = MORE
+    second = decoding.lake.window_of(
+        [Record(b"v", b"k"), Record(b"v", b"\xff"), Record(b"\xff", b"\xff"), Record(b"v")]
+    )
+    decoding.lake.load(second)
+    assert decoding.decode(second).decoded.rows == 2
+    assert [r["key"] for r in decoding.rows("decoded", second)] == ["k", None]
+    assert [d["side"] for d in decoding.rows("dead_letters", second)] == ["key", "value"]
+    assert {r["key"] for r in decoding.rows("decoded", first)} == {None}
+    # Read with the column that it lacks, the older window has the digest of its receipt still.
+    assert decoding.decoder().decoded.is_intact(before.decoded)
+
+
+def test_change_that_is_no_addition_is_refused_until_it_is_declared(decoding: Decoding) -> None:
+    key = decoding.lake.window_of(RECORDS)
+    decoding.lake.load(key)
+    decoding.decode(key)
+    decoding.declared = DecodeDeclaration(FormatSpec("string", {"column": "line"}))
+    with pytest.raises(SchemaChangeError, match="value STRING is dropped, or renamed to line") as refused:
+        decoding.decoder().decode(key)
+    assert {r["value"] for r in decoding.rows("decoded", key)} >= {"one"}
+    decoding.declared = replace(decoding.declared, replaces=refused.value.held)
+    assert decoding.decode(key).outcome == "replaced"
+    assert {r["line"] for r in decoding.rows("decoded", key)} >= {"one"}
+
+
+def test_lost_raw_files_are_named(decoding: Decoding) -> None:
+    key = decoding.lake.window_of(RECORDS)
+    decoding.lake.load(key)
+    for path in decoding.lake.table.rglob("*.parquet"):
+        path.unlink()
+    with pytest.raises(FilesLostError, match=f"raw/{decoding.lake.topic}"):
+        decoding.decoder().decode(key)
+    decoding.lake.load(key)
+    assert decoding.decode(key).outcome == "loaded"
+
+
+def test_raw_rows_that_are_not_those_of_the_receipt_are_not_decoded(decoding: Decoding) -> None:
+    key = decoding.lake.window_of(RECORDS)
+    decoding.lake.load(key)
+    for path in decoding.lake.table.rglob("*.parquet"):
+        rows = pa.parquet.read_table(path)
+        pa.parquet.write_table(rows.slice(1), path)
+    with pytest.raises(FilesLostError, match="dead letters, and the receipt of load"):
+        decoding.decoder().decode(key)
+    assert decoding.orphans() == []
+
+
+def test_topic_that_is_not_decoded(decoding: Decoding) -> None:
+    with pytest.raises(ConfigurationError, match="has no `decode:` in its YAML"):
+        WindowDecoder(decoding.lake.declaration, decoding.lake.ledger, decoding.decoder().engine).decode("x")
+
+
+TEXT_DIGEST = TEXT.digest
