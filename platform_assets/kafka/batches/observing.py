@@ -100,18 +100,12 @@ class ObservingBrokers(Brokers):
     # --- transactions -----------------------------------------------------------------------------------------
 
     def _open_transactions(self, partitions: Sequence[int], doing: str) -> list[OpenTransaction]:
-        found: list[tuple[int, Any]] = []
-        of_topic = DescribeProducersRequest.TopicRequest
-        for address, led in self._led(partitions).items():
-            connection = self._able(address, DescribeProducersRequest, _PRODUCERS, doing)
-            wanted = of_topic(name=self.topic, partition_indexes=led)
-            answer = connection.request(DescribeProducersRequest(version=_PRODUCERS, topics=[wanted]))
-            for partition in answer.topics[0].partitions:
-                if partition.error_code:
-                    self._judge(partition.error_code, doing)
-                at = partition.partition_index
-                found += [(at, p) for p in partition.active_producers if p.current_txn_start_offset >= 0]
+        found = self._writing(partitions, doing)
         known = self._coordinated({p.producer_id for _, p in found}, doing) if found else {}
+        if any((p.producer_id, at) not in known for at, p in found):
+            # It may have ended between the two questions. What is open still is known to no coordinator.
+            still = {(at, p.producer_id, p.current_txn_start_offset) for at, p in self._writing(partitions, doing)}
+            found = [(at, p) for at, p in found if (at, p.producer_id, p.current_txn_start_offset) in still]
         return sorted(
             (
                 OpenTransaction(
@@ -126,6 +120,21 @@ class ObservingBrokers(Brokers):
             ),
             key=lambda t: (t.partition, t.start),
         )
+
+    def _writing(self, partitions: Sequence[int], doing: str) -> list[tuple[int, Any]]:
+        """Producers with an open transaction, as the partitions' leaders know them, each with its partition."""
+        found: list[tuple[int, Any]] = []
+        of_topic = DescribeProducersRequest.TopicRequest
+        for address, led in self._led(partitions).items():
+            connection = self._able(address, DescribeProducersRequest, _PRODUCERS, doing)
+            wanted = of_topic(name=self.topic, partition_indexes=led)
+            answer = connection.request(DescribeProducersRequest(version=_PRODUCERS, topics=[wanted]))
+            for partition in answer.topics[0].partitions:
+                if partition.error_code:
+                    self._judge(partition.error_code, doing)
+                at = partition.partition_index
+                found += [(at, p) for p in partition.active_producers if p.current_txn_start_offset >= 0]
+        return found
 
     def _coordinated(self, producers: Iterable[int], doing: str) -> dict[tuple[int, int], Coordinated]:
         """What coordinators know of these producers' transactions, by producer and by partition of this topic.
