@@ -8,9 +8,22 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from platform_assets.orchestration.foresight import hours_text
 from platform_assets.orchestration.status import CheckStatus, Status, TableStatus
 
-_COLUMNS = ("table", "loaded", "waiting", "failed", "records", "lag", "newest window", "age", "checks")
+_COLUMNS = (
+    "table",
+    "loaded",
+    "waiting",
+    "failed",
+    "records",
+    "lag",
+    "to watermark",
+    "overtaken in",
+    "newest window",
+    "age",
+    "checks",
+)
 _UNBOUNDED = 10_000
 _LEFT = ("table", "newest window", "checks")
 
@@ -57,7 +70,9 @@ def _cells(row: TableStatus) -> tuple[str, ...]:
         f"{row.windows_waiting:,}",
         f"[bold red]{row.windows_failed:,}[/]" if row.windows_failed else "0",
         f"{row.rows:,}",
-        "unknown" if row.lag is None else f"{row.lag:,}",
+        _number(row.lag),
+        _number(row.lag_to_high_watermark),
+        "–" if row.hours_left is None else hours_text(row.hours_left),
         row.newest_window or "none",
         _age(row.newest_window_age_seconds),
         _checks(row.checks),
@@ -66,16 +81,22 @@ def _cells(row: TableStatus) -> tuple[str, ...]:
 
 def _print_lines(title: str, rows: Iterable[tuple[str, ...]], console: Console) -> None:
     console.print(title, style="italic", highlight=False, soft_wrap=True)
-    for name, loaded, waiting, failed, records, lag, window, age, checks in rows:
+    for name, loaded, waiting, failed, records, lag, watermark, overtaken, window, age, checks in rows:
         console.print(f"\n[bold]{name}[/]", highlight=False, soft_wrap=True)
         facts = (
             f"{loaded} windows loaded, {waiting} waiting, {failed} failed",
             f"{records} records, lag {lag}",
+            f"lag to the high watermark {watermark}",
+            *([] if overtaken == "–" else [f"retention may overtake it in {overtaken}"]),
             f"newest window {window}" + (f", {age} old" if age else ""),
             f"checks: {checks}",
         )
         for fact in facts:
             console.print(f"  {fact}", highlight=False, soft_wrap=True)
+
+
+def _number(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
 
 
 def _checks(checks: tuple[CheckStatus, ...]) -> str:

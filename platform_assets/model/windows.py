@@ -101,6 +101,13 @@ def first_edge(schedule: str, start: datetime) -> datetime:
     return next(edges_from(schedule, start))
 
 
+def longest_window(schedule: str, start: datetime) -> timedelta:
+    """The length of the longest of the windows that follow on the first edge at or after `start`: of a hundred, and so of
+    more than three months where windows are days of the week."""
+    edges = itertools.islice(edges_from(schedule, start), 101)
+    return max(after - before for before, after in itertools.pairwise(edges))
+
+
 def closed_edges(schedule: str, after: datetime, now: datetime, limit: int | None = None) -> list[datetime]:
     """The edges in `(after, now]`, ascending, `limit` at most: those that have closed since `after`."""
     following = edges_from(schedule, after + timedelta(microseconds=1))

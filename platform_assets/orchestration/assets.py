@@ -14,7 +14,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import KEY_FORMAT
-from platform_assets.orchestration import earlier, load_runs, metadata, runs
+from platform_assets.orchestration import earlier, foresight, load_runs, metadata, runs
 from platform_assets.orchestration.names import identifier, load_job, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.sensors import build_sensor
@@ -79,6 +79,7 @@ def _raw_table(
         description=f"Every committed record of Kafka topic {topic}, exactly once, as bytes. Materialising a partition "
         "again proves it equal, heals it, or refuses and changes nothing.",
         metadata={"dagster/table_name": declaration.raw_table.name, "dagster/storage_kind": "delta"},
+        freshness_policy=foresight.freshness(declaration),
         op_tags={"platform_assets/topic": topic},
     )
     def _load(
@@ -103,7 +104,7 @@ def _raw_table(
 def _checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
     """The checks of each load, in one step: they judge the same facts."""
     topic = declaration.topic
-    specs = [_spec(declaration.raw_table, check) for check in CHECKS.values()]
+    specs = [*(_spec(declaration.raw_table, check) for check in CHECKS.values()), foresight.spec(declaration.raw_table)]
 
     @dg.multi_asset_check(specs=specs, name=f"{identifier(topic)}_checks", can_subset=True)
     def _evaluate_all(
@@ -114,6 +115,8 @@ def _checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
         for check in CHECKS.values():
             if check.name in wanted:
                 yield rendering.result(check.evaluate(evaluation), evaluation.facts())
+        if foresight.RETENTION_IS_FAR in wanted:
+            yield foresight.evaluate(declaration, evaluation.ledger, kafka.cluster())
 
     return _evaluate_all
 

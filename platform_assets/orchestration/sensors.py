@@ -31,7 +31,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.ledger.unloaded import Unloaded
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import key_of
-from platform_assets.orchestration import metadata, quiet, requests, runs, trouble, unreported
+from platform_assets.orchestration import foresight, metadata, quiet, requests, runs, trouble, unreported
 from platform_assets.orchestration.names import earlier_windows_job, load_job, sensor_name, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.retries import Waiting, decided_at, tries_of
@@ -225,6 +225,7 @@ def build_sensor(
             tick = Tick(declaration, kafka.cluster(), Ledger(lake.lake()), context.instance, datetime.now(UTC))
             result = tick.evaluate(context.cursor)
             result = unreported.with_loads(result, declaration, tick.ledger, tick.instance, tick.now)
+            result = foresight.with_evaluation(result, declaration, tick.ledger, tick.cluster, tick.now)
         except PlatformError as e:
             trouble.observe(context.instance, declaration, e)
             if not isinstance(e, TopicMissingError):
@@ -254,7 +255,9 @@ def _run_request(d: TopicDeclaration, request: requests.LoadRequest) -> dg.RunRe
     selected: dict[str, Any] = {
         "job_name": load_job(d.topic),
         "asset_selection": [table_key(d.raw_table)],
-        "asset_check_keys": [dg.AssetCheckKey(table_key(d.raw_table), name) for name in CHECKS],
+        "asset_check_keys": [
+            dg.AssetCheckKey(table_key(d.raw_table), name) for name in (*CHECKS, foresight.RETENTION_IS_FAR)
+        ],
     }
     tags = {runs.TABLE_TAG: d.raw_table.name}
     if request.listed:

@@ -25,11 +25,14 @@ from platform_assets.model import offsets
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of, key_of
-from platform_assets.orchestration import health, limits
+from platform_assets.orchestration import foresight, health, limits
+from platform_assets.orchestration.foresight import TransactionStatus
 from platform_assets.orchestration.health import SensorStatus, UnloadedWindow
 from platform_assets.orchestration.names import sensor_name, table_key
 from platform_assets.orchestration.runs import windows_in_flight
 from platform_assets.windows import clocks, sealing
+from platform_assets.windows import foresight as windows_ahead
+from platform_assets.windows.foresight import Ahead, PartitionAhead
 from platform_assets.windows.sealing import StartMovedError
 
 JSON_VERSION = 1
@@ -54,7 +57,8 @@ class PartitionStatus:
     """One Kafka partition: offsets are exclusive ends, None where unknown.
 
     `committed` is how far the table holds the log without a break; `sealed` the newest cut; `end` the last stable
-    offset now; `lag` is `end - committed`.
+    offset now; `lag` is `end - committed`. `high_watermark` is the end with open transactions, `lag_to_high_watermark` the lag to
+    it. `hours_left` are those until retention may remove the first offset that is not loaded; None also where none is in sight.
     """
 
     partition: int
@@ -62,6 +66,9 @@ class PartitionStatus:
     sealed: int | None
     end: int | None
     lag: int | None
+    high_watermark: int | None = None
+    lag_to_high_watermark: int | None = None
+    hours_left: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,8 @@ class TableStatus:
     `newest_window_age_seconds` is the time since the end of the newest loaded window. `broker_error` says why end offsets
     are unknown, `error` why anything else is; `warning` names what will need attention although all goes on. `unloaded` are
     the oldest windows that are not loaded, 20 at most; `sensor` is None where Dagster has nothing on record of it;
-    `problems` say what keeps windows from being loaded.
+    `problems` say what keeps windows from being loaded, or soon will. `lag_to_high_watermark` counts what open transactions hold
+    back too; `hours_left` are those of the partition that retention overtakes first.
     """
 
     table: str
@@ -96,6 +104,9 @@ class TableStatus:
     sensor: SensorStatus | None = None
     problems: tuple[str, ...] = ()
     windows_parked: int = 0
+    lag_to_high_watermark: int | None = None
+    open_transactions: tuple[TransactionStatus, ...] = ()
+    hours_left: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +168,9 @@ def _table(
     broker_silence: str | None,
 ) -> TableStatus:
     topic = declaration.topic
-    ends, broker_error = ({}, broker_silence) if broker_silence else _ends(cluster, topic)
+    ahead, broker_error = (None, broker_silence) if broker_silence else _ahead(declaration, ledger, cluster, now)
+    by_partition = {} if ahead is None else {p.partition: p for p in ahead.partitions}
+    ends = {p: a.stable for p, a in by_partition.items() if a.stable is not None}
     try:
         remembered = snapshot.load(ledger.lake, declaration.raw_table)
         older = Older() if remembered is None else remembered.older
@@ -192,15 +205,17 @@ def _table(
         last = ledger.cuts(topic, older.until, older.until)[-1]
         committed = dict(last.cut.offsets) if last.generation == generation else {}
     cut = dict(newest_cut.cut.offsets) if newest_cut is not None else {}
-    partitions = tuple(_partition(p, committed, cut, ends) for p in sorted({*committed, *cut, *ends}))
+    partitions = tuple(
+        _partition(p, committed, cut, ends, by_partition.get(p)) for p in sorted({*committed, *cut, *ends})
+    )
     newest_end = pc.max(rows["window_end"]).as_py() if loaded else None
-    lags = [p.lag for p in partitions]
     behind = health.backlog(
         declaration,
         [edge_of(end) for key, end in zip(sealed, edges[1:], strict=True) if key not in {*loaded, *set_aside}],
         _recorded(rows) if missing else (),
         now,
     )
+    to_act_on, passing = _foreseen(ahead, cluster, now)
     held = older.rows + (pc.sum(rows["rows"]).as_py() or 0)
     return TableStatus(
         table=declaration.raw_table.name,
@@ -213,20 +228,24 @@ def _table(
         offsets_without_row=older.offsets + (pc.sum(pc.subtract(rows["end"], rows["start"])).as_py() or 0) - held,
         newest_window=newest,
         newest_window_age_seconds=None if newest_end is None else round((now - newest_end).total_seconds(), 1),
-        lag=None if not lags or None in lags else sum(lag for lag in lags if lag is not None),
+        lag=_sum(p.lag for p in partitions),
         partitions=partitions,
         checks=_checks(instance, declaration.raw_table, checks),
         broker_error=broker_error,
         error=None,
-        warning=" ".join(_warnings(declaration, first, now)) or None
+        warning=" ".join([*_warnings(declaration, first, now), *passing]) or None
         if newest_cut is not None
         else _not_begun(declaration, sensor, now),
         unloaded=tuple(unloaded[:_MOST_UNLOADED]),
         sensor=sensor,
         windows_parked=len(set_aside),
-        problems=tuple(
-            health.problems(declaration, unloaded, sensor, pending if instance else None, now, moved or clock, behind)
+        problems=(
+            *health.problems(declaration, unloaded, sensor, pending if instance else None, now, moved or clock, behind),
+            *to_act_on,
         ),
+        lag_to_high_watermark=_sum(p.lag_to_high_watermark for p in partitions),
+        open_transactions=() if ahead is None else foresight.transactions(ahead),
+        hours_left=None if ahead is None or ahead.hours is None else round(ahead.hours, 2),
     )
 
 
@@ -246,14 +265,30 @@ def _not_begun(declaration: TopicDeclaration, sensor: SensorStatus | None, now: 
     )
 
 
-def _ends(cluster: Cluster | None, topic: str) -> tuple[dict[int, int], str | None]:
+def _ahead(
+    declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster | None, now: datetime
+) -> tuple[Ahead | None, str | None]:
     if cluster is None:
-        return {}, "KAFKA_BOOTSTRAP_SERVERS is not set and no embedded broker runs: `platform-assets up` starts one"
+        return None, "KAFKA_BOOTSTRAP_SERVERS is not set and no embedded broker runs: `platform-assets up` starts one"
     try:
         bounded = cluster.with_deadline(time.monotonic() + _BROKER_BUDGET_SECONDS)
-        return {p: f.offset for p, f in bounded.last_stable_offsets(bounded.topic(topic)).items()}, None
+        return windows_ahead.look(declaration, ledger, bounded, now), None
     except PlatformError as e:
-        return {}, str(e)
+        return None, str(e)
+
+
+def _foreseen(ahead: Ahead | None, cluster: Cluster | None, now: datetime) -> tuple[list[str], list[str]]:
+    """What somebody has to act on, and what passes by itself."""
+    if ahead is None or cluster is None:
+        return [], []
+    servers = cluster.settings.bootstrap_servers
+    return list(foresight.problems(ahead, servers, now)), list(foresight.warnings(ahead, servers, now))
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """None where one of the values is not known, or there is none."""
+    known = list(values)
+    return None if not known or None in known else sum(v for v in known if v is not None)
 
 
 def _moved_start(declaration: TopicDeclaration, ledger: Ledger) -> str | None:
@@ -299,12 +334,21 @@ def _committed(rows: pa.Table, edges: list[str], loaded: set[str]) -> dict[int, 
 
 
 def _partition(
-    partition: int, committed: Mapping[int, int], sealed: Mapping[int, int], ends: Mapping[int, int]
+    partition: int,
+    committed: Mapping[int, int],
+    sealed: Mapping[int, int],
+    ends: Mapping[int, int],
+    ahead: PartitionAhead | None,
 ) -> PartitionStatus:
     at, end = committed.get(partition), ends.get(partition)
     # A partition that no window has reached yet lags by all that it holds.
     lag = None if end is None else offsets.lag(end, at)
-    return PartitionStatus(partition, at, sealed.get(partition), end, lag)
+    watermark = None if ahead is None else ahead.end
+    beyond = None if watermark is None else offsets.lag(watermark, at)
+    left = None if ahead is None or ahead.forecast is None else ahead.forecast.hours
+    return PartitionStatus(
+        partition, at, sealed.get(partition), end, lag, watermark, beyond, None if left is None else round(left, 2)
+    )
 
 
 def _checks(instance: dg.DagsterInstance | None, table: TableRef, names: tuple[str, ...]) -> tuple[CheckStatus, ...]:

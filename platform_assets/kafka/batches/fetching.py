@@ -181,9 +181,10 @@ class Brokers:
         doing = f"looking up the log start of topic {self.topic!r} partition {partition}"
         return self.persist(doing, lambda: self._list_offsets([partition], _EARLIEST, _READ_UNCOMMITTED))[partition]
 
-    def ask(self, partition: int, offset: int, size: int) -> Connection:
+    def ask(self, partition: int, offset: int, size: int, *, committed: bool = True) -> Connection:
         """Send a fetch of about `size` bytes of `partition` from `offset` on; the answer comes on that connection.
 
+        Unless `committed`, it goes on past the last stable offset.
         Raises OSError and Transient, to be called through `persist`.
         """
         leader = self._leader(partition)
@@ -203,7 +204,7 @@ class Brokers:
                 max_wait_ms=_MAX_WAIT_MS,
                 min_bytes=1,
                 max_bytes=size,
-                isolation_level=_READ_COMMITTED,
+                isolation_level=_READ_COMMITTED if committed else _READ_UNCOMMITTED,
                 session_id=0,
                 session_epoch=-1,
                 topics=[of_topic(topic_id=self._uuid, partitions=[wanted])],

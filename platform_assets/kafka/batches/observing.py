@@ -1,0 +1,200 @@
+"""What brokers say of logs that no consumer asks: transactions that are open, sizes on disk, how old a record is.
+
+librdkafka does not know these requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from kafka.protocol.admin.cluster import DescribeLogDirsRequest
+from kafka.protocol.admin.transactions import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
+
+from platform_assets.errors import BrokerRefusedError, DamagedBatchError
+from platform_assets.kafka.batches.fetching import OFFSET_OUT_OF_RANGE, Brokers, FetchedPartition
+from platform_assets.kafka.batches.record_batches import Batches, Damage
+from platform_assets.kafka.batches.wire import Address, Connection
+
+_PRODUCERS: Final = 0
+_TRANSACTIONS: Final = 0
+_LOG_DIRS: Final = 2
+_FETCH_BYTES: Final = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinated:
+    """What the coordinator of a transaction knows of it: who, since when, and after what time it aborts it by itself."""
+
+    transactional_id: str
+    state: str
+    began: datetime
+    timeout: timedelta
+
+    @property
+    def ends_at(self) -> datetime:
+        """When the coordinator aborts it, unless its producer ends it earlier."""
+        return self.began + self.timeout
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that has records in `partition`, from offset `start` on, and is neither committed nor aborted.
+
+    `written_at` is the timestamp of its producer's newest batch there. `coordinated` is None where no coordinator that this client
+    may ask knows of it: then nothing but an operator ends it.
+    """
+
+    partition: int
+    start: int
+    producer_id: int
+    producer_epoch: int
+    written_at: datetime
+    coordinated: Coordinated | None
+
+    @property
+    def since(self) -> datetime:
+        """When it began, as far as that is known; else when its producer wrote last."""
+        return self.written_at if self.coordinated is None else self.coordinated.began
+
+
+class ObservingBrokers(Brokers):
+    """Brokers that are asked how a topic's logs are, and what goes on in them."""
+
+    def open_transactions(self, partitions: Sequence[int]) -> list[OpenTransaction]:
+        """The open transactions of `partitions`, by partition and start. Raises what `persist` does, BrokerRefusedError too."""
+        doing = f"looking up open transactions of topic {self.topic!r}"
+        return self.persist(doing, lambda: self._open_transactions(partitions, doing))
+
+    def sizes(self, partitions: Sequence[int]) -> dict[int, int]:
+        """Bytes of each log as its leader has it on disk. Raises what `persist` does, BrokerRefusedError too."""
+        doing = f"looking up how large the logs of topic {self.topic!r} are"
+        return self.persist(doing, lambda: self._sizes(partitions, doing))
+
+    def newest_timestamp(self, partition: int, offset: int) -> int | None:
+        """The highest timestamp (ms) of the batch that has `offset`, or of the next one; None where the log has neither.
+
+        Whether that is committed makes no difference. Raises what `persist` does, and DamagedBatchError.
+        """
+        doing = f"reading the batch at offset {offset} of topic {self.topic!r} partition {partition}"
+
+        def attempt() -> FetchedPartition:
+            connection = self.ask(partition, offset, _FETCH_BYTES, committed=False)
+            return self.receive(connection, partition, offset, bytearray(2 * _FETCH_BYTES))
+
+        answer = self.persist(doing, attempt)
+        if answer.error == OFFSET_OUT_OF_RANGE:
+            return None
+        try:
+            batches = Batches.scan(answer.records)
+            return next((b.max_timestamp for b in batches if b.last_offset >= offset), None)
+        except Damage as damage:
+            raise DamagedBatchError(self.topic, partition, damage.offset, damage.reason) from None
+
+    # --- transactions -----------------------------------------------------------------------------------------
+
+    def _open_transactions(self, partitions: Sequence[int], doing: str) -> list[OpenTransaction]:
+        found = self._writing(partitions, doing)
+        known = self._coordinated({p.producer_id for _, p in found}, doing) if found else {}
+        if any((p.producer_id, at) not in known for at, p in found):
+            # It may have ended between the two questions. What is open still is known to no coordinator.
+            still = {(at, p.producer_id, p.current_txn_start_offset) for at, p in self._writing(partitions, doing)}
+            found = [(at, p) for at, p in found if (at, p.producer_id, p.current_txn_start_offset) in still]
+        return sorted(
+            (
+                OpenTransaction(
+                    partition,
+                    p.current_txn_start_offset,
+                    p.producer_id,
+                    p.producer_epoch,
+                    _moment(p.last_timestamp),
+                    known.get((p.producer_id, partition)),
+                )
+                for partition, p in found
+            ),
+            key=lambda t: (t.partition, t.start),
+        )
+
+    def _writing(self, partitions: Sequence[int], doing: str) -> list[tuple[int, Any]]:
+        """Producers with an open transaction, as the partitions' leaders know them, each with its partition."""
+        found: list[tuple[int, Any]] = []
+        of_topic = DescribeProducersRequest.TopicRequest
+        for address, led in self._led(partitions).items():
+            connection = self._able(address, DescribeProducersRequest, _PRODUCERS, doing)
+            wanted = of_topic(name=self.topic, partition_indexes=led)
+            answer = connection.request(DescribeProducersRequest(version=_PRODUCERS, topics=[wanted]))
+            for partition in answer.topics[0].partitions:
+                if partition.error_code:
+                    self._judge(partition.error_code, doing)
+                at = partition.partition_index
+                found += [(at, p) for p in partition.active_producers if p.current_txn_start_offset >= 0]
+        return found
+
+    def _coordinated(self, producers: Iterable[int], doing: str) -> dict[tuple[int, int], Coordinated]:
+        """What coordinators know of these producers' transactions, by producer and by partition of this topic.
+
+        A transaction that does not name a partition is not the one that is open there: its marker never came.
+        """
+        found: dict[tuple[int, int], Coordinated] = {}
+        for address in list(self._nodes.values()):
+            connection = self._able(address, ListTransactionsRequest, _TRANSACTIONS, doing)
+            listing = connection.request(
+                ListTransactionsRequest(version=_TRANSACTIONS, state_filters=[], producer_id_filters=sorted(producers))
+            )
+            if listing.error_code:
+                self._judge(listing.error_code, doing)
+            names = [state.transactional_id for state in listing.transaction_states]
+            if not names:
+                continue
+            described = connection.request(DescribeTransactionsRequest(version=_TRANSACTIONS, transactional_ids=names))
+            for state in described.transaction_states:
+                for topic in state.topics if not state.error_code else ():
+                    for partition in topic.partitions if topic.topic == self.topic else ():
+                        found[state.producer_id, partition] = Coordinated(
+                            state.transactional_id,
+                            state.transaction_state,
+                            _moment(state.transaction_start_time_ms),
+                            timedelta(milliseconds=state.transaction_timeout_ms),
+                        )
+        return found
+
+    # --- sizes ------------------------------------------------------------------------------------------------
+
+    def _sizes(self, partitions: Sequence[int], doing: str) -> dict[int, int]:
+        found: dict[int, int] = {}
+        of_topic = DescribeLogDirsRequest.DescribableLogDirTopic
+        for address, led in self._led(partitions).items():
+            connection = self._able(address, DescribeLogDirsRequest, _LOG_DIRS, doing)
+            wanted = of_topic(topic=self.topic, partitions=led)
+            answer = connection.request(DescribeLogDirsRequest(version=_LOG_DIRS, topics=[wanted]))
+            for folder in answer.results:
+                if folder.error_code:
+                    self._judge(folder.error_code, doing)
+                for partition in (p for t in folder.topics if t.name == self.topic for p in t.partitions):
+                    if not partition.is_future_key:
+                        found[partition.partition_index] = partition.partition_size
+        return found
+
+    # --- both -------------------------------------------------------------------------------------------------
+
+    def _led(self, partitions: Sequence[int]) -> Mapping[Address, list[int]]:
+        by_leader: dict[Address, list[int]] = {}
+        for partition in partitions:
+            by_leader.setdefault(self._leader(partition).address, []).append(partition)
+        return by_leader
+
+    def _able(self, address: Address, request: type, version: int, doing: str) -> Connection:
+        connection = self._connection(address)
+        if not connection.offers(request, version):
+            raise BrokerRefusedError(doing, f"it does not know {request.__name__} of version {version}")
+        return connection
+
+
+def _moment(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(max(milliseconds, 0) / 1000, UTC)

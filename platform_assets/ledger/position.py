@@ -1,0 +1,27 @@
+"""How far a table holds a topic's log without a gap: one offset a partition, behind which nothing is certain."""
+
+from __future__ import annotations
+
+from platform_assets.ledger import unloaded
+from platform_assets.ledger.entries import RecordedCut
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.tables import TableRef
+
+
+def loaded_to(ledger: Ledger, table: TableRef) -> RecordedCut | None:
+    """The cut that ends the gap-free loaded stretch of the newest generation: of its offsets, exclusive, none is missing.
+
+    Where windows wait, that is the start of the first of them, whatever is loaded behind it. None where nothing was ever cut.
+    """
+    newest = ledger.newest_cut(table.topic)
+    if newest is None:
+        return None
+    waiting = unloaded.find(ledger, table, newest.edge).windows
+    if not waiting:
+        return newest
+    first = min(window.start for window in waiting.values())
+    (at_first, *_) = ledger.cuts(table.topic, first, first)[-1:]
+    if at_first.generation == newest.generation:
+        return at_first
+    # What waits is of a former log, so of the newest one nothing is known to be loaded.
+    return next(cut for cut in ledger.cuts(table.topic, first) if cut.generation == newest.generation)

@@ -1,0 +1,115 @@
+"""How long retention still leaves what is not loaded: arithmetic alone.
+
+Kafka deletes whole segments, the oldest first. By time it deletes one whose newest timestamp is older than `retention.ms`, and by
+size one that the bytes behind it make superfluous: `retention.bytes` of them or more. Where segments begin no client can ask, so
+both are said for a segment that ends with the record itself, the first moment at which it may go: a loss comes then or later, and
+never earlier, unless the configuration, the rate or the brokers' clock changes, or somebody deletes records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+NEAR: Final = 0.25
+"""Of the retention: with less than this share left somebody should act."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a topic keeps: records for `time` at least, and of each partition `size` bytes at least; None without a bound."""
+
+    time: timedelta | None
+    size: int | None
+
+    @classmethod
+    def of_config(cls, config: Mapping[str, str]) -> Retention:
+        """Of a topic's effective configuration, by Kafka's names."""
+        if "delete" not in config.get("cleanup.policy", "delete"):
+            return cls(None, None)
+        milliseconds, size = int(config.get("retention.ms", "-1")), int(config.get("retention.bytes", "-1"))
+        # Kafka takes up to 2^63 - 1 ms, Python's time deltas end at a billion days.
+        unbounded = milliseconds < 0 or milliseconds > _MOST / timedelta(milliseconds=1)
+        return cls(None if unbounded else timedelta(milliseconds=milliseconds), None if size < 0 else size)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLog:
+    """What is known of one partition's log, which has the offsets `[start, end)`.
+
+    `oldest` is the first offset that is not loaded, `newest_timestamp` the highest one of the batch that has it. `size` are the log's
+    bytes, and `rate` the offsets that come in a second. None where it is not known.
+    """
+
+    start: int
+    end: int
+    oldest: int
+    newest_timestamp: datetime | None = None
+    size: int | None = None
+    rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """When retention may overtake what is not loaded of a partition, at the earliest.
+
+    `lost` offsets are gone by now. `by_time` and `by_size` are hours from now, 0 where it may happen any moment; None where that
+    bound does not hold, nothing waits, or it cannot be told. `share` is how much of the retention is left, of 0 to 1 (a timestamp
+    ahead of the clock makes it more), by the bound that comes nearer to its end; None as above.
+    """
+
+    lost: int
+    by_time: float | None
+    by_size: float | None
+    share: float | None
+
+    @property
+    def hours(self) -> float | None:
+        """Until the first of both, 0 where offsets are lost; None where neither comes."""
+        if self.lost:
+            return 0.0
+        return min((h for h in (self.by_time, self.by_size) if h is not None), default=None)
+
+    @property
+    def near(self) -> bool:
+        """Whether somebody should act: offsets are lost, or little is left of the retention."""
+        return self.lost > 0 or (self.share is not None and self.share < NEAR)
+
+
+def forecast(log: PartitionLog, retention: Retention, now: datetime) -> Forecast:
+    """When retention may overtake `log.oldest`."""
+    if log.oldest >= log.end:
+        return Forecast(0, None, None, None)
+    lost = max(min(log.start, log.end) - log.oldest, 0)
+    if lost:
+        return Forecast(lost, None, None, 0.0)
+    by_time, time_share = _by_time(log, retention, now)
+    by_size, size_share = _by_size(log, retention)
+    share = min((s for s in (time_share, size_share) if s is not None), default=None)
+    return Forecast(0, by_time, by_size, share)
+
+
+def _by_time(log: PartitionLog, retention: Retention, now: datetime) -> tuple[float | None, float | None]:
+    if retention.time is None or log.newest_timestamp is None:
+        return None, None
+    left = max(retention.time - (now - log.newest_timestamp), timedelta())
+    return left / timedelta(hours=1), left / retention.time if retention.time else 0.0
+
+
+def _by_size(log: PartitionLog, retention: Retention) -> tuple[float | None, float | None]:
+    if retention.size is None or log.size is None:
+        return None, None
+    each = log.size / (log.end - log.start)
+    room = max(retention.size - each * (log.end - log.oldest), 0.0)
+    share = room / retention.size if retention.size else 0.0
+    if not room:
+        return 0.0, share
+    if not log.rate or not each:
+        return None, share
+    return room / (each * log.rate) / 3600, share
+
+
+_MOST: Final = timedelta(days=36_500)
+"""What is kept for a century is kept for good."""

@@ -1,0 +1,297 @@
+"""What lies ahead of a table, in words, and as the check `retention_is_far`, which no load waits for.
+
+Loads that go well evaluate it, and so does the sensor's tick in between: it matters most while nothing is loaded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
+
+from platform_assets.errors import PlatformError
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.retention import Forecast
+from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import longest_window
+from platform_assets.orchestration.names import table_key
+from platform_assets.windows import foresight
+from platform_assets.windows.foresight import Ahead, PartitionAhead
+
+if TYPE_CHECKING:
+    from platform_assets.kafka.batches.observing import OpenTransaction
+
+RETENTION_IS_FAR: Final = "retention_is_far"
+
+_DESCRIPTION: Final = (
+    "Kafka's retention leaves time for all that is not loaded: more than a quarter of `retention.ms`, and of `retention.bytes` at "
+    "the rate of today. It warns and holds back nothing."
+)
+_LONG: Final = timedelta(minutes=1)
+"""Of a transaction: what producers allow themselves by default. One that is open for longer is named."""
+_GRACE: Final = timedelta(minutes=1)
+"""Within which a coordinator aborts what has been open for its time: it looks every ten seconds, and then writes markers."""
+_NAMED: Final = 3
+_LOOKED_EVERY: Final = timedelta(minutes=5)
+_TICK_BUDGET_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionStatus:
+    """An open transaction: `offsets` are held back by it, from `start` on. Times are ISO 8601 in UTC.
+
+    `since` is when it began, or when its producer wrote last where no coordinator knows of it; then `transactional_id`, `state` and
+    `ends_at`, when the coordinator aborts it, are None.
+    """
+
+    partition: int
+    start: int
+    offsets: int
+    producer_id: int
+    since: str
+    transactional_id: str | None
+    state: str | None
+    ends_at: str | None
+
+
+def transactions(ahead: Ahead) -> tuple[TransactionStatus, ...]:
+    """The open transactions as `status` has them."""
+    return tuple(
+        TransactionStatus(
+            t.partition,
+            t.start,
+            ahead.held_back_by(t),
+            t.producer_id,
+            _iso(t.since),
+            None if t.coordinated is None else t.coordinated.transactional_id,
+            None if t.coordinated is None else t.coordinated.state,
+            None if t.coordinated is None else _iso(t.coordinated.ends_at),
+        )
+        for t in ahead.transactions
+    )
+
+
+def spec(table: TableRef) -> dg.AssetCheckSpec:
+    """The check of a raw table."""
+    return dg.AssetCheckSpec(RETENTION_IS_FAR, asset=table_key(table), blocking=False, description=_DESCRIPTION)
+
+
+def freshness(declaration: TopicDeclaration) -> dg.FreshnessPolicy:
+    """How old the newest load of a raw table may become, judged by Dagster's daemon whether or not a sensor ticks.
+
+    A load comes with each window, an empty one included: two windows without one are a warning, three a failure.
+    """
+    longest = longest_window(declaration.schedule, declaration.first_edge)
+    late = max(3 * declaration.sensor_interval, timedelta(minutes=2))
+    return dg.FreshnessPolicy.time_window(fail_window=3 * longest + late, warn_window=2 * longest + late)
+
+
+# --- in words ---------------------------------------------------------------------------------------------------
+
+
+def problems(ahead: Ahead, bootstrap: str, now: datetime) -> Iterator[str]:
+    """What somebody has to act on: transactions that do not end by themselves, and a retention that comes near."""
+    hung = [t for t in ahead.transactions if _is_hung(t, now)]
+    for transaction in hung[:_NAMED]:
+        yield _said(ahead, transaction, bootstrap, now)
+    if len(hung) > _NAMED:
+        yield f"{len(hung) - _NAMED} more transactions hang: `platform-assets status --json` names them"
+    near = [(p, p.forecast) for p in ahead.partitions if p.forecast is not None and p.forecast.near]
+    for partition, forecast in near[:_NAMED]:
+        yield _overtaken(partition, forecast)
+    if len(near) > _NAMED:
+        yield f"in {len(near) - _NAMED} more partitions retention comes near"
+
+
+def warnings(ahead: Ahead, bootstrap: str, now: datetime) -> Iterator[str]:
+    """What will pass by itself, or could not be found out."""
+    for transaction in ahead.transactions[:_NAMED]:
+        if not _is_hung(transaction, now) and now - transaction.since > _LONG:
+            yield _said(ahead, transaction, bootstrap, now)
+    if ahead.unknown:
+        yield f"not everything could be foreseen: {'; '.join(ahead.unknown)}"
+
+
+def _is_hung(transaction: OpenTransaction, now: datetime) -> bool:
+    known = transaction.coordinated
+    return known is None or now > known.ends_at + _GRACE
+
+
+def _said(ahead: Ahead, transaction: OpenTransaction, bootstrap: str, now: datetime) -> str:
+    t, known = transaction, transaction.coordinated
+    whose = f"producer id {t.producer_id}" + ("" if known is None else f", transactional id {known.transactional_id!r}")
+    text = (
+        f"a transaction ({whose}) is open in partition {t.partition} from offset {t.start} on, "
+        f"{'written to last' if known is None else 'begun'} at {_iso(t.since)}, and holds back {ahead.held_back_by(t):,} offsets. "
+        "Windows end before it until then, and go on by themselves. "
+    )
+    if not _is_hung(t, now) and known is not None:
+        return text + (
+            f"Its coordinator aborts it at {_iso(known.ends_at)} (transaction.timeout.ms {known.timeout // _MS:,}), unless its "
+            "producer ends it earlier."
+        )
+    why = (
+        "No coordinator that this client may ask knows of it, so nothing ends it by itself."
+        if known is None
+        else f"It ought to have been aborted at {_iso(known.ends_at)} and is still {known.state}."
+    )
+    return text + (
+        f"{why} Where its producer is gone, abort it: `kafka-transactions.sh --bootstrap-server {bootstrap} abort --topic "
+        f"{ahead.topic} --partition {t.partition} --start-offset {t.start}`"
+    )
+
+
+def _overtaken(partition: PartitionAhead, forecast: Forecast) -> str:
+    where = f"partition {partition.partition}"
+    if forecast.lost:
+        return (
+            f"retention has removed {forecast.lost:,} offsets of {where} from {partition.loaded} on that were not loaded: the load "
+            "of their window names them, and how to go on"
+        )
+    bound = "retention.ms" if forecast.hours == forecast.by_time else "retention.bytes"
+    when = "at any moment" if not forecast.hours else f"in {hours_text(forecast.hours)} at the earliest"
+    return (
+        f"retention removes offset {partition.loaded} of {where}, which is not loaded, {when} ({bound}; "
+        f"{forecast.share or 0:.0%} of it is left). See above why windows are not loaded, or have the topic keep more"
+    )
+
+
+def hours_text(hours: float) -> str:
+    """A length of time for people, of a precision that its size asks for."""
+    if hours < 1:
+        return f"{hours * 60:.0f} min"
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.0f} d"
+
+
+# --- the check --------------------------------------------------------------------------------------------------
+
+_COLUMNS: Final = (
+    dg.TableColumn("partition", "int", description="Kafka partition"),
+    dg.TableColumn("loaded_to", "int", description="end, exclusive, of the offsets that are loaded without a gap"),
+    dg.TableColumn("lag", "int", description="offsets from there to the last stable offset"),
+    dg.TableColumn("held_back", "int", description="offsets that wait for an open transaction to end"),
+    dg.TableColumn("hours_by_time", "string", description="until retention.ms may remove the first that is not loaded"),
+    dg.TableColumn("hours_by_size", "string", description="the same of retention.bytes, at the rate of today"),
+)
+
+
+def result(table: TableRef, ahead: Ahead) -> dg.AssetCheckResult:
+    """What the check has found: a warning where retention comes near."""
+    near = [(p, p.forecast) for p in ahead.partitions if p.forecast is not None and p.forecast.near]
+    hours, told = ahead.hours, [p for p in ahead.partitions if p.forecast is not None]
+    if near:
+        text = "; ".join(_overtaken(p, f) for p, f in near[:_NAMED])
+        headline = f"**Retention comes near**: {text}."
+    elif ahead.unknown and len(told) < len(ahead.partitions):
+        headline = f"**Could not tell**: {'; '.join(ahead.unknown)}"
+    elif hours is None:
+        headline = "Nothing that retention could remove waits to be loaded."
+    else:
+        headline = f"Retention removes nothing that is not loaded for {hours_text(hours)} at least."
+    records = [
+        dg.TableRecord(
+            {
+                "partition": p.partition,
+                "loaded_to": p.loaded,
+                "lag": p.lag or 0,
+                "held_back": p.held_back,
+                "hours_by_time": _cell(None if p.forecast is None else p.forecast.by_time),
+                "hours_by_size": _cell(None if p.forecast is None else p.forecast.by_size),
+            }
+        )
+        for p in ahead.partitions
+    ]
+    values: dict[str, Any] = {
+        "partitions": dg.MetadataValue.table(records, dg.TableSchema(list(_COLUMNS))),
+        "lag": sum(p.lag or 0 for p in ahead.partitions),
+        "held_back": sum(p.held_back for p in ahead.partitions),
+    }
+    if hours is not None:
+        values["hours_left"] = round(hours, 2)
+    return dg.AssetCheckResult(
+        asset_key=table_key(table),
+        check_name=RETENTION_IS_FAR,
+        passed=not near and not headline.startswith("**"),
+        severity=dg.AssetCheckSeverity.WARN,
+        description=headline,
+        metadata=values,
+    )
+
+
+def _cell(hours: float | None) -> str:
+    return "–" if hours is None else f"{hours:.2f}"
+
+
+def evaluate(declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster) -> dg.AssetCheckResult:
+    """Ask the brokers, and judge. Where they do not answer, that is the result."""
+    table = declaration.raw_table
+    try:
+        return result(table, foresight.look(declaration, ledger, cluster))
+    except PlatformError as e:
+        return dg.AssetCheckResult(
+            asset_key=table_key(table),
+            check_name=RETENTION_IS_FAR,
+            passed=False,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=f"**Could not tell**: {e}",
+        )
+
+
+# --- between loads ----------------------------------------------------------------------------------------------
+
+
+_looked: dict[str, datetime] = {}
+"""By table: when a tick of this process looked last."""
+_lock = threading.Lock()
+
+
+def with_evaluation(
+    outcome: dg.SensorResult, declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster, now: datetime
+) -> dg.SensorResult:
+    """The result of a tick at `now`, with an evaluation every five minutes; and behind each load that the tick reports, since
+    Dagster counts no evaluation that is older."""
+    own, place = table_key(declaration.raw_table), str(ledger.lake.table(declaration.raw_table))
+    loads = any(isinstance(e, dg.AssetMaterialization) and e.asset_key == own for e in outcome.asset_events)
+    with _lock:
+        looked = _looked.get(place)
+        if looked is not None and not loads and timedelta() <= now - looked < _LOOKED_EVERY:
+            return outcome
+        _looked[place] = now
+    bounded = cluster.with_deadline(time.monotonic() + _TICK_BUDGET_SECONDS)
+    return _with_event(outcome, _as_event(evaluate(declaration, ledger, bounded)))
+
+
+def _as_event(found: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+    assert found.asset_key is not None
+    return dg.AssetCheckEvaluation(
+        found.asset_key,
+        RETENTION_IS_FAR,
+        found.passed,
+        found.metadata,
+        severity=found.severity,
+        description=found.description,
+    )
+
+
+def _with_event(outcome: dg.SensorResult, event: dg.AssetCheckEvaluation) -> dg.SensorResult:
+    events: Sequence[Any] = [*outcome.asset_events, event]
+    return dg.SensorResult(
+        run_requests=outcome.run_requests,
+        skip_reason=outcome.skip_reason,
+        cursor=outcome.cursor,
+        asset_events=events,
+    )
+
+
+_MS: Final = timedelta(milliseconds=1)
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="seconds")

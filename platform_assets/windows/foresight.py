@@ -1,0 +1,198 @@
+"""What lies ahead of a table in its topic's log: how far it lags, what holds it back, and when retention overtakes it.
+
+Nothing is loaded or decided by it. What the brokers do not say, or not to this client, is named and left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from platform_assets.errors import PlatformError
+from platform_assets.kafka.cluster import Cluster, TopicState
+from platform_assets.ledger import position
+from platform_assets.ledger.entries import RecordedCut
+from platform_assets.ledger.store import Ledger
+from platform_assets.model import offsets
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.retention import Forecast, PartitionLog, Retention, forecast
+
+if TYPE_CHECKING:
+    from platform_assets.kafka.batches.observing import ObservingBrokers, OpenTransaction
+
+_RATE_OVER: Final = timedelta(hours=1)
+"""How long before the newest cut the rate is taken from, at least where there is a cut."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAhead:
+    """One partition. Offsets are exclusive ends, None where the brokers do not say: `loaded` ends the gap-free loaded stretch,
+    `stable` what is committed or aborted, `end` what is replicated, open transactions included. `forecast` is None where
+    it could not be made."""
+
+    partition: int
+    loaded: int
+    stable: int | None
+    end: int | None
+    forecast: Forecast | None
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets that could be sealed or loaded by now, and are not loaded."""
+        return None if self.stable is None else offsets.lag(self.stable, self.loaded)
+
+    @property
+    def held_back(self) -> int:
+        """Offsets that wait for a transaction to end."""
+        return 0 if self.stable is None or self.end is None else offsets.lag(self.end, self.stable)
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """All partitions of a topic, ascending, and the transactions that are open in those with offsets held back.
+
+    `retention` is None where the brokers do not tell it. `unknown` says what could not be found out, and why.
+    """
+
+    topic: str
+    partitions: tuple[PartitionAhead, ...]
+    transactions: tuple[OpenTransaction, ...]
+    retention: Retention | None
+    unknown: tuple[str, ...]
+
+    @property
+    def hours(self) -> float | None:
+        """Until retention may overtake the first offset that is not loaded; None where none is in sight."""
+        found = (p.forecast.hours for p in self.partitions if p.forecast is not None)
+        return min((h for h in found if h is not None), default=None)
+
+    def held_back_by(self, transaction: OpenTransaction) -> int:
+        """Offsets of its partition that wait for this transaction, its own included."""
+        ends = {p.partition: p.end for p in self.partitions}
+        end = ends.get(transaction.partition)
+        return 0 if end is None else offsets.lag(end, transaction.start)
+
+
+def look(declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster, now: datetime | None = None) -> Ahead:
+    """Ask the brokers what lies ahead of the topic's raw table, within the cluster's deadline.
+
+    `now` is the time by which ages count, that of the call by default. Raises what describing a topic and listing its offsets
+    raises, and what reading the ledger does.
+    """
+    topic = declaration.topic
+    state = cluster.topic(topic)
+    stable = {p: f.offset for p, f in cluster.last_stable_offsets(state).items()}
+    # Asked for behind them, so that they are not below.
+    ends = {p: f.offset for p, f in cluster.high_watermarks(state).items()}
+    starts = {p: f.offset for p, f in cluster.log_starts(state).items()}
+    now = now or datetime.now(UTC)
+    reached = position.loaded_to(ledger, declaration.raw_table)
+    unknown: list[str] = []
+    if reached is not None and reached.topic_id != state.topic_id:
+        # Another log than the ledger's, which whoever cuts or loads refuses: its offsets are not those that are loaded.
+        reached = None
+    # Nothing was cut yet, so the first cut will be at the log start.
+    loaded = dict(starts) if reached is None else {p: reached.cut.offsets.get(p, 0) for p in state.partitions}
+    retention = _asked(unknown, "retention", lambda: Retention.of_config(cluster.topic_config(topic)))
+    rates = {} if reached is None else _rates(ledger, reached, ends, now)
+    transactions: tuple[OpenTransaction, ...] = ()
+    forecasts: dict[int, Forecast] = {}
+    with _observing(cluster, state) as brokers:
+        held_back = [p for p, end in ends.items() if end > stable.get(p, end)]
+        if held_back:
+            found = _asked(unknown, "open transactions", lambda: brokers.open_transactions(held_back))
+            transactions = tuple(found or ())
+        if retention is not None:
+            logs = _logs(brokers, retention, loaded, starts, ends, rates, unknown)
+            forecasts = {p: forecast(log, retention, now) for p, log in logs.items()}
+    partitions = tuple(
+        PartitionAhead(p, loaded.get(p, 0), stable.get(p), ends.get(p), forecasts.get(p)) for p in state.partitions
+    )
+    return Ahead(topic, partitions, transactions, retention, tuple(unknown))
+
+
+def _logs(
+    brokers: ObservingBrokers,
+    retention: Retention,
+    loaded: Mapping[int, int],
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    rates: Mapping[int, float],
+    unknown: list[str],
+) -> dict[int, PartitionLog]:
+    """What the forecast of each partition needs to know; the brokers are asked only of those in which something waits."""
+    known = [p for p in ends if p in starts and p in loaded]
+    waiting = [p for p in known if max(loaded[p], starts[p]) < ends[p] and loaded[p] >= starts[p]]
+    sizes: Mapping[int, int] = {}
+    if retention.size is not None and waiting:
+        sizes = _asked(unknown, "log sizes", lambda: brokers.sizes(waiting)) or {}
+        if not sizes:
+            unknown.append("log sizes: the brokers tell none, as where this client may not describe the cluster")
+    stamps: dict[int, datetime] = {}
+    if retention.time is not None:
+        stamps = _asked(unknown, "age of records", lambda: _stamps(brokers, waiting, loaded)) or {}
+    return {p: PartitionLog(starts[p], ends[p], loaded[p], stamps.get(p), sizes.get(p), rates.get(p)) for p in known}
+
+
+def _stamps(brokers: ObservingBrokers, waiting: Sequence[int], loaded: Mapping[int, int]) -> dict[int, datetime]:
+    """By partition: the highest timestamp of the batch that has the first offset that is not loaded."""
+    stamps = {p: brokers.newest_timestamp(p, loaded[p]) for p in waiting}
+    return {
+        p: datetime.fromtimestamp(stamp / 1000, UTC)
+        for p, stamp in stamps.items()
+        if stamp is not None and 0 <= stamp < _FAR_MS
+    }
+
+
+def _rates(ledger: Ledger, reached: RecordedCut, ends: Mapping[int, int], now: datetime) -> dict[int, float]:
+    """Offsets that come in a second, by partition: since the newest cut, or one that is up to an hour older."""
+    newest = ledger.newest_cut(reached.topic)
+    assert newest is not None
+    cuts = ledger.cuts(newest.topic, newest.edge - _RATE_OVER, newest.edge)
+    first = next(cut for cut in cuts if cut.generation == newest.generation)
+    seconds = (now - first.edge).total_seconds()
+    if seconds <= 0:
+        return {}
+    return {p: max(end - first.cut.offsets.get(p, 0), 0) / seconds for p, end in ends.items()}
+
+
+@contextmanager
+def _observing(cluster: Cluster, state: TopicState) -> Iterator[ObservingBrokers]:
+    # Another Kafka client, which takes a while to import: a command that asks nothing does not pay for it.
+    from platform_assets.kafka.batches.observing import ObservingBrokers
+
+    deadline = time.monotonic() + cluster.timeout if cluster.deadline is None else cluster.deadline
+    brokers = ObservingBrokers(
+        cluster.settings,
+        state.name,
+        state.topic_id,
+        patience=cluster.timeout,
+        stopped=lambda: time.monotonic() >= deadline,
+    )
+    try:
+        yield brokers
+    finally:
+        brokers.close()
+
+
+def _asked(unknown: list[str], what: str, call: Callable[[], T]) -> T | None:
+    """What `call` gives; None where the brokers do not say, which is then named in `unknown`."""
+    from platform_assets.kafka.batches.wire import Stopped
+
+    try:
+        return call()
+    except PlatformError as e:
+        unknown.append(f"{what}: {e}")
+    except Stopped:
+        unknown.append(f"{what}: the brokers did not answer in the time allowed")
+    return None
+
+
+_FAR_MS: Final = 253_402_300_800_000
+"""The year 10,000, which Python's dates do not reach."""

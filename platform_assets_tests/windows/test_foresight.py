@@ -1,0 +1,330 @@
+"""What is foreseen of a table on a real broker: transactions that hold windows back, and retention that comes nearer."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from kafka.protocol.producer import ProduceRequest
+from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
+
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Orchestration
+from platform_assets.checks.registry import CHECKS
+from platform_assets.errors import BrokerRefusedError
+from platform_assets.kafka.batches.observing import ObservingBrokers, OpenTransaction
+from platform_assets.kafka.batches.wire import Connection, Security, addresses
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.orchestration import foresight as words
+from platform_assets.orchestration import status
+from platform_assets.orchestration.status import TableStatus
+from platform_assets.windows import foresight
+from platform_assets.windows.foresight import Ahead
+from platform_assets_tests.support import answers
+from platform_assets_tests.support.made_batches import Made, made_batch
+from testbed import samples
+from testbed.loads import OpenTransaction as HeldOpen
+from testbed.loads import Record, TopicLake, send, wait_until
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker, TopicMaker
+
+pytestmark = pytest.mark.broker
+
+LakeMaker = Callable[..., TopicLake]
+
+
+@pytest.fixture
+def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> LakeMaker:
+    """Makes a topic with a lake of its own, into which tests put rows without Spark."""
+
+    def make(config: Mapping[str, str] | None = None, partitions: int = 1) -> TopicLake:
+        name = topic(config=config, partitions=partitions)
+        return TopicLake(broker.bootstrap, name, tmp_path / "lake", answers.nothing_answers)
+
+    return make
+
+
+def look(lk: TopicLake, now: datetime | None = None) -> Ahead:
+    lk.ledger.create()
+    return foresight.look(lk.declaration, lk.ledger, lk.cluster, now)
+
+
+def evaluation(lk: TopicLake) -> Evaluation:
+    engine = answers.unanswered(lk.root, lk.topic).engine
+    return Evaluation(lk.declaration, lk.ledger, Orchestration(), lambda: lk.settings, lambda: lk.cluster, engine)
+
+
+def shown(lk: TopicLake, now: datetime) -> TableStatus:
+    (table,) = status.collect([lk.declaration], lk.ledger, lk.cluster, None, (), now).tables
+    return table
+
+
+def begun(lk: TopicLake, timeout_ms: int, records: int) -> tuple[Producer, str]:
+    """A transaction with `records` records, left open, and its transactional id."""
+    name = f"{lk.topic}-{uuid.uuid4()}"
+    producer = Producer(
+        {
+            "bootstrap.servers": lk.bootstrap,
+            "transactional.id": name,
+            "transaction.timeout.ms": timeout_ms,
+            "log_level": 0,
+        }
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    send(producer, lk.topic, [Record()] * records)
+    return producer, name
+
+
+def loaded(lk: TopicLake, key: str, offsets: range) -> None:
+    """Load a window with rows of these offsets."""
+    window = lk.ledger.window(lk.topic, key)
+    assert window is not None
+    samples.loaded(lk.root, window, {0: offsets})
+
+
+# --- transactions ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ended_by", ["its time", "its producer's next start"])
+def test_a_transaction_left_open_is_named_holds_windows_back_and_then_they_go_on(
+    lake: LakeMaker, ended_by: str
+) -> None:
+    lk = lake()
+    lk.send([Record()] * 5)
+    _, name = begun(lk, 4_000 if ended_by == "its time" else 60_000, 3)
+    lk.send([Record()] * 2)
+    first = lk.close_window()
+    loaded(lk, first, range(5))
+    now = datetime.now(UTC)
+    ahead = look(lk, now)
+    (partition,) = ahead.partitions
+    assert (partition.loaded, partition.stable, partition.end) == (5, 5, 10)
+    assert (partition.lag, partition.held_back) == (0, 5)
+    (found,) = ahead.transactions
+    assert (found.partition, found.start) == (0, 5)
+    assert found.coordinated is not None
+    assert (found.coordinated.transactional_id, found.coordinated.state) == (name, "Ongoing")
+    assert timedelta() <= found.coordinated.ends_at - found.coordinated.began <= timedelta(seconds=60)
+    assert abs(now - found.since) < timedelta(minutes=2)
+    # Once it is open for longer than is usual, it is named with its end, and is no trouble yet.
+    later = replace(found, coordinated=replace(found.coordinated, timeout=timedelta(minutes=10)))
+    text = " ".join(words.warnings(replace(ahead, transactions=(later,)), lk.bootstrap, now + timedelta(minutes=2)))
+    assert f"producer id {found.producer_id}, transactional id {name!r}" in text
+    assert "from offset 5 on" in text
+    assert "holds back 5 offsets" in text
+    assert "transaction.timeout.ms 600,000" in text
+    # One that outlives its own time is.
+    t = shown(lk, found.coordinated.ends_at + timedelta(minutes=2))
+    assert (t.lag, t.lag_to_high_watermark) == (0, 5)
+    (told,) = t.open_transactions
+    assert (told.producer_id, told.offsets, told.transactional_id) == (found.producer_id, 5, name)
+    assert any(f"abort --topic {lk.topic} --partition 0 --start-offset 5" in p for p in t.problems)
+
+    if ended_by != "its time":
+        again = Producer({"bootstrap.servers": lk.bootstrap, "transactional.id": name, "log_level": 0})
+        again.init_transactions(30)
+    wait_until("the transaction is aborted", lambda: not look(lk).transactions)
+    assert look(lk).partitions[0].held_back == 0
+    second = lk.close_window()
+    window = lk.ledger.window(lk.topic, second)
+    assert window is not None
+    # Three aborted records, two records that came meanwhile, and the marker.
+    assert list(window.ranges.triples()) == [(0, 5, 11)]
+    loaded(lk, second, range(8, 10))
+    verdicts = {name: check.evaluate(evaluation(lk)) for name, check in CHECKS.items()}
+    assert {name: v.passed for name, v in verdicts.items()} == dict.fromkeys(CHECKS, True)
+    assert look(lk).partitions[0].lag == 0
+
+
+def test_a_transaction_that_no_coordinator_knows_is_named_and_the_remedy_ends_it(
+    lake: LakeMaker, broker: Broker
+) -> None:
+    lk = lake()
+    lk.send([Record()] * 4)
+    with unverified(broker):
+        write_in_no_transaction(lk, producer=987_654)
+    lk.send([Record()])
+    ahead = look(lk)
+    (found,) = ahead.transactions
+    assert (found.producer_id, found.start, found.coordinated) == (987_654, 4, None)
+    (problem,) = words.problems(ahead, lk.bootstrap, datetime.now(UTC))
+    assert "No coordinator that this client may ask knows of it" in problem
+    assert "holds back 2 offsets" in problem
+    command = problem.partition("`kafka-transactions.sh ")[2].rstrip("`").split()
+    assert command == [
+        "--bootstrap-server", lk.bootstrap, "abort", "--topic", lk.topic, "--partition", "0", "--start-offset", "4",
+    ]  # fmt: skip
+    aborted(lk, found)
+    wait_until("it is aborted", lambda: not look(lk).transactions)
+    assert look(lk).partitions[0].stable == 7
+
+
+def test_what_a_broker_refuses_to_tell_is_said_and_the_rest_is_known(
+    lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        raise BrokerRefusedError("asking", "TopicAuthorizationFailedError")
+
+    lk = lake({"retention.ms": "3600000", "retention.bytes": "1000000"})
+    lk.open_transaction([Record()])
+    for name in ("open_transactions", "sizes"):
+        monkeypatch.setattr(ObservingBrokers, name, refused)
+    ahead = look(lk)
+    assert len(ahead.unknown) == 3
+    (partition,) = ahead.partitions
+    assert partition.held_back == 1
+    assert partition.forecast is not None
+    assert partition.forecast.by_time is not None
+    assert partition.forecast.by_time <= 1
+    (warning,) = words.warnings(ahead, lk.bootstrap, datetime.now(UTC))
+    assert "not everything could be foreseen: open transactions: the Kafka broker refused" in warning
+    monkeypatch.setattr(Cluster, "topic_config", refused)
+    assert look(lk).partitions[0].forecast is None
+
+
+def test_many_transactions_at_once_are_told_apart(lake: LakeMaker) -> None:
+    lk = lake(partitions=2)
+    held: list[HeldOpen] = [lk.open_transaction([Record(partition=p)]) for p in (1, 0, 1)]
+    found = look(lk).transactions
+    assert [(t.partition, t.start) for t in found] == [(0, 0), (1, 0), (1, 1)]
+    assert len({t.producer_id for t in found}) == 3
+    for transaction in held:
+        transaction.end(commit=True)
+    assert look(lk).transactions == ()
+
+
+# --- retention ------------------------------------------------------------------------------------------------------
+
+KEPT_SECONDS = 12
+
+
+def test_the_warning_of_a_retention_by_time_comes_before_the_loss(lake: LakeMaker) -> None:
+    lk = lake({"retention.ms": str(KEPT_SECONDS * 1000), "segment.ms": "1000", "file.delete.delay.ms": "100"})
+    foretold, warned_at = [], None
+    lk.send([Record(b"first")])
+    while True:
+        now = datetime.now(UTC)
+        (partition,) = look(lk, now).partitions
+        start = lk.cluster.log_starts(lk.cluster.topic(lk.topic))[0].offset
+        # Nothing was ever cut, so what is not loaded begins at the log's start, which moves: asked of offset 0.
+        if start > 0:
+            break
+        assert partition.forecast is not None
+        assert partition.forecast.by_time is not None
+        foretold.append(now + timedelta(hours=partition.forecast.by_time))
+        if partition.forecast.near and warned_at is None:
+            warned_at = now
+        lk.send([Record(b"next")])
+        time.sleep(0.2)
+    gone = datetime.now(UTC)
+    assert warned_at is not None
+    errors = [(gone - at).total_seconds() for at in foretold]
+    print(
+        f"\nretention.ms {KEPT_SECONDS} s, segment.ms 1 s: lost {(gone - foretold[0]).total_seconds():.1f} s after the first forecast "
+        f"said; warned {(gone - warned_at).total_seconds():.1f} s before; errors {min(errors):.1f} to {max(errors):.1f} s"
+    )
+    # The broker's clock is this machine's: a loss never comes before it is foretold.
+    assert min(errors) >= 0
+
+
+def test_the_warning_of_a_retention_by_size_comes_before_the_loss(lake: LakeMaker) -> None:
+    """Segments of a mebibyte, the smallest that brokers take, and 4 MiB to be kept."""
+    kept = 4 << 20
+    lk = lake({"retention.bytes": str(kept), "segment.bytes": str(1 << 20), "file.delete.delay.ms": "100"})
+    minute = datetime.now(UTC).replace(second=0, microsecond=0)
+    lk.declaration = replace(lk.declaration, start=minute - timedelta(minutes=1))
+    # Cut now, so that the rate is that of what comes from now on.
+    lk.ledger.create()
+    state = lk.cluster.topic(lk.topic)
+    began = datetime.now(UTC)
+    cut = samples.cut(lk.topic, began.replace(microsecond=0), {0: 0}, topic_id=state.topic_id)
+    assert lk.ledger.record_cuts([cut], None)
+    warned: list[tuple[datetime, float]] = []
+    while True:
+        lk.send([Record(bytes(50_000))] * 2)
+        now = datetime.now(UTC)
+        (partition,) = look(lk, now).partitions
+        assert partition.forecast is not None
+        if partition.forecast.lost:
+            break
+        if partition.forecast.near:
+            assert partition.forecast.by_size is not None
+            warned.append((now, partition.forecast.by_size * 3600))
+        time.sleep(0.05)
+    gone = datetime.now(UTC)
+    assert warned
+    errors = [(gone - at).total_seconds() - left for at, left in warned]
+    print(
+        f"\nretention.bytes 4 MiB in segments of 1 MiB: warned {(gone - warned[0][0]).total_seconds():.1f} s before the loss, after "
+        f"{(warned[0][0] - began).total_seconds():.1f} s; errors {min(errors):.1f} to {max(errors):.1f} s"
+    )
+
+
+# --- a hanging transaction ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def unverified(broker: Broker) -> Iterator[None]:
+    """Brokers that do not ask coordinators about what producers write, as those before Kafka 3.6."""
+
+    def change(operation: AlterConfigOpType) -> None:
+        entry = ConfigEntry("transaction.partition.verification.enable", "false", incremental_operation=operation)
+        wanted = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+        for future in broker.admin.incremental_alter_configs([wanted]).values():
+            future.result(30)
+
+    change(AlterConfigOpType.SET)
+    try:
+        yield
+    finally:
+        change(AlterConfigOpType.DELETE)
+
+
+def write_in_no_transaction(lk: TopicLake, producer: int) -> None:
+    """A batch of a transaction that no coordinator was ever asked for."""
+    batch = made_batch([Made(0, timestamp=round(time.time() * 1000))], producer=producer, transactional=True)
+    of_topic = ProduceRequest.TopicProduceData
+    data = of_topic(name=lk.topic, partition_data=[of_topic.PartitionProduceData(index=0, records=batch)])
+    request = ProduceRequest(version=9, transactional_id="nobody", acks=-1, timeout_ms=10_000, topic_data=[data])
+
+    def written() -> bool:
+        (answer,) = ask(lk, request, ProduceRequest, 9).responses[0].partition_responses
+        return bool(answer.error_code == 0)
+
+    # The change of the configuration reaches the broker a moment after its answer.
+    wait_until("the batch is taken", written)
+
+
+def aborted(lk: TopicLake, transaction: OpenTransaction) -> None:
+    """What `kafka-transactions.sh abort` does: it has the partition's leader write the marker."""
+    of = WriteTxnMarkersRequest.WritableTxnMarker
+    marker = of(
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        transaction_result=False,
+        topics=[of.WritableTxnMarkerTopic(name=lk.topic, partition_indexes=[transaction.partition])],
+        coordinator_epoch=0,
+    )
+    answer = ask(lk, WriteTxnMarkersRequest(version=1, markers=[marker]), WriteTxnMarkersRequest, 1)
+    assert answer.markers[0].topics[0].partitions[0].error_code == 0, answer
+
+
+def ask(lk: TopicLake, request: Any, kind: type, version: int) -> Any:
+    security = Security(ClientSettings(lk.bootstrap))
+    connection = Connection(addresses(lk.bootstrap)[0], security, {kind: version}, timeout=10, stopped=lambda: False)
+    try:
+        return connection.request(request)
+    finally:
+        connection.close()
