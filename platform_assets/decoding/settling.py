@@ -18,10 +18,12 @@ def settled(
     unsettled: Marks,
     *,
     rescued: pa.Array | None = None,
+    voided: bool = False,
 ) -> Decoded:
     """`columns` of the fast path, with what the exact path of `decoder` makes of the rows that are `unsettled`.
 
-    What `columns` have in those rows does not matter.
+    What `columns` have in those rows does not matter, unless they are `voided`: `columns` and `rescued` are null in them, so that
+    nothing is copied where all turn out to be dead.
     """
     if rescued is None:
         rescued = pa.nulls(len(values), pa.string())
@@ -29,13 +31,15 @@ def settled(
         return Decoded(_batch(decoder, columns), rescued, dead_letters([]))
     rows = np.flatnonzero(unsettled)
     exact = decoder.decode_exactly(values.take(pa.array(rows)))
+    dead = exact.dead.set_column(0, exact.dead.schema.field(0), pa.array(rows[exact.dead["row"]], pa.int32()))
+    if voided and len(dead) == rows.size:
+        return Decoded(_batch(decoder, columns), rescued, dead)
     order = np.arange(len(values))
     order[rows] = len(values) + np.arange(rows.size)
     taken = pa.array(order)
     both = [
         pa.concat_arrays([fast, slow]).take(taken) for fast, slow in zip(columns, exact.columns.columns, strict=True)
     ]
-    dead = exact.dead.set_column(0, exact.dead.schema.field(0), pa.array(rows[exact.dead["row"]], pa.int32()))
     return Decoded(_batch(decoder, both), pa.concat_arrays([rescued, exact.rescued]).take(taken), dead)
 
 

@@ -35,6 +35,8 @@ FILLED_BYTES, FILLED_INTS, FILLED_LONGS, SUMS, FILLED_DOUBLES = (
 
 Whole = int | np.int64
 """A whole number inside a kernel, where both are the same."""
+Truth = bool | np.bool_
+"""Likewise."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -20,6 +20,7 @@ from platform_assets.kernels.compilation import (
     INT,
     INTS,
     LONGS,
+    Truth,
     Whole,
     kernel,
 )
@@ -62,7 +63,7 @@ _FALSE_WORD = np.uint32(0x736C6166)
 
 
 @kernel(BYTES, INT, BYTES, INT, INT)
-def _same(data: Bytes, at: Whole, names: Bytes, name: Whole, size: Whole) -> bool:
+def _same(data: Bytes, at: Whole, names: Bytes, name: Whole, size: Whole) -> Truth:
     """Whether the `size` bytes at `at` are those at `name`; whole words are read, of both."""
     while size >= 8:
         if load64(data, at) != load64(names, name):
@@ -72,7 +73,7 @@ def _same(data: Bytes, at: Whole, names: Bytes, name: Whole, size: Whole) -> boo
         size -= 8
     if size == 0:
         return True
-    return (load64(data, at) ^ load64(names, name)) << np.uint64(64 - 8 * size) == 0
+    return bool((load64(data, at) ^ load64(names, name)) << np.uint64(64 - 8 * size) == 0)
 
 
 @kernel(BYTES, INT, INT, INT, FILLED_INTS)
@@ -141,6 +142,10 @@ def find_fields(
     for field in range(followers.size):
         followers[field] = field if field < count else 0
     tallies[:] = 0
+    at: Whole
+    size: Whole
+    name_size: Whole
+    good: Truth
     for row in range(rows):
         at, end = np.int64(starts[row]), np.int64(ends[row])
         if at == NULL:

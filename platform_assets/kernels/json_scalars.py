@@ -47,7 +47,7 @@ def space_end(data: Bytes, at: Whole, end: Whole) -> Whole:
 @kernel(BYTES, INT)
 def _hex4(data: Bytes, at: Whole) -> Whole:
     """The number that 4 hexadecimal digits at `at` are, or BAD."""
-    value = 0
+    value: Whole = 0
     for index in range(4):
         byte = np.int64(load8(data, at + index))
         if 48 <= byte <= 57:
@@ -280,7 +280,7 @@ def read_real(data: Bytes, at: Whole, end: Whole) -> tuple[float, Whole, Whole]:
     first = at
     value = np.uint64(0)
     significant = 0
-    power = 0
+    power: Whole = 0
     digit = np.uint8(load8(data, at) - np.uint8(48))
     while digit < 10 and at < end:
         value = value * np.uint64(10) + np.uint64(digit)
@@ -310,10 +310,11 @@ def read_real(data: Bytes, at: Whole, end: Whole) -> tuple[float, Whole, Whole]:
         if down or load8(data, at) == 43:
             at += 1
         first = at
-        shift = 0
+        shift: Whole = 0
         digit = np.uint8(load8(data, at) - np.uint8(48))
         while digit < 10 and at < end:
-            shift = min(shift * 10 + np.int64(digit), 1 << 40)
+            if shift < 1 << 40:
+                shift = shift * 10 + np.int64(digit)
             at += 1
             digit = np.uint8(load8(data, at) - np.uint8(48))
         if at == first:
@@ -333,7 +334,7 @@ def read_real(data: Bytes, at: Whole, end: Whole) -> tuple[float, Whole, Whole]:
 @kernel(BYTES, INT, INT)
 def _number(data: Bytes, at: Whole, size: Whole) -> Whole:
     """The number that `size` digits are, or a negative one where they are none."""
-    value = 0
+    value: Whole = 0
     for index in range(size):
         digit = np.int64(load8(data, at + index)) - 48
         if digit < 0 or digit > 9:
@@ -377,7 +378,7 @@ def read_instant(data: Bytes, at: Whole, end: Whole, utc: Whole) -> tuple[Whole,
     if hours > 23 or minutes > 59 or seconds > 59:
         return 0, BAD
     at += 9
-    fraction = 0
+    fraction: Whole = 0
     if load8(data, at) == 46:
         at += 1
         first = at

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from platform_assets.kernels.compilation import BYTES, FILLED_BYTES, FILLED_INTS, INT, INTS, Whole, kernel
+from platform_assets.kernels.compilation import BYTES, FILLED_BYTES, FILLED_INTS, INT, INTS, Truth, Whole, kernel
 from platform_assets.kernels.json_objects import EXTRA_SIZE, NULL
 from platform_assets.kernels.json_scalars import PADDING, space_end, value_end
 from platform_assets.kernels.memory import copy_bytes, load8, load64
@@ -21,7 +21,7 @@ for _escape, _meant in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
 
 
 @kernel(BYTES, INT, INT)
-def is_ascii(data: Bytes, at: Whole, end: Whole) -> bool:
+def is_ascii(data: Bytes, at: Whole, end: Whole) -> Truth:
     """Whether `data[at:end]` has ASCII alone; up to 7 bytes behind it are read."""
     found = np.uint64(0)
     while at + 8 <= end:
@@ -29,49 +29,7 @@ def is_ascii(data: Bytes, at: Whole, end: Whole) -> bool:
         at += 8
     if at < end:
         found |= load64(data, at) << np.uint64(64 - 8 * (end - at))
-    return found & _HIGH == 0
-
-
-@kernel(BYTES, INT, INT)
-def _is_utf8(data: Bytes, at: Whole, end: Whole) -> bool:
-    while at < end:
-        if at + 8 <= end and load64(data, at) & _HIGH == 0:
-            at += 8
-            continue
-        byte = load8(data, at)
-        if byte < 0x80:
-            at += 1
-            continue
-        if byte < 0xC2 or byte > 0xF4:
-            return False
-        size = 2 + (byte >= 0xE0) + (byte >= 0xF0)
-        if at + size > end:
-            return False
-        second = load8(data, at + 1)
-        low, high = 0x80, 0xBF
-        if byte == 0xE0:
-            low = 0xA0
-        elif byte == 0xED:
-            high = 0x9F  # no surrogates
-        elif byte == 0xF0:
-            low = 0x90
-        elif byte == 0xF4:
-            high = 0x8F
-        if second < low or second > high:
-            return False
-        for index in range(2, size):
-            if load8(data, at + index) & 0xC0 != 0x80:
-                return False
-        at += size
-    return True
-
-
-@kernel(BYTES, INTS, INTS, FILLED_BYTES)
-def judge_utf8(data: Bytes, starts: Ints, ends: Ints, verdicts: Bytes) -> None:
-    """Set the verdict of each value `data[starts[i]:ends[i]]` that is not UTF-8 to 1; a start of NULL is a null."""
-    for row in range(starts.size):
-        if starts[row] != NULL and not _is_utf8(data, np.int64(starts[row]), np.int64(ends[row])):
-            verdicts[row] = 1
+    return bool(found & _HIGH == 0)
 
 
 @kernel(FILLED_BYTES, INT, INT)
@@ -99,7 +57,7 @@ def _encode(values: Bytes, into: Whole, code: Whole) -> Whole:
 @kernel(BYTES, INT)
 def _unit(data: Bytes, at: Whole) -> Whole:
     """The number that 4 hexadecimal digits at `at` are."""
-    value = 0
+    value: Whole = 0
     for index in range(4):
         byte = np.int64(load8(data, at + index))
         value = value * 16 + (byte - 48 if byte < 58 else (byte | 32) - 87)
@@ -132,12 +90,12 @@ def _unescape(data: Bytes, at: Whole, end: Whole, values: Bytes, into: Whole) ->
 
 
 @kernel(BYTES, INTS, INTS, FILLED_INTS, FILLED_BYTES)
-def gather_texts(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: Bytes) -> int:
+def gather_texts(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: Bytes) -> Whole:
     """Texts as `find_fields` leaves them, behind each other in `values`; `offsets` is one longer than `places`.
 
     `values` has room for all as they are written, and PADDING. Returns how many bytes were filled.
     """
-    into = np.int64(0)
+    into: Whole = np.int64(0)
     for row in range(places.size):
         offsets[row] = into
         size, at = np.int64(sizes[row]), np.int64(places[row])
@@ -177,9 +135,9 @@ def split_lists(
         offsets[row] = count
         if places[row] == NULL:
             continue
-        at = np.int64(places[row]) + 1
-        end = at - 1 + sizes[row]
-        at = space_end(data, at, end)
+        begin = np.int64(places[row])
+        end = begin + sizes[row]
+        at = space_end(data, begin + 1, end)
         while load8(data, at) != 93:
             if load8(data, at) == 44:
                 at = space_end(data, at + 1, end)
@@ -193,13 +151,13 @@ def split_lists(
 
 
 @kernel(BYTES, INTS, INT, FILLED_INTS, FILLED_BYTES, FILLED_BYTES)
-def gather_extras(data: Bytes, extras: Ints, count: Whole, offsets: Ints, values: Bytes, validity: Bytes) -> int:
+def gather_extras(data: Bytes, extras: Ints, count: Whole, offsets: Ints, values: Bytes, validity: Bytes) -> Whole:
     """A JSON object of each row's fields that the schema lacks, of which `find_fields` found `count`.
 
     `offsets` is one longer than there are rows; `validity` has a byte for each, 0 before, and gets a 1 where there is an
     object. `values` has room for names, values, 3 more bytes for each, and PADDING. Returns how many bytes were filled.
     """
-    into = np.int64(0)
+    into: Whole = np.int64(0)
     at = 0
     for row in range(validity.size):
         offsets[row] = into

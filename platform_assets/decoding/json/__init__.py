@@ -9,4 +9,4 @@ from platform_assets.model.decoding import FormatSpec
 
 def decoder(spec: FormatSpec) -> JsonDecoder:
     """The decoder of a format `json`. Raises ConfigurationError, which names the option at fault."""
-    return JsonDecoder(dialect(spec.options))
+    return JsonDecoder(dialect(spec))

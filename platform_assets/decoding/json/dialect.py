@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, cast, get_args
 
 import pyarrow as pa
 
+from platform_assets.decoding.options import MOST_BYTES, Options
 from platform_assets.decoding.schema import schema_of_ddl, schema_of_json_schema
 from platform_assets.errors import ConfigurationError
+from platform_assets.model.decoding import FormatSpec
 
 Timestamps = Literal["iso8601", "iso8601_or_utc", "seconds", "milliseconds", "microseconds"]
 TIMESTAMPS: Final[tuple[Timestamps, ...]] = get_args(Timestamps)
@@ -17,9 +18,6 @@ TIMESTAMPS: Final[tuple[Timestamps, ...]] = get_args(Timestamps)
 DEFAULT_DEPTH: Final = 100
 MOST_DEPTH: Final = 500
 """Below what Python's own recursion allows, which the exact path's parser is bounded by."""
-DEFAULT_BYTES: Final = 16 << 20
-MOST_BYTES: Final = 256 << 20
-_OPTIONS: Final = ("schema", "json_schema", "timestamps", "max_depth", "max_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ class Dialect:
     fields: pa.Schema
     timestamps: Timestamps = "iso8601"
     max_depth: int = DEFAULT_DEPTH
-    max_bytes: int = DEFAULT_BYTES
+    max_bytes: int = MOST_BYTES
 
     @property
     def decimals(self) -> int | None:
@@ -37,29 +35,17 @@ class Dialect:
         return {"seconds": 6, "milliseconds": 3, "microseconds": 0}.get(self.timestamps)
 
 
-def dialect(options: Mapping[str, Any]) -> Dialect:
+def dialect(spec: FormatSpec) -> Dialect:
     """As the options of a format `json` declare it. Raises ConfigurationError, which names the option."""
-    for name in options:
-        if name not in _OPTIONS:
-            raise ConfigurationError(f"json: there is no option {name!r}; there are: {', '.join(_OPTIONS)}")
-    if ("schema" in options) == ("json_schema" in options):
+    options = Options(spec, ("schema", "json_schema", "timestamps", "max_depth", "max_bytes"))
+    given = spec.options
+    if ("schema" in given) == ("json_schema" in given):
         raise ConfigurationError(
-            "json: one of `schema` (Spark DDL) and `json_schema` declares the columns; give one of them"
+            f"format {spec.format!r} needs one of the options `schema` (Spark DDL) and `json_schema`, which declare its columns"
         )
-    fields = schema_of_ddl(options["schema"]) if "schema" in options else schema_of_json_schema(options["json_schema"])
-    timestamps = options.get("timestamps", TIMESTAMPS[0])
-    if timestamps not in TIMESTAMPS:
-        raise ConfigurationError(f"json: timestamps is {timestamps!r}; it may be: {', '.join(TIMESTAMPS)}")
-    return Dialect(
-        fields,
-        timestamps,
-        _bound(options, "max_depth", DEFAULT_DEPTH, MOST_DEPTH),
-        _bound(options, "max_bytes", DEFAULT_BYTES, MOST_BYTES),
-    )
-
-
-def _bound(options: Mapping[str, Any], name: str, default: int, most: int) -> int:
-    value = options.get(name, default)
-    if type(value) is not int or not 1 <= value <= most:
-        raise ConfigurationError(f"json: {name} is {value!r}; it may be a number from 1 to {most}")
-    return value
+    fields = schema_of_ddl(given["schema"]) if "schema" in given else schema_of_json_schema(given["json_schema"])
+    timestamps = cast(Timestamps, options.one_of("timestamps", TIMESTAMPS, TIMESTAMPS[0]))
+    depth = given.get("max_depth", DEFAULT_DEPTH)
+    if type(depth) is not int or not 1 <= depth <= MOST_DEPTH:
+        raise options.wrong("max_depth", f"a number of levels from 1 to {MOST_DEPTH}")
+    return Dialect(fields, timestamps, depth, options.max_bytes())

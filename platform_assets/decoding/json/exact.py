@@ -15,6 +15,7 @@ from platform_assets.decoding.json.dialect import Dialect
 from platform_assets.decoding.json.faults import Fault, brief
 from platform_assets.decoding.json.rescued import rescue
 from platform_assets.decoding.json.scalars import Number, scalar_reader
+from platform_assets.decoding.reading import Unfit, text_of
 
 Row = dict[str, Any]
 _Read = Callable[[Any, "_Seen"], Any]
@@ -39,19 +40,17 @@ class _Twice(dict[str, Any]):
 
 
 def decode_value(value: bytes, dialect: Dialect) -> tuple[Row, str | None]:
-    """The row that a value becomes, by column, and what is rescued. Raises Fault."""
-    if len(value) > dialect.max_bytes:
-        raise Fault("too_large", f"{len(value)} bytes, where max_bytes is {dialect.max_bytes}")
-    try:
-        text = value.decode()
-    except UnicodeDecodeError as error:
-        raise Fault("malformed", f"the byte 0x{value[error.start]:02x} at {error.start} is not UTF-8") from error
+    """The row that a value becomes, by column, and what is rescued. Raises Unfit."""
+    text = text_of(value, dialect.max_bytes)
     _judge_depth(text, dialect.max_depth)
     document = _parse(text)
     if not isinstance(document, dict):
         raise Fault("wrong_type", "the value is no object")
     seen = _Seen()
-    row: Row = _object_reader(dialect)(document, seen)
+    try:
+        row: Row = _object_reader(dialect)(document, seen)
+    except Fault as fault:
+        raise fault.located() from None
     return row, rescue(text, dialect.fields) if seen.lacking else None
 
 
@@ -67,8 +66,8 @@ def decode_rows(
         if value is not None:
             try:
                 row, lacking = decode_value(value, dialect)
-            except Fault as fault:
-                dead.append(DeadLetter(index, fault.reason, fault.place, fault.detail))
+            except Unfit as unfit:
+                dead.append(DeadLetter(index, unfit.reason, unfit.place, unfit.detail))
         rows.append(row)
         rescued.append(lacking)
     return rows, rescued, dead

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from platform_assets.decoding.json.dialect import Dialect
 from platform_assets.decoding.json.program import Program, program_of
+from platform_assets.decoding.pieces import Marks
 from platform_assets.kernels.json_objects import (
     ABSENT,
     EXTRA_SIZE,
@@ -32,10 +33,10 @@ from platform_assets.kernels.json_texts import (
     gather_extras,
     gather_texts,
     is_ascii,
-    judge_utf8,
     split_lists,
     texts_size,
 )
+from platform_assets.kernels.text import mark_invalid_utf8
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -48,12 +49,12 @@ _NONE: Final = np.empty(0, np.int32)
 class Found:
     """Columns of a block; rows that are not settled are null in all of them, and in `rescued`.
 
-    `unsettled` are their indexes, ascending.
+    `unsettled` says which they are.
     """
 
     columns: list[Any]
     rescued: Any
-    unsettled: npt.NDArray[np.int64]
+    unsettled: Marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,11 @@ def find(values: pa.BinaryArray, dialect: Dialect) -> Found:
     verdicts = np.zeros(len(values), np.uint8)
     verdicts[spans.ends - spans.starts > dialect.max_bytes] = 1
     if not is_ascii(spans.data, 0, spans.data.size - program.padding):
-        judge_utf8(spans.data, spans.starts, spans.ends, verdicts)
+        mark_invalid_utf8(spans.data, spans.starts, spans.ends - spans.starts, verdicts)
     block = _Block(program, spans, dialect, verdicts, extras=True)
     columns = block.columns()
     rescued = _rescued(block.spans.data, block.extras, block.extra_count, verdicts)
-    return Found(columns, rescued, np.flatnonzero(verdicts))
+    return Found(columns, rescued, verdicts.view(np.bool_))
 
 
 def _spans(values: pa.BinaryArray, padding: int) -> _Spans:

@@ -7,22 +7,22 @@ import re
 from typing import Final
 
 from platform_assets.decoding.decoder import Reason
+from platform_assets.decoding.reading import Unfit
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _BRIEF: Final = 60
 
 
-class Fault(Exception):
-    """Why a value cannot be decoded. `parts` are the names and indexes that lead to it, the innermost first."""
+class Fault(Unfit):
+    """What is wrong with a part of a value. `parts` are the names and indexes that lead to it, the innermost first."""
 
     def __init__(self, reason: Reason, detail: str, *parts: str | int) -> None:
         super().__init__(reason, detail)
-        self.reason, self.detail, self.parts = reason, detail, list(parts)
+        self.parts = list(parts)
 
-    @property
-    def place(self) -> str | None:
-        """As a dead letter has it; None where it is the value as a whole."""
-        return place(tuple(reversed(self.parts))) if self.parts else None
+    def located(self) -> Unfit:
+        """The same with its place, as a dead letter has it."""
+        return Unfit(self.reason, self.detail, place(tuple(reversed(self.parts))) if self.parts else None)
 
 
 def place(parts: tuple[str | int, ...]) -> str:

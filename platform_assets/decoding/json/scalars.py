@@ -96,10 +96,11 @@ def _whole(value: object, name: str, low: int, high: int) -> int:
     return number
 
 
-def _scaled(value: object, scale: int, name: str) -> int:
+def _scaled(value: Any, scale: int, name: str) -> int:
     """A number times 10 to the power of `scale`, if that is a whole one."""
     if type(value) is int:
-        return int(value * 10**scale)
+        number: int = value * 10**scale
+        return number
     if type(value) is not Number:
         raise _wrong(value, name, "a number")
     found = _NUMBER.fullmatch(value)
@@ -115,7 +116,7 @@ def _scaled(value: object, scale: int, name: str) -> int:
         raise _out(value, name, "is more precise than")
     if len(digits) + shift > _MOST_DIGITS:
         raise _out(value, name, "is beyond")
-    return int(sign + digits) * 10**shift
+    return int(sign + digits) * int(10**shift)
 
 
 def _decimal(value: object, name: str, precision: int, scale: int) -> Decimal:
@@ -186,7 +187,7 @@ def _date(value: object) -> int:
     try:
         return date(*map(int, found.groups())).toordinal() - _EPOCH_DAY
     except ValueError as error:
-        raise Fault("out_of_range", f"{brief(value)} is no day of the years 1 to 9999") from error
+        raise Fault("wrong_type", f"{brief(value)} is no day of the calendar, of the years 1 to 9999") from error
 
 
 def _timestamp(value: object, name: str, *, utc: bool) -> int:
@@ -199,10 +200,10 @@ def _timestamp(value: object, name: str, *, utc: bool) -> int:
         raise _out(value, name, "is more precise than the microseconds of")
     hours, minutes = int(found[9] or 0), int(found[10] or 0)
     if hours > 23 or minutes > 59:
-        raise _out(value, name, "has an offset that is none of")
+        raise Fault("wrong_type", f"{brief(value)} has an offset of more than 23:59")
     try:
         local = datetime(*(int(found[i]) for i in range(1, 7)), int(fraction[:6].ljust(6, "0")), tzinfo=UTC)  # type: ignore[misc,arg-type]
     except ValueError as error:
-        raise Fault("out_of_range", f"{brief(value)} is no instant of the years 1 to 9999") from error
+        raise Fault("wrong_type", f"{brief(value)} is no time of the calendar, of the years 1 to 9999") from error
     offset = (hours * 60 + minutes) * 60_000_000 * (-1 if found[8] == "-" else 1)
     return _within((local - _EPOCH) // _MICROSECOND - offset, value, name, EARLIEST, LATEST)

@@ -1,0 +1,263 @@
+"""Both paths give one verdict on every value, whatever it is, and what they decode is what Python's own parser reads."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from platform_assets.decoding.decoder import Decoded
+from platform_assets.decoding.formats import decoder_of
+from platform_assets.decoding.json.decoder import JsonDecoder
+from platform_assets.decoding.json.fast import find
+from platform_assets.model.decoding import FormatSpec
+from platform_assets_tests.decoding.json.page import rules
+from platform_assets_tests.support.decoding import BROKEN, UNTIMED, any_bytes, assert_same, decoded
+
+WIDE: Final = (
+    "a INT, b STRING, c DOUBLE, d BOOLEAN NOT NULL, e TIMESTAMP, f DATE, g DECIMAL(6,2), h BINARY, i FLOAT, j BIGINT, "
+    "k ARRAY<INT>, l STRUCT<m: STRING, n: ARRAY<STRUCT<o: DOUBLE NOT NULL, p: ARRAY<STRING>>>>, `é` TINYINT"
+)
+NAMES: Final = [*"abcdefghijklmnop", "é", "A", "aa", "", "$", 'x"y', "x" * 40]
+DECODERS: Final = {
+    name: decoder_of(FormatSpec("json", options))
+    for name, options in {
+        "wide": {"schema": WIDE},
+        "one": {"schema": "a BIGINT"},
+        "required": {"schema": "a BIGINT NOT NULL, b STRING NOT NULL"},
+        "seconds": {"schema": WIDE, "timestamps": "seconds", "max_depth": 4, "max_bytes": 400},
+        "utc": {"schema": WIDE, "timestamps": "iso8601_or_utc"},
+    }.items()
+}  # fmt: skip
+RULES: Final = [rule.value for rule in rules()]
+
+digits = st.text("0123456789", min_size=1, max_size=24)
+numbers = (
+    st.integers(-(10**20), 10**20).map(str)
+    | st.floats(allow_nan=False, allow_infinity=False).map(repr)
+    | st.builds(lambda *parts: "".join(parts), st.sampled_from(["", "-"]), digits, st.sampled_from(["", "."]), digits,
+                st.sampled_from(["", "e", "E-", "e+"]), digits)
+    | st.sampled_from(["0", "-0", "-0.0", "1.0", "1e2", "-128", "1e400", "1e-400", "0.1", "3.4028235677973366e38",
+                       "1.5", "9223372036854775807", "-9223372036854775808", "NaN", "-Infinity", "18446744073709551616.0",
+                       "0.00000000000000000001844674407370955161600000000000000000000000", "9007199254740993"])
+)  # fmt: skip
+texts = (
+    st.text(max_size=20).map(json.dumps)
+    | st.text(max_size=20).map(lambda text: json.dumps(text, ensure_ascii=False))
+    | st.dates().map(lambda day: f'"{day.isoformat()}"')
+    | st.datetimes().map(lambda time: f'"{time.isoformat()}Z"')
+    | st.binary(max_size=9).map(lambda content: json.dumps(base64.b64encode(content).decode()))
+    | st.sampled_from([
+        r'"\ud83d\ude00"', r'"\ud83d"', r'"\ude00x"', r'"\ud83d\u0041"', r'"\u00e9\n\/"', r'"\x"', '"\t"', '"1"',
+        '"2013-01-01T10:00:00+05:30"', '"2013-01-01 10:00:00.123456789Z"', '"2013-02-29"', '"2013-01-01T10:00:00"',
+        '"2013-01-01T23:59:60Z"', '"0001-01-01T00:00:00+00:01"', '"9999-12-31T23:59:59-00:01"', '"aGk="', '"aGk"',
+    ])
+)  # fmt: skip
+names = st.sampled_from(NAMES).map(json.dumps) | st.sampled_from([r'"\u0061"', r'"b\u0000"', '"é"', r'"\ud800"'])
+spaces = st.sampled_from(["", "", "", " ", "\n\t", "\r "])
+
+
+def objects(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Texts of objects; names come twice now and then."""
+    pair = st.builds("{}{}:{}{}{}".format, names, spaces, spaces, values, spaces)
+    return st.lists(pair, max_size=9).map(lambda pairs: "{" + ",".join(pairs) + "}")
+
+
+values = st.recursive(
+    numbers | texts | st.sampled_from(["true", "false", "null", "True", "nul", ""]),
+    lambda inner: objects(inner) | st.lists(inner, max_size=4).map(lambda each: "[" + ",".join(each) + "]"),
+    max_leaves=12,
+)
+documents = objects(values).map(lambda text: text.encode(errors="replace"))
+fitting = st.fixed_dictionaries(
+    {"d": st.booleans()},
+    optional={
+        "a": st.none() | st.integers(-(2**31), 2**31 - 1),
+        "b": st.none() | st.text(),
+        "c": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        "i": st.none() | st.floats(width=32, allow_nan=False, allow_infinity=False),
+        "j": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "k": st.none() | st.lists(st.none() | st.integers(-(2**31), 2**31 - 1)),
+        "l": st.none()
+        | st.fixed_dictionaries(
+            {},
+            optional={
+                "m": st.none() | st.text(),
+                "n": st.lists(
+                    st.none()
+                    | st.fixed_dictionaries(
+                        {"o": st.floats(allow_nan=False, allow_infinity=False)},
+                        optional={"p": st.lists(st.none() | st.text(), max_size=3)},
+                    ),
+                    max_size=3,
+                ),
+            },
+        ),
+        "é": st.none() | st.integers(-128, 127),
+        "x": st.none() | st.text() | st.lists(st.integers()),
+        "y": st.none() | st.dictionaries(st.text(), st.floats(allow_nan=False, allow_infinity=False)),
+    },
+)  # fmt: skip
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A document of which a piece is missing, doubled, or replaced by other bytes."""
+    whole = draw(documents | st.sampled_from(RULES))
+    start = draw(st.integers(0, len(whole)))
+    end = draw(st.integers(start, len(whole)))
+    return (
+        whole[:start]
+        + draw(st.sampled_from([b"", whole[start:end] * 2, *BROKEN, b"\x00", b'"', b"{", b"]", b","]))
+        + whole[end:]
+    )
+
+
+@pytest.mark.parametrize("name", list(DECODERS))
+@UNTIMED
+@given(st.lists(st.none() | any_bytes | documents | damaged() | st.sampled_from(RULES), max_size=8))
+@example([b'{"a":1', b"2}", b'{"a":"x', b'"}'])
+@example([b'{"d":true,"k":[1,"x"],"l":{"m":1}}', b'{"d":true,"k":[1],"l":{"n":[{"o":1,"p":["x"]}]}}', b'{"d":1}'])
+@example([b'{"x":1,"x":2}', b'{"x":1,"y":[{}],"x":2}', b'{"$x":1}', b'{"d":false,"x":[{"a":1}] }'])
+def test_paths_agree_on_every_value(name: str, values: list[bytes | None]) -> None:
+    decoded(DECODERS[name], values)
+
+
+def plain(value: Any) -> Any:
+    """As `json.loads` has it: of a nested struct, fields that are null are as good as absent."""
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items() if each is not None}
+    return [plain(each) for each in value] if isinstance(value, list) else value
+
+
+@UNTIMED
+@given(st.lists(fitting, max_size=6), st.booleans(), st.sampled_from([None, 1]))
+def test_what_fits_is_what_python_reads(rows: list[dict[str, Any]], ascii_alone: bool, indent: int | None) -> None:
+    values = [json.dumps(row, ensure_ascii=ascii_alone, indent=indent).encode(errors="surrogatepass") for row in rows]
+    found = decoded(DECODERS["wide"], values)
+    assert len(found.dead) == 0
+    for value, row, rescued in zip(values, found.columns.to_pylist(), found.rescued.to_pylist(), strict=True):
+        document = json.loads(value)
+        extra = {name: document.pop(name) for name in ("x", "y") if name in document}
+        assert plain(row) == plain(document)
+        assert (json.loads(rescued) if rescued else {}) == extra
+
+
+def python_says(text: str) -> bool:
+    """Whether Python's parser takes a text; as strictly as RFC 8259."""
+    try:
+        json.loads(text, parse_constant=refuse)
+    except ValueError:
+        return False
+    return True
+
+
+def refuse(name: str) -> None:
+    """NaN and the like."""
+    raise ValueError(name)
+
+
+@UNTIMED
+@given(documents | damaged() | any_bytes)
+def test_what_is_malformed_is_what_python_refuses(value: bytes) -> None:
+    found = decoder_of(FormatSpec("json", {"schema": "nobody INT"})).decode(pa.array([value], pa.binary()))
+    reasons = found.dead["reason"].to_pylist()
+    try:
+        is_json = python_says(value.decode())
+    except UnicodeDecodeError:
+        is_json = False
+    if reasons == ["malformed"]:  # a name twice is malformed too, though Python takes the last one
+        assert not is_json or found.dead["detail"].to_pylist() == ["the field is there twice"]
+    else:
+        assert is_json
+
+
+def both(options: dict[str, Any], values: Sequence[bytes | None]) -> Decoded:
+    """Decoded by the fast path, which the exact one agrees with."""
+    decoder = decoder_of(FormatSpec("json", options))
+    block = pa.array(values, pa.binary())
+    fast = decoder.decode(block)
+    assert_same(fast, decoder.decode_exactly(block))
+    return fast
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'[{"a":', b" [ ", b'{"b":[1,'])
+@pytest.mark.parametrize("depth", [99, 100, 101, 10_000, 1_000_000])
+def test_nesting_of_any_depth_is_a_dead_letter_and_no_crash(opening: bytes, depth: int) -> None:
+    found = both({"schema": "a STRING"}, [b'{"b":' + opening * depth, b'{"a":"x"}', None])
+    reason = "too_deep" if depth * (opening.count(b"[") + opening.count(b"{")) > 99 else "malformed"
+    assert found.dead["reason"].to_pylist() == [reason]
+    assert found.columns["a"].to_pylist() == [None, "x", None]
+
+
+def test_the_deepest_that_may_be_declared_is_decoded() -> None:
+    inside = b"[" * 499 + b"]" * 499
+    found = both({"schema": "a STRING", "max_depth": 500}, [b'{"b":%b}' % inside, b'{"b":[%b]}' % inside])
+    assert found.rescued.to_pylist() == [(b'{"b":%b}' % inside).decode(), None]
+    assert found.dead["reason"].to_pylist() == ["too_deep"]
+
+
+@pytest.mark.parametrize("inside", ["x", "é", r"\n", r"\u00e9", r"\ud83d\ude00", "[", r"\""])
+def test_texts_of_ten_megabytes_are_decoded(inside: str) -> None:
+    text = inside * (10_000_000 // len(inside.encode()))
+    found = both({"schema": "a STRING"}, [f'{{"a":"{text}"}}'.encode(), f'{{"b":"{text}"}}'.encode()])
+    assert found.columns["a"].to_pylist() == [json.loads(f'"{text}"'), None]
+    assert found.rescued.to_pylist() == [None, f'{{"b":"{text}"}}']
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [("9" * 5_000_000, "out_of_range"), ("1." + "0" * 5_000_000, None), ("0." + "0" * 5_000_000 + "1", "out_of_range"),
+     ("1e" + "9" * 5_000_000, "out_of_range"), ("0e-" + "9" * 5_000_000, None), ("-" * 5_000_000, "malformed")],
+)  # fmt: skip
+def test_numbers_of_millions_of_digits_are_judged(number: str, reason: str | None) -> None:
+    found = both({"schema": "a INT"}, [f'{{"a":{number}}}'.encode()])
+    assert found.dead["reason"].to_pylist() == ([reason] if reason else [])
+    assert both({"schema": "b INT"}, [f'{{"a":{number}}}'.encode()]).rescued.null_count == (reason == "malformed")
+    if reason != "malformed" and number.startswith(("1.", "0")):
+        assert both({"schema": "a DOUBLE"}, [f'{{"a":{number}}}'.encode()]).columns["a"].to_pylist() == [float(number)]
+
+
+def test_a_detail_holds_a_piece_of_the_value_alone() -> None:
+    long = "x" * 100_000
+    found = both({"schema": "a INT"}, [f'{{"a":"{long}"}}'.encode(), f'{{"{long}":{{}},"a":[]}}'.encode()])
+    assert max(len(detail) for detail in found.dead["detail"].to_pylist()) <= 300
+    assert found.dead["place"].to_pylist() == ["$.a", "$.a"]
+
+
+def test_plain_values_are_settled_without_python() -> None:
+    """Else the fast path would be none, however right it is."""
+    row = {
+        "a": 1, "b": "x\n", "c": 0.1234567890123456, "d": True, "e": "2013-01-01T10:00:00.5+01:00", "f": "2013-01-01",
+        "g": 12.5, "i": 0.5, "j": 2**63 - 1, "k": [1, None], "l": {"m": "é", "n": [{"o": 1e300, "p": ["y"]}, None]},
+        "é": 1, "x": [{"y": None}], "z": "more",
+    }  # fmt: skip
+    absent = {"d": False, "a": None, "l": None, "k": []}
+    values = [json.dumps(each, ensure_ascii=False).encode() for each in (row, absent, {**row, "d": 1}, row)]
+    decoder = DECODERS["wide"]
+    assert isinstance(decoder, JsonDecoder)
+    found = find(pa.array([*values, None], pa.binary()), decoder.dialect)
+    assert found.unsettled.tolist() == [False, False, True, False, False]
+
+
+def test_empty_and_sliced_blocks_and_tombstones() -> None:
+    decoder = DECODERS["wide"]
+    for block in (pa.array([], pa.binary()), pa.array([None, None], pa.binary()), pa.array([b'{"d":true}'] * 3)[1:1]):
+        assert_same(decoder.decode(block), decoder.decode_exactly(block))
+
+
+def test_one_dead_value_in_a_block_leaves_the_others_as_they_are() -> None:
+    good = [b'{"a":%d,"b":"text %d","x":%d}' % (row, row, row) for row in range(5_000)]
+    block = [*good[:777], b'{"a":1', *good[777:]]
+    found = both({"schema": "a INT, b STRING"}, block)
+    assert found.dead["row"].to_pylist() == [777]
+    alone = both({"schema": "a INT, b STRING"}, good)
+    rest = [row for row in range(len(block)) if row != 777]
+    assert found.columns.take(pa.array(rest)).equals(alone.columns)
+    assert found.rescued.take(pa.array(rest)).equals(alone.rescued)
