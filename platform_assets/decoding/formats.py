@@ -18,6 +18,7 @@ _FORMATS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "csv": "csv",
         "json": "json",
+        "patterns": "patterns",
         "string": "text",
     }
 )
