@@ -1,0 +1,233 @@
+"""Format `csv`: a value is exactly one row of CSV. The rules are in docs/csv-dialect.md.
+
+Options: `schema` (Spark DDL; columns by position), `delimiter`, `quote`, `escape`, `null`, `trim`, `timestamps`, `max_bytes`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from platform_assets.decoding.conversion import Conversion, conversion
+from platform_assets.decoding.decoder import DeadLetter, Decoded, dead_letters
+from platform_assets.decoding.options import Options
+from platform_assets.decoding.pieces import Pieces, pieces_of
+from platform_assets.decoding.reading import Unfit, text_of
+from platform_assets.decoding.schema import schema_of_ddl
+from platform_assets.decoding.settling import settled
+from platform_assets.decoding.times import TIMESTAMPS
+from platform_assets.errors import ConfigurationError
+from platform_assets.kernels import csv as kernels
+from platform_assets.model.decoding import FormatSpec
+
+_LINE_ENDS: Final = "\n\r"
+
+
+def decoder(spec: FormatSpec) -> CsvDecoder:
+    """Raises ConfigurationError."""
+    options = Options(spec, ("schema", "delimiter", "quote", "escape", "null", "trim", "timestamps", "max_bytes"))
+    dialect = Dialect(
+        delimiter=_character(options, "delimiter", ",", required=True),
+        quote=_character(options, "quote", '"'),
+        escape=_character(options, "escape", ""),
+        null=options.any_text("null", ""),
+        trim=options.flag("trim", False),
+    )
+    dialect.check()
+    timestamps = TIMESTAMPS[options.one_of("timestamps", TIMESTAMPS, "iso8601")]
+    schema = schema_of_ddl(options.text("schema"))
+    conversions = tuple(
+        conversion(field, timestamps if pa.types.is_timestamp(field.type) else None) for field in schema
+    )
+    return CsvDecoder(schema, conversions, dialect, options.max_bytes())
+
+
+def _character(options: Options, name: str, default: str, *, required: bool = False) -> str:
+    found = options.any_text(name, default)
+    if len(found) > 1 or not found.isascii() or found in ("\n", "\r", "\0") or (required and not found):
+        raise options.wrong(name, f"one ASCII character that ends no line{'' if required else ', or empty for none'}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How fields are told apart; `quote` and `escape` are empty where there is none."""
+
+    delimiter: str = ","
+    quote: str = '"'
+    escape: str = ""
+    null: str = ""
+    trim: bool = False
+
+    def check(self) -> None:
+        """Raises ConfigurationError where two of the characters are the same."""
+        roles = {"delimiter": self.delimiter, "quote": self.quote, "escape": self.escape}
+        used = [character for character in roles.values() if character]
+        if len(set(used)) != len(used):
+            raise ConfigurationError(
+                f"format 'csv': delimiter, quote and escape have to differ, and are {self.delimiter!r}, {self.quote!r} and "
+                f"{self.escape!r}; a quote within quotes is written twice, without an escape"
+            )
+        if self.trim and self.delimiter in " \t":
+            raise ConfigurationError(
+                f"format 'csv': trim cannot be with the delimiter {self.delimiter!r}, which it removes"
+            )
+
+    def fields(self, text: str) -> list[str | None]:
+        """The fields of one row; None for one that is null. Raises Unfit where `text` is not exactly one row."""
+        if not text.strip(_LINE_ENDS):
+            raise Unfit("malformed", "there is no field: a row of one empty field is written as two quotes")
+        found: list[str | None] = []
+        at = 0
+        while True:
+            if self.quote and text.startswith(self.quote, at):
+                field, at = self._quoted(text, at + 1)
+                found.append(field)
+            else:
+                field, behind = self._plain(text, at)
+                written, at = text[at:behind], behind
+                if self.trim:
+                    field, written = field.strip(" \t"), written.strip(" \t")
+                found.append(None if written == self.null else field)
+            if at == len(text) or text[at] != self.delimiter:
+                break
+            at += 1
+        if text[at:].strip(_LINE_ENDS):
+            raise Unfit("malformed", f"a second row begins behind the line that ends at character {at}")
+        return found
+
+    def _quoted(self, text: str, at: int) -> tuple[str, int]:
+        """The field whose opening quote is just before `at`, and the place behind its closing one."""
+        opened, parts = at - 1, []
+        plain = _others(self.quote + self.escape)
+        while True:
+            behind = plain.match(text, at).end()  # type: ignore[union-attr]  # it matches no character as well
+            parts.append(text[at:behind])
+            at = behind
+            if at == len(text) or (text[at] != self.quote and at + 1 == len(text)):
+                raise Unfit("malformed", f"the quote at character {opened} is never closed")
+            if text[at] != self.quote or text.startswith(self.quote, at + 1):
+                parts.append(text[at + 1])
+                at += 2
+            elif at + 1 == len(text) or text[at + 1] in (self.delimiter, *_LINE_ENDS):
+                return "".join(parts), at + 1
+            else:
+                raise Unfit("malformed", f"{text[at + 1]!r} follows the closing quote, at character {at + 1}")
+
+    def _plain(self, text: str, at: int) -> tuple[str, int]:
+        """The field from `at` on, which has no quotes around it, and the place behind it."""
+        parts = []
+        plain = _others(self.delimiter + self.escape + _LINE_ENDS)
+        while True:
+            behind = plain.match(text, at).end()  # type: ignore[union-attr]
+            parts.append(text[at:behind])
+            at = behind
+            if at == len(text) or text[at] != self.escape:
+                return "".join(parts), at
+            if at + 1 == len(text) or text[at + 1] in _LINE_ENDS:
+                raise Unfit("malformed", f"the escape at character {at} is the last of its line, outside of quotes")
+            parts.append(text[at + 1])
+            at += 2
+
+
+@lru_cache(maxsize=64)
+def _others(characters: str) -> re.Pattern[str]:
+    """Any number of characters that are none of these."""
+    return re.compile(f"[^{re.escape(characters)}]*")
+
+
+@dataclass(frozen=True, slots=True)
+class CsvDecoder:
+    """One row of CSV, its fields to columns by position."""
+
+    fields: pa.Schema
+    conversions: tuple[Conversion, ...]
+    dialect: Dialect
+    max_bytes: int
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """See `Decoder.decode`."""
+        pieces = pieces_of(values)
+        unsettled = pieces.invalid_utf8() | (pieces.sizes > np.int32(self.max_bytes))
+        cells, unsplit = self._split(pieces.without(unsettled))
+        unsettled |= unsplit
+        dead_or_null = unsettled | pieces.nulls
+        columns = []
+        for field, convert, column in zip(self.fields, self.conversions, cells, strict=True):
+            converted, unsure = convert.column(column)
+            unsettled |= unsure
+            if not field.nullable:
+                unsettled |= column.nulls & ~dead_or_null
+            columns.append(converted)
+        return settled(self, values, columns, unsettled)
+
+    def _split(self, pieces: Pieces) -> tuple[list[Pieces], np.ndarray[Any, Any]]:
+        """The fields column by column, and which values are not plainly one row."""
+        number, width = len(pieces), len(self.conversions)
+        low = int(pieces.starts[0]) if number else 0
+        high = int(pieces.starts[-1]) + max(int(pieces.sizes[-1]), 0) if number else 0
+        content = np.empty(high - low, np.uint8)
+        starts, sizes = np.empty(width * number, np.int32), np.empty(width * number, np.int32)
+        unsettled = np.zeros(number, np.uint8)
+        dialect = self.dialect
+        delimiter, quote, escape = (
+            ord(each) if each else -1 for each in (dialect.delimiter, dialect.quote, dialect.escape)
+        )
+        null = np.frombuffer(dialect.null.encode(), np.uint8)
+        kernels.split(
+            pieces.data, pieces.starts, pieces.sizes, width, delimiter, quote, escape, int(dialect.trim), null,
+            content, starts, sizes, unsettled,
+        )  # fmt: skip
+        cells = [slice(column * number, (column + 1) * number) for column in range(width)]
+        return [Pieces(content, starts[each], sizes[each]) for each in cells], unsettled.view(np.bool_)
+
+    def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
+        """See `Decoder.decode_exactly`."""
+        rows: list[list[Any]] = []
+        dead: list[DeadLetter] = []
+        for index, value in enumerate(values.to_pylist()):
+            row = [None] * len(self.conversions)
+            if value is not None:
+                try:
+                    row = self._row(value)
+                except Unfit as unfit:
+                    dead.append(DeadLetter(index, unfit.reason, unfit.place, unfit.detail))
+            rows.append(row)
+        columns = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(self.fields)]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.fields)
+        return Decoded(batch, pa.nulls(len(values), pa.string()), dead_letters(dead))
+
+    def _row(self, value: bytes) -> list[Any]:
+        fields = self.dialect.fields(text_of(value, self.max_bytes))
+        self._check_width(fields)
+        return [
+            cell(field, convert, text)
+            for field, convert, text in zip(self.fields, self.conversions, fields, strict=True)
+        ]
+
+    def _check_width(self, fields: Sequence[str | None]) -> None:
+        width = len(self.conversions)
+        if len(fields) < width:
+            raise Unfit(
+                "missing", f"{len(fields)} fields, and the schema has {width} columns", self.fields[len(fields)].name
+            )
+        if len(fields) > width:
+            raise Unfit("malformed", f"{len(fields)} fields, and the schema has {width} columns")
+
+
+def cell(field: pa.Field, convert: Conversion, text: str | None) -> Any:
+    """The value of one column; None for a null. Raises Unfit, which names the column."""
+    if text is None:
+        if not field.nullable:
+            raise Unfit("missing", f"null, and the column is {convert.name} NOT NULL", field.name)
+        return None
+    try:
+        return convert.value(text)
+    except Unfit as unfit:
+        raise Unfit(unfit.reason, unfit.detail, field.name) from None

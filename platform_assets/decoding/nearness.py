@@ -1,0 +1,141 @@
+"""Which pattern a line that matches none is nearest to: the one of whose parts it fits most, counted from both ends.
+
+An expression is cut into parts where it may be: a literal, a class or a group, each with its repetition; one that is an
+alternative as a whole is one part. A line fits the first k parts if an expression of them alone matches at its start, and the
+last k if one of those matches at its end. Parts that fit an empty line, such as `.*`, do not count. The nearest pattern is the
+one with the largest share of parts that fit; of equal ones, the one that is declared first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_MOST_PARTS: Final = 40
+"""Of one expression: those of a longer one are put together."""
+_MOST_CHARACTERS: Final = 1000
+"""Of a line; what is behind them does not count."""
+_PART: Final = re.compile(
+    r"""(?: \\Q.*?(?:\\E|$) | \\[pP]\{\^?\w+\} | \\[pP]. | \\x\{[0-9A-Fa-f]+\} | \\x[0-9A-Fa-f]{2} | \\.
+          | \[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\] | (?P<group>\() | . )""",
+    re.VERBOSE | re.DOTALL,
+)
+_REPETITION: Final = re.compile(r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})\??")
+
+
+@dataclass(frozen=True, slots=True)
+class Nearness:
+    """Patterns by name, each as its parts."""
+
+    patterns: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @classmethod
+    def of(cls, patterns: Sequence[tuple[str, str]]) -> Nearness:
+        """Of names and valid expressions of RE2."""
+        return cls(tuple((name, parts_of(regex)) for name, regex in patterns))
+
+    def details(self, lines: pa.StringArray) -> list[str]:
+        """What to say of each line, none of which is null or matches any pattern."""
+        starts = pc.utf8_slice_codeunits(lines, 0, _MOST_CHARACTERS)
+        ends = pc.utf8_slice_codeunits(lines, -_MOST_CHARACTERS)
+        first = [_fitting(starts, parts) for _, parts in self.patterns]
+        last = [_fitting(ends, parts, from_end=True) for _, parts in self.patterns]
+        shares = [_share(parts, *each) for (_, parts), *each in zip(self.patterns, first, last, strict=True)]
+        best = np.where(np.max(shares, axis=0) > 0, np.argmax(shares, axis=0), -1)
+        return [
+            self._detail(*self.patterns[pattern], int(first[pattern][row]), int(last[pattern][row]))
+            if pattern >= 0
+            else f"nothing of any pattern fits the line; the first one, {self.patterns[0][0]!r}, begins with {self.patterns[0][1][0]}"
+            for row, pattern in enumerate(best.tolist())
+        ]
+
+    def _detail(self, name: str, parts: tuple[str, ...], first: int, last: int) -> str:
+        if first == len(parts):
+            return f"nearest is {name!r}: the line fits it, and goes on behind it"
+        behind = f", and its last {last}" if last else ""
+        return f"nearest is {name!r}: the line fits its first {first} of {len(parts)} parts{behind}; expected was {parts[first]}"
+
+
+@lru_cache(maxsize=256)
+def parts_of(regex: str) -> tuple[str, ...]:
+    """A valid expression of RE2 as parts, which put together are `regex`."""
+    cuts = [0]
+    at = 0
+    while at < len(regex):
+        if regex[at] == "|":
+            return (regex,)
+        at = _behind_repetition(regex, _behind_atom(regex, at))
+        cuts.append(at)
+    while len(cuts) - 1 > _MOST_PARTS:
+        cuts = [*cuts[:-1:2], cuts[-1]]
+    # RE2 has the last word on where an expression may be cut.
+    cuts = [cut for cut in cuts[:-1] if cut == 0 or (_is_valid(regex[:cut]) and _is_valid(regex[cut:]))] + [len(regex)]
+    return tuple(regex[start:end] for start, end in pairwise(cuts)) or (regex,)
+
+
+def _behind_atom(regex: str, at: int) -> int:
+    """The place behind the literal, class or group that begins at `at`."""
+    depth = 0
+    while at < len(regex):
+        found = _PART.match(regex, at)
+        assert found is not None  # its last alternative matches any character
+        at = found.end()
+        depth += 1 if found["group"] else -1 if found.group() == ")" else 0
+        if depth <= 0:
+            break
+    return at
+
+
+def _behind_repetition(regex: str, at: int) -> int:
+    found = _REPETITION.match(regex, at)
+    return found.end() if found else at
+
+
+def _is_valid(regex: str) -> bool:
+    try:
+        pc.match_substring_regex(pa.array([], pa.string()), regex)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _share(parts: Sequence[str], first: np.ndarray[Any, Any], last: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Of the parts that count, how many of the `first` and `last` ones fit, for each line; 0 where none counts."""
+    solid = np.array(_solid(tuple(parts)))
+    total = solid[-1]
+    found = solid[first] + total - solid[len(parts) - last]
+    share: np.ndarray[Any, Any] = np.minimum(found, total) / max(total, 1)
+    return share
+
+
+@lru_cache(maxsize=256)
+def _solid(parts: tuple[str, ...]) -> tuple[int, ...]:
+    """For each number of parts, from 0 on, how many of the first ones count."""
+    empty = pa.array([""])
+    counts = [0]
+    for part in parts:
+        fits_empty = pc.match_substring_regex(empty, rf"\A(?:{part})\z")[0].as_py()
+        counts.append(counts[-1] + (not fits_empty))
+    return tuple(counts)
+
+
+def _fitting(lines: pa.StringArray, parts: Sequence[str], *, from_end: bool = False) -> np.ndarray[Any, Any]:
+    """How many parts each line fits, from the first one on, or from the last one back."""
+    numbers = np.zeros(len(lines), np.int64)
+    rows = np.arange(len(lines))
+    for number in range(1, len(parts) + 1):
+        regex = rf"(?:{''.join(parts[-number:])})\z" if from_end else rf"\A(?:{''.join(parts[:number])})"
+        fits = pc.match_substring_regex(lines.take(pa.array(rows)), regex)
+        rows = rows[fits.to_numpy(zero_copy_only=False)]  # who fits more parts fits fewer too
+        if not rows.size:
+            break
+        numbers[rows] = number
+    return numbers

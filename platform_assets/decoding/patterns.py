@@ -1,0 +1,245 @@
+"""Format `patterns`: lines of logs, by regular expressions that have names. The rules are in docs/log-patterns.md.
+
+Expressions are RE2's, which match in linear time whatever a line holds. Options: `patterns`, `timestamps`, `max_bytes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.decoding.conversion import Conversion, conversion
+from platform_assets.decoding.decoder import DeadLetter, Decoded, dead_letters
+from platform_assets.decoding.nearness import Nearness
+from platform_assets.decoding.options import Options
+from platform_assets.decoding.pieces import Ints, Marks, Pieces, pieces_of
+from platform_assets.decoding.reading import Unfit, text_of
+from platform_assets.decoding.schema import schema_of_ddl
+from platform_assets.decoding.settling import settled
+from platform_assets.decoding.times import TIMESTAMPS, TimeFormat, time_format
+from platform_assets.errors import ConfigurationError
+from platform_assets.model.decoding import FormatSpec
+
+COLUMN: Final = "pattern"
+"""The column that has the name of the pattern that a line matches."""
+_MOST_PATTERNS: Final = 100
+
+
+def decoder(spec: FormatSpec) -> PatternsDecoder:
+    """Raises ConfigurationError."""
+    options = Options(spec, ("patterns", "timestamps", "max_bytes"))
+    timestamps = TIMESTAMPS[options.one_of("timestamps", TIMESTAMPS, "iso8601")]
+    declared = options.items("patterns")
+    if len(declared) > _MOST_PATTERNS:
+        raise options.wrong("patterns", f"a list of at most {_MOST_PATTERNS}")
+    patterns = tuple(_pattern(item, place, timestamps) for place, item in enumerate(declared))
+    names = [each.name for each in patterns]
+    columns: dict[str, tuple[str, str]] = {}
+    for pattern in patterns:
+        if names.count(pattern.name) > 1:
+            raise ConfigurationError(f"patterns: {pattern.name!r} is there twice; each needs a name of its own")
+        for group, convert in zip(pattern.groups, pattern.conversions, strict=True):
+            first, kind = columns.setdefault(group, (pattern.name, convert.name))
+            if kind != convert.name:
+                raise ConfigurationError(
+                    f"patterns: group {group!r} is {kind} in {first!r} and {convert.name} in {pattern.name!r}; it is one "
+                    "column, so declare one type, or give it two names"
+                )
+    if COLUMN in columns:
+        raise ConfigurationError(
+            f"patterns: {COLUMN!r} is the column that names the pattern; give that group another name"
+        )
+    schema = schema_of_ddl(
+        ", ".join([f"{COLUMN} STRING NOT NULL", *(f"`{name}` {kind}" for name, (_, kind) in columns.items())])
+    )
+    return PatternsDecoder(schema, patterns, options.max_bytes())
+
+
+def _pattern(item: Any, place: int, timestamps: TimeFormat) -> Pattern:
+    where = f"patterns[{place}]"
+    if not isinstance(item, Mapping) or not {"name", "regex"} <= item.keys() <= {"name", "regex", "types"}:
+        raise ConfigurationError(f"{where} has to be a mapping with name, regex and, at will, types; it is {item!r}")
+    name, regex, types = item["name"], item["regex"], item.get("types", {})
+    if not isinstance(name, str) or not name or not isinstance(regex, str) or not isinstance(types, Mapping):
+        raise ConfigurationError(f"{where}: name and regex have to be texts, and types a mapping of groups to types")
+    try:
+        # Alone first: in the middle of another one, an expression that is none may become one.
+        groups = tuple(field.name for field in pc.extract_regex(pa.array([], pa.string()), regex).type)
+    except pa.ArrowInvalid as error:
+        raise ConfigurationError(
+            f"{where} ({name}): {error}. It is an expression of RE2 (without look-around and backreferences), with groups "
+            "as (?P<name>…), or (?:…) where no column is meant"
+        ) from error
+    for group in types:
+        if group not in groups:
+            raise ConfigurationError(
+                f"{where} ({name}): types names {group!r}, and the groups are: {', '.join(groups)}"
+            )
+    conversions = tuple(
+        _conversion(group, types.get(group, "STRING"), f"{where} ({name})", timestamps) for group in groups
+    )
+    return Pattern(name, regex, groups, conversions)
+
+
+def _conversion(group: str, declared: Any, where: str, timestamps: TimeFormat) -> Conversion:
+    kind, times = declared, None
+    if isinstance(declared, Mapping) and declared.keys() == {"type", "format"} and isinstance(declared["format"], str):
+        kind, times = declared["type"], time_format(declared["format"])
+    if not isinstance(kind, str):
+        raise ConfigurationError(
+            f"{where}: the type of {group!r} has to be a type, or a type and a format; it is {declared!r}"
+        )
+    try:
+        schema = schema_of_ddl(f"`{group}` {kind}")
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: group {group!r}: {error}") from error
+    if len(schema) != 1 or not schema.field(0).nullable:
+        raise ConfigurationError(f"{where}: the type of {group!r} is {kind!r}; it has to be one type, without NOT NULL")
+    if times is None and pa.types.is_timestamp(schema.field(0).type):
+        times = timestamps
+    return conversion(schema.field(0), times)
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One kind of line: the groups of `regex` become columns by `conversions`, which are as many."""
+
+    name: str
+    regex: str
+    groups: tuple[str, ...]
+    conversions: tuple[Conversion, ...]
+
+    @property
+    def whole(self) -> str:
+        """Matches a line as a whole."""
+        return rf"\A(?:{self.regex})\z"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Lines that one pattern matched: their rows in the block, and a struct of the groups' texts for each."""
+
+    pattern: Pattern
+    rows: np.ndarray[Any, Any]
+    groups: pa.StructArray
+
+    def cells(self, place: int) -> Pieces:
+        """Of one group; null where it is empty or took no part."""
+        pieces = pieces_of(self.groups.field(place))
+        return pieces.without(pieces.sizes == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PatternsDecoder:
+    """Lines of logs: the first pattern that matches the whole line decides on its columns."""
+
+    fields: pa.Schema
+    patterns: tuple[Pattern, ...]
+    max_bytes: int
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """See `Decoder.decode`."""
+        pieces = pieces_of(values)
+        unsettled = pieces.invalid_utf8() | (pieces.sizes > np.int32(self.max_bytes))
+        lines = _without_line_ends(pieces.without(unsettled))
+        matches, left = self._matches(lines.strings(), np.flatnonzero(~lines.nulls))
+        unsettled[left] = True
+        parts: dict[str, list[tuple[Ints, pa.Array]]] = {field.name: [] for field in self.fields}
+        for match in matches:
+            names = pa.repeat(pa.scalar(match.pattern.name), match.rows.size)
+            parts[COLUMN].append((match.rows, names))
+            for place, (group, convert) in enumerate(zip(match.pattern.groups, match.pattern.conversions, strict=True)):
+                column, unsure = convert.column(match.cells(place))
+                unsettled[match.rows[unsure]] = True
+                parts[group].append((match.rows, column))
+        columns = [_assembled(parts[field.name], field.type, len(values)) for field in self.fields]
+        return settled(self, values, columns, unsettled)
+
+    def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
+        """See `Decoder.decode_exactly`. Lines are matched by RE2 here too, which alone says what its expressions mean."""
+        dead: dict[int, DeadLetter] = {}
+        texts: list[str | None] = []
+        for row, value in enumerate(values.to_pylist()):
+            text = None
+            if value is not None:
+                try:
+                    text = _line(text_of(value, self.max_bytes))
+                except Unfit as unfit:
+                    dead[row] = DeadLetter(row, unfit.reason, unfit.place, unfit.detail)
+            texts.append(text)
+        lines = pa.array(texts, pa.string())
+        matches, left = self._matches(lines, np.flatnonzero(lines.is_valid().to_numpy(zero_copy_only=False)))
+        rows: list[dict[str, Any]] = [{} for _ in texts]
+        for match in matches:
+            for row, groups in zip(match.rows.tolist(), match.groups.to_pylist(), strict=True):
+                try:
+                    rows[row] = _row(match.pattern, groups)
+                except Unfit as unfit:
+                    dead[row] = DeadLetter(row, unfit.reason, unfit.place, unfit.detail)
+        details = self._nearness().details(lines.take(pa.array(left)))
+        dead.update(
+            (row, DeadLetter(row, "unmatched", None, detail))
+            for row, detail in zip(left.tolist(), details, strict=True)
+        )
+        columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in self.fields]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.fields)
+        return Decoded(batch, pa.nulls(len(values), pa.string()), dead_letters([dead[row] for row in sorted(dead)]))
+
+    def _matches(self, lines: pa.StringArray, rows: np.ndarray[Any, Any]) -> tuple[list[Match], np.ndarray[Any, Any]]:
+        """Of those `rows` of `lines`, what each pattern matched as the first one; and the rows that are left."""
+        matches = []
+        for pattern in self.patterns:
+            if not rows.size:
+                break
+            found = pc.extract_regex(lines.take(pa.array(rows)), pattern.whole)
+            fits = found.is_valid()
+            marks: Marks = fits.to_numpy(zero_copy_only=False)
+            matches.append(Match(pattern, rows[marks], found.filter(fits)))
+            rows = rows[~marks]
+        return matches, rows
+
+    def _nearness(self) -> Nearness:
+        return Nearness.of([(pattern.name, pattern.regex) for pattern in self.patterns])
+
+
+def _row(pattern: Pattern, groups: Mapping[str, str]) -> dict[str, Any]:
+    row: dict[str, Any] = {COLUMN: pattern.name}
+    for group, convert in zip(pattern.groups, pattern.conversions, strict=True):
+        try:
+            row[group] = convert.value(groups[group]) if groups[group] else None
+        except Unfit as unfit:
+            raise Unfit(unfit.reason, f"pattern {pattern.name!r}: {unfit.detail}", group) from None
+    return row
+
+
+def _line(text: str) -> str:
+    """Without the line ending that it may have, as `_without_line_ends` has it."""
+    return text[: -2 if text.endswith("\r\n") else -1] if text.endswith("\n") else text
+
+
+def _without_line_ends(pieces: Pieces) -> Pieces:
+    if not pieces.data.size:
+        return pieces
+    sizes = pieces.sizes.copy()
+    for byte in b"\n\r":
+        last = pieces.data[np.maximum(pieces.starts + sizes - 1, 0)]
+        # A carriage return alone ends no line.
+        ended = (sizes > 0) & (last == byte) & ((sizes < pieces.sizes) if byte == 13 else True)
+        sizes -= ended.astype(np.int32)
+    return Pieces(pieces.data, pieces.starts, sizes)
+
+
+def _assembled(parts: Sequence[tuple[Ints, pa.Array]], kind: pa.DataType, number: int) -> pa.Array:
+    """A column of `number` rows from parts that say which rows they are; the others are null."""
+    places = np.full(number, -1, np.int64)
+    at = 0
+    for rows, _ in parts:
+        places[rows] = at + np.arange(rows.size)
+        at += rows.size
+    together = pa.concat_arrays([values for _, values in parts]) if parts else pa.nulls(0, kind)
+    return together.take(pa.array(places, mask=places < 0))
