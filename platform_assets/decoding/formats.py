@@ -14,7 +14,7 @@ from platform_assets.decoding.decoder import Decoder
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 
-_FORMATS: Final[Mapping[str, str]] = MappingProxyType({"json": "json", "string": "text"})
+_FORMATS: Final[Mapping[str, str]] = MappingProxyType({"avro": "avro", "json": "json", "string": "text"})
 """By name, the module below this package whose function `decoder(spec)` makes one; imported when first asked for."""
 
 
