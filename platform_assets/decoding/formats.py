@@ -16,6 +16,7 @@ from platform_assets.model.decoding import FormatSpec
 
 _FORMATS: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "avro": "avro",
         "csv": "csv",
         "json": "json",
         "patterns": "patterns",

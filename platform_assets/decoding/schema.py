@@ -73,7 +73,7 @@ def schema_of_ddl(ddl: str) -> pa.Schema:
     """
     reader = _Reader(ddl)
     fields = reader.fields(0, end="")
-    return _checked(pa.schema(fields), "schema")
+    return checked(pa.schema(fields), "schema")
 
 
 def ddl_of_schema(schema: pa.Schema) -> str:
@@ -100,10 +100,11 @@ def schema_of_json_schema(document: Any) -> pa.Schema:
     kind, nullable = _JsonSchema(document).kind(document, "#", ())
     if not pa.types.is_struct(kind) or nullable:
         raise ConfigurationError("json_schema: # has to be an object, and not null: a value becomes a row")
-    return _checked(pa.schema([kind.field(i) for i in range(kind.num_fields)]), "json_schema")
+    return checked(pa.schema([kind.field(i) for i in range(kind.num_fields)]), "json_schema")
 
 
-def _checked(schema: pa.Schema, option: str) -> pa.Schema:
+def checked(schema: pa.Schema, option: str) -> pa.Schema:
+    """`schema`, whose columns a decoded table can have. Raises ConfigurationError, which names the option that it is of."""
     if not len(schema):
         raise ConfigurationError(f"{option}: there is no column; a table needs one or more")
     _check_names(list(schema), option, "")

@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import Final
 
-_MODULES: Final = ("arrow", "conversion", "csv", "hashing", "json_texts", "records", "text", "typed_hashing")
+_MODULES: Final = ("arrow", "avro", "conversion", "csv", "hashing", "json_texts", "records", "text", "typed_hashing")
 
 
 def main() -> None:

@@ -1,0 +1,48 @@
+"""Format `avro`: raw data without a header, written by a schema that is declared.
+
+Options: `schema` (Avro's JSON, of which the columns are), `writer_schema` (where records were written by another one), `max_bytes`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from platform_assets.decoding.avro.decoder import AvroDecoder
+from platform_assets.decoding.avro.types import AvroType, BadSchema, parsed
+from platform_assets.decoding.options import Options
+from platform_assets.decoding.schema import checked
+from platform_assets.errors import ConfigurationError
+from platform_assets.model.decoding import FormatSpec
+
+
+def decoder(spec: FormatSpec) -> AvroDecoder:
+    """Raises ConfigurationError."""
+    options = Options(spec, ("schema", "writer_schema", "max_bytes"))
+    reader = declared_schema(spec, options, "schema")
+    writer = declared_schema(spec, options, "writer_schema") if "writer_schema" in spec.options else reader
+    made = AvroDecoder(reader, writer, options.max_bytes())
+    try:
+        checked(made.fields, "schema")
+    except BadSchema as error:
+        raise ConfigurationError(f"option 'schema' of format 'avro': {error}") from error
+    try:
+        assert made.plan
+    except BadSchema as error:
+        raise ConfigurationError(
+            f"option 'writer_schema' of format 'avro' cannot be read by 'schema': {error}"
+        ) from error
+    return made
+
+
+def declared_schema(spec: FormatSpec, options: Options, name: str) -> AvroType:
+    """The schema of an option, given as JSON or as its text. Raises ConfigurationError."""
+    document: Any = spec.options.get(name)
+    if document is None or document == "":
+        raise options.wrong(name, "a schema of Avro: {type: record, name: …, fields: […]}")
+    try:
+        if isinstance(document, str) and document.lstrip()[:1] in ("{", "["):
+            document = json.loads(document)
+        return parsed(document)
+    except (BadSchema, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"option {name!r} of format 'avro' is no schema that can be read: {error}") from error

@@ -1,0 +1,230 @@
+"""The columns that values of an Avro schema become."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+
+from platform_assets.decoding.avro.types import (
+    AvroType,
+    BadSchema,
+    Enum,
+    Field,
+    Fixed,
+    Items,
+    Logical,
+    Plain,
+    PlainKind,
+    Record,
+    Union,
+    described,
+)
+
+TIMESTAMP: Final = pa.timestamp("us", "UTC")
+SINGLE: Final = "value"
+"""The one column of values that are no records."""
+MOST_PARTS: Final = 10_000
+"""Of a schema with all names replaced by what they stand for, which a few lines could make billions of."""
+LARGEST_PRECISION: Final = 38
+
+_PLAIN: Final[Mapping[PlainKind, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+
+
+def fields_of(schema: AvroType) -> pa.Schema:
+    """The columns of the fields of a record, or one column `value`. Raises BadSchema for a type that has no column."""
+    if isinstance(schema, Record):
+        return pa.schema(_Columns().fields(schema, "$"))
+    return pa.schema([_Columns().field(SINGLE, schema, "$")])
+
+
+def plain_type(kind: PlainKind) -> pa.DataType:
+    """What values of a kind are in Arrow. There is no null."""
+    return _PLAIN[kind]
+
+
+def logical_type(logical: Logical, place: str) -> pa.DataType:
+    """The type of a column. Raises BadSchema where no column has one."""
+    if logical.name == "date":
+        return pa.date32()
+    if logical.name.startswith("timestamp"):
+        return TIMESTAMP
+    if logical.name == "decimal" and logical.precision <= LARGEST_PRECISION:
+        return pa.decimal128(logical.precision, logical.scale)
+    if logical.name == "decimal":
+        raise BadSchema(
+            place, f"a decimal has {LARGEST_PRECISION} digits at most, and not {logical.precision}; take bytes"
+        )
+    raise BadSchema(place, f"there is no column of {logical.name}; take long, without a logical type")
+
+
+def nullable(schema: AvroType, place: str) -> tuple[AvroType, bool]:
+    """The type that is not null, and whether null is allowed beside it. Raises BadSchema for any other union."""
+    if not isinstance(schema, Union):
+        return schema, False
+    others = [branch for branch in schema.branches if branch != Plain("null")]
+    if len(others) != 1:
+        raise BadSchema(place, f"a column has one type, and null beside it at most; this is a {described(schema)}")
+    return others[0], len(schema.branches) == 2
+
+
+class _Columns:
+    """Counts the parts of a schema as it goes."""
+
+    def __init__(self) -> None:
+        self._parts = 0
+
+    def field(self, name: str, schema: AvroType, place: str) -> pa.Field:
+        kept, is_nullable = nullable(schema, place)
+        return pa.field(name, self._type(kept, place), nullable=is_nullable)
+
+    def fields(self, record: Record, place: str) -> list[pa.Field]:
+        if not record.fields:
+            raise BadSchema(place, f"record {record.name} has no fields, and no columns so")
+        names: dict[str, str] = {}
+        for field in record.fields:
+            other = names.setdefault(field.name.lower(), field.name)
+            if other != field.name:
+                raise BadSchema(
+                    place, f"{other!r} and {field.name!r} are one name to a table; give one of them another"
+                )
+        return [self.field(field.name, field.type, f"{place}.{field.name}") for field in record.fields]
+
+    def _type(self, schema: AvroType, place: str) -> pa.DataType:
+        self._parts += 1
+        if self._parts > MOST_PARTS:
+            raise BadSchema(place, f"the schema has more than {MOST_PARTS} parts")
+        if isinstance(schema, Record):
+            return pa.struct(self.fields(schema, place))
+        if isinstance(schema, Items) and schema.is_map:
+            value = self.field("value", schema.item, place + "{}")
+            return pa.list_(
+                pa.field("element", pa.struct([pa.field("key", pa.string(), nullable=False), value]), nullable=False)
+            )
+        if isinstance(schema, Items):
+            return pa.list_(self.field("element", schema.item, place + "[]"))
+        if isinstance(schema, Enum):
+            return pa.string()
+        if isinstance(schema, Union):
+            raise BadSchema(place, f"there is no column of a {described(schema)}")
+        if schema.logical is not None:
+            return logical_type(schema.logical, place)
+        if isinstance(schema, Fixed):
+            return pa.binary()
+        if schema.kind == "null":
+            raise BadSchema(place, "there is no column of null")
+        return _PLAIN[schema.kind]
+
+
+def default_of(field: Field, place: str) -> Any:
+    """What a reader has where a writer lacks `field`, as pyarrow takes it. Raises BadSchema where that is no value of its type."""
+    return _default(field.type, field.default, f"default of {place}")
+
+
+def _default(schema: AvroType, given: Any, place: str) -> Any:
+    """Of JSON, as the specification has it; that of a union is taken for the branch which it fits."""
+    wrong = BadSchema(place, f"{given!r} is no {described(schema)}")
+    if isinstance(schema, Union):
+        kept, has_null = nullable(schema, place)
+        return None if given is None and has_null else _default(kept, given, place)
+    if isinstance(schema, Record):
+        if not isinstance(given, Mapping):
+            raise wrong
+        made = {}
+        for field in schema.fields:
+            if field.name not in given and not field.has_default:
+                raise BadSchema(place, f"{field.name!r} is missing")
+            made[field.name] = _default(field.type, given.get(field.name, field.default), f"{place}.{field.name}")
+        return made
+    if isinstance(schema, Items) and schema.is_map:
+        if not isinstance(given, Mapping):
+            raise wrong
+        return [{"key": key, "value": _default(schema.item, value, place)} for key, value in given.items()]
+    if isinstance(schema, Items):
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise wrong
+        return [_default(schema.item, value, place) for value in given]
+    if isinstance(schema, Enum):
+        if given not in schema.symbols:
+            raise wrong
+        return given
+    return _plain_default(schema, given, wrong)
+
+
+def _plain_default(schema: Plain | Fixed, given: Any, wrong: BadSchema) -> Any:
+    kind = "bytes" if isinstance(schema, Fixed) else schema.kind
+    logical = schema.logical
+    if kind == "bytes":
+        if not isinstance(given, str) or any(ord(letter) > 255 for letter in given):
+            raise wrong
+        content = given.encode("latin-1")
+        if isinstance(schema, Fixed) and len(content) != schema.size:
+            raise wrong
+        if logical is not None:
+            unscaled = int.from_bytes(content, "big", signed=True)
+            if not content or abs(unscaled) >= 10**logical.precision:
+                raise wrong
+            return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -logical.scale))
+        return content
+    fits = {
+        "boolean": isinstance(given, bool),
+        "int": _is_whole(given, 32),
+        "long": _is_whole(given, 64),
+        "float": _is_number(given),
+        "double": _is_number(given),
+        "string": isinstance(given, str) and _encodes(given),
+    }
+    if not fits.get(kind, False):
+        raise wrong
+    if kind in ("float", "double"):
+        return float(given)
+    if logical is None or logical.name != "timestamp-millis":
+        return given
+    if not _is_whole(given * 1_000, 64):
+        raise wrong
+    return given * 1_000
+
+
+def _is_whole(given: Any, bits: int) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool) and -(1 << (bits - 1)) <= given < 1 << (bits - 1)
+
+
+def _is_number(given: Any) -> bool:
+    return (
+        isinstance(given, (int, float))
+        and not isinstance(given, bool)
+        and abs(given) < 1 << 1023
+        and not math.isnan(given)
+    )
+
+
+def _encodes(text: str) -> bool:
+    return all(not 0xD800 <= ord(letter) < 0xE000 for letter in text)
+
+
+def as_json(value: Any) -> Any:
+    """A part of a value as JSON has it, None where it is nothing: bytes as base64, numbers that JSON lacks as text.
+
+    Objects are without what is null or empty.
+    """
+    if isinstance(value, dict):
+        parts = {name: as_json(part) for name, part in value.items()}
+        return {name: part for name, part in parts.items() if part is not None} or None
+    if isinstance(value, list):
+        items = [as_json(part) for part in value]
+        return items if any(item is not None for item in items) else None
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,234 @@
+"""The exact path: one value after the other, in plain Python. What it finds wrong is what a dead letter says.
+
+It calls itself for types within types, of which a schema has `MOST_LEVELS` at most, whatever a value holds.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from decimal import Context, Decimal
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from platform_assets.decoding.avro.plan import (
+    Choice,
+    Either,
+    Empty,
+    EmptyItems,
+    Leaf,
+    Node,
+    Refused,
+    Repeated,
+    Struct,
+    Variant,
+)
+from platform_assets.decoding.reading import Unfit
+
+_LONG_BITS: Final = 64
+_FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
+_WIDE: Final = Context(prec=100)
+
+
+def read(plan: Struct, value: bytes, max_bytes: int) -> dict[str, Any]:
+    """One value, as pyarrow takes it for the type of `plan`. Raises Unfit."""
+    if len(value) > max_bytes:
+        raise Unfit("too_large", f"{len(value)} bytes, and max_bytes is {max_bytes}")
+    reader = _Reader(value)
+    try:
+        found: dict[str, Any] = reader.node(plan)
+        if reader.at < len(value):
+            raise Unfit("malformed", f"{len(value) - reader.at} bytes follow the datum, which ends at byte {reader.at}")
+    except Unfit as unfit:
+        place = "".join(reversed(reader.place))
+        raise Unfit(unfit.reason, unfit.detail, "$" + place if place else None) from unfit
+    return found
+
+
+class _Reader:
+    """Where in `data` the next part begins; and of a part that is at fault, the steps to it, innermost first."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+        self.place: list[str] = []
+
+    def node(self, node: Node) -> Any:
+        return _READERS[type(node)](self, node)
+
+    def _take(self, size: int, what: str) -> bytes:
+        if size > len(self.data) - self.at:
+            raise self._malformed(f"{what} of {size} bytes, of which {len(self.data) - self.at} are there")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def _malformed(self, what: str) -> Unfit:
+        return Unfit("malformed", f"{what}, at byte {self.at}")
+
+    def _long(self, what: str) -> int:
+        """A zigzag varint of up to 64 bits."""
+        value = shift = 0
+        data, at = self.data, self.at
+        if at < len(data) and (byte := data[at]) < 0x80:
+            self.at = at + 1
+            return (byte >> 1) ^ -(byte & 1)
+        while at < len(data) and shift < _LONG_BITS:
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if value >> _LONG_BITS:
+                    break
+                self.at = at
+                return (value >> 1) ^ -(value & 1)
+            shift += 7
+        raise self._malformed(f"the value ends within {what}" if at == len(data) else f"{what} is larger than 64 bits")
+
+    def _size(self, what: str) -> int:
+        size = self._long(what)
+        if size < 0:
+            raise self._malformed(f"{what} has a size of {size}")
+        return size
+
+    def leaf(self, node: Leaf) -> Any:
+        """A plain value."""
+        wire = node.wire
+        if wire in ("int", "long"):
+            return self._number(self._long(wire), node)
+        if wire == "boolean":
+            byte = self._take(1, "a boolean")[0]
+            if byte > 1:
+                raise self._malformed(f"a boolean of {byte}")
+            return bool(byte)
+        if wire in ("float", "double"):
+            form = _FLOAT if wire == "float" else _DOUBLE
+            return form.unpack(self._take(form.size, "a " + wire))[0]
+        content = self._take(node.size if wire == "fixed" else self._size("text or bytes"), "text or bytes")
+        if node.column == "decimal":
+            return self._decimal(content, node.type)
+        if node.column == "text":
+            try:
+                return content.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise Unfit("malformed", f"not UTF-8: {error.reason} at byte {error.start} of the text") from error
+        return content
+
+    def _number(self, value: int, node: Leaf) -> Any:
+        if node.wire == "int" and not -(1 << 31) <= value < 1 << 31:
+            raise self._malformed(f"an int of {value}")
+        if node.column == "float":
+            return float(np.int64(value).astype(np.float32))
+        if node.column == "double":
+            return float(value)
+        value *= node.factor
+        if node.factor > 1 and not -(1 << 63) <= value < 1 << 63:
+            raise Unfit(
+                "out_of_range", f"{value // node.factor} ms since 1970, which 64 bits do not hold as microseconds"
+            )
+        return value
+
+    def _decimal(self, content: bytes, kind: pa.Decimal128Type) -> Decimal:
+        if not content:
+            raise Unfit("malformed", "a decimal without bytes")
+        unscaled = int.from_bytes(content, "big", signed=True)
+        if abs(unscaled) >= 10**kind.precision:
+            raise Unfit(
+                "out_of_range", f"a decimal of {len(content)} bytes, and its column has {kind.precision} digits"
+            )
+        return Decimal(unscaled).scaleb(-kind.scale, _WIDE)
+
+    def choice(self, node: Choice) -> str:
+        """A symbol of an enum."""
+        index = self._long("an enum")
+        if not 0 <= index < len(node.symbols):
+            raise self._malformed(f"symbol {index} of enum {node.name}, which has {len(node.symbols)}")
+        symbol = node.read_as[index]
+        if symbol is None:
+            raise Unfit("wrong_type", f"symbol {node.symbols[index]!r}, which the declared enum {node.name} lacks")
+        return symbol
+
+    def structure(self, node: Struct) -> dict[str, Any]:
+        """A record."""
+        found = {}
+        for name, part in node.parts:
+            try:
+                found[name] = self.node(part)
+            except Unfit:
+                self.place.append("." + name.lstrip("\0"))
+                raise
+        return found
+
+    def either(self, node: Either) -> Any:
+        """A union that is one column."""
+        branch = node.branches[self._branch(len(node.branches))]
+        if branch is None:
+            return None
+        if isinstance(branch, Refused):
+            raise Unfit(branch.reason, branch.detail)
+        return self.node(branch)
+
+    def variant(self, node: Variant) -> dict[str, Any] | None:
+        """A union that is rescued."""
+        branch = node.branches[self._branch(len(node.branches))]
+        return None if branch is None else {branch[0]: self.node(branch[1])}
+
+    def _branch(self, count: int) -> int:
+        index = self._long("a union")
+        if not 0 <= index < count:
+            raise self._malformed(f"branch {index} of a union of {count}")
+        return index
+
+    def repeated(self, node: Repeated) -> list[Any]:
+        """An array, or the pairs of a map."""
+        found: list[Any] = []
+        while True:
+            count, end = self._block()
+            if not count:
+                return found
+            if count * node.least > len(self.data) - self.at:
+                raise self._malformed(
+                    f"a block of {count} items, in the {len(self.data) - self.at} bytes that are left"
+                )
+            for _ in range(count):
+                try:
+                    found.append(self.node(node.item))
+                except Unfit:
+                    self.place.append(f"[{len(found)}]")
+                    raise
+            if end is not None and self.at != end:
+                raise self._malformed(f"a block that says to end at byte {end} ends elsewhere")
+
+    def empty_items(self, _: EmptyItems) -> None:
+        """Items that take no bytes."""
+        while True:
+            count, end = self._block()
+            if end is not None and end != self.at:
+                raise self._malformed(f"a block that says to end at byte {end} ends elsewhere")
+            if not count:
+                return
+
+    def _block(self) -> tuple[int, int | None]:
+        """How many items follow, 0 at the end; and the byte behind them, where the block says so."""
+        count = self._long("the items of a block")
+        if count >= 0:
+            return count, None
+        size = self._size("a block")
+        if size > len(self.data) - self.at:
+            raise self._malformed(f"a block of {size} bytes, of which {len(self.data) - self.at} are there")
+        return -count, self.at + size
+
+
+_READERS: Final[Mapping[type, Callable[[_Reader, Any], Any]]] = MappingProxyType(
+    {
+        Leaf: _Reader.leaf,
+        Choice: _Reader.choice,
+        Struct: _Reader.structure,
+        Either: _Reader.either,
+        Variant: _Reader.variant,
+        Repeated: _Reader.repeated,
+        Empty: lambda *_: None,
+        EmptyItems: _Reader.empty_items,
+    }
+)

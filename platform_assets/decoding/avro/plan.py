@@ -1,0 +1,148 @@
+"""How a value that was written by one schema is read as another: a tree that both paths follow, in the writer's order.
+
+Each node has the Arrow type of what it reads, None where that takes no bytes. What a reader lacks is read too, for the
+column `rescued`: in a struct, those parts have `RESCUED` before their name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+import pyarrow as pa
+
+from platform_assets.decoding.decoder import Reason
+
+RESCUED: Final = "\0"
+Wire = Literal["boolean", "int", "long", "float", "double", "bytes", "fixed"]
+"""What is in the bytes; a string is bytes."""
+Column = Literal["boolean", "whole", "float", "double", "bytes", "text", "decimal"]
+"""What it becomes; dates and timestamps are whole numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One plain value. `size` is that of fixed; `factor` is 1,000 for milliseconds that become microseconds."""
+
+    wire: Wire
+    type: pa.DataType
+    size: int = 0
+    factor: int = 1
+    column: Column = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "column", _column(self.type))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A symbol; None where the reader has none for it. `name` is that of the enum."""
+
+    name: str
+    symbols: tuple[str, ...]
+    read_as: tuple[str | None, ...]
+
+    @property
+    def type(self) -> pa.DataType:
+        """Text."""
+        return pa.string()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A field of the reader: the child of that number of what was read, or a default."""
+
+    column: pa.Field
+    child: int | None
+    default: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """Parts behind each other: a name, and how it is read. `outputs` is None where nothing of it is a reader's."""
+
+    parts: tuple[tuple[str, Node], ...]
+    type: pa.DataType
+    outputs: tuple[Output, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """A union whose branches all become the same type; None is null, `Refused` one that the reader cannot have."""
+
+    branches: tuple[Node | Refused | None, ...]
+    type: pa.DataType
+
+    @property
+    def main(self) -> Node:
+        """The first branch that is read."""
+        return next(branch for branch in self.branches if branch is not None and not isinstance(branch, Refused))
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A union of several types that is rescued: a struct with a part for each, of which one has a value. None is null."""
+
+    branches: tuple[tuple[str, Node] | None, ...]
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Blocks of items, which take `least` bytes each or more."""
+
+    item: Node
+    least: int
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """What takes no bytes: null, a record of nulls."""
+
+    type: None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyItems:
+    """Blocks of items that take no bytes: only their number is read, and nothing is done for each."""
+
+    type: None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A branch that makes the value a dead letter."""
+
+    reason: Reason
+    detail: str
+
+
+Node: TypeAlias = Leaf | Choice | Struct | Either | Variant | Repeated | Empty | EmptyItems
+
+
+def _column(kind: pa.DataType) -> Column:
+    if pa.types.is_decimal(kind):
+        return "decimal"
+    named: dict[pa.DataType, Column] = {
+        pa.bool_(): "boolean",
+        pa.float32(): "float",
+        pa.float64(): "double",
+        pa.binary(): "bytes",
+        pa.string(): "text",
+    }
+    return named.get(kind, "whole")
+
+
+def least_size(node: Node | Refused | None) -> int:
+    """Bytes that it takes at least."""
+    if isinstance(node, Leaf):
+        return {"boolean": 1, "int": 1, "long": 1, "bytes": 1, "float": 4, "double": 8, "fixed": node.size}[node.wire]
+    if isinstance(node, Struct):
+        return sum(least_size(part) for _, part in node.parts)
+    return 0 if isinstance(node, Empty) else 1
+
+
+def struct_type(parts: list[tuple[str, Node]]) -> pa.DataType:
+    """Of the parts that have a type."""
+    return pa.struct([pa.field(name, part.type) for name, part in parts if part.type is not None])

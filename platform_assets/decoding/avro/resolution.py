@@ -1,0 +1,291 @@
+"""Reading what one schema wrote as another: Avro's rules of schema resolution, applied once and not to each value."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from platform_assets.decoding.avro.columns import (
+    MOST_PARTS,
+    SINGLE,
+    TIMESTAMP,
+    default_of,
+    fields_of,
+    logical_type,
+    nullable,
+    plain_type,
+)
+from platform_assets.decoding.avro.plan import (
+    RESCUED,
+    Choice,
+    Either,
+    Empty,
+    EmptyItems,
+    Leaf,
+    Node,
+    Output,
+    Refused,
+    Repeated,
+    Struct,
+    Variant,
+    Wire,
+    least_size,
+    struct_type,
+)
+from platform_assets.decoding.avro.types import (
+    AvroType,
+    BadSchema,
+    Enum,
+    Field,
+    Fixed,
+    Items,
+    Plain,
+    PlainKind,
+    Record,
+    Union,
+    described,
+)
+
+_PROMOTIONS: Final[frozenset[tuple[PlainKind, PlainKind]]] = frozenset(
+    {
+        ("int", "long"),
+        ("int", "float"),
+        ("int", "double"),
+        ("long", "float"),
+        ("long", "double"),
+        ("float", "double"),
+        ("string", "bytes"),
+        ("bytes", "string"),
+    }
+)
+
+
+def plan_of(writer: AvroType, reader: AvroType) -> Struct:
+    """How what `writer` wrote becomes the columns of `reader`. Raises BadSchema where it cannot."""
+    if isinstance(reader, Record):
+        made = _Resolver().node(writer, reader, "$")
+        if not isinstance(made, Struct):
+            raise BadSchema("$", f"what was written is a {described(writer)}, and not a record")
+        return made
+    node = _Resolver().node(writer, reader, "$")
+    if node.type is None:
+        raise BadSchema("$", f"what was written is a {described(writer)}, which has no value")
+    return Struct(((SINGLE, node),), struct_type([(SINGLE, node)]), (Output(fields_of(reader).field(0), 0, None),))
+
+
+class _Resolver:
+    """Counts the nodes that it makes."""
+
+    def __init__(self) -> None:
+        self._nodes = 0
+
+    def node(self, writer: AvroType, reader: AvroType, place: str, by_name: bool = False) -> Node:
+        """Records with different names are read as each other unless `by_name`."""
+        self._count(place)
+        if isinstance(writer, Union):
+            return self._either(writer, reader, place)
+        wanted, _ = nullable(reader, place)
+        if isinstance(writer, Record) and isinstance(wanted, Record) and (not by_name or _same_name(writer, wanted)):
+            return self._struct(writer, wanted, place)
+        if isinstance(writer, Items) and isinstance(wanted, Items) and writer.is_map == wanted.is_map:
+            return self._items(writer, wanted, place)
+        if isinstance(writer, Enum) and isinstance(wanted, Enum) and _same_name(writer, wanted):
+            read_as = tuple(symbol if symbol in wanted.symbols else wanted.default for symbol in writer.symbols)
+            return Choice(writer.name, writer.symbols, read_as)
+        if isinstance(writer, Fixed) and isinstance(wanted, Fixed) and _same_name(writer, wanted):
+            if writer.size == wanted.size:
+                return self._leaf("fixed", writer, wanted, place)
+        elif (
+            isinstance(writer, Plain)
+            and isinstance(wanted, Plain)
+            and (writer.kind == wanted.kind or (writer.kind, wanted.kind) in _PROMOTIONS)
+            and writer.kind != "null"
+        ):
+            return self._leaf("bytes" if writer.kind == "string" else _wire(writer.kind), writer, wanted, place)
+        raise BadSchema(
+            place, f"what was written is a {described(writer)}, which cannot be read as {described(wanted)}"
+        )
+
+    def _leaf(self, wire: Wire, writer: Plain | Fixed, reader: Plain | Fixed, place: str) -> Leaf:
+        size = writer.size if isinstance(writer, Fixed) else 0
+        wrote, wants = writer.logical, reader.logical
+        if wants is None:
+            kind = "bytes" if isinstance(reader, Fixed) else reader.kind
+            return Leaf(wire, plain_type(kind), size)
+        if wrote is not None and wrote.name != wants.name:
+            both = {wrote.name.removesuffix("-millis"), wants.name.removesuffix("-micros")}
+            if "timestamp" not in " ".join(both) or "local" in " ".join(both):
+                raise BadSchema(place, f"what was written is a {wrote.name}, which cannot be read as {wants.name}")
+        kind = logical_type(wants, place)
+        if kind == TIMESTAMP:
+            return Leaf(wire, kind, factor=1_000 if (wrote or wants).name == "timestamp-millis" else 1)
+        if (
+            wrote is not None
+            and wants.name == "decimal"
+            and (wrote.scale != wants.scale or wrote.precision > wants.precision)
+        ):
+            raise BadSchema(
+                place,
+                f"what was written is a decimal({wrote.precision}, {wrote.scale}), which cannot be read as "
+                f"decimal({wants.precision}, {wants.scale})",
+            )
+        return Leaf(wire, kind, size)
+
+    def _either(self, writer: Union, reader: AvroType, place: str) -> Node:
+        """Each branch that was written is read as the reader has it; one that cannot be makes its value a dead letter."""
+        wanted, with_null = nullable(reader, place)
+        branches: list[Node | Refused | None] = []
+        found: Node | None = None
+        several = sum(isinstance(branch, Record) for branch in writer.branches) > 1
+        for branch in writer.branches:
+            if branch == Plain("null"):
+                missing = Refused("missing", f"null, and the schema has a {described(wanted)} that is never null")
+                branches.append(None if with_null else missing)
+                continue
+            try:
+                made = self.node(branch, wanted, place, by_name=several)
+            except BadSchema as error:
+                branches.append(Refused("wrong_type", str(error)))
+                continue
+            if found is not None and made.type != found.type:
+                branches.append(
+                    Refused("bad_schema", f"{described(writer)} has two branches that are read as one column")
+                )
+                continue
+            found = found or made
+            branches.append(made)
+        if found is None or found.type is None:
+            raise BadSchema(
+                place, f"what was written is a {described(writer)}, which cannot be read as {described(wanted)}"
+            )
+        return Either(tuple(branches), found.type)
+
+    def _items(self, writer: Items, reader: Items, place: str) -> Node:
+        inside = place + ("{}" if writer.is_map else "[]")
+        item = self.node(writer.item, reader.item, inside)
+        if writer.is_map:
+            _, is_nullable = nullable(reader.item, inside)
+            item = self._pair(item, pa.field("value", fields_type(reader.item, inside), nullable=is_nullable))
+        return _repeated(item, inside)
+
+    def _pair(self, value: Node, field: pa.Field) -> Struct:
+        parts = [("key", _KEY), ("value", value)]
+        key = Output(pa.field("key", pa.string(), nullable=False), 0, None)
+        if value.type is None:
+            raise BadSchema("$", "values of a map that take no bytes have no column")
+        return Struct(tuple(parts), struct_type(parts), (key, Output(field, 1, None)))
+
+    def _struct(self, writer: Record, reader: Record, place: str) -> Node:
+        columns = fields_type(reader, place)
+        by_name = {field.name for field in writer.fields}
+        # A name counts before an alias, so that swapped names stay what they are.
+        source = {field.name: number for number, field in enumerate(reader.fields) if field.name in by_name}
+        for number, field in enumerate(reader.fields):
+            if field.name in by_name:
+                continue
+            alias = next((alias for alias in field.aliases if alias in by_name and alias not in source), None)
+            if alias is not None:
+                source[alias] = number
+            elif not field.has_default:
+                raise BadSchema(f"{place}.{field.name}", "it was not written, and the schema has no default for it")
+        parts: list[tuple[str, Node]] = []
+        child_of: dict[int, int] = {}
+        children = 0
+        for field in writer.fields:
+            target = source.get(field.name)
+            at = f"{place}.{field.name}"
+            if target is None:
+                part = (RESCUED + field.name, self._whole(field.type, at))
+            else:
+                part = (reader.fields[target].name, self.node(field.type, reader.fields[target].type, at))
+                child_of[target] = children
+            parts.append(part)
+            children += part[1].type is not None
+        outputs = tuple(
+            Output(columns.field(number), child_of.get(number), self._default(field, number in child_of, place))
+            for number, field in enumerate(reader.fields)
+        )
+        return Struct(tuple(parts), struct_type(parts), outputs)
+
+    def _default(self, field: Field, is_read: bool, place: str) -> object:
+        return None if is_read else default_of(field, f"{place}.{field.name}")
+
+    def _whole(self, schema: AvroType, place: str) -> Node:
+        """A part that the reader lacks, as plainly as it was written."""
+        self._count(place)
+        if isinstance(schema, Plain):
+            if schema.kind == "null":
+                return Empty()
+            return Leaf("bytes" if schema.kind == "string" else _wire(schema.kind), plain_type(schema.kind))
+        if isinstance(schema, Fixed):
+            return Leaf("fixed", pa.binary(), schema.size) if schema.size else Empty()
+        if isinstance(schema, Enum):
+            return Choice(schema.name, schema.symbols, schema.symbols)
+        if isinstance(schema, Items):
+            inside = place + ("{}" if schema.is_map else "[]")
+            item = self._whole(schema.item, inside)
+            if schema.is_map:
+                pair = [("key", _KEY), ("value", item)]
+                item = Struct(tuple(pair), struct_type(pair), None)
+            return EmptyItems() if not least_size(item) else _repeated(item, inside)
+        if isinstance(schema, Record):
+            parts = [(field.name, self._whole(field.type, f"{place}.{field.name}")) for field in schema.fields]
+            made = Struct(tuple(parts), struct_type(parts), None)
+            return made if least_size(made) else Empty()
+        return self._whole_union(schema, place)
+
+    def _whole_union(self, schema: Union, place: str) -> Node:
+        branches = [None if each == Plain("null") else (each, self._whole(each, place)) for each in schema.branches]
+        present = [branch for branch in branches if branch is not None]
+        if len(present) == 1 and present[0][1].type is not None:
+            return Either(tuple(None if branch is None else branch[1] for branch in branches), present[0][1].type)
+        named = [None if branch is None else (_branch_name(branch[0]), branch[1]) for branch in branches]
+        return Variant(tuple(named), struct_type([branch for branch in named if branch is not None]))
+
+    def _count(self, place: str) -> None:
+        self._nodes += 1
+        if self._nodes > MOST_PARTS:
+            raise BadSchema(place, f"the schema that it was written by has more than {MOST_PARTS} parts")
+
+
+_KEY: Final = Leaf("bytes", pa.string())
+
+
+def fields_type(reader: AvroType, place: str) -> pa.DataType:
+    """The type that a part of a reader's schema has as a column."""
+    kept, _ = nullable(reader, place)
+    if isinstance(kept, Record):
+        return pa.struct(list(fields_of(kept)))
+    return fields_of(kept).field(0).type
+
+
+def _repeated(item: Node, place: str) -> Repeated:
+    least = least_size(item)
+    if not least or item.type is None:
+        raise BadSchema(
+            place, "items that take no bytes have no column: there could be any number of them in a few bytes"
+        )
+    return Repeated(item, least, pa.list_(pa.field("element", item.type)))
+
+
+def _wire(kind: PlainKind) -> Wire:
+    if kind == "null" or kind == "string":
+        raise AssertionError(f"{kind} has another form in bytes")
+    return kind
+
+
+def _branch_name(of: AvroType) -> str:
+    """As Avro's own JSON names a branch."""
+    if isinstance(of, Plain):
+        return of.kind
+    if isinstance(of, Items):
+        return "map" if of.is_map else "array"
+    assert not isinstance(of, Union)
+    return of.name
+
+
+def _same_name(writer: Record | Enum | Fixed, reader: Record | Enum | Fixed) -> bool:
+    """By the name without its namespace, as the specification has it, or by an alias of the reader's."""
+    own = writer.name.rsplit(".", 1)[-1]
+    return own == reader.name.rsplit(".", 1)[-1] or writer.name in reader.aliases

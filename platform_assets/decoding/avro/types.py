@@ -1,0 +1,262 @@
+"""Avro's schemas as values: https://avro.apache.org/docs/1.12.0/specification/."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+PlainKind = Literal["null", "boolean", "int", "long", "float", "double", "bytes", "string"]
+PLAIN_KINDS: Final[tuple[PlainKind, ...]] = get_args(PlainKind)
+MOST_LEVELS: Final = 100
+"""Of types within types; so much may code that follows a schema call itself."""
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LARGEST_FIXED: Final = 1 << 30
+
+
+class BadSchema(Exception):
+    """A schema that is none, or that has no columns here; the message names the place in it."""
+
+    def __init__(self, place: str, what: str) -> None:
+        super().__init__(f"{place}: {what}")
+
+
+@dataclass(frozen=True, slots=True)
+class Logical:
+    """What a plain or fixed type stands for, of those that columns know: the others are what they are made of."""
+
+    name: str
+    precision: int = 0
+    scale: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A type without parts."""
+
+    kind: PlainKind
+    logical: Logical | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """So many bytes."""
+
+    name: str
+    aliases: tuple[str, ...]
+    size: int
+    logical: Logical | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Enum:
+    """One of some names; `default` stands in where a writer has one that a reader lacks."""
+
+    name: str
+    aliases: tuple[str, ...]
+    symbols: tuple[str, ...]
+    default: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """An array; or a map, which is written as an array of pairs."""
+
+    item: AvroType
+    is_map: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """One of some types."""
+
+    branches: tuple[AvroType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A part of a record. `default` is JSON, and counts only where `has_default`."""
+
+    name: str
+    aliases: tuple[str, ...]
+    type: AvroType
+    has_default: bool
+    default: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Parts behind each other."""
+
+    name: str
+    aliases: tuple[str, ...]
+    fields: tuple[Field, ...]
+
+
+AvroType: TypeAlias = Plain | Fixed | Enum | Items | Union | Record
+
+
+def parsed(document: Any) -> AvroType:
+    """A schema from its JSON. Raises BadSchema; also where a type contains itself, which no table's columns can."""
+    return _Parser().parsed(document, "", "$", 0)
+
+
+def described(of: AvroType) -> str:
+    """A type, for people."""
+    if isinstance(of, Plain):
+        return of.kind if of.logical is None else f"{of.kind} ({of.logical.name})"
+    if isinstance(of, Items):
+        return f"{'map' if of.is_map else 'array'} of {described(of.item)}"
+    if isinstance(of, Union):
+        return f"union [{', '.join(map(described, of.branches))}]"
+    return f"{type(of).__name__.lower()} {of.name}"
+
+
+class _Parser:
+    """Knows the names that were given so far; None while the type of that name is being read."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, AvroType | None] = {}
+
+    def parsed(self, document: Any, space: str, place: str, level: int) -> AvroType:
+        if level > MOST_LEVELS:
+            raise BadSchema(place, f"more than {MOST_LEVELS} types within each other")
+        if isinstance(document, str):
+            return self._by_name(document, space, place)
+        if isinstance(document, Sequence):
+            return self._union(document, space, place, level)
+        if not isinstance(document, Mapping) or "type" not in document:
+            raise BadSchema(place, f"{_short(document)} is no type of Avro")
+        kind = document["type"]
+        if kind in ("record", "error"):
+            return self._record(document, space, place, level)
+        if kind == "enum":
+            return self._enum(document, space, place)
+        if kind == "fixed":
+            return self._fixed(document, space, place)
+        if kind in ("array", "map"):
+            part = "items" if kind == "array" else "values"
+            if part not in document:
+                raise BadSchema(place, f"{kind} without {part!r}")
+            step = "[]" if kind == "array" else "{}"
+            return Items(self.parsed(document[part], space, place + step, level + 1), kind == "map")
+        if isinstance(kind, str) and kind in PLAIN_KINDS:
+            return Plain(kind, _logical(document, kind, 0))
+        return self.parsed(kind, space, place, level + 1)
+
+    def _by_name(self, name: str, space: str, place: str) -> AvroType:
+        if name in PLAIN_KINDS:
+            return Plain(name)
+        for full in [name] if "." in name or not space else [f"{space}.{name}", name]:
+            if full in self._named:
+                found = self._named[full]
+                if found is None:
+                    raise BadSchema(place, f"{full} contains itself, which columns cannot")
+                return found
+        raise BadSchema(place, f"{_short(name)} is no type of Avro, and no name that was given before")
+
+    def _union(self, document: Sequence[Any], space: str, place: str, level: int) -> AvroType:
+        branches = tuple(self.parsed(branch, space, place, level + 1) for branch in document)
+        kinds = [_union_kind(branch) for branch in branches]
+        if not kinds or len(set(kinds)) < len(kinds) or "union" in kinds:
+            raise BadSchema(place, f"a union of [{', '.join(kinds)}] is not allowed in Avro")
+        return Union(branches)
+
+    def _record(self, document: Mapping[str, Any], space: str, place: str, level: int) -> Record:
+        name, aliases, space = self._names(document, space, place)
+        self._named[name] = None
+        listed = document.get("fields")
+        if not isinstance(listed, list):
+            raise BadSchema(place, f"record {name} without a list of 'fields'")
+        fields: dict[str, Field] = {}
+        for each in listed:
+            own = each.get("name") if isinstance(each, Mapping) else None
+            if not isinstance(own, str) or not _NAME.fullmatch(own) or "type" not in each:
+                raise BadSchema(place, f"{_short(each)} is no field of a record")
+            at = f"{place}.{own}"
+            if own in fields:
+                raise BadSchema(at, f"record {name} has two fields of this name")
+            kind = self.parsed(each["type"], space, at, level + 1)
+            fields[own] = Field(own, _texts(each, "aliases", at), kind, "default" in each, each.get("default"))
+        made = Record(name, aliases, tuple(fields.values()))
+        self._named[name] = made
+        return made
+
+    def _enum(self, document: Mapping[str, Any], space: str, place: str) -> Enum:
+        name, aliases, _ = self._names(document, space, place)
+        symbols, default = _texts(document, "symbols", place), document.get("default")
+        if not symbols or len(set(symbols)) < len(symbols):
+            raise BadSchema(place, f"enum {name} has no symbols, or one twice")
+        if default is not None and default not in symbols:
+            raise BadSchema(place, f"enum {name} has the default {_short(default)}, which is none of its symbols")
+        made = Enum(name, aliases, symbols, default)
+        self._named[name] = made
+        return made
+
+    def _fixed(self, document: Mapping[str, Any], space: str, place: str) -> Fixed:
+        name, aliases, _ = self._names(document, space, place)
+        size: Any = document.get("size")
+        if not _is_number(size) or not 0 <= size <= _LARGEST_FIXED:
+            raise BadSchema(place, f"fixed {name} has the size {_short(size)}")
+        made = Fixed(name, aliases, size, _logical(document, "fixed", size))
+        self._named[name] = made
+        return made
+
+    def _names(self, document: Mapping[str, Any], space: str, place: str) -> tuple[str, tuple[str, ...], str]:
+        """Full name, full aliases, and the namespace of what is inside."""
+        name, given = document.get("name"), document.get("namespace", space)
+        if not isinstance(name, str) or not isinstance(given, str):
+            raise BadSchema(place, f"{document['type']} without a name")
+        space, own = name.rsplit(".", 1) if "." in name else (given, name)
+        if not all(_NAME.fullmatch(part) for part in [own, *(space.split(".") if space else [])]):
+            raise BadSchema(place, f"{_short(name)} is no name of Avro")
+        full = f"{space}.{own}" if space else own
+        if full in self._named or full in PLAIN_KINDS:
+            raise BadSchema(place, f"{full} is defined twice")
+        aliases = [
+            alias if "." in alias or not space else f"{space}.{alias}" for alias in _texts(document, "aliases", place)
+        ]
+        return full, tuple(aliases), space
+
+
+def _logical(document: Mapping[str, Any], kind: str, size: int) -> Logical | None:
+    """The logical type, where it is one that columns know; Avro has a reader ignore those that are unknown or wrong."""
+    name = document.get("logicalType")
+    if (kind, name) in (("int", "date"), ("long", "timestamp-millis"), ("long", "timestamp-micros")):
+        return Logical(str(name))
+    if (kind, name) in (("long", "local-timestamp-millis"), ("long", "local-timestamp-micros")):
+        return Logical(str(name))
+    if name != "decimal" or kind not in ("bytes", "fixed"):
+        return None
+    precision: Any = document.get("precision")
+    scale: Any = document.get("scale", 0)
+    if not _is_number(precision) or not _is_number(scale):
+        return None
+    fits = kind == "bytes" or precision <= len(str(1 << max(8 * size - 1, 0))) - 1
+    return Logical("decimal", precision, scale) if fits and 0 <= scale <= precision and precision else None
+
+
+def _is_number(found: Any) -> bool:
+    return isinstance(found, int) and not isinstance(found, bool)
+
+
+def _union_kind(of: AvroType) -> str:
+    """Of which a union has one at most."""
+    if isinstance(of, Plain):
+        return of.kind
+    if isinstance(of, Items):
+        return "map" if of.is_map else "array"
+    return "union" if isinstance(of, Union) else of.name
+
+
+def _texts(document: Mapping[str, Any], name: str, place: str) -> tuple[str, ...]:
+    found = document.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise BadSchema(place, f"{name!r} is {_short(found)}, and no list of names")
+    return tuple(found)
+
+
+def _short(what: object) -> str:
+    text = repr(what)
+    return text if len(text) <= 60 else text[:59] + "…"

@@ -1,0 +1,308 @@
+"""Reading a block of Avro values by a program that a schema was compiled to.
+
+A program is a table of steps, `WIDTH` numbers each: what to do, the column (where its items begin in `slots` and `valid`), the
+level, and three numbers more. A level is what has a position of its own: 0 is that of the values, and each list has one for
+its items. Each column has a slot of 64 bits for each item of its level, and a byte that says whether it is valid:
+
+* numbers have their value, floating ones their bits;
+* bytes have `at << 32 | size`, where they are in `data`;
+* lists have the number of their items; structs have nothing.
+
+No byte behind a value's end is read, and no slot behind a level's room is filled, whatever a value claims.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from platform_assets.kernels.compilation import (
+    BYTES,
+    FILLED_BYTES,
+    FILLED_INTS,
+    FILLED_LONGS,
+    INT,
+    INTS,
+    LONGS,
+    Whole,
+    inlined,
+    kernel,
+)
+from platform_assets.kernels.memory import copy_bytes, load32, load64
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+
+WIDTH = 6
+LONG, INT32, TEXT, FIXED, DOUBLE, FLOAT, BOOLEAN, ENUM, UNION, MARK, LIST, ITEMS, ITEM_END, JUMP, EMPTY_ITEMS, END = (
+    range(16)
+)
+"""Steps, with what their three numbers are. LONG (factor), INT32, TEXT, FIXED (size), DOUBLE, FLOAT, BOOLEAN: a plain value.
+ENUM (first, count): an index into `count` entries of the table from `first` on, of which a negative one is refused. UNION (first,
+count): likewise, and the entry is the next step. MARK: a struct is there. LIST (level of its items): begins one, and
+ITEMS (level of its items, least size of one, step behind the list) comes next; ITEM_END (level of the items, step of ITEMS)
+ends each. JUMP (step). EMPTY_ITEMS: blocks whose items take no bytes. END: of the value."""
+FRAME = 3
+"""Numbers on the stack for each list that is being read: items left in the block, where it has to end or -1, first item."""
+
+_FAILED = np.int64(-1)
+_LAST_SHIFT = np.uint64(63)
+
+
+@inlined
+def _varint(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole]:
+    """A zigzag varint of 64 bits at `at`, and the position behind it, which is -1 where there is none before `stop`."""
+    value = np.uint64(0)
+    shift = np.uint64(0)
+    while at < stop:
+        byte = np.uint64(data[at])
+        at += 1
+        value |= (byte & np.uint64(0x7F)) << shift
+        if byte < 128:
+            if shift == _LAST_SHIFT and byte > 1:
+                break
+            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
+        if shift == _LAST_SHIFT:
+            break
+        shift += np.uint64(7)
+    return np.int64(0), _FAILED
+
+
+@inlined
+def _block(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole, Whole]:
+    """The items of a block, where it has to end or -1, and the position behind its head, which is -1 where it is wrong."""
+    items, at = _varint(data, at, stop)
+    end: Whole = np.int64(-1)
+    if items < 0 and at >= 0:
+        size, at = _varint(data, at, stop)
+        items = -items
+        if at >= 0 and (size < 0 or size > stop - at or items < 0):
+            at = _FAILED
+        end = at + size
+    return items, end, at
+
+
+@inlined
+def _take_back(columns: Longs, levels: Longs, slots: Longs, valid: Bytes) -> None:
+    """Nothing was read of the value at which `levels` are."""
+    for column in range(columns.size // 3):
+        begin, level, room = columns[3 * column], columns[3 * column + 1], columns[3 * column + 2]
+        for item in range(levels[3 * level + 1], min(levels[3 * level] + 1, room)):
+            slots[begin + item] = 0
+            valid[begin + item] = 0
+
+
+@kernel(
+    LONGS, LONGS, LONGS, BYTES, INTS, INTS, INT, INT, FILLED_LONGS, FILLED_LONGS, FILLED_BYTES, FILLED_BYTES, FILLED_LONGS
+)  # fmt: skip
+def read_values(
+    program: Longs,
+    table: Longs,
+    columns: Longs,
+    data: Bytes,
+    starts: Ints,
+    sizes: Ints,
+    first: int,
+    largest: int,
+    levels: Longs,
+    slots: Longs,
+    valid: Bytes,
+    failed: Bytes,
+    stack: Longs,
+) -> int:
+    """Read value i, `data[starts[i]:starts[i] + sizes[i]]`, from the one of number `first` on. A negative size is a null.
+
+    `columns` has three numbers for each column: where its items begin, its level, and the room of that level. `levels` has
+    three for each level: its items so far, those before the value that is being read, its room. `slots` and `valid` are 0
+    where nothing was read. `failed[i]` is set to 1 for values that the program cannot read, and their items are taken back.
+
+    Returns the number of values, or that of one for which a level's room is not enough: give it more, and go on there.
+    """
+    count = levels.size // 3
+    for row in range(first, sizes.size):
+        if sizes[row] < 0:
+            continue
+        at: Whole = np.int64(starts[row])
+        stop: Whole = at + np.int64(sizes[row])
+        levels[0] = row
+        for level in range(count):
+            levels[3 * level + 1] = levels[3 * level]
+        frame = np.int64(-FRAME)
+        step = np.int64(0)
+        done = False
+        if stop - at > largest:
+            step = _FAILED
+        while step >= 0:
+            begin = step * WIDTH
+            what = program[begin]
+            level = program[begin + 2]
+            slot = program[begin + 1] + levels[3 * level]
+            step += 1
+            if what == LONG:
+                value, at = _varint(data, at, stop)
+                factor = program[begin + 3]
+                if at < 0:
+                    step = _FAILED
+                elif factor > 1:
+                    if value > 9223372036854775 or value < -9223372036854775:
+                        step = _FAILED
+                    value *= factor
+                slots[slot] = value
+                valid[slot] = 1
+            elif what == INT32:
+                value, at = _varint(data, at, stop)
+                if at < 0 or value != np.int64(np.int32(value)):
+                    step = _FAILED
+                slots[slot] = value
+                valid[slot] = 1
+            elif what == TEXT:
+                size, at = _varint(data, at, stop)
+                if at < 0 or size < 0 or size > stop - at:
+                    step = _FAILED
+                else:
+                    slots[slot] = at << 32 | size
+                    valid[slot] = 1
+                    at += size
+            elif what == UNION:
+                index, at = _varint(data, at, stop)
+                known = at >= 0 and index >= 0 and index < program[begin + 4]
+                step = table[program[begin + 3] + index] if known else _FAILED
+            elif what == DOUBLE:
+                if stop - at < 8:
+                    step = _FAILED
+                else:
+                    slots[slot] = np.int64(load64(data, at))
+                    valid[slot] = 1
+                    at += 8
+            elif what == FLOAT:
+                if stop - at < 4:
+                    step = _FAILED
+                else:
+                    slots[slot] = np.int64(load32(data, at))
+                    valid[slot] = 1
+                    at += 4
+            elif what == BOOLEAN:
+                if at >= stop or data[at] > 1:
+                    step = _FAILED
+                else:
+                    slots[slot] = data[at]
+                    valid[slot] = 1
+                    at += 1
+            elif what == FIXED:
+                size = program[begin + 3]
+                if size > stop - at:
+                    step = _FAILED
+                else:
+                    slots[slot] = at << 32 | size
+                    valid[slot] = 1
+                    at += size
+            elif what == ENUM:
+                index, at = _varint(data, at, stop)
+                if at < 0 or index < 0 or index >= program[begin + 4] or table[program[begin + 3] + index] < 0:
+                    step = _FAILED
+                else:
+                    slots[slot] = table[program[begin + 3] + index]
+                    valid[slot] = 1
+            elif what == MARK:
+                valid[slot] = 1
+            elif what == JUMP:
+                step = program[begin + 3]
+            elif what == LIST:
+                frame += FRAME
+                stack[frame] = 0
+                stack[frame + 1] = -1
+                stack[frame + 2] = levels[3 * program[begin + 3]]
+                valid[slot] = 1
+            elif what == ITEMS:
+                inner = 3 * program[begin + 3]
+                if stack[frame] == 0:
+                    end = stack[frame + 1]
+                    items: Whole = np.int64(0)
+                    if end >= 0 and at != end:
+                        step = _FAILED
+                    else:
+                        items, end, at = _block(data, at, stop)
+                        if at < 0 or items > (stop - at) // program[begin + 4]:
+                            step = _FAILED
+                    stack[frame] = items
+                    stack[frame + 1] = end
+                if step < 0:
+                    pass
+                elif stack[frame] == 0:
+                    slots[slot] = levels[inner] - stack[frame + 2]
+                    frame -= FRAME
+                    step = program[begin + 5]
+                elif levels[inner] >= levels[inner + 2]:
+                    for level in range(count):
+                        levels[3 * level] = levels[3 * level + 1]
+                    return row
+                else:
+                    stack[frame] -= 1
+            elif what == ITEM_END:
+                levels[3 * program[begin + 3]] += 1
+                step = program[begin + 4]
+            elif what == EMPTY_ITEMS:
+                while True:
+                    items, end, at = _block(data, at, stop)
+                    if at < 0 or (end >= 0 and end != at):
+                        step = _FAILED
+                    if step < 0 or items == 0:
+                        break
+            else:
+                done = at == stop
+                step = _FAILED
+        if not done:
+            failed[row] = 1
+            _take_back(columns, levels, slots, valid)
+            for level in range(count):
+                levels[3 * level] = levels[3 * level + 1]
+    return sizes.size
+
+
+@kernel(LONGS, BYTES, BYTES, FILLED_INTS, FILLED_BYTES)
+def copy_pieces(slots: Longs, valid: Bytes, data: Bytes, offsets: Ints, values: Bytes) -> int:
+    """Copy the bytes that `slots` of bytes say, behind each other; `offsets` is one longer. Returns where they end."""
+    at = np.int64(0)
+    for index in range(slots.size):
+        offsets[index] = at
+        if valid[index]:
+            size = slots[index] & 0xFFFFFFFF
+            copy_bytes(values, at, data, slots[index] >> 32, size)
+            at += size
+    offsets[slots.size] = at
+    return int(at)
+
+
+@kernel(LONGS, BYTES, BYTES, LONGS, FILLED_LONGS, FILLED_BYTES)
+def to_decimals(slots: Longs, valid: Bytes, data: Bytes, limit: Longs, values: Longs, failed: Bytes) -> int:
+    """Big-endian two's complement to 128 bits, two numbers in `values` each; returns how many were marked in `failed`.
+
+    `limit` is the largest magnitude that is allowed, its low 64 bits and its high ones. Marked is what is beyond it, of no
+    bytes, or of more than 16.
+    """
+    marked = 0
+    for index in range(slots.size):
+        if not valid[index]:
+            continue
+        at = slots[index] >> 32
+        size = slots[index] & 0xFFFFFFFF
+        if size == 0 or size > 16:
+            failed[index] = 1
+            marked += 1
+            continue
+        high = np.int64(-1) if data[at] & 0x80 else np.int64(0)
+        low = np.uint64(high)
+        for byte in range(size):
+            high = np.int64((np.uint64(high) << np.uint64(8)) | (low >> np.uint64(56)))
+            low = (low << np.uint64(8)) | np.uint64(data[at + byte])
+        values[2 * index] = np.int64(low)
+        values[2 * index + 1] = high
+        if high < 0:
+            low = ~low + np.uint64(1)
+            high = np.int64(~np.uint64(high) + np.uint64(1 if low == 0 else 0))
+        # Of the least of all numbers, the magnitude is negative again.
+        if high < 0 or high > limit[1] or (high == limit[1] and low > np.uint64(limit[0])):
+            failed[index] = 1
+            marked += 1
+    return marked
