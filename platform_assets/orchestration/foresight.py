@@ -38,6 +38,9 @@ _LONG: Final = timedelta(minutes=1)
 """Of a transaction: what producers allow themselves by default. One that is open for longer is named."""
 _GRACE: Final = timedelta(minutes=1)
 """Within which a coordinator aborts what has been open for its time: it looks every ten seconds, and then writes markers."""
+_LONGEST: Final = timedelta(minutes=15)
+"""That producers may allow themselves by default (`transaction.max.timeout.ms`). A client that may not ask coordinators cannot tell a
+transaction that hangs from one under way before that."""
 _NAMED: Final = 3
 _LOOKED_EVERY: Final = timedelta(minutes=5)
 _TICK_BUDGET_SECONDS: Final = 5.0
@@ -121,7 +124,7 @@ def warnings(ahead: Ahead, bootstrap: str, now: datetime) -> Iterator[str]:
 
 def _is_hung(transaction: OpenTransaction, now: datetime) -> bool:
     known = transaction.coordinated
-    return known is None or now > known.ends_at + _GRACE
+    return now > (transaction.written_at + _LONGEST if known is None else known.ends_at) + _GRACE
 
 
 def _said(ahead: Ahead, transaction: OpenTransaction, bootstrap: str, now: datetime) -> str:
@@ -132,7 +135,7 @@ def _said(ahead: Ahead, transaction: OpenTransaction, bootstrap: str, now: datet
         f"{'written to last' if known is None else 'begun'} at {_iso(t.since)}, and holds back {ahead.held_back_by(t):,} offsets. "
         "Windows end before it until then, and go on by themselves. "
     )
-    if not _is_hung(t, now) and known is not None:
+    if known is not None and not _is_hung(t, now):
         return text + (
             f"Its coordinator aborts it at {_iso(known.ends_at)} (transaction.timeout.ms {known.timeout // _MS:,}), unless its "
             "producer ends it earlier."

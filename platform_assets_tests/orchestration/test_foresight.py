@@ -1,0 +1,233 @@
+"""What lies ahead of a table in words, as a check, and as the sensor reports it between loads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from platform_assets.errors import BrokerUnreachableError
+from platform_assets.kafka.batches.observing import Coordinated, OpenTransaction
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake.location import Lake
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.retention import Forecast, Retention
+from platform_assets.model.tables import TableRef
+from platform_assets.orchestration import foresight
+from platform_assets.orchestration.assets import DeepAudit, build_definitions
+from platform_assets.orchestration.foresight import RETENTION_IS_FAR
+from platform_assets.orchestration.names import table_key
+from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets.windows import foresight as windows_ahead
+from platform_assets.windows.foresight import Ahead, PartitionAhead
+from testbed.samples import HOUR, START, edge
+
+TABLE = TableRef.raw("clicks")
+DECLARED = TopicDeclaration("clicks", "0 * * * *", START)
+FAR = Forecast(0, 30.5, None, 0.9)
+MINUTE = timedelta(minutes=1)
+
+
+def ahead(*forecasts: Forecast | None, transactions: tuple[OpenTransaction, ...] = ()) -> Ahead:
+    """Each partition has offsets [100, 150) to load, and 10 more that are held back."""
+    partitions = tuple(PartitionAhead(p, 100, 150, 160, f) for p, f in enumerate(forecasts))
+    return Ahead("clicks", partitions, transactions, Retention(34 * HOUR, None), ())
+
+
+def transaction(*, began: float, minutes: int = 10, state: str = "Ongoing") -> OpenTransaction:
+    known = Coordinated("sender-1", state, edge(began), minutes * MINUTE)
+    return OpenTransaction(0, 150, 4711, 3, edge(began), known)
+
+
+def said(found: Ahead, now: float) -> tuple[list[str], list[str]]:
+    """Problems, and what passes by itself."""
+    return list(foresight.problems(found, "b:1", edge(now))), list(foresight.warnings(found, "b:1", edge(now)))
+
+
+def test_what_is_far_is_no_word_worth() -> None:
+    assert said(ahead(FAR, None), 1) == ([], [])
+
+
+def test_retention_that_comes_near_is_a_problem_with_offset_time_and_bound() -> None:
+    (by_time, by_size, lost), warnings = said(
+        ahead(Forecast(0, 1.5, None, 0.2), Forecast(0, 5.0, 0.5, 0.1), Forecast(7, None, None, 0.0), FAR), 1
+    )
+    assert warnings == []
+    assert (
+        "removes offset 100 of partition 0, which is not loaded, in 1.5 h at the earliest (retention.ms; 20%" in by_time
+    )
+    assert "partition 1, which is not loaded, in 30 min at the earliest (retention.bytes; 10%" in by_size
+    assert "retention has removed 7 offsets of partition 2 from 100 on" in lost
+
+
+def test_of_many_partitions_the_rest_is_counted() -> None:
+    problems, _ = said(ahead(*[Forecast(0, 0.0, None, 0.0)] * 5), 1)
+    assert len(problems) == 4
+    assert "at any moment" in problems[0]
+    assert problems[-1] == "in 2 more partitions retention comes near"
+
+
+def test_a_short_transaction_is_not_worth_a_word() -> None:
+    assert said(ahead(FAR, transactions=(transaction(began=1),)), 1 + 0.5 / 60) == ([], [])
+
+
+def test_a_long_transaction_is_named_with_its_end_and_becomes_a_problem_where_that_passes() -> None:
+    held = ahead(FAR, transactions=(transaction(began=1),))
+    problems, (warning,) = said(held, 1 + 2 / 60)
+    assert problems == []
+    assert "producer id 4711, transactional id 'sender-1'" in warning
+    assert "begun at 2026-01-01T01:00:00+00:00, and holds back 10 offsets" in warning
+    assert "aborts it at 2026-01-01T01:10:00+00:00 (transaction.timeout.ms 600,000)" in warning
+    (problem,), warnings = said(replace(held, transactions=(transaction(began=1, state="PrepareAbort"),)), 1.5)
+    assert warnings == []
+    assert "ought to have been aborted at 2026-01-01T01:10:00+00:00 and is still PrepareAbort" in problem
+    assert (
+        "kafka-transactions.sh --bootstrap-server b:1 abort --topic clicks --partition 0 --start-offset 150" in problem
+    )
+
+
+def test_what_no_coordinator_knows_hangs_once_no_transaction_may_last_so_long() -> None:
+    """A client that has no right to ask coordinators knows no more of any transaction that is under way."""
+    unknown = replace(transaction(began=1), coordinated=None)
+    held = ahead(FAR, transactions=(unknown,))
+    problems, (warning,) = said(held, 1.2)
+    assert problems == []
+    assert "written to last at 2026-01-01T01:00:00+00:00" in warning
+    (problem,), warnings = said(held, 1.3)
+    assert warnings == []
+    assert "No coordinator that this client may ask knows of it" in problem
+
+
+# --- the check ------------------------------------------------------------------------------------------------------
+
+
+def test_the_check_passes_while_retention_is_far_and_shows_each_partition() -> None:
+    found = foresight.result(TABLE, ahead(FAR, Forecast(0, None, 400.0, 0.5)))
+    assert (found.passed, found.severity) == (True, dg.AssetCheckSeverity.WARN)
+    assert found.description == "Retention removes nothing that is not loaded for 30.5 h at least."
+    metadata = found.metadata
+    assert [metadata[name].value for name in ("lag", "held_back", "hours_left")] == [100, 20, 30.5]
+    table = metadata["partitions"]
+    assert isinstance(table, dg.TableMetadataValue)
+    (first, second) = table.records
+    assert first.data == {
+        "partition": 0, "loaded_to": 100, "lag": 50, "held_back": 10, "hours_by_time": "30.50", "hours_by_size": "–"
+    }  # fmt: skip
+    assert second.data["hours_by_size"] == "400.00"
+
+
+def test_the_check_warns_where_retention_comes_near() -> None:
+    found = foresight.result(TABLE, ahead(FAR, Forecast(0, 1.0, None, 0.1)))
+    assert not found.passed
+    assert found.severity is dg.AssetCheckSeverity.WARN
+    assert (found.description or "").startswith("**Retention comes near**: retention removes offset 100 of partition 1")
+
+
+def test_the_check_could_not_tell_without_a_forecast() -> None:
+    found = foresight.result(TABLE, replace(ahead(None), retention=None, unknown=("retention: refused",)))
+    assert not found.passed
+    assert found.description == "**Could not tell**: retention: refused"
+
+
+def test_the_check_blocks_nothing() -> None:
+    spec = foresight.spec(TABLE)
+    assert (spec.blocking, spec.asset_key) == (False, table_key(TABLE))
+
+
+# --- between loads --------------------------------------------------------------------------------------------------
+
+
+class Brokers(Cluster):
+    """A cluster that `look` is not really asked of."""
+
+    def __init__(self) -> None:
+        super().__init__(None, ClientSettings("localhost:1"))
+
+    def with_deadline(self, deadline: float) -> Cluster:
+        return self
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Ahead | BrokerUnreachableError]:
+    """What the next look finds; the last one stays."""
+    found: list[Ahead | BrokerUnreachableError] = [ahead(FAR)]
+
+    def look(*_: object) -> Ahead:
+        if isinstance(found[-1], BrokerUnreachableError):
+            raise found[-1]
+        return found[-1]
+
+    monkeypatch.setattr(windows_ahead, "look", look)
+    monkeypatch.setattr(foresight, "_looked", {})
+    return found
+
+
+def ticked(root: Path, hours: float, *events: dg.AssetMaterialization) -> list[dg.AssetCheckEvaluation]:
+    result = dg.SensorResult(skip_reason=None if events else "nothing", asset_events=list(events))
+    ledger = Ledger(Lake.at(root))
+    after = foresight.with_evaluation(result, DECLARED, ledger, Brokers(), edge(hours))
+    assert after.skip_reason == result.skip_reason
+    return [e for e in after.asset_events if isinstance(e, dg.AssetCheckEvaluation)]
+
+
+def test_a_tick_reports_every_five_minutes(tmp_path: Path, seen: list[Ahead | BrokerUnreachableError]) -> None:
+    (first,) = ticked(tmp_path, 1)
+    assert (first.check_name, first.asset_key, first.passed) == (RETENTION_IS_FAR, table_key(TABLE), True)
+    assert ticked(tmp_path, 1 + 4 / 60) == []
+    seen.append(ahead(Forecast(0, 0.1, None, 0.1)))
+    (second,) = ticked(tmp_path, 1 + 5 / 60)
+    assert not second.passed
+
+
+def test_a_tick_that_reports_a_load_reports_the_check_behind_it(
+    tmp_path: Path, seen: list[Ahead | BrokerUnreachableError]
+) -> None:
+    ticked(tmp_path, 1)
+    load = dg.AssetMaterialization(table_key(TABLE), partition="2026-01-01-00:00")
+    assert [e.check_name for e in ticked(tmp_path, 1 + 1 / 60, load)] == [RETENTION_IS_FAR]
+
+
+def test_a_broker_that_does_not_answer_is_no_reason_for_a_tick_to_fail(
+    tmp_path: Path, seen: list[Ahead | BrokerUnreachableError]
+) -> None:
+    seen.append(BrokerUnreachableError("asking", 5, "refused"))
+    (found,) = ticked(tmp_path, 1)
+    assert not found.passed
+    assert (found.description or "").startswith("**Could not tell**: no Kafka broker answered")
+
+
+# --- freshness ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warned", "failed"),
+    [
+        ("* * * * *", timedelta(minutes=4), timedelta(minutes=5)),
+        ("0 * * * *", timedelta(hours=2, minutes=2), timedelta(hours=3, minutes=2)),
+        # Three days from Friday to Monday.
+        ("0 9 * * 1-5", timedelta(days=6, minutes=2), timedelta(days=9, minutes=2)),
+    ],
+)
+def test_freshness_follows_from_the_longest_window(schedule: str, warned: timedelta, failed: timedelta) -> None:
+    policy = foresight.freshness(replace(DECLARED, schedule=schedule))
+    assert policy == dg.FreshnessPolicy.time_window(fail_window=failed, warn_window=warned)
+
+
+def test_a_raw_table_has_the_check_and_the_policy() -> None:
+    definitions = build_definitions(
+        DECLARED, group="g", description=None, owners=(), sensor_running=False, deep_audit=DeepAudit()
+    )
+    resources = {
+        "kafka": KafkaResource(bootstrap_servers="localhost:1"),
+        "lake": LakeResource(root="/lake"),
+        "spark": SparkResource(remote="sc://localhost:1"),
+    }
+    both = dg.Definitions.merge(definitions, dg.Definitions(resources=resources))
+    node = both.resolve_asset_graph().get(table_key(TABLE))
+    assert node.freshness_policy == foresight.freshness(DECLARED)
+    assert RETENTION_IS_FAR in {key.name for key in node.check_keys}
