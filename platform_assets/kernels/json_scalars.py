@@ -229,11 +229,9 @@ def read_whole(data: Bytes, at: Whole, end: Whole, scale: Whole) -> tuple[Whole,
     first = at
     value = np.uint64(0)
     digit = np.uint8(load8(data, at) - np.uint8(48))
-    while digit < 10:
+    while digit < 10 and at < end:
         value = value * np.uint64(10) + np.uint64(digit)
         at += 1
-        if at >= end:
-            return 0, BAD
         digit = np.uint8(load8(data, at) - np.uint8(48))
     digits = at - first
     if digits == 0 or digits > 19 or (digits > 1 and load8(data, first) == 48):

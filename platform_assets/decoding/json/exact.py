@@ -39,25 +39,11 @@ class _Twice(dict[str, Any]):
     name: str
 
 
-def decode_value(value: bytes, dialect: Dialect) -> tuple[Row, str | None]:
-    """The row that a value becomes, by column, and what is rescued. Raises Unfit."""
-    text = text_of(value, dialect.max_bytes)
-    _judge_depth(text, dialect.max_depth)
-    document = _parse(text)
-    if not isinstance(document, dict):
-        raise Fault("wrong_type", "the value is no object")
-    seen = _Seen()
-    try:
-        row: Row = _object_reader(dialect)(document, seen)
-    except Fault as fault:
-        raise fault.located() from None
-    return row, rescue(text, dialect.fields) if seen.lacking else None
-
-
 def decode_rows(
     values: list[bytes | None], dialect: Dialect
 ) -> tuple[list[Row | None], list[str | None], list[DeadLetter]]:
     """Rows, what is rescued, and the dead letters; of null and dead values row and rescued are None."""
+    read = _object_reader(dialect)
     rows: list[Row | None] = []
     rescued: list[str | None] = []
     dead: list[DeadLetter] = []
@@ -65,7 +51,7 @@ def decode_rows(
         row, lacking = None, None
         if value is not None:
             try:
-                row, lacking = decode_value(value, dialect)
+                row, lacking = _decode(value, dialect, read)
             except Unfit as unfit:
                 dead.append(DeadLetter(index, unfit.reason, unfit.place, unfit.detail))
         rows.append(row)
@@ -75,7 +61,24 @@ def decode_rows(
 
 def columns_of(rows: list[Row | None], fields: pa.Schema) -> list[pa.Array]:
     """Rows as columns."""
+    if not any(rows):
+        return [pa.nulls(len(rows), field.type) for field in fields]
     return [pa.array([None if row is None else row[field.name] for row in rows], field.type) for field in fields]
+
+
+def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | None]:
+    """The row that a value becomes, by column, and what is rescued. Raises Unfit."""
+    text = text_of(value, dialect.max_bytes)
+    _judge_depth(text, dialect.max_depth)
+    document = _parse(text)
+    if not isinstance(document, dict):
+        raise Fault("wrong_type", "the value is no object")
+    seen = _Seen()
+    try:
+        row: Row = read(document, seen)
+    except Fault as fault:
+        raise fault.located() from None
+    return row, rescue(text, dialect.fields) if seen.lacking else None
 
 
 def _judge_depth(text: str, most: int) -> None:

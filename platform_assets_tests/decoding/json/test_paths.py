@@ -27,13 +27,14 @@ WIDE: Final = (
 NAMES: Final = [*"abcdefghijklmnop", "é", "A", "aa", "", "$", 'x"y', "x" * 40]
 DECODERS: Final = {
     name: decoder_of(FormatSpec("json", options))
-    for name, options in {
+    for name, options in dict[str, dict[str, Any]](
+        {
         "wide": {"schema": WIDE},
         "one": {"schema": "a BIGINT"},
         "required": {"schema": "a BIGINT NOT NULL, b STRING NOT NULL"},
         "seconds": {"schema": WIDE, "timestamps": "seconds", "max_depth": 4, "max_bytes": 400},
         "utc": {"schema": WIDE, "timestamps": "iso8601_or_utc"},
-    }.items()
+    }).items()
 }  # fmt: skip
 RULES: Final = [rule.value for rule in rules()]
 
@@ -238,7 +239,7 @@ def test_plain_values_are_settled_without_python() -> None:
         "g": 12.5, "i": 0.5, "j": 2**63 - 1, "k": [1, None], "l": {"m": "é", "n": [{"o": 1e300, "p": ["y"]}, None]},
         "é": 1, "x": [{"y": None}], "z": "more",
     }  # fmt: skip
-    absent = {"d": False, "a": None, "l": None, "k": []}
+    absent: dict[str, Any] = {"d": False, "a": None, "l": None, "k": []}
     values = [json.dumps(each, ensure_ascii=False).encode() for each in (row, absent, {**row, "d": 1}, row)]
     decoder = DECODERS["wide"]
     assert isinstance(decoder, JsonDecoder)
