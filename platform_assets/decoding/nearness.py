@@ -51,13 +51,15 @@ class Nearness:
         shares = [_share(parts, *each) for (_, parts), *each in zip(self.patterns, first, last, strict=True)]
         best = np.where(np.max(shares, axis=0) > 0, np.argmax(shares, axis=0), -1)
         return [
-            self._detail(*self.patterns[pattern], int(first[pattern][row]), int(last[pattern][row]))
-            if pattern >= 0
-            else f"nothing of any pattern fits the line; the first one, {self.patterns[0][0]!r}, begins with {self.patterns[0][1][0]}"
-            for row, pattern in enumerate(best.tolist())
+            self._detail(int(pattern), int(first[pattern][row]), int(last[pattern][row]))
+            for row, pattern in enumerate(best)
         ]
 
-    def _detail(self, name: str, parts: tuple[str, ...], first: int, last: int) -> str:
+    def _detail(self, pattern: int, first: int, last: int) -> str:
+        name, parts = self.patterns[pattern]
+        if pattern < 0:
+            name, parts = self.patterns[0]
+            return f"nothing of any pattern fits the line; the first one, {name!r}, begins with {parts[0]}"
         if first == len(parts):
             return f"nearest is {name!r}: the line fits it, and goes on behind it"
         behind = f", and its last {last}" if last else ""

@@ -58,7 +58,8 @@ class TimeFormat:
             raise Unfit("wrong_type", f"not of the form {self.name}")
         parts = found.groupdict()
         try:
-            time = datetime(_year(parts), _month(parts), _day(parts), *(int(parts.get(name) or 0) for name in _CLOCK))
+            hour, minute, second = (int(parts.get(name) or 0) for name in _CLOCK)
+            time = datetime(_year(parts), _month(parts), _day(parts), hour, minute, second)
             shift = _offset(parts.get("zone"))
         except ValueError as error:
             raise Unfit("out_of_range", f"no time of the calendar: {error}") from error

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from platform_assets.kernels.compilation import BYTES, FILLED_BYTES, FILLED_LONGS, INT, INTS, kernel
+from platform_assets.kernels.compilation import BYTES, FILLED_BYTES, FILLED_LONGS, INT, INTS, Whole, kernel
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -41,11 +41,11 @@ def integers(data: Bytes, starts: Ints, sizes: Ints, low: int, high: int, values
             continue
         at = np.int64(starts[index])
         end = at + size
-        negative = False
+        negative: bool | np.bool_ = False
         if at < end and (data[at] == 45 or data[at] == 43):
             negative = data[at] == 45
             at += 1
-        good = 1 <= end - at <= 18
+        good: bool | np.bool_ = 1 <= end - at <= 18
         value = np.int64(0)
         if good:
             while at < end:
@@ -130,7 +130,7 @@ _NO_ZONE: Final = 1 << 40
 
 
 @kernel(BYTES, INT, INT, INT)
-def _digits(data: Bytes, at: int, end: int, number: int) -> int:
+def _digits(data: Bytes, at: Whole, end: Whole, number: Whole) -> Whole:
     """The value of `number` digits from `at` on, or -1."""
     value = np.int64(0)
     if at + number > end:
@@ -143,7 +143,7 @@ def _digits(data: Bytes, at: int, end: int, number: int) -> int:
 
 
 @kernel(BYTES, INT, INT)
-def _fraction(data: Bytes, at: int, end: int) -> tuple[int, int]:
+def _fraction(data: Bytes, at: Whole, end: Whole) -> tuple[Whole, Whole]:
     """Microseconds of 1 to 6 digits, and the place behind them; -1 where there are fewer, or more."""
     value = np.int64(0)
     digits = 0
@@ -160,16 +160,16 @@ def _fraction(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 
 @kernel(BYTES, INT, INT)
-def _zone(data: Bytes, at: int, end: int) -> tuple[int, int]:
+def _zone(data: Bytes, at: Whole, end: Whole) -> tuple[Whole, Whole]:
     """Seconds east of UTC of `Z`, `+hh`, `+hhmm` or `+hh:mm`, and the place behind them."""
-    seconds = np.int64(_NO_ZONE)
+    seconds: Whole = np.int64(_NO_ZONE)
     if at < end and data[at] == 90:
         seconds = np.int64(0)
         at += 1
     elif at < end and (data[at] == 43 or data[at] == 45):
         east = data[at] == 43
         hours = _digits(data, at + 1, end, 2)
-        minutes = np.int64(0)
+        minutes: Whole = np.int64(0)
         at += 3
         if at < end and data[at] == 58:
             minutes = _digits(data, at + 1, end, 2)
@@ -185,7 +185,7 @@ def _zone(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 
 @kernel(INT, INT, INT)
-def _days(year: int, month: int, day: int) -> int:
+def _days(year: Whole, month: Whole, day: Whole) -> Whole:
     """Days from 1970-01-01 to a day of the Gregorian calendar, counted in eras of 400 years that begin in March."""
     years = year - 1 if month <= 2 else year
     era = years // 400
@@ -201,11 +201,17 @@ def times(data: Bytes, starts: Ints, sizes: Ints, program: Ints, values: Longs, 
         size = np.int64(sizes[index])
         if size < 0:
             continue
-        at = np.int64(starts[index])
+        at: Whole = np.int64(starts[index])
         end = at + size
-        year = month = day = np.int64(-1)
-        hour = minute = second = micros = offset = np.int64(0)
-        good = True
+        year: Whole = np.int64(-1)
+        month: Whole = np.int64(-1)
+        day: Whole = np.int64(-1)
+        hour: Whole = np.int64(0)
+        minute: Whole = np.int64(0)
+        second: Whole = np.int64(0)
+        micros: Whole = np.int64(0)
+        offset: Whole = np.int64(0)
+        good: bool | np.bool_ = True
         for step in program:
             if step < LITERAL:
                 good = at < end and data[at] == step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from platform_assets.kernels.compilation import BYTES, FILLED_BYTES, FILLED_INTS, INT, INTS, kernel
+from platform_assets.kernels.compilation import BYTES, FILLED_BYTES, FILLED_INTS, INT, INTS, Whole, kernel
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -26,7 +26,7 @@ def split(
     field_starts: Ints,
     field_sizes: Ints,
     unsettled: Bytes,
-) -> int:
+) -> Whole:
     """Value i is `data[starts[i]:starts[i] + sizes[i]]`, a null where its size is negative; its field c gets number c * n + i.
 
     `quote` and `escape` are bytes, or -1 for none; with `trim` 1, spaces and tabs around a field without quotes are left
@@ -39,7 +39,7 @@ def split(
     for index in range(number):
         size = np.int64(sizes[index])
         column = 0
-        good = size > 0
+        good: bool | np.bool_ = size > 0
         at = np.int64(starts[index])
         end = at + size
         before = used
@@ -101,7 +101,7 @@ def split(
                 behind = at
                 while trim and raw < behind and (data[behind - 1] == 32 or data[behind - 1] == 9):
                     behind -= 1
-                equal = behind - raw == null.size
+                equal: bool | np.bool_ = behind - raw == null.size
                 for place in range(null.size):
                     if not equal or data[raw + place] != null[place]:
                         equal = False
