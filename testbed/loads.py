@@ -27,6 +27,7 @@ from platform_assets.lake import load_log
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName, TopicDeclaration
+from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.windows import sealing
 from platform_assets.windows.loading import Loader
 from platform_assets.windows.replacing import Loaded
@@ -90,14 +91,24 @@ class TopicLake:
     closed: datetime = START
     start: datetime = START
     engine_name: EngineName = DEFAULT_ENGINE
+    decode: DecodeDeclaration | None = None
 
     def __post_init__(self) -> None:
         self.closed = max(self.closed, self.start)
         self.settings = ClientSettings(self.bootstrap)
         self.cluster = Cluster.connect(self.settings)
         self.ledger = Ledger(Lake.at(self.root))
-        self.declaration = TopicDeclaration(
-            self.topic, EVERY_MINUTE, self.start, records_per_file=self.records_per_file, engine=self.engine_name
+
+    @property
+    def declaration(self) -> TopicDeclaration:
+        """The topic as it is declared now: `decode` may change between windows."""
+        return TopicDeclaration(
+            self.topic,
+            EVERY_MINUTE,
+            self.start,
+            records_per_file=self.records_per_file,
+            engine=self.engine_name,
+            decode=self.decode,
         )
 
     @property

@@ -32,6 +32,8 @@ FindingKind = Literal[
     "ledger ahead",
     "orchestrator behind",
     "orchestrator ahead",
+    "not conserved",
+    "decoded by half",
 ]
 
 _NOT_ALARMING: frozenset[FindingKind] = frozenset({"window not asked for", "window parked", "could not tell"})

@@ -19,10 +19,12 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
     """
     from rich.console import Console
 
+    from platform_assets.checks.findings import counted
     from platform_assets.cli.audit_table import progress
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import declaration_of, declarations
     from platform_assets.windows.rebuild import rebuild
+    from platform_assets.windows.rebuild_decoded import rebuild_decoded
 
     environment = Environment.of_process()
     ledger = environment.ledger()
@@ -31,10 +33,14 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
     for declaration in chosen:
         with progress(Console(stderr=True)) as tell:
             done = rebuild(declaration, ledger, environment.engine(declaration.engine), progress=tell)
+            engine = environment.engine(declaration.engine)
+            decoded = 0 if declaration.decode is None else rebuild_decoded(declaration, ledger, engine, progress=tell)
         complete &= not done.unread
         for error in done.unread:
             click.echo(f"platform-assets: {error}", err=True)
         click.echo(f"{declaration.raw_table}: {done.cuts} cuts and {done.receipts} receipts restored")
+        if declaration.decode is not None:
+            click.echo(f"{declaration.decoded_table}: receipts of {counted(decoded, 'window')} restored")
         for key in done.merged:
             click.echo(
                 f"{declaration.raw_table}: window {key} now also covers the windows after it that were sealed and "

@@ -19,17 +19,17 @@ JSON_VERSION = 1
 def vacuum(table: str, retain_hours: int | None, dry_run: bool, as_json: bool) -> None:
     """Delete the files of TABLE that its newest version does not name, once they are a week old.
 
-    TABLE is raw/<topic>, or the topic's name alone. These are files of loads that died, and of past versions: a damaged
-    window whose records Kafka no longer has is restored from the versions that are left. The week is the table's property
-    delta.deletedFileRetentionDuration.
+    TABLE is raw/<topic>, or the topic's name alone; decoded/<topic> or dead_letters/<topic>. These are files of loads that
+    died, and of past versions: a damaged window whose records Kafka no longer has is restored from the versions that are
+    left. The week is the table's property delta.deletedFileRetentionDuration.
     """
     from platform_assets.checks.findings import counted
     from platform_assets.cli.environment import Environment
-    from platform_assets.components.declared import declaration_of
+    from platform_assets.components.declared import table_of
     from platform_assets.errors import ConfigurationError
     from platform_assets.lake.vacuum import vacuum as vacuum_table
 
-    name = declaration_of(table).raw_table
+    _, name = table_of(table)
     folder = Environment.of_process().ledger().lake.table(name)
     if not folder.has_delta_log():
         raise ConfigurationError(f"{name} has no files yet: it is created by its first load (`platform-assets status`)")

@@ -20,6 +20,7 @@ from platform_assets.components.yaml_check import Declared, Judgement, Mistake
 from platform_assets.errors import ConfigurationError, DeclarationsError
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import limits
 
 DEFS_VARIABLE: Final = "PLATFORM_DEFS"
@@ -112,6 +113,21 @@ def refuse(found: tuple[Mistake, ...]) -> None:
     """Raise DeclarationsError where there are mistakes."""
     if found:
         raise DeclarationsError([str(m) for m in found])
+
+
+def table_of(name: str) -> tuple[TopicDeclaration, TableRef]:
+    """The declaration behind the name of a table of any kind, and the table; a topic's name alone is its raw table's.
+
+    Raises DeclarationsError; and ConfigurationError for an unknown one, naming the tables that there are.
+    """
+    known = declarations()
+    named = {t.name: (d, t) for d in known.values() for t in d.tables} | {
+        d.topic: (d, d.raw_table) for d in known.values()
+    }
+    if name not in named:
+        names = ", ".join(t.name for d in known.values() for t in d.tables)
+        raise ConfigurationError(f"{name!r} is no table of this project; there are: {names or 'none'}")
+    return named[name]
 
 
 def declaration_of(table: str) -> TopicDeclaration:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import dagster as dg
 from dagster._core.definitions.utils import is_valid_owner
 from dagster._utils.pydantic_yaml import enrich_validation_errors_with_source_position
 from pydantic import BaseModel, Field, field_validator, model_validator
 
+from platform_assets.components.decode_block import decode_declaration
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName, TopicDeclaration
 from platform_assets.model.topics import checked_topic
@@ -58,6 +59,15 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             "columnar one wherever it can load the topic."
         ),
     ] = DEFAULT_ENGINE
+    decode: Annotated[
+        dict[str, Any] | None,
+        Field(
+            description="How records become typed rows of decoded/<topic>: `value` and `key`, each with a `format` and its options; "
+            "`dead_letters` with the shares of a window's records above which they are a warning (`warn`) or an error (`fail`); "
+            "`revision`, which has windows decoded again where it is raised; `replaces`, which names the columns of a table "
+            "that is to be begun again. Without it there is the raw table alone."
+        ),
+    ] = None
     deep_audit: Annotated[str, Field(description="Cron schedule in UTC of the deep audit.")] = "0 3 * * *"
     deep_audit_running: Annotated[bool, Field(description="Whether that schedule runs unless somebody stops it.")] = (
         True
@@ -119,6 +129,16 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             raise ValueError(f"{value!r} is not a name of letters, digits and underscores")
         return value
 
+    @field_validator("decode")
+    @classmethod
+    def _says_how_to_decode(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            try:
+                decode_declaration(value)
+            except ConfigurationError as e:
+                raise ValueError(str(e)) from e
+        return value
+
     @field_validator("owners")
     @classmethod
     def _are_owners(cls, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -158,6 +178,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             tick_budget=timedelta(seconds=self.tick_budget_seconds),
             records_per_file=self.records_per_file,
             engine=self.engine,
+            decode=None if self.decode is None else decode_declaration(self.decode),
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from platform_assets.engines.auto import AutoEngine
 from platform_assets.engines.columnar.engine import ColumnarEngine
 from platform_assets.engines.columnar.work import CODE
+from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.engines.protocol import LoadEngine
 from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.engines.spark.shared import SharedSession
@@ -37,3 +38,8 @@ def choose_engine(
     shared = None if remote is None else SharedSession(remote, lake, CODE)
     columnar = ColumnarEngine(lake, settings, session, shared)
     return columnar if name == "columnar" else AutoEngine(columnar, connector)
+
+
+def decode_engine(lake: Lake, session: Callable[[], SparkSession], remote: str | None = None) -> DecodeEngine:
+    """The engine for decoded tables of `lake`; otherwise as `choose_engine`, whose shared session is this one's too."""
+    return DecodeEngine(lake, session, None if remote is None else SharedSession(remote, lake, CODE))

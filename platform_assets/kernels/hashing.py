@@ -64,7 +64,7 @@ def hash_long(value: Whole, seed: Hash) -> Hash:
 
 
 @inlined
-def hash_int(value: int, seed: Hash) -> Hash:
+def hash_int(value: Whole, seed: Hash) -> Hash:
     """Of a 32-bit number, or of a boolean as 0 or 1."""
     h = (seed + _P5 + np.uint64(4)) ^ (np.uint64(np.uint32(value)) * _P1)
     return _finished(_rotated(h, 23) * _P2 + _P3)

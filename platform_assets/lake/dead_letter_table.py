@@ -19,6 +19,8 @@ _WHY: Final[tuple[tuple[str, Any, str], ...]] = (
     ("declaration", PrimitiveType("string"), "digest of the declaration by which it was decoded"),
 )
 _COLUMNS: Final = (*raw_table.COLUMNS[:-1], *_WHY, raw_table.COLUMNS[-1])
+RAW_COLUMNS: Final = tuple(name for name, _, _ in raw_table.COLUMNS)
+"""Those that are as in the raw table."""
 _SCHEMA: Final = Schema([Field(n, t, nullable=True, metadata={"comment": c}) for n, t, c in _COLUMNS])
 
 

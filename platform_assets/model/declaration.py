@@ -82,3 +82,10 @@ class TopicDeclaration:
     def dead_letter_table(self) -> TableRef:
         """Where the records are that could not be decoded."""
         return TableRef("dead_letters", self.topic)
+
+    @property
+    def tables(self) -> tuple[TableRef, ...]:
+        """All tables of the topic: the raw one first."""
+        return (
+            (self.raw_table,) if self.decode is None else (self.raw_table, self.decoded_table, self.dead_letter_table)
+        )

@@ -14,7 +14,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import KEY_FORMAT
-from platform_assets.orchestration import earlier, foresight, load_runs, metadata, runs
+from platform_assets.orchestration import decoded, earlier, foresight, load_runs, metadata, runs, selections
 from platform_assets.orchestration.names import identifier, load_job, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.sensors import build_sensor
@@ -53,9 +53,13 @@ def build_definitions(
         metadata={"topic": declaration.topic, "window": declaration.schedule},
     )
     checks = [_checks(declaration), _deep_audit_check(declaration, deep_audit.budget_seconds)]
+    tables = [_raw_table(declaration, partitions, group, owners)]
+    if declaration.decode is not None:
+        tables.append(decoded.build_tables(declaration, declaration.decode, partitions, group, owners))
+        checks.append(decoded.build_checks(declaration, declaration.decode))
     load, load_earlier = _load_job(declaration), earlier.build_job(declaration)
     return dg.Definitions(
-        assets=[source, _raw_table(declaration, partitions, group, owners)],
+        assets=[source, *tables],
         asset_checks=checks,
         sensors=[build_sensor(declaration, sensor_running, [load, load_earlier])],
         jobs=[load, load_earlier, _deep_audit_job(declaration)],
@@ -145,8 +149,8 @@ def _spec(table: TableRef, check: Check) -> dg.AssetCheckSpec:
 def _load_job(declaration: TopicDeclaration) -> Any:
     return dg.define_asset_job(
         load_job(declaration.topic),
-        selection=dg.AssetSelection.assets(table_key(declaration.raw_table)),
-        description=f"Loads windows of {declaration.raw_table}, and evaluates the checks of each load.",
+        selection=dg.AssetSelection.assets(*selections.tables_of(declaration)),
+        description=f"Loads windows of {declaration.raw_table}, decodes them where that is declared, and evaluates the checks.",
     )
 
 

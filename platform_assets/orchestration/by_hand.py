@@ -7,6 +7,7 @@ can be loaded here by its key in the ledger.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import dagster as dg
 
@@ -15,12 +16,23 @@ from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.findings import Verdict
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.report import rendering
-from platform_assets.orchestration import metadata, runs
+from platform_assets.errors import PlatformError, UnknownOutcome
+from platform_assets.orchestration import decode_runs, decoded, metadata, runs
 from platform_assets.orchestration.attempts import Attempt, load_each
 from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.sensors import sealed_event
+from platform_assets.windows.decoding import DecodedWindow, WindowDecoder
 from platform_assets.windows.loading import Loader
 from platform_assets.windows.replacing import Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeAttempt:
+    """What became of one window that was to be decoded: either `decoded` or `error` is there."""
+
+    window: str
+    decoded: DecodedWindow | None
+    error: PlatformError | None
 
 
 def load(
@@ -70,6 +82,42 @@ def check(loader: Loader, instance: dg.DagsterInstance | None) -> Iterator[Verdi
                 )
             )
         yield verdict
+
+
+def decode(
+    decoder: WindowDecoder,
+    keys: Sequence[str],
+    instance: dg.DagsterInstance | None,
+    forget_session: Callable[[], None],
+    say: Callable[[DecodeAttempt], None],
+) -> list[DecodeAttempt]:
+    """Decode each window of `keys`, in this order, and report it to `instance`. One that fails does not hold up the others."""
+    attempts: list[DecodeAttempt] = []
+    for key in keys:
+        try:
+            attempt = DecodeAttempt(key, decoder.decode(key), None)
+        except PlatformError as e:
+            if isinstance(e, UnknownOutcome):
+                forget_session()
+            attempt = DecodeAttempt(key, None, e)
+        if attempt.decoded is not None and instance is not None:
+            for event in decode_runs.events(decoder.declaration, {key: attempt.decoded}, decoder.ledger.lake):
+                instance.report_runless_asset_event(event)
+        attempts.append(attempt)
+        say(attempt)
+    return attempts
+
+
+def check_decoded(
+    decoder: WindowDecoder, keys: Sequence[str], instance: dg.DagsterInstance | None
+) -> list[dg.AssetCheckEvaluation]:
+    """Evaluate the checks of the decoded windows `keys`, and report them to `instance`."""
+    found = decoded.results(decoder.declaration, decoder.declared, decoder.ledger, keys)
+    evaluations = [decoded.evaluation(each) for each in found]
+    if instance is not None:
+        for evaluation in evaluations:
+            instance.report_runless_asset_event(evaluation)
+    return evaluations
 
 
 def _report(loader: Loader, key: str, loaded: Loaded, instance: dg.DagsterInstance) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.report import rendering
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration import load_runs, runs
+from platform_assets.orchestration import decode_runs, decoded, load_runs, runs
 from platform_assets.orchestration.names import earlier_windows_job, earlier_windows_op
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 
@@ -24,6 +24,9 @@ class EarlierWindows(dg.Config):
 
     windows: list[str] = Field(
         description="Keys of sealed windows, such as 2026-01-31-14:05: each is loaded, and no other."
+    )
+    decode_only: bool = Field(
+        default=False, description="Whether the raw table has them already, so that they are decoded and not loaded."
     )
 
 
@@ -43,8 +46,13 @@ def build_job(declaration: TopicDeclaration) -> dg.JobDefinition:
         lake: LakeResource,
         spark: SparkResource,
     ) -> None:
-        done = load_runs.load(context, declaration, config.windows, kafka, lake, spark)
-        load_runs.report(context, declaration, str(lake.lake().table(table)), done)
+        if not config.decode_only:
+            done = load_runs.load(context, declaration, config.windows, kafka, lake, spark)
+            load_runs.report(context, declaration, str(lake.lake().table(table)), done)
+        if declaration.decode is not None:
+            decoded_now = decode_runs.decode(context, declaration, config.windows, lake, spark)
+            for event in decode_runs.events(declaration, decoded_now, lake.lake()):
+                context.log_event(event)
 
     @dg.op(
         name=f"{earlier_windows_job(topic)}_check_op",
@@ -62,6 +70,11 @@ def build_job(declaration: TopicDeclaration) -> dg.JobDefinition:
             yield rendering.evaluation(verdict, evaluation.facts())
             if check.blocking and verdict.alarming:
                 blocking.append(check.name)
+        if declaration.decode is not None:
+            for found in decoded.results(declaration, declaration.decode, evaluation.ledger, None):
+                yield decoded.evaluation(found)
+                if not found.passed and found.severity == dg.AssetCheckSeverity.ERROR:
+                    blocking.append(str(found.check_name))
         if blocking:
             raise dg.Failure(f"checks failed: {', '.join(blocking)}", allow_retries=False)
         yield dg.Output(None)

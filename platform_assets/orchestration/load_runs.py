@@ -74,7 +74,7 @@ def load(
         report(context, declaration, root.table(declaration.raw_table).uri, now_done)
         runs.record_failures(context.instance, context.run.run_id, declaration.raw_table, Failures.of(errors))
         text = failure_text(errors, len(keys), len(done))
-        raise _as_dagster(errors, text, context.retry_number) from next(iter(errors.values()))
+        raise as_dagster(errors, text, context.retry_number) from next(iter(errors.values()))
     _report_sealed(context, loader, keys)
     return done
 
@@ -150,7 +150,7 @@ def _windows(loader: Loader, keys: Sequence[str]) -> Iterator[SealedWindow]:
             yield window
 
 
-def _as_dagster(errors: Mapping[str, PlatformError], text: str, retries: int) -> Exception:
+def as_dagster(errors: Mapping[str, PlatformError], text: str, retries: int) -> Exception:
     """A failure that says what the errors say; tried again by itself, at most `_RETRIES` times, where that can help.
 
     After that, the topic's sensor asks for the windows again: `retries` says when.

@@ -9,6 +9,7 @@ from typing import Any, Final
 import dagster as dg
 
 from platform_assets.ledger.entries import Receipt, SealedWindow
+from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration.names import table_key, topic_key
@@ -26,6 +27,9 @@ OUTCOME: Final = "outcome"
 LOAD_ID: Final = "load_id"
 ENGINE: Final = "engine"
 CONFIRMED_BY: Final = "confirmed_by"
+DECLARATION: Final = "declaration"
+RAW_LOAD: Final = "raw_load_id"
+RAW_VERSION: Final = "raw_table_version"
 
 _RANGE_COLUMNS = [
     dg.TableColumn("partition", "int", description="Kafka partition"),
@@ -116,12 +120,38 @@ def of_receipt(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str,
     return values
 
 
+def of_decoded(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str, Any]:
+    """Metadata of a window of a table that is made from the raw one: the receipt, and which load and declaration it is of."""
+    made = receipt.made_from
+    holes = ", ".join(f"{number:,} {kind}" for kind, number in (receipt.holes or {}).items())
+    values = of_receipt(receipt, outcome, table_path)
+    values |= {
+        SUMMARY: f"{_OUTCOMES[outcome]}: {receipt.rows:,} rows for {_offsets(receipt.ranges)}"
+        + (f"; the others: {holes}." if holes else "."),
+        SOURCE: dg.MetadataValue.asset(table_key(TableRef.raw(receipt.topic))),
+    }
+    if made is not None:
+        values |= {DECLARATION: made.declaration, RAW_LOAD: made.load_id, RAW_VERSION: made.version}
+    return values
+
+
+def tags_of(receipt: Receipt, declaration: TopicDeclaration) -> dict[str, str]:
+    """Tags of a materialisation that no step yields: the version of the data and, of what is decoded, of what made it."""
+    tags = {"dagster/data_version": data_version(receipt)}
+    if receipt.table == declaration.raw_table:
+        return tags
+    declared = None if declaration.decode is None else declaration.decode.digest
+    made_by = declared if receipt.made_from is None else receipt.made_from.declaration
+    return tags if made_by is None else {**tags, "dagster/code_version": made_by}
+
+
 _OUTCOMES: Final[Mapping[Outcome, str]] = {
     "loaded": "Loaded for the first time",
     "empty": "Nothing to load",
     "unchanged": "Read again and proved equal, so nothing was written",
     "kept": "Kafka no longer has these records, and the table still holds them: proved by their digests, nothing was written",
     "healed": "Its rows in the table were no longer those of the load: read again, proved equal to the first load, and written again",
+    "replaced": "Decoded by another declaration than before, so its rows were replaced",
     "restored": "Kafka no longer has these records: restored from a past version of the table, and proved equal",
 }
 

@@ -140,7 +140,10 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
     """
     named = _named(run)
     if named.listed is not None:
-        return frozenset(named.among(sorted(keys))) if run.tags[TABLE_TAG] == "/".join(table.path) else None
+        into = TableRef.parse(run.tags[TABLE_TAG])
+        # What is loaded into a raw table is decoded by the same run.
+        covers = (into.kind == "raw" and into.topic == table.path[-1]) or into.parts == tuple(table.path)
+        return frozenset(named.among(sorted(keys))) if covers else None
     if run.asset_selection is not None and table not in run.asset_selection:
         return None
     if run.asset_selection is None and run.asset_check_selection:
@@ -148,9 +151,19 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
     return frozenset(named.among(sorted(keys)))
 
 
-def config_listing(topic: str, keys: Sequence[str]) -> dict[str, Any]:
-    """The config of a run that loads just the windows `keys`, whatever partitions there are."""
-    return {"ops": {earlier_windows_op(topic): {"config": {_LISTED: list(keys)}}}}
+def config_listing(topic: str, keys: Sequence[str], *, decode_only: bool = False) -> dict[str, Any]:
+    """The config of a run that loads just the windows `keys`, whatever partitions there are; or decodes them alone."""
+    config: dict[str, Any] = {_LISTED: list(keys), **({"decode_only": True} if decode_only else {})}
+    return {"ops": {earlier_windows_op(topic): {"config": config}}}
+
+
+def blocked_by(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey]) -> bool:
+    """Whether the newest evaluation of any of these blocking checks has failed with an error."""
+    records = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(checks))
+    found = (r.event.dagster_event for r in records.values() if r.event is not None)
+    evaluated = dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    evaluations = (e.asset_check_evaluation_data for e in found if e is not None and e.event_type == evaluated)
+    return any(not e.passed and e.severity == dg.AssetCheckSeverity.ERROR for e in evaluations)
 
 
 def _named(run: dg.DagsterRun) -> Named:

@@ -30,8 +30,9 @@ from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.ledger.unloaded import Unloaded
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.model.windows import key_of
-from platform_assets.orchestration import foresight, metadata, quiet, requests, runs, trouble, unreported
+from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import Window, key_of
+from platform_assets.orchestration import foresight, metadata, quiet, requests, runs, selections, trouble, unreported
 from platform_assets.orchestration.names import earlier_windows_job, load_job, sensor_name, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.retries import Waiting, decided_at, tries_of
@@ -78,6 +79,7 @@ class Tick:
         if newest is None:
             return dg.SensorResult(skip_reason=held_back or self._why_nothing(newest), cursor=cursor)
         left = unloaded.find(self.ledger, d.raw_table, newest, fresh)
+        undecoded = self._undecoded(newest, left)
         if fresh:
             windows = fresh[: d.max_edges_per_tick]
         else:
@@ -87,13 +89,13 @@ class Tick:
                 if newest != reported
                 else []
             )
-        if not windows and not left.windows:
+        if not windows and not left.windows and not undecoded:
             return dg.SensorResult(skip_reason=held_back or self._why_nothing(newest), cursor=cursor)
         keys = [w.key for w in windows]
         # What this very tick has sealed, nobody has loaded or reported: an older entry is not of these offsets.
         receipts = {} if fresh or not keys else self.ledger.receipts(d.raw_table, keys)
         known = frozenset() if fresh else runs.reported_partitions(self.instance, topic_key(d.topic), keys)
-        result = self._report(windows, receipts, known, left, newest, cursor, deadline)
+        result = self._report(windows, receipts, known, left, undecoded, newest, cursor, deadline)
         if held_back is not None and result.skip_reason is not None:
             return dg.SensorResult(skip_reason=held_back, cursor=cursor)
         return result
@@ -104,6 +106,7 @@ class Tick:
         receipts: dict[str, Receipt],
         reported: frozenset[str],
         left: Unloaded,
+        undecoded: Mapping[str, Window],
         newest: datetime,
         cursor: str | None,
         deadline: float,
@@ -112,9 +115,11 @@ class Tick:
         empty = {
             w.key: empty_receipt(d.raw_table, w, "") for w in windows if not w.ranges.size and w.key not in receipts
         }
-        self.ledger.record_receipts(list(empty.values()))
+        decoded = [empty_receipt(t, w, "") for w in empty.values() for t in _made_from_raw(d)]
+        self.ledger.record_receipts([*empty.values(), *decoded])
         receipts |= empty
         loads = self._loads(windows, receipts, left, newest, _edge_in(cursor))
+        decodings = self._decodings(undecoded, newest)
         fresh_empty = self._empty_to_report(receipts)
         checks = quiet.NOTHING
         # A load's run evaluates the checks behind its materialisation, and so does the tick that has caught up.
@@ -122,13 +127,18 @@ class Tick:
             reporting = {r.window.key: r.load_id for r in fresh_empty}
             budget = deadline - time.monotonic()
             checks = quiet.evaluated(d, self.cluster, self.ledger, self.instance, reporting, budget)
-        if not windows and not loads:
-            return dg.SensorResult(skip_reason=self._why_waiting(left), cursor=cursor)
+        if not windows and not loads and not decodings:
+            return dg.SensorResult(skip_reason=self._why_waiting(left, undecoded), cursor=cursor)
         return dg.SensorResult(
-            run_requests=[*(_run_request(d, r) for r in loads), *((checks.run,) if checks.run else ())],
+            run_requests=[
+                *(_run_request(d, d.raw_table, r) for r in loads),
+                *(_run_request(d, d.decoded_table, r) for r in decodings),
+                *((checks.run,) if checks.run else ()),
+            ],
             asset_events=[
                 *(sealed_event(w) for w in windows if w.key not in reported),
                 *self._empty_events(fresh_empty),
+                *self._empty_events(decoded),
                 *checks.events,
             ],
             cursor=cursor_at(windows[-1].window.end) if windows else cursor,
@@ -150,16 +160,42 @@ class Tick:
             for key, window in left.windows.items()
             if key not in receipts and until is not None and window.end <= until
         }
+        return self._requests(d.raw_table, open_windows, newest, {w.key: w for w in windows})
+
+    def _undecoded(self, newest: datetime, unloaded_raw: Unloaded) -> Mapping[str, Window]:
+        """The windows that the raw table has and the decoded one has not, where there is to be one."""
+        d = self.declaration
+        if d.decode is None:
+            return {}
+        left = unloaded.find(self.ledger, d.decoded_table, newest)
+        return {key: window for key, window in left.windows.items() if key not in unloaded_raw.windows}
+
+    def _decodings(self, undecoded: Mapping[str, Window], newest: datetime) -> list[requests.LoadRequest]:
+        """Runs that decode what the raw table has: none while one of its checks holds back what is downstream."""
+        d = self.declaration
+        blocking = [dg.AssetCheckKey(table_key(d.raw_table), c.name) for c in CHECKS.values() if c.blocking]
+        if not undecoded or runs.blocked_by(self.instance, blocking):
+            return []
+        return self._requests(d.decoded_table, undecoded, newest, {})
+
+    def _requests(
+        self,
+        table: TableRef,
+        open_windows: Mapping[str, Window],
+        newest: datetime,
+        at_hand: Mapping[str, SealedWindow],
+    ) -> list[requests.LoadRequest]:
+        """Runs for those of `open_windows` that are due in `table`; `at_hand` are those that need not be read."""
         if not open_windows:
             return []
+        d = self.declaration
         keys = list(open_windows)
-        in_flight = runs.windows_in_flight(self.instance, table_key(d.raw_table), keys)
+        in_flight = runs.windows_in_flight(self.instance, table_key(table), keys)
         # A run that ended just now is not in flight, and what it loaded is in the ledger since.
-        left = unloaded.find(self.ledger, d.raw_table, newest)
+        left = unloaded.find(self.ledger, table, newest)
         parking = decisions.parking(self.ledger.lake, d.topic)
-        tries = tries_of(keys, runs.failed_runs(self.instance, d.raw_table, keys))
+        tries = tries_of(keys, runs.failed_runs(self.instance, table, keys))
         waiting = Waiting(self.now, d.sensor_interval, newest, decided_at(left.accepted, parking.unparked))
-        at_hand = {w.key: w for w in windows}
         due = [
             window
             for key, window in open_windows.items()
@@ -185,17 +221,19 @@ class Tick:
         return [receipt for window, receipt in sorted(empty.items()) if window not in known]
 
     def _empty_events(self, receipts: Sequence[Receipt]) -> Iterator[dg.AssetMaterialization]:
-        path = str(self.ledger.lake.table(self.declaration.raw_table))
         for receipt in receipts:
             yield dg.AssetMaterialization(
-                table_key(self.declaration.raw_table),
+                table_key(receipt.table),
                 description="no offsets in this window: loaded with 0 rows, without a run",
                 partition=receipt.window.key,
-                metadata=metadata.of_receipt(receipt, "empty", path),
-                tags={"dagster/data_version": metadata.data_version(receipt)},
+                metadata=metadata.of_receipt(receipt, "empty", str(self.ledger.lake.table(receipt.table))),
+                tags=metadata.tags_of(receipt, self.declaration),
             )
 
-    def _why_waiting(self, left: Unloaded) -> str:
+    def _why_waiting(self, left: Unloaded, undecoded: Mapping[str, Window]) -> str:
+        if not left.windows:
+            first = next(iter(undecoded))
+            return f"topic {self.declaration.topic}: {len(undecoded)} windows wait to be decoded, the first is {first}"
         first = next(iter(left.windows))
         return f"topic {self.declaration.topic}: {len(left.windows)} sealed windows wait to be loaded, the first is {first}"
 
@@ -249,19 +287,24 @@ def sealed_event(window: SealedWindow) -> dg.AssetMaterialization:
     )
 
 
-def _run_request(d: TopicDeclaration, request: requests.LoadRequest) -> dg.RunRequest:
-    run_key = request.run_key(d.raw_table.name)
+def _made_from_raw(d: TopicDeclaration) -> tuple[TableRef, ...]:
+    return () if d.decode is None else (d.decoded_table, d.dead_letter_table)
+
+
+def _run_request(d: TopicDeclaration, table: TableRef, request: requests.LoadRequest) -> dg.RunRequest:
+    """The run that loads windows into the raw `table` and decodes them, or that decodes those which it has."""
+    run_key = request.run_key(table.name)
     # All but the deep audit, which has a schedule of its own.
+    names = (*CHECKS, foresight.RETENTION_IS_FAR) if table == d.raw_table else ()
+    of_raw = [dg.AssetCheckKey(table_key(d.raw_table), name) for name in names]
     selected: dict[str, Any] = {
         "job_name": load_job(d.topic),
-        "asset_selection": [table_key(d.raw_table)],
-        "asset_check_keys": [
-            dg.AssetCheckKey(table_key(d.raw_table), name) for name in (*CHECKS, foresight.RETENTION_IS_FAR)
-        ],
+        "asset_selection": selections.tables_of(d) if table == d.raw_table else selections.decoded_keys(d),
+        "asset_check_keys": [*of_raw, *selections.check_keys(d)],
     }
-    tags = {runs.TABLE_TAG: d.raw_table.name}
+    tags = {runs.TABLE_TAG: table.name}
     if request.listed:
-        config = runs.config_listing(d.topic, request.listed)
+        config = runs.config_listing(d.topic, request.listed, decode_only=table != d.raw_table)
         return dg.RunRequest(run_key, config, tags, job_name=earlier_windows_job(d.topic))
     if request.first == request.last:
         return dg.RunRequest(run_key, partition_key=request.first, tags=tags, **selected)

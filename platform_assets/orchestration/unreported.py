@@ -6,7 +6,7 @@ tick that is tried again reports the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -14,9 +14,11 @@ import dagster as dg
 
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of
 from platform_assets.orchestration import metadata, runs
 from platform_assets.orchestration.names import table_key
+from platform_assets.orchestration.retries import Named
 
 LOOKED_BACK: Final = timedelta(days=7)
 """How long ago a run may have failed: for as long the daemon may have been away."""
@@ -45,9 +47,24 @@ def loads(
     declaration: TopicDeclaration, ledger: Ledger, instance: dg.DagsterInstance, now: datetime
 ) -> Iterator[dg.AssetMaterialization]:
     """What runs that failed in the last week have loaded and not reported, unless a run under way will do so."""
-    table = declaration.raw_table
+    raw, since = declaration.raw_table, now - LOOKED_BACK
+    failed = runs.failed_since(instance, raw, since)
+    yield from _of_table(raw, failed, declaration, ledger, instance)
+    if declaration.decode is not None:
+        # A run that was to load windows and then to decode them counts for both.
+        failed = {**failed, **runs.failed_since(instance, declaration.decoded_table, since)}
+        for table in (declaration.decoded_table, declaration.dead_letter_table):
+            yield from _of_table(table, failed, declaration, ledger, instance)
+
+
+def _of_table(
+    table: TableRef,
+    failed: Mapping[str, Named],
+    declaration: TopicDeclaration,
+    ledger: Ledger,
+    instance: dg.DagsterInstance,
+) -> Iterator[dg.AssetMaterialization]:
     where = f"{ledger.lake}/{table}"
-    failed = runs.failed_since(instance, table, now - LOOKED_BACK)
     new = {run: named for run, named in failed.items() if run not in _settled.get(where, frozenset())}
     if not new:
         return
@@ -65,5 +82,5 @@ def loads(
             description="loaded by a run that ended before it could say so",
             partition=key,
             metadata=metadata.of_receipt(receipts[key], "empty" if receipts[key].kind == "empty" else "loaded", path),
-            tags={"dagster/data_version": metadata.data_version(receipts[key])},
+            tags=metadata.tags_of(receipts[key], declaration),
         )

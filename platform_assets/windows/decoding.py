@@ -180,6 +180,8 @@ class WindowDecoder:
                 not self.dead_letters.is_intact(known.dead_letters),
                 not self.decoded.is_intact(known.decoded),
             )
+        # Both tables go on naming the same raw load, of which the newest one has proved its rows equal.
+        metadata = replace(metadata, made_from=known.decoded.made_from)
         seconds = time.monotonic() - began
         dead, decoded, healed = known.dead_letters, known.decoded, list[Receipt]()
         if damaged[0]:
@@ -255,14 +257,14 @@ class WindowDecoder:
 
 
 def _letters_proof(raw: Receipt, written: DecodedFiles) -> Proof:
-    return _proof(raw, DECODED, written.decoded.measured.rows)
+    return proof_of(raw, DECODED, written.decoded.measured.rows)
 
 
 def _rows_proof(raw: Receipt, written: DecodedFiles) -> Proof:
-    return _proof(raw, DEAD_LETTERS, written.dead_letters.measured.rows)
+    return proof_of(raw, DEAD_LETTERS, written.dead_letters.measured.rows)
 
 
-def _proof(raw: Receipt, elsewhere: str, rows: int) -> Proof:
+def proof_of(raw: Receipt, elsewhere: str, rows: int) -> Proof:
     """The raw load proves which offsets there are; those of both tables add up to them."""
     holes = {elsewhere: rows, WITHOUT_ROW: raw.missing}
     return Proof({kind: number for kind, number in holes.items() if number}, "offsets of the raw load")

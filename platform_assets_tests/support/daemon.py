@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.sensors import Tick
 from testbed.loads import TopicLake
 from testbed.project import definitions
@@ -39,6 +40,8 @@ class Daemon:
             known = self.instance.get_runs(dg.RunsFilter(tags={"dagster/run_key": request.run_key}))
             assert not known, "Dagster would start no run for this key"
             tags = {**request.tags, "dagster/run_key": request.run_key}
+            # All of a load job's assets where its raw table is one of those that are asked for.
+            whole = table_key(self.declaration.raw_table) in (request.asset_selection or [])
             self.results.append(
                 found.resolve_job_def(request.job_name).execute_in_process(
                     request.run_config,
@@ -46,6 +49,7 @@ class Daemon:
                     partition_key=request.partition_key,
                     tags=tags,
                     raise_on_error=False,
+                    asset_selection=None if whole else request.asset_selection,
                 )
             )
         self.cursor = result.cursor

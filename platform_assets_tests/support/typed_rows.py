@@ -50,7 +50,7 @@ def _value(rng: random.Random, kind: pa.DataType) -> Any:
     if pa.types.is_decimal(kind):
         most = 10**kind.precision - 1
         whole = rng.choice((0, 1, -1, 127, 128, -128, -129, 255, most, -most, rng.randrange(-most, most)))
-        return Decimal(whole).scaleb(-kind.scale)
+        return Decimal(f"{whole}E-{kind.scale}")
     if pa.types.is_date(kind):
         return date(1970, 1, 1) + timedelta(days=rng.randrange(-100_000, 100_000))
     if pa.types.is_timestamp(kind):

@@ -72,7 +72,10 @@ class Decoding:
 
     def check_conserved(self, key: str) -> None:
         """Each raw row is in one table; receipts are of what the tables hold, and of each other."""
-        place = lambda row: (row["topic_id"], row["kafka_partition"], row["kafka_offset"])  # noqa: E731
+
+        def place(row: dict[str, Any]) -> tuple[str, int, int]:
+            return row["topic_id"], row["kafka_partition"], row["kafka_offset"]
+
         decoded, dead = self.rows("decoded", key), self.rows("dead_letters", key)
         raw = sorted((r.topic_id, r.partition, r.offset) for r in self.lake.rows(key))
         assert sorted(map(place, [*decoded, *dead])) == raw

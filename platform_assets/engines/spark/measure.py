@@ -42,7 +42,7 @@ def _read(
 
     try:
         frame = raw.windows_frame(spark(), lake.table(table), keys, version)
-        return (raw if table.kind == "raw" else typed).measure_windows(frame)
+        return raw.measure_windows(frame) if table.kind == "raw" else typed.measure_windows(frame)
     except (PySparkException, RpcError) as error:
         span = keys[0] if len(keys) == 1 else f"{min(keys)}..{max(keys)}"
         return failures.to_platform_error(error, table, span, str(lake))

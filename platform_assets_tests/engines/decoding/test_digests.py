@@ -29,7 +29,7 @@ def test_what_spark_computes(spark: SparkSession, tmp_path: Path) -> None:
     for window, rows in windows.items():
         pq.write_table(pa.Table.from_batches([rows]), tmp_path / f"{window}.parquet")
     read = [spark.read.parquet(str(tmp_path / f"{w}.parquet")).withColumn("window", F.lit(w)) for w in windows]
-    frame = read[0].unionAll(read[1]).unionAll(read[2])
+    frame = read[0].unionAll(read[1]).unionAll(read[2]).withColumn("topic_id", F.lit("id"))
     assert typed.measure_windows(frame) == {window: measured(rows) for window, rows in windows.items()}
 
 

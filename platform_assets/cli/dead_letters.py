@@ -1,0 +1,68 @@
+"""`platform-assets dead-letters`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+JSON_VERSION = 1
+
+
+@click.command("dead-letters")
+@click.argument("table")
+@click.argument("windows", nargs=-1, metavar="[WINDOW]...")
+@click.option("--samples", type=click.IntRange(min=0), default=3, show_default=True, help="Records shown of each kind.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON: version, table, windows, records, dead_letters, groups."
+)
+def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bool) -> None:
+    """Show which records of TABLE could not be decoded: how many by reason and place, and a few of each.
+
+    TABLE is dead_letters/<topic>, or the topic's name alone. Without a WINDOW, all windows that were decoded are looked into.
+    Keys and values are shortened, and escaped where they are no text. To have such records decoded, correct `decode:` in the topic's
+    YAML and load the windows again (`platform-assets load decoded/<topic> WINDOW`): what can be decoded then moves over.
+    """
+    from platform_assets.checks.findings import counted
+    from platform_assets.cli.environment import Environment
+    from platform_assets.components.declared import table_of
+    from platform_assets.errors import ConfigurationError
+    from platform_assets.lake.dead_letters import groups
+
+    declaration, _ = table_of(table)
+    ledger = Environment.of_process().ledger()
+    wanted = list(windows) or None
+    letters = ledger.receipts(declaration.dead_letter_table, wanted)
+    decoded = ledger.receipts(declaration.decoded_table, wanted)
+    if missing := [key for key in windows if key not in letters]:
+        raise ConfigurationError(
+            f"windows {missing} of {declaration.decoded_table} are not decoded: `platform-assets load "
+            f"{declaration.decoded_table} {missing[0]}` decodes one"
+        )
+    keys = sorted(key for key, receipt in letters.items() if receipt.rows)
+    found = groups(ledger.lake.table(declaration.dead_letter_table), keys, samples) if keys else ()
+    dead = sum(r.rows for r in letters.values())
+    records = dead + sum(decoded[key].rows for key in letters if key in decoded)
+    if as_json:
+        whole = {
+            "version": JSON_VERSION,
+            "table": declaration.dead_letter_table.name,
+            "windows": {key: letters[key].rows for key in keys},
+            "records": records,
+            "dead_letters": dead,
+            "groups": [asdict(group) for group in found],
+        }
+        click.echo(json.dumps(whole, indent=2, ensure_ascii=False))
+        return
+    share = f" ({dead / records:.3%})" if records else ""
+    click.echo(
+        f"{declaration.dead_letter_table}: {dead:,} of {counted(records, 'record')} in {counted(len(letters), 'window')}{share}"
+    )
+    for group in found:
+        place = f" at {group.place}" if group.place else ""
+        click.echo(f"\n{group.reason}{place} ({group.side}): {group.count:,}, {group.count / dead:.1%} of them")
+        for sample in group.samples:
+            content = sample.key if group.side == "key" else sample.value
+            click.echo(f"  {sample.window} partition {sample.partition} offset {sample.offset}: {sample.detail}")
+            click.echo(f"    {group.side}: {content}")

@@ -1,0 +1,73 @@
+"""The block `decode:` of a topic's YAML: checked field by field, and down to the options of its formats."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from platform_assets.decoding.formats import decoder_of
+from platform_assets.errors import ConfigurationError
+from platform_assets.lake import decoded_table
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+
+_FIELDS: Final = ("value", "key", "dead_letters", "revision", "replaces")
+_SHARES: Final = ("warn", "fail")
+
+
+def decode_declaration(block: Mapping[str, Any]) -> DecodeDeclaration:
+    """What the block declares. Raises ConfigurationError, which names the field, what it is and what it may be."""
+    _check_known("decode", block, _FIELDS)
+    if block.get("value") is None:
+        raise ConfigurationError("value: it is missing: add the format of values, such as `value: {format: string}`")
+    value = _spec("value", block["value"])
+    key = None if block.get("key") is None else _spec("key", block["key"])
+    shares = block.get("dead_letters") or {}
+    if not isinstance(shares, Mapping):
+        raise ConfigurationError(f"dead_letters: must be a mapping such as {{warn: 0.001, fail: 0.05}}, not {shares!r}")
+    _check_known("dead_letters", shares, _SHARES)
+    given = {f"{name}_share": _share(name, shares[name]) for name in _SHARES if name in shares}
+    declared = DecodeDeclaration(
+        value, key, **given, revision=_revision(block.get("revision", 1)), replaces=_replaces(block.get("replaces"))
+    )
+    decoded_table.columns(None if key is None else decoder_of(key).fields, decoder_of(value).fields)
+    return declared
+
+
+def _spec(side: str, given: Any) -> FormatSpec:
+    if not isinstance(given, Mapping) or not isinstance(given.get("format"), str):
+        raise ConfigurationError(f"{side}: must be a mapping with a format, such as {{format: string}}, not {given!r}")
+    spec = FormatSpec(given["format"], {name: option for name, option in given.items() if name != "format"})
+    try:
+        decoder_of(spec)
+    except ConfigurationError as e:
+        raise ConfigurationError(f"{side}: {e}") from e
+    return spec
+
+
+def _share(name: str, given: Any) -> float:
+    if not isinstance(given, int | float) or isinstance(given, bool) or not 0 <= given <= 1:
+        raise ConfigurationError(f"dead_letters: {name} must be a share from 0 to 1, not {given!r}")
+    return float(given)
+
+
+def _revision(given: Any) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise ConfigurationError(f"revision: must be a whole number of 1 or more, not {given!r}")
+    return given
+
+
+def _replaces(given: Any) -> str | None:
+    if given is not None and (not isinstance(given, str) or not given):
+        raise ConfigurationError(
+            f"replaces: must be the text that an error about the changed columns has named, in quotes, not {given!r}"
+        )
+    return given
+
+
+def _check_known(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+            raise ConfigurationError(f"{where}: there is no such field as {name!r}: {hint}")

@@ -1,0 +1,81 @@
+"""Dead letters in a shell: what died and why, a redrive, and the commands that work on decoded tables too."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from platform_assets.model.tables import TableRef
+from platform_assets_tests.support.runs_of import minutes_ago
+from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell, ShellOf
+from testbed.loads import Record, TopicLake
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import LakeMaker
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
+
+DECODE = """  decode:
+    value: {{format: string, max_bytes: {most}}}
+    dead_letters: {{warn: 0.1, fail: 0.9}}
+"""
+
+
+def declare(shell: Shell, lk: TopicLake, most: int) -> None:
+    file = shell.declare(lk.topic, f"{lk.start:%Y-%m-%dT%H:%MZ}", "* * * * *")
+    file.write_text(file.read_text() + DECODE.format(most=most))
+
+
+def test_dead_letters_are_shown_and_redriven(lake: LakeMaker, shell_of: ShellOf) -> None:
+    lk = lake(partitions=2, start=minutes_ago(6))
+    first = lk.window_of([Record(b"five \x1b[31m!"), Record(b"ok"), Record(b"\xff\xfe", partition=1)])
+    second = lk.window_of([Record(b"ok")])
+    shell = shell_of(lk)
+    declare(shell, lk, 4)
+    result = shell.run("load", lk.topic, first, second)
+    assert result.exit_code == 0, result.output
+    assert f"{first}: decoded: loaded, 1 rows, 2 dead letters" in result.stdout
+    assert "decoded_plus_dead_equals_raw: passed" in result.stdout
+    assert "share_of_dead_letters: warning: 2 of 4 records are dead letters" in result.stdout
+
+    result = shell.run("dead-letters", f"dead_letters/{lk.topic}")
+    assert result.stdout.startswith(f"dead_letters/{lk.topic}: 2 of 4 records in 2 windows (50.000%)\n")
+    assert "too_large (value): 1, 50.0% of them" in result.stdout
+    assert r"value: five \x1b[31m!" in result.stdout
+    assert r"value: \xff\xfe" in result.stdout
+    found = json.loads(shell.run("dead-letters", lk.topic, first, "--json").stdout)
+    assert (found["dead_letters"], found["records"], found["windows"]) == (2, 3, {first: 2})
+    assert {g["reason"]: g["count"] for g in found["groups"]} == {"too_large": 1, "malformed": 1}
+
+    # A ledger that is lost: the receipts of decoded windows come back with those of the raw table.
+    before = [lk.ledger.receipts(table) for table in shell_tables(lk)]
+    shutil.rmtree(lk.root / "_ledger")
+    result = shell.run("rebuild-ledger", lk.topic)
+    assert result.exit_code == 0, result.output
+    assert f"decoded/{lk.topic}: receipts of 2 windows restored" in result.stdout
+    after = [lk.ledger.receipts(table) for table in shell_tables(lk)]
+    for was, now in zip(before, after, strict=True):
+        assert {k: (r.made_from, r.offsets, r.content, r.files_digest) for k, r in was.items()} == {
+            k: (r.made_from, r.offsets, r.content, r.files_digest) for k, r in now.items()
+        }
+
+    declare(shell, lk, 400)
+    found = json.loads(shell.run("load", f"decoded/{lk.topic}", first, "--json").stdout)
+    (window,) = found["decoded"]
+    assert (window["outcome"], window["rows"], window["dead_letters"]) == ("replaced", 2, 1)
+    assert "malformed" in shell.run("dead-letters", lk.topic).stdout
+    assert "too_large" not in shell.run("dead-letters", lk.topic).stdout
+
+    result = shell.run("dead-letters", lk.topic, "2020-01-01-00:00")
+    assert result.exit_code == 1
+    assert "are not decoded: `platform-assets load decoded/" in result.stderr
+    result = shell.run("vacuum", f"dead_letters/{lk.topic}", "--dry-run")
+    assert result.stdout == f"dead_letters/{lk.topic}: would delete 0 files, 0 bytes\n"
+    assert lk.topic in shell.run("status").output
+
+
+def shell_tables(lk: TopicLake) -> tuple[TableRef, TableRef]:
+    return (lk.declaration.decoded_table, lk.declaration.dead_letter_table)

@@ -1,0 +1,206 @@
+"""Decoded tables in Dagster: one run loads and decodes, checks show what died, and what is missing is asked for again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+from deltalake import DeltaTable
+
+from platform_assets.checks import decoded as checks
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.model.windows import closed_edges, milliseconds
+from platform_assets.orchestration import load_runs, metadata, runs
+from platform_assets.orchestration.names import table_key
+from platform_assets_tests.support.daemon import Daemon
+from platform_assets_tests.support.damage import delete_rows
+from platform_assets_tests.support.runs_of import failure_of, materializations, materialize, minutes_ago, plain
+from platform_assets_tests.support.streams import ANY_TIME
+from testbed.loads import EVERY_MINUTE, START, Record, TopicLake
+from testbed.project import definitions
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import LakeMaker
+
+TEXT = DecodeDeclaration(FormatSpec("string"), warn_share=0.1, fail_share=0.3)
+SMALL = replace(TEXT, value=FormatSpec("string", {"max_bytes": 3}))
+
+
+@pytest.fixture
+def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    monkeypatch.setattr(load_runs, "_RETRY_AFTER_SECONDS", 0)
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
+        yield made
+
+
+def decoded_lake(lake: LakeMaker, declared: DecodeDeclaration = TEXT) -> TopicLake:
+    lk = lake(partitions=2, start=minutes_ago(5))
+    lk.decode = declared
+    return lk
+
+
+def evaluations(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    return {e.check_name: e for e in result.get_asset_check_evaluations()}
+
+
+def rows(lk: TopicLake, kind: str) -> int:
+    return len(DeltaTable(lk.root / kind / lk.topic).to_pyarrow_table())
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_one_run_loads_and_decodes(lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance) -> None:
+    """And a corrected declaration redrives: dead letters are shown as an error, then they are rows."""
+    lk = decoded_lake(lake, SMALL)
+    key = lk.window_of([Record(b"long \x01 text"), Record(b"ok"), Record(None), Record(b"x", partition=1)])
+    result = materialize(lk, spark_remote, [key], instance)
+    assert result.success
+    found = evaluations(result)
+    assert found[checks.CONSERVATION].passed
+    share = found[checks.SHARE]
+    assert (share.passed, share.severity) == (False, dg.AssetCheckSeverity.WARN)
+    (sample,) = plain(share.metadata["samples"])
+    assert (sample["reason"], sample["count"], sample["value"]) == ("too_large", 1, r"long \x01 text")
+    assert "dead-letters dead_letters/" in share.description
+    values = materializations(instance, table_key(lk.declaration.decoded_table))[key]
+    assert (values[metadata.ROWS], values[metadata.OUTCOME]) == (3, "loaded")
+    assert values[metadata.DECLARATION] == SMALL.digest
+    assert "1 dead letters" in values[metadata.SUMMARY]
+    letters = materializations(instance, table_key(lk.declaration.dead_letter_table))[key]
+    assert (letters[metadata.ROWS], letters[metadata.RAW_LOAD]) == (1, values[metadata.RAW_LOAD])
+
+    lk.decode = TEXT
+    result = materialize(lk, spark_remote, [key], instance)
+    assert result.success
+    assert all(e.passed for e in evaluations(result).values())
+    assert materializations(instance, table_key(lk.declaration.decoded_table))[key][metadata.OUTCOME] == "replaced"
+    assert (rows(lk, "decoded"), rows(lk, "dead_letters")) == (4, 0)
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_too_many_dead_letters_and_damage_are_errors(
+    lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
+) -> None:
+    lk = decoded_lake(lake, SMALL)
+    keys = [lk.window_of([Record(b"too long"), Record(b"ok")]), lk.window_of([Record(b"ok")])]
+    found = evaluations(materialize(lk, spark_remote, keys, instance))
+    assert (found[checks.SHARE].passed, found[checks.SHARE].severity) == (False, dg.AssetCheckSeverity.ERROR)
+    values = materializations(instance, table_key(lk.declaration.decoded_table))
+    assert [values[key][metadata.ROWS] for key in keys] == [1, 1]
+    DeltaTable(lk.root / "decoded" / lk.topic).delete(f"window = '{keys[0]}'")
+    windows = checks.windows_of(lk.declaration, lk.ledger)
+    (finding,) = checks.conserved(windows).findings
+    assert (finding.window, finding.kind) == (keys[0], "not conserved")
+    assert finding.remedy == f"Materialise partition {keys[0]} of decoded/{lk.topic}: it is decoded again."
+    assert materialize(lk, spark_remote, [keys[0]], instance).success
+    assert checks.conserved(checks.windows_of(lk.declaration, lk.ledger)).passed
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_what_is_loaded_and_not_decoded_is_asked_for(
+    lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
+) -> None:
+    """After the declaration came later than the windows, on today's schedule and on an earlier one."""
+    now = datetime.now(UTC)
+    edges = closed_edges("* * * * *", now - timedelta(minutes=6), now)
+    lk = lake(config=ANY_TIME, start=edges[0])
+    lk.send([Record(b"%d" % n, timestamp=milliseconds(edge)) for n, edge in enumerate(edges[:3])])
+    d = Daemon(lk, instance, spark_remote, lk.declaration)
+    d.ticks(timedelta(minutes=1))
+    assert d.sealed == d.loaded
+    d.declaration = replace(lk.declaration, decode=TEXT)
+    assert d.tick() >= 1
+    assert d.newest_succeeded()
+    table = d.declaration.decoded_table
+    assert set(lk.ledger.receipts(table)) == d.sealed
+    raw = instance.fetch_materializations(table_key(d.declaration.raw_table), limit=100).records
+    assert len(raw) == len(d.sealed), "decoding alone loads nothing again"
+    assert set(materializations(instance, table_key(table))) == d.sealed
+    assert rows(lk, "decoded") == 3
+    # Windows that come from now on are loaded and decoded by one run.
+    lk.send([Record(b"later", timestamp=milliseconds(d.now - timedelta(minutes=1)))])
+    d.now += timedelta(minutes=2)
+    assert d.tick() == 1
+    assert set(lk.ledger.receipts(table)) == d.sealed == d.loaded
+    assert d.tick() == 0
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_windows_of_an_earlier_schedule_are_decoded(
+    lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
+) -> None:
+    now = datetime.now(UTC)
+    edges = closed_edges("* * * * *", now - timedelta(minutes=6), now)
+    lk = lake(config=ANY_TIME, start=edges[0])
+    lk.send([Record(b"%d" % n, timestamp=milliseconds(edge)) for n, edge in enumerate(edges[:3])])
+    d = Daemon(lk, instance, spark_remote, lk.declaration)
+    d.ticks(timedelta(minutes=1))
+    d.declaration = replace(lk.declaration, decode=TEXT, schedule="*/30 * * * *")
+    assert d.ticks(timedelta(minutes=1)) >= 1
+    assert set(lk.ledger.receipts(d.declaration.decoded_table)) == d.sealed
+    assert set(materializations(instance, table_key(d.declaration.decoded_table))) >= d.loaded
+    assert rows(lk, "decoded") == 3
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_failing_check_of_the_raw_table_holds_back_what_is_decoded(
+    lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
+) -> None:
+    """In the run that loads, and in what the sensor asks for."""
+    lk = decoded_lake(lake)
+    key = lk.window_of([Record(b"%d" % n) for n in range(4)])
+    lk.load(key)
+    delete_rows(lk, key)
+    second = lk.window_of([Record(b"v")])
+    result = materialize(lk, spark_remote, [second], instance)
+    assert not result.success
+    assert lk.ledger.receipts(lk.declaration.decoded_table) == {}
+    blocking = [k for k in definitions(lk.declaration, "x", lk.root, "sc://x").resolve_asset_graph().asset_check_keys
+                if k.asset_key == table_key(lk.declaration.raw_table)]  # fmt: skip
+    assert runs.blocked_by(instance, blocking)
+    assert materialize(lk, spark_remote, [key], instance).success
+    assert not runs.blocked_by(instance, blocking)
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_changed_columns_fail_the_run_with_the_difference(
+    lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
+) -> None:
+    lk = decoded_lake(lake)
+    key = lk.window_of([Record(b"v")])
+    assert materialize(lk, spark_remote, [key], instance).success
+    lk.decode = DecodeDeclaration(FormatSpec("string", {"column": "line"}))
+    result = materialize(lk, spark_remote, [key], instance)
+    assert "value STRING is dropped, or renamed to line" in failure_of(result)
+    run = instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert run.tags[runs.TABLE_TAG] == f"decoded/{lk.topic}"
+
+
+def test_assets_have_columns_lineage_and_the_version_of_what_is_declared(tmp_path: Path) -> None:
+    declared = replace(TEXT, key=FormatSpec("string"))
+    declaration = TopicDeclaration("orders", EVERY_MINUTE, START, decode=declared)
+    graph = definitions(declaration, "localhost:1", tmp_path, "sc://localhost:1").resolve_asset_graph()
+    raw, key = table_key(declaration.raw_table), table_key(declaration.decoded_table)
+    node = graph.get(key)
+    assert (node.code_version, node.parent_keys) == (declared.digest, {raw})
+    columns = node.metadata["dagster/column_schema"].columns
+    assert [c.name for c in columns][5:] == ["key", "value", "rescued", "window"]
+    assert [c.name for c in columns if not c.constraints.nullable] == ["key", "value"]
+    lineage = node.metadata["dagster/column_lineage"].deps_by_column
+    assert {name: deps[0].column_name for name, deps in lineage.items()}["key"] == "key"
+    assert [d.column_name for d in lineage["rescued"]] == ["value"]
+    changed = replace(declaration, decode=replace(TEXT, revision=2))
+    other = definitions(changed, "localhost:1", tmp_path, "sc://localhost:1").resolve_asset_graph()
+    assert other.get(key).code_version != node.code_version
