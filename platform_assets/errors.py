@@ -194,6 +194,31 @@ class TruncationError(Terminal):
         )
 
 
+# --- schema registry --------------------------------------------------------------------------------------------
+
+
+class RegistryUnreachableError(Retryable):
+    """The schema registry did not answer."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        self.url, self.reason = url, reason
+        super().__init__(
+            f"the schema registry at {url} did not answer: {reason}. Check SCHEMA_REGISTRY_URL and that it runs; nothing was changed, "
+            "so run it again. Schemas that were read before are in the lake, and need no registry."
+        )
+
+
+class RegistryRefusedError(Terminal):
+    """Something answers in the place of the schema registry, and not as one does."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        self.url, self.reason = url, reason
+        super().__init__(
+            f"the schema registry at {url} cannot be used: {reason}. Check SCHEMA_REGISTRY_URL, with its path, and "
+            "SCHEMA_REGISTRY_USER and _PASSWORD, or _TOKEN; nothing was changed."
+        )
+
+
 # --- evidence ---------------------------------------------------------------------------------------------------
 
 

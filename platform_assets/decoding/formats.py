@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, cast
 
@@ -24,11 +25,21 @@ _FORMATS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """By name, the module below this package whose function `decoder(spec)` makes one; imported when first asked for."""
+_REGISTRY: Final = "registry"
+"""The option by which values of any format say that they name their schema."""
 
 
-def decoder_of(spec: FormatSpec) -> Decoder:
-    """The decoder of one side of a record. Raises ConfigurationError, which names the option that is at fault."""
+def decoder_of(spec: FormatSpec, schemas: Path | None = None) -> Decoder:
+    """The decoder of one side of a record. Raises ConfigurationError, which names the option that is at fault.
+
+    `schemas` is a folder that keeps what was read of a schema registry; without one it is asked each time.
+    """
     if spec.format not in _FORMATS:
         raise ConfigurationError(f"{spec.format!r} is no format; there are: {', '.join(sorted(_FORMATS))}")
+    if _REGISTRY in spec.options:
+        from platform_assets.decoding import registry
+
+        made = registry.decoder(spec)
+        return made if schemas is None else made.caching_in(schemas)
     module = importlib.import_module(f"{__package__}.{_FORMATS[spec.format]}")
     return cast(Callable[[FormatSpec], Decoder], module.decoder)(spec)

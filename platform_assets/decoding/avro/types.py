@@ -97,9 +97,15 @@ class Record:
 AvroType: TypeAlias = Plain | Fixed | Enum | Items | Union | Record
 
 
-def parsed(document: Any) -> AvroType:
-    """A schema from its JSON. Raises BadSchema; also where a type contains itself, which no table's columns can."""
-    return _Parser().parsed(document, "", "$", 0)
+def parsed(document: Any, references: Sequence[Any] = ()) -> AvroType:
+    """A schema from its JSON. Raises BadSchema; also where a type contains itself, which no table's columns can.
+
+    `references` are schemas that give names which it may use, each of them after those that it uses itself.
+    """
+    parser = _Parser()
+    for reference in references:
+        parser.parsed(reference, "", "$", 0)
+    return parser.parsed(document, "", "$", 0)
 
 
 def described(of: AvroType) -> str:

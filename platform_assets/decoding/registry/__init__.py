@@ -1,0 +1,43 @@
+"""Values that name the schema that they were written by: a byte 0, the id of a schema in a registry, and the datum.
+
+Option `registry: true` of formats `avro` and `json`. The columns are those of the declared schema, whatever was registered since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from platform_assets.decoding.avro import declared_schema
+from platform_assets.decoding.avro.columns import fields_of
+from platform_assets.decoding.avro.types import BadSchema
+from platform_assets.decoding.json import decoder as json_decoder
+from platform_assets.decoding.options import Options
+from platform_assets.decoding.registry.decoder import RegistryDecoder
+from platform_assets.decoding.registry.readers import AvroReader, JsonReader
+from platform_assets.decoding.schema import checked
+from platform_assets.errors import ConfigurationError
+from platform_assets.model.decoding import FormatSpec
+
+OPTION = "registry"
+
+
+def decoder(spec: FormatSpec) -> RegistryDecoder:
+    """Raises ConfigurationError."""
+    if spec.options[OPTION] is not True:
+        raise Options(spec, spec.options).wrong(OPTION, "true, or left out; where it is, SCHEMA_REGISTRY_URL says")
+    inner = replace(spec, options={name: value for name, value in spec.options.items() if name != OPTION})
+    if spec.format == "avro":
+        return RegistryDecoder(_avro(inner))
+    if spec.format == "json":
+        return RegistryDecoder(JsonReader(json_decoder(inner)))
+    raise ConfigurationError(f"values of format {spec.format!r} name no schema of a registry: leave out 'registry'")
+
+
+def _avro(spec: FormatSpec) -> AvroReader:
+    options = Options(spec, ("schema", "max_bytes"))
+    schema = declared_schema(spec, options, "schema")
+    try:
+        fields = checked(fields_of(schema), "schema")
+    except BadSchema as error:
+        raise ConfigurationError(f"option 'schema' of format 'avro': {error}") from error
+    return AvroReader(schema, fields, options.max_bytes())

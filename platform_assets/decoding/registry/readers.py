@@ -1,0 +1,68 @@
+"""What a registered schema means for the declared columns, a class a format."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from platform_assets.decoding.avro.decoder import AvroDecoder
+from platform_assets.decoding.avro.types import AvroType, BadSchema, parsed
+from platform_assets.decoding.decoder import Decoder
+from platform_assets.decoding.registry.schemas import AVRO, JSON, Registered
+
+
+class Reader(Protocol):
+    """The declared columns, and how values of a registered schema become them. It may be pickled."""
+
+    @property
+    def fields(self) -> pa.Schema:
+        """The declared columns."""
+
+    def decoder_for(self, schema: Registered) -> Decoder:
+        """The decoder of data that `schema` wrote. Raises BadSchema where they cannot be read as declared."""
+
+
+@dataclass(frozen=True, slots=True)
+class AvroReader:
+    """Data of any schema that Avro's rules resolve into the declared one."""
+
+    schema: AvroType
+    fields: pa.Schema
+    max_bytes: int
+
+    def decoder_for(self, schema: Registered) -> Decoder:
+        """See `Reader.decoder_for`."""
+        _check_kind(schema, AVRO)
+        try:
+            references = [json.loads(text) for text in schema.references.values()]
+            writer = parsed(json.loads(schema.text), references)
+        except (ValueError, RecursionError) as error:
+            raise BadSchema("$", f"it is no JSON: {error}") from error
+        made = AvroDecoder(self.schema, writer, self.max_bytes)
+        assert made.plan  # which is made here, so that BadSchema is raised here
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class JsonReader:
+    """JSON says by itself what it holds, so values of all schemas are read as declared; the id has to be one of JSON Schema's."""
+
+    decoder: Decoder
+
+    @property
+    def fields(self) -> pa.Schema:
+        """See `Reader.fields`."""
+        return self.decoder.fields
+
+    def decoder_for(self, schema: Registered) -> Decoder:
+        """See `Reader.decoder_for`."""
+        _check_kind(schema, JSON)
+        return self.decoder
+
+
+def _check_kind(schema: Registered, wanted: str) -> None:
+    if schema.kind != wanted:
+        raise BadSchema("$", f"it is a schema of {schema.kind[:20]}, and values are declared as {wanted}")

@@ -1,0 +1,69 @@
+"""Where the registry is, and who asks it: from the environment of the process that asks, and from nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+from urllib.parse import urlsplit
+
+from platform_assets.errors import ConfigurationError
+
+URL_VARIABLE: Final = "SCHEMA_REGISTRY_URL"
+USER_VARIABLE: Final = "SCHEMA_REGISTRY_USER"
+PASSWORD_VARIABLE: Final = "SCHEMA_REGISTRY_PASSWORD"
+TOKEN_VARIABLE: Final = "SCHEMA_REGISTRY_TOKEN"
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySettings:
+    """One registry. `url` has no trailing slash and no secret; the rest is never shown, and never leaves the process."""
+
+    url: str
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> RegistrySettings:
+        """Raises ConfigurationError; none of its messages has the value of a secret, nor a URL that might hold one."""
+        url = environ.get(URL_VARIABLE, "").strip()
+        if not url:
+            raise ConfigurationError(
+                f"{URL_VARIABLE} is not set, and values name schemas of a registry: set it to the registry's address, such as "
+                "http://127.0.0.1:8081, or run `platform-assets up --registry` for the embedded one"
+            )
+        _check(url)
+        user, password, token = (
+            environ.get(name) or None for name in (USER_VARIABLE, PASSWORD_VARIABLE, TOKEN_VARIABLE)
+        )
+        if (user is None) != (password is None):
+            raise ConfigurationError(f"{USER_VARIABLE} and {PASSWORD_VARIABLE} have to be set together")
+        if user is not None and token is not None:
+            raise ConfigurationError(f"set {USER_VARIABLE} and {PASSWORD_VARIABLE}, or {TOKEN_VARIABLE}, and not both")
+        return cls(url.rstrip("/"), user, password, token)
+
+    @property
+    def digest(self) -> str:
+        """Names the registry in a path."""
+        return hashlib.sha256(self.url.encode()).hexdigest()[:16]
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("settings of a registry may hold secrets, and are never pickled")
+
+
+def _check(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urlsplit("")
+    if parts.username is not None or parts.password is not None:
+        raise ConfigurationError(
+            f"{URL_VARIABLE} holds a user or a password: put them into {USER_VARIABLE} and {PASSWORD_VARIABLE}"
+        )
+    if parts.scheme not in ("http", "https") or not host or port == 0 or parts.query or parts.fragment:
+        raise ConfigurationError(
+            f"{URL_VARIABLE} is no address of a registry: it has to be of the form https://host:port/path"
+        )

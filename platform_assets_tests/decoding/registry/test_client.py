@@ -1,0 +1,189 @@
+"""One origin, bounded answers, and a verdict on an id only where the registry itself has one."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from platform_assets.decoding.registry import client as clients
+from platform_assets.decoding.registry.cache import SchemaCache
+from platform_assets.decoding.registry.client import RegistryClient
+from platform_assets.decoding.registry.schemas import Registered, UnknownId
+from platform_assets.decoding.registry.settings import RegistrySettings
+from platform_assets.errors import ConfigurationError, RegistryRefusedError, RegistryUnreachableError, Retryable
+from platform_assets_tests.support.fake_registry import FakeRegistry, fake_registry
+
+SECRET = "hunter2-of-the-registry"
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    """A fake one."""
+    with fake_registry() as made:
+        yield made
+
+
+def client(registry: FakeRegistry, pauses: list[float] | None = None) -> RegistryClient:
+    """A client that does not wait."""
+    kept = [] if pauses is None else pauses
+    return RegistryClient(RegistrySettings(registry.url, "user", SECRET), kept.append)
+
+
+def test_a_schema_comes_with_what_it_refers_to_in_order(registry: FakeRegistry) -> None:
+    reference = {"name": "b", "subject": "sub/ject", "version": 3}
+    registry.has(
+        "/schemas/ids/7", {"schema": '"int"', "references": [reference, {"name": "c", "subject": "c", "version": 1}]}
+    )
+    registry.has(
+        "/subjects/sub%2Fject/versions/3", {"schema": "b!", "references": [{"name": "c", "subject": "c", "version": 1}]}
+    )
+    registry.has("/subjects/c/versions/1", {"schema": "c!"})
+    found = client(registry).schema(7)
+    assert found == Registered("AVRO", '"int"', {"c": "c!", "b": "b!"})
+    assert list(found.references) == ["c", "b"]
+    assert {headers["authorization"] for _, headers in registry.asked} == {
+        "Basic dXNlcjpodW50ZXIyLW9mLXRoZS1yZWdpc3RyeQ=="
+    }
+
+
+def test_references_in_a_circle_or_without_end_are_bounded(registry: FakeRegistry) -> None:
+    circle = [{"name": "a", "subject": "a", "version": 1}]
+    registry.has("/schemas/ids/1", {"schema": "{}", "references": circle})
+    registry.has("/subjects/a/versions/1", {"schema": "{}", "references": circle})
+    with pytest.raises(RegistryRefusedError, match="refers to more than 100 others"):
+        client(registry).schema(1)
+    assert len(registry.asked) == 101
+
+
+def test_an_unknown_id_is_one_only_where_the_registry_says_so(registry: FakeRegistry) -> None:
+    with pytest.raises(UnknownId, match="no schema of id 5"):
+        client(registry).schema(5)
+    registry.has("/schemas/ids/6", {"detail": "no such page"}, status=404)
+    with pytest.raises(RegistryRefusedError, match="HTTP 404"):
+        client(registry).schema(6)
+    registry.has("/schemas/ids/7", {"schema": "{}", "references": [{"name": "x", "subject": "gone", "version": 1}]})
+    with pytest.raises(RegistryRefusedError, match="HTTP 404, error 40403"):
+        client(registry).schema(7)
+
+
+def test_redirects_are_not_followed(registry: FakeRegistry) -> None:
+    with fake_registry() as other:
+        other.has("/schemas/ids/1", {"schema": "{}"})
+        registry.has("/schemas/ids/1", {}, status=302, Location=other.url + "/schemas/ids/1")
+        with pytest.raises(RegistryRefusedError, match="redirect"):
+            client(registry).schema(1)
+        assert other.asked == []
+
+
+def test_what_may_be_over_soon_is_tried_again_with_longer_pauses(registry: FakeRegistry) -> None:
+    answers: Iterator[tuple[int, dict[str, str], bytes]] = iter(
+        [(503, {}, b""), (429, {}, b"{}"), (200, {}, b'{"schema": "x"}')]
+    )
+    registry.answers["/schemas/ids/1"] = lambda: next(answers)
+    pauses: list[float] = []
+    assert client(registry, pauses).schema(1).text == "x"
+    assert pauses[1] > pauses[0] > 0
+    registry.has("/schemas/ids/2", {}, status=500)
+    with pytest.raises(RegistryUnreachableError, match="HTTP 500"):
+        client(registry).schema(2)
+    assert len(registry.asked) == 3 + clients.TRIES
+
+
+def test_nobody_there_is_retryable_and_shows_no_secret() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        asking = RegistryClient(RegistrySettings(url, "user", SECRET), lambda _: None)
+        with pytest.raises(RegistryUnreachableError, match=url) as caught:
+            asking.schema(1)
+    assert isinstance(caught.value, Retryable)
+    shown = [
+        repr(asking),
+        str(caught.value),
+        repr(caught.value),
+        repr(caught.value.__dict__),
+        repr(RegistrySettings(url, "u", SECRET, SECRET)),
+    ]
+    assert SECRET not in " ".join(shown)
+    assert caught.value.__context__ is None or SECRET not in repr(caught.value.__context__)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_answers_are_bounded(registry: FakeRegistry, packed: bool) -> None:
+    content = b'{"schema": "' + b"x" * clients.MOST_BYTES + b'"}'
+    headers = {"Content-Encoding": "gzip"} if packed else {}
+    registry.answers["/schemas/ids/1"] = lambda: (200, headers, gzip.compress(content) if packed else content)
+    with pytest.raises(RegistryRefusedError, match="more than 4194304 bytes"):
+        client(registry).schema(1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"schema": 5}',
+        b"[" * 100_000,
+        b'{"schema":"{}","references":7}',
+        b'{"schema":"{}","references":[5]}',
+    ],
+)
+def test_answers_that_are_none_of_a_registry_are_refused(registry: FakeRegistry, content: bytes) -> None:
+    registry.answers["/schemas/ids/1"] = lambda: (200, {}, content)
+    with pytest.raises(RegistryRefusedError, match="Check SCHEMA_REGISTRY_URL"):
+        client(registry).schema(1)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({}, "SCHEMA_REGISTRY_URL is not set"),
+        ({"SCHEMA_REGISTRY_URL": f"http://me:{SECRET}@host"}, "put them into SCHEMA_REGISTRY_USER"),
+        ({"SCHEMA_REGISTRY_URL": f"ftp://host/{SECRET}"}, "form https://host"),
+        ({"SCHEMA_REGISTRY_URL": f"http://host?token={SECRET}"}, "form https://host"),
+        ({"SCHEMA_REGISTRY_URL": f"http://[{SECRET}"}, "form https://host"),
+        ({"SCHEMA_REGISTRY_URL": "http://host", "SCHEMA_REGISTRY_USER": SECRET}, "set together"),
+        (
+            {
+                "SCHEMA_REGISTRY_URL": "http://host",
+                "SCHEMA_REGISTRY_USER": SECRET,
+                "SCHEMA_REGISTRY_PASSWORD": SECRET,
+                "SCHEMA_REGISTRY_TOKEN": SECRET,
+            },
+            "and not both",
+        ),
+    ],
+)
+def test_settings_that_are_wrong_are_refused_without_their_values(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        RegistrySettings.of(environment)
+    assert SECRET not in repr(caught.value)
+
+
+def test_settings_come_from_the_environment_and_are_never_pickled(registry: FakeRegistry) -> None:
+    found = RegistrySettings.of({"SCHEMA_REGISTRY_URL": "https://host/base/", "SCHEMA_REGISTRY_TOKEN": SECRET})
+    assert (found.url, found.token) == ("https://host/base", SECRET)
+    with pytest.raises(TypeError, match="never pickled"):
+        pickle.dumps(found)
+    registry.has("/schemas/ids/1", {"schema": "x"})
+    RegistryClient(RegistrySettings(registry.url, token=SECRET)).schema(1)
+    assert registry.asked[0][1]["authorization"] == f"Bearer {SECRET}"
+
+
+def test_a_damaged_file_of_the_cache_is_none(tmp_path: object) -> None:
+    from pathlib import Path
+
+    cache = SchemaCache(Path(str(tmp_path)), "0" * 16)
+    schema = Registered("JSON", "{}", {"a": "b"})
+    assert cache.read(3) is None
+    cache.write(3, schema)
+    assert cache.read(3) == schema
+    (file,) = Path(str(tmp_path)).rglob("*.*")
+    for damage in ("", "{}", '{"schemaType": 1, "schema": "", "references": {}}', "[" * 50_000):
+        file.write_text(damage)
+        assert cache.read(3) is None
