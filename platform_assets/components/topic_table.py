@@ -58,6 +58,13 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             "columnar one wherever it can load the topic."
         ),
     ] = DEFAULT_ENGINE
+    publish_position: Annotated[
+        bool,
+        Field(
+            description="Whether the end of what is loaded without a gap is committed to consumer group "
+            "`platform-assets.raw/<topic>`, for lag monitors."
+        ),
+    ] = True
     deep_audit: Annotated[str, Field(description="Cron schedule in UTC of the deep audit.")] = "0 3 * * *"
     deep_audit_running: Annotated[bool, Field(description="Whether that schedule runs unless somebody stops it.")] = (
         True
@@ -158,6 +165,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             tick_budget=timedelta(seconds=self.tick_budget_seconds),
             records_per_file=self.records_per_file,
             engine=self.engine,
+            publish_position=self.publish_position,
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

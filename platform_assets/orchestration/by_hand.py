@@ -18,6 +18,7 @@ from platform_assets.checks.report import rendering
 from platform_assets.orchestration import metadata, runs
 from platform_assets.orchestration.attempts import Attempt, load_each
 from platform_assets.orchestration.names import table_key, topic_key
+from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.sensors import sealed_event
 from platform_assets.windows.loading import Loader
 from platform_assets.windows.replacing import Loaded
@@ -40,6 +41,7 @@ def load(
             _report(loader, attempt.window, attempt.loaded, instance)
         attempts.append(attempt)
         say(attempt)
+    Publisher(loader.declaration, loader.ledger, loader.cluster).now()
     return attempts
 
 
