@@ -68,6 +68,13 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             "that is to be begun again. Without it there is the raw table alone."
         ),
     ] = None
+    publish_position: Annotated[
+        bool,
+        Field(
+            description="Whether the end of what is loaded without a gap is committed to consumer group "
+            "`platform-assets.raw/<topic>`, for lag monitors."
+        ),
+    ] = True
     deep_audit: Annotated[str, Field(description="Cron schedule in UTC of the deep audit.")] = "0 3 * * *"
     deep_audit_running: Annotated[bool, Field(description="Whether that schedule runs unless somebody stops it.")] = (
         True
@@ -179,6 +186,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             records_per_file=self.records_per_file,
             engine=self.engine,
             decode=None if self.decode is None else decode_declaration(self.decode),
+            publish_position=self.publish_position,
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

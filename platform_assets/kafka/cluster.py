@@ -13,7 +13,15 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, PlatformError, TopicMissingError
@@ -32,6 +40,8 @@ _UNREACHABLE = {
     KafkaError.REQUEST_TIMED_OUT,
     KafkaError.NETWORK_EXCEPTION,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
 }
 _PARTITION_OUT_OF_REACH = _UNREACHABLE | {
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -159,6 +169,19 @@ class Cluster:
         doing = f"reading the configuration of topic {name!r}"
         future = self._call(doing, lambda s: self._admin.describe_configs([resource], request_timeout=s))[resource]
         return {k: e.value for k, e in self._result(future, doing, topic=name).items() if e.value is not None}
+
+    def publish_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Commit `offsets`, by partition, to a consumer group that has no members. Raises TopicNameError too."""
+        doing = f"publishing a position in topic {topic!r} to consumer group {group!r}"
+        wanted = ConsumerGroupTopicPartitions(
+            group, [TopicPartition(checked_topic(topic), p, offset) for p, offset in offsets.items()]
+        )
+        future = self._call(doing, lambda s: self._admin.alter_consumer_group_offsets([wanted], request_timeout=s))[
+            group
+        ]
+        for answer in self._result(future, doing, topic=topic).topic_partitions:
+            if answer.error is not None:
+                raise self._translated(KafkaException(answer.error), doing, topic)
 
     def _list(
         self, topic: TopicState, specs: Mapping[int, OffsetSpec], what: str, *, committed: bool = True

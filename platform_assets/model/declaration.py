@@ -38,6 +38,7 @@ class TopicDeclaration:
     records_per_file: int = 200_000
     engine: EngineName = DEFAULT_ENGINE
     decode: DecodeDeclaration | None = None
+    publish_position: bool = True
 
     def __post_init__(self) -> None:
         checked_topic(self.topic)

@@ -20,6 +20,7 @@ from platform_assets.errors import PlatformError, UnknownOutcome
 from platform_assets.orchestration import decode_runs, decoded, metadata, runs
 from platform_assets.orchestration.attempts import Attempt, load_each
 from platform_assets.orchestration.names import table_key, topic_key
+from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.sensors import sealed_event
 from platform_assets.windows.decoding import DecodedWindow, WindowDecoder
 from platform_assets.windows.loading import Loader
@@ -52,6 +53,7 @@ def load(
             _report(loader, attempt.window, attempt.loaded, instance)
         attempts.append(attempt)
         say(attempt)
+    Publisher(loader.declaration, loader.ledger, loader.cluster).now()
     return attempts
 
 

@@ -17,6 +17,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import metadata, runs
 from platform_assets.orchestration.attempts import failure_text, is_of_a_service, load_each
 from platform_assets.orchestration.names import table_key, topic_key
+from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.retries import Failures
 from platform_assets.orchestration.sensors import sealed_event
@@ -59,16 +60,20 @@ def load(
     done = _loaded_before(context, loader) if context.retry_number else {}
     now_done: dict[str, Loaded] = {}
     errors: dict[str, PlatformError] = {}
+    publisher = Publisher(declaration, loader.ledger, loader.cluster, context.log.warning)
     for attempt in load_each(loader, [k for k in keys if k not in done], spark.forget):
         if attempt.loaded is not None:
             now_done[attempt.window] = attempt.loaded
             _say(context, attempt.loaded, len(done) + len(now_done), len(keys))
+            publisher.after_commit()
         elif attempt.error is not None:
             errors[attempt.window] = attempt.error
             context.log.error(f"window {attempt.window} failed: {attempt.error}")
             if is_of_a_service(attempt.error):
                 break
     done |= now_done
+    if now_done:
+        publisher.now()
     if errors:
         # The step's own events are lost with it.
         report(context, declaration, root.table(declaration.raw_table).uri, now_done)

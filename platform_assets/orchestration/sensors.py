@@ -34,6 +34,7 @@ from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window, key_of
 from platform_assets.orchestration import foresight, metadata, quiet, requests, runs, selections, trouble, unreported
 from platform_assets.orchestration.names import earlier_windows_job, load_job, sensor_name, table_key, topic_key
+from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.retries import Waiting, decided_at, tries_of
 from platform_assets.windows import clocks, sealing
@@ -264,6 +265,7 @@ def build_sensor(
             result = tick.evaluate(context.cursor)
             result = unreported.with_loads(result, declaration, tick.ledger, tick.instance, tick.now)
             result = foresight.with_evaluation(result, declaration, tick.ledger, tick.cluster, tick.now)
+            Publisher(declaration, tick.ledger, tick.cluster).renew()
         except PlatformError as e:
             trouble.observe(context.instance, declaration, e)
             if not isinstance(e, TopicMissingError):

@@ -1,0 +1,117 @@
+"""A table's position, published to a consumer group for ordinary lag monitors. Nothing of the platform reads it back.
+
+Published is the end of the gap-free loaded stretch, exclusive: what a consumer that had read so far would have committed. Not to be
+able to publish is no reason for a load or a tick to fail.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from platform_assets.errors import BrokerUnreachableError, PlatformError, Retryable
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.ledger import position
+from platform_assets.ledger.entries import RecordedCut
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
+
+_log = logging.getLogger(__name__)
+
+_RENEWED_EVERY: Final = 600.0
+"""Seconds. Brokers forget what is not committed again for `offsets.retention.minutes`, seven days by default."""
+_BETWEEN_COMMITS: Final = 5.0
+"""Seconds at least between two positions of one run, as consumers have it by default."""
+_BUDGET_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 0.2
+
+
+def group_of(table: TableRef) -> str:
+    """The consumer group of a table."""
+    return f"platform-assets.{table.name}"
+
+
+@dataclass
+class Publisher:
+    """Publishes the position of one topic's raw table. What goes wrong is `said`, and nothing is raised."""
+
+    declaration: TopicDeclaration
+    ledger: Ledger
+    cluster: Cluster
+    said: Callable[[str], None] = _log.warning
+    clock: Callable[[], float] = time.monotonic
+    _failed: bool = field(default=False, init=False, repr=False)
+    _at: float = field(default=float("-inf"), init=False, repr=False)
+
+    def after_commit(self) -> None:
+        """Publish, unless that was just done, or has failed once: the run ends with `now`, and is not held up by it each time."""
+        if not self._failed and self.clock() - self._at >= _BETWEEN_COMMITS:
+            self.now()
+
+    def now(self) -> None:
+        """Publish where the table stands."""
+        self._at = self.clock()
+        if self.declaration.publish_position:
+            self._publish(None)
+
+    def renew(self) -> None:
+        """Publish where the position is another than this process has published last, or that is ten minutes ago."""
+        if not self.declaration.publish_position:
+            return
+        place = str(self.ledger.lake.table(self.declaration.raw_table))
+        with _lock:
+            last = _last.get(place)
+        found = self._publish(last if last is not None and self.clock() - last.at < _RENEWED_EVERY else None)
+        if found is not None:
+            with _lock:
+                _last[place] = _Last(found, self.clock())
+
+    def _publish(self, last: _Last | None) -> RecordedCut | None:
+        """Publish unless `last` says the same; gives the position where that was tried."""
+        table, bounded = self.declaration.raw_table, self.cluster.with_deadline(time.monotonic() + _BUDGET_SECONDS)
+        reached: RecordedCut | None = None
+        try:
+            reached = position.loaded_to(self.ledger, table)
+            if reached is None or (last is not None and last.reached == reached):
+                return None
+            # Of a topic that was re-created its offsets say nothing; whoever cuts or loads says so.
+            if bounded.topic(table.topic).topic_id == reached.topic_id:
+                _commit(bounded, table, reached)
+        except PlatformError as e:
+            self._failed = True
+            self.said(
+                f"the position of {table} was not published to consumer group {group_of(table)}, so lag monitors show an older one; "
+                f"nothing else depends on it: {e}"
+            )
+            # What a broker refuses is tried again with the next position, or in ten minutes; what it missed, at the next tick.
+            return None if isinstance(e, Retryable) else reached
+        return reached
+
+
+def _commit(cluster: Cluster, table: TableRef, reached: RecordedCut) -> None:
+    """Commit until the group's coordinator is there: on a broker that has just begun, it first reads what it knows of groups."""
+    assert cluster.deadline is not None
+    while True:
+        try:
+            return cluster.publish_offsets(group_of(table), table.topic, reached.cut.offsets)
+        except BrokerUnreachableError:
+            if time.monotonic() + _PAUSE_SECONDS > cluster.deadline:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The position that this process has published last, and when."""
+
+    reached: RecordedCut
+    at: float
+
+
+_last: dict[str, _Last] = {}
+_lock = threading.Lock()
