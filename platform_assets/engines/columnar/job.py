@@ -64,7 +64,8 @@ def shares_of(task: int, shares: int, tasks: int) -> range:
 def parallelism(spark: SparkSession) -> int:
     """How many tasks Spark runs at once, as it says itself; asked once a session, since it is a query."""
     if spark.session_id not in _parallelism:
-        from pyspark.sql import functions as F
+        # Those of `pyspark.sql` take a process for one of classic Spark until it has made a session of its own.
+        from pyspark.sql.connect import functions as F
 
         tasks = spark.range(1 << 16).select(F.spark_partition_id().alias("task"))
         _parallelism[spark.session_id] = 1 + int(tasks.agg(F.max("task")).first()[0])

@@ -40,6 +40,7 @@ SETTINGS = SparkSettings(
 OTHER_PROCESS = """
 import json, os, sys
 import pyarrow as pa
+from platform_assets.engines.columnar.job import parallelism
 from platform_assets.engines.spark.shared import SharedSession
 from platform_assets.lake.location import Lake
 def daemon(batches):
@@ -47,6 +48,7 @@ def daemon(batches):
         yield pa.RecordBatch.from_pydict({"pid": [os.getppid()]})
 shared = SharedSession(sys.argv[1], Lake.at(sys.argv[2]), sys.argv[3])
 session = shared.session()
+assert parallelism(session) >= 1  # in a process that has no session of its own
 ((pid,),) = session.range(1, numPartitions=1).mapInArrow(daemon, "pid long").collect()
 print(json.dumps([session.session_id, pid]))
 """
