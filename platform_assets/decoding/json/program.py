@@ -22,8 +22,6 @@ Longs = npt.NDArray[np.int64]
 _WHOLES: Final = (WHOLE, FLAG, DAY, INSTANT)
 _PLACED: Final = (TEXT, OBJECT, LIST)
 _LONGS: Final = np.iinfo(np.int64)
-_MOST_DIGITS: Final = 18
-"""A number of as many digits fits 64 bits, whatever they are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +105,7 @@ def _declared(kind: Any, dialect: Dialect) -> tuple[int, int, int, int]:
         bound = 1 << (kind.bit_width - 1)
         return WHOLE, 0, -bound, bound - 1
     if pa.types.is_decimal(kind):
-        most = 10 ** min(kind.precision, _MOST_DIGITS) - 1
+        most = min(10**kind.precision - 1, int(_LONGS.max))
         return WHOLE, kind.scale, -most, most
     if pa.types.is_timestamp(kind):
         if dialect.decimals is None:
