@@ -13,14 +13,13 @@ import pyarrow as pa
 
 from platform_assets.decoding.json.dialect import Dialect
 from platform_assets.decoding.json.scalars import EARLIEST, LATEST
-from platform_assets.kernels.json_objects import DAY, FLAG, INSTANT, LIST, MOST_EXTRAS, NEVER, OBJECT, REAL, TEXT, WHOLE
+from platform_assets.kernels.json_objects import DAY, FLAG, INSTANT, LIST, MOST_EXTRAS, OBJECT, REAL, TEXT, WHOLE
 from platform_assets.kernels.json_scalars import PADDING
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
 _WHOLES: Final = (WHOLE, FLAG, DAY, INSTANT)
-_PLACED: Final = (TEXT, OBJECT, LIST)
 _LONGS: Final = np.iinfo(np.int64)
 
 
@@ -74,7 +73,7 @@ def _program(fields: tuple[pa.Field, ...], dialect: Dialect, *, bare: bool) -> P
     for kind in kinds:
         sort = 0 if kind in _WHOLES else 1 if kind == REAL else 2
         slots.append(columns[sort])
-        columns[sort] += kind != NEVER
+        columns[sort] += 1
     inner = {}
     for index, field in enumerate(fields):
         if kinds[index] == OBJECT:
@@ -121,6 +120,6 @@ def _declared(kind: Any, dialect: Dialect) -> tuple[int, int, int, int]:
         pa.float64(): REAL,
         pa.string(): TEXT,
         pa.date32(): DAY,
-        pa.binary(): NEVER,
+        pa.binary(): TEXT,
     }
     return others[kind], 0, int(_LONGS.min), int(_LONGS.max)
