@@ -29,14 +29,13 @@ from platform_assets.kernels.json_scalars import (
     ESCAPED,
     LATER,
     LONE,
-    read_day,
-    read_instant,
     read_real,
     read_whole,
     space_end,
     text_end,
     value_end,
 )
+from platform_assets.kernels.json_times import read_day, read_instant
 from platform_assets.kernels.memory import load8, load32, load64
 
 Bytes = npt.NDArray[np.uint8]
@@ -44,8 +43,8 @@ Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
 Doubles = npt.NDArray[np.float64]
 
-TEXT, WHOLE, REAL, FLAG, DAY, INSTANT, OBJECT, LIST, NEVER = range(9)
-"""Kinds of fields. WHOLE is a number of 64 bits times a power of ten; NEVER is left to the exact path unless it is null."""
+TEXT, WHOLE, REAL, FLAG, DAY, INSTANT, OBJECT, LIST = range(8)
+"""Kinds of fields. WHOLE is a number of 64 bits times a power of ten."""
 NULL: Final = -1
 """Where null texts, objects and lists begin."""
 PRESENT, ABSENT, PENDING = 0, 1, 2
@@ -285,15 +284,13 @@ def find_fields(
                     good = good and at >= 0 and load8(data, at) == 34 and lows[field] <= number <= highs[field]
                     wholes[index] = number
                     at += 1
-                elif kind in (OBJECT, LIST):
+                else:
                     good = load8(data, at) == (123 if kind == OBJECT else 91)
                     begin = at
                     at = value_end(data, at, end, levels, stack)
                     good = good and at >= 0
                     places[index] = begin
                     sizes[index] = at - begin
-                else:
-                    good = False
                 states[field * rows + row] = state
             if not good:
                 break

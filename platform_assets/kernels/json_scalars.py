@@ -1,4 +1,4 @@
-"""Finding where a JSON value ends, and reading numbers, dates and timestamps (RFC 8259; docs/json-dialect.md).
+"""Finding where a JSON value ends, and reading numbers (RFC 8259; docs/json-dialect.md).
 
 Every function may read up to `PADDING` bytes behind `end`, so the data has to have as many; none reads further. A position of
 `BAD` says that there is no such value at `at`, or none that is settled here: Python's exact path has the verdict then.
@@ -30,7 +30,6 @@ _BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 _SPACES = np.uint64(0x2020202020202020)
 _POWERS = np.array([float(f"1e{power}") for power in range(23)])
 _MOST_EXACT = np.uint64(1 << 53)
-_DAY = 86_400_000_000
 
 
 @kernel(BYTES, INT, INT)
@@ -327,79 +326,3 @@ def read_real(data: Bytes, at: Whole, end: Whole) -> tuple[float, Whole, Whole]:
     real = np.float64(value)  # both are exact, so that what they give is rounded once
     real = real / _POWERS[-power] if power < 0 else real * _POWERS[power]
     return (-real if negative else real), at, READ
-
-
-@kernel(BYTES, INT, INT)
-def _number(data: Bytes, at: Whole, size: Whole) -> Whole:
-    """The number that `size` digits are, or a negative one where they are none."""
-    value: Whole = 0
-    for index in range(size):
-        digit = np.int64(load8(data, at + index)) - 48
-        if digit < 0 or digit > 9:
-            return -1_000_000
-        value = value * 10 + digit
-    return value
-
-
-@kernel(BYTES, INT)
-def read_day(data: Bytes, at: Whole) -> tuple[Whole, Whole]:
-    """The days since 1970-01-01 of the YYYY-MM-DD at `at`, and where it ends, or BAD."""
-    year, month, day = _number(data, at, 4), _number(data, at + 5, 2), _number(data, at + 8, 2)
-    if load8(data, at + 4) != 45 or load8(data, at + 7) != 45 or year < 1 or month < 1 or month > 12 or day < 1:
-        return 0, BAD
-    longest = 31 - (month == 4 or month == 6 or month == 9 or month == 11)
-    if month == 2:
-        longest = 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-    if day > longest:
-        return 0, BAD
-    # Years begin in March here, so that the day that comes and goes is the last one.
-    if month <= 2:
-        year -= 1
-        month += 12
-    days = year * 365 + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5 + day - 1
-    return days - 719_468, at + 10
-
-
-@kernel(BYTES, INT, INT, INT)
-def read_instant(data: Bytes, at: Whole, end: Whole, utc: Whole) -> tuple[Whole, Whole]:
-    """The microseconds since 1970-01-01 UTC of the timestamp in ISO 8601 at `at`, and where it ends, or BAD.
-
-    One without Z or an offset is in UTC where `utc` is 1, and BAD where it is 0. It may be of a year other than 1 to 9999 by
-    its offset.
-    """
-    days, at = read_day(data, at)
-    if at < 0 or (load8(data, at) != 84 and load8(data, at) != 32):
-        return 0, BAD
-    hours, minutes, seconds = _number(data, at + 1, 2), _number(data, at + 4, 2), _number(data, at + 7, 2)
-    if load8(data, at + 3) != 58 or load8(data, at + 6) != 58 or min(hours, minutes, seconds) < 0:
-        return 0, BAD
-    if hours > 23 or minutes > 59 or seconds > 59:
-        return 0, BAD
-    at += 9
-    fraction: Whole = 0
-    if load8(data, at) == 46:
-        at += 1
-        first = at
-        unit = 100_000
-        while at < end:
-            digit = np.int64(load8(data, at)) - 48
-            if digit < 0 or digit > 9:
-                break
-            if unit == 0 and digit != 0:
-                return 0, BAD
-            fraction += digit * unit
-            unit //= 10
-            at += 1
-        if at == first:
-            return 0, BAD
-    instant = days * _DAY + (hours * 3600 + minutes * 60 + seconds) * 1_000_000 + fraction
-    sign = load8(data, at)
-    if sign == 90:
-        return instant, at + 1
-    if sign == 43 or sign == 45:
-        hours, minutes = _number(data, at + 1, 2), _number(data, at + 4, 2)
-        if load8(data, at + 3) != 58 or min(hours, minutes) < 0 or hours > 23 or minutes > 59:
-            return 0, BAD
-        offset = (hours * 60 + minutes) * 60_000_000
-        return instant + (offset if sign == 45 else -offset), at + 6
-    return instant, (at if utc else BAD)

@@ -9,7 +9,6 @@ import pyarrow as pa
 from platform_assets.decoding.decoder import Decoded, dead_letters
 from platform_assets.decoding.json.dialect import Dialect
 from platform_assets.decoding.json.exact import columns_of, decode_rows
-from platform_assets.decoding.settling import settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,9 @@ class JsonDecoder:
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decode a block by compiled loops; what they do not settle is decoded exactly."""
-        from platform_assets.decoding.json.fast import find  # compiles kernels, or reads them
+        # Kernels are loaded where values are decoded, and not where a declaration is read.
+        from platform_assets.decoding.json.fast import find
+        from platform_assets.decoding.settling import settled
 
         found = find(values, self.dialect)
         return settled(self, values, found.columns, found.unsettled, rescued=found.rescued, voided=True)

@@ -23,6 +23,9 @@ _Read = Callable[[Any, "_Seen"], Any]
 _BRACKET: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|([\[{])|([\]}])', re.DOTALL)
 
 
+_SPACE: Final = " \t\n\r"
+
+
 class _Seen:
     """What was come across in a value, besides its columns."""
 
@@ -72,17 +75,18 @@ def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | Non
     _judge_depth(text, dialect.max_depth)
     document = _parse(text)
     if not isinstance(document, dict):
-        raise Fault("wrong_type", "the value is no object")
+        raise Unfit("wrong_type", "the value is no object")
     seen = _Seen()
     try:
         row: Row = read(document, seen)
     except Fault as fault:
-        raise fault.located() from None
+        fault.locate()
+        raise
     return row, rescue(text, dialect.fields) if seen.lacking else None
 
 
 def _judge_depth(text: str, most: int) -> None:
-    """Raises Fault where an object or array is nested too deep, unless the text is malformed before."""
+    """Raises Unfit where an object or array is nested too deep, unless the text is malformed before."""
     if text.count("[") + text.count("{") <= most:
         return
     depth = 0
@@ -94,29 +98,29 @@ def _judge_depth(text: str, most: int) -> None:
         if depth > most:
             at = found.start()
             try:
-                _PARSER_OF_LONG.decode(text[:at] + "0")
+                _PARSER_OF_LONG.decode(text[:at] + "null")
             except json.JSONDecodeError as error:
                 if error.pos <= at:
                     return  # malformed, which the parser will find before it is this deep
-            raise Fault(
+            raise Unfit(
                 "too_deep", f"an object or array at character {at} is at level {depth}, where max_depth is {most}"
             )
 
 
-def _parse(text: str) -> Any:
+def _parse(text: str, parser: json.JSONDecoder | None = None) -> Any:
     try:
-        try:
-            return _PARSER.decode(text)
-        except json.JSONDecodeError:
-            raise
-        except ValueError:  # an integer of more digits than Python turns into a number at once
-            return _PARSER_OF_LONG.decode(text)
+        document, end = (parser or _PARSER).raw_decode(text, len(text) - len(text.lstrip(_SPACE)))
     except json.JSONDecodeError as error:
-        raise Fault("malformed", f"{error.msg} at character {error.pos}") from error
+        raise Unfit("malformed", f"{error.msg} at character {error.pos}") from None
+    except ValueError:  # an integer of more digits than Python turns into a number at once
+        return _parse(text, _PARSER_OF_LONG)
+    if end < len(text) and text[end:].strip(_SPACE):
+        raise Unfit("malformed", f"there is more behind the first value, which ends at character {end}")
+    return document
 
 
 def _no_constant(name: str) -> Any:
-    raise Fault("malformed", f"{name} is no JSON")
+    raise Unfit("malformed", f"{name} is no JSON")
 
 
 def _as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from platform_assets.kernels.json_objects import (
 )
 from platform_assets.kernels.json_scalars import PADDING
 from platform_assets.kernels.json_texts import (
+    gather_base64,
     gather_extras,
     gather_texts,
     is_ascii,
@@ -166,6 +167,9 @@ class _Block:
         self._void(np.flatnonzero(known))
         for field in self.program.inner:
             made[field] = self._list(field) if self.program.kinds[field] == LIST else self._struct(field)
+        for field in fields:
+            if self.program.fields[field].type == pa.binary():
+                made[field] = self._binary(field)
         if (known != self.verdicts).any():
             self._void(np.flatnonzero(known != self.verdicts))
             kept = pa.array(np.arange(self.rows, dtype=np.int32), mask=self.verdicts.astype(bool))
@@ -219,8 +223,6 @@ class _Block:
         if kind == TEXT:
             places, sizes = self._column(self.places, field), self._column(self.sizes, field)
             return _texts(self.spans.data, places, sizes, nulls, validity)
-        if pa.types.is_binary(arrow):
-            return pa.nulls(self.rows, arrow)  # all that are not null are left to the exact path
         return pa.Array.from_buffers(arrow, self.rows, [validity, pa.py_buffer(self._values(field))], nulls)
 
     def _values(self, field: int) -> npt.NDArray[Any]:
@@ -238,6 +240,15 @@ class _Block:
         if pa.types.is_decimal(arrow):
             return np.stack([wholes, wholes >> 63], axis=1)
         return wholes if arrow.bit_width == 64 else wholes.astype(f"i{arrow.bit_width // 8}")
+
+    def _binary(self, field: int) -> Any:
+        places, sizes = self._column(self.places, field), self._column(self.sizes, field)
+        offsets = np.empty(self.rows + 1, np.int32)
+        values = np.empty(texts_size(sizes) + PADDING, np.uint8)
+        filled = gather_base64(self.spans.data, places, sizes, offsets, values, self.verdicts)
+        nulls, validity = self._validity(field)
+        buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(values[:filled])]
+        return pa.Array.from_buffers(pa.binary(), self.rows, buffers, nulls)
 
     def _struct(self, field: int) -> Any:
         places, sizes = self._column(self.places, field), self._column(self.sizes, field)

@@ -20,9 +20,10 @@ class Fault(Unfit):
         super().__init__(reason, detail)
         self.parts = list(parts)
 
-    def located(self) -> Unfit:
-        """The same with its place, as a dead letter has it."""
-        return Unfit(self.reason, self.detail, place(tuple(reversed(self.parts))) if self.parts else None)
+    def locate(self) -> None:
+        """Set the place, now that all parts are known."""
+        if self.parts:
+            self.place = place(tuple(reversed(self.parts)))
 
 
 def place(parts: tuple[str | int, ...]) -> str:

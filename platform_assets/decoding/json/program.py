@@ -13,17 +13,14 @@ import pyarrow as pa
 
 from platform_assets.decoding.json.dialect import Dialect
 from platform_assets.decoding.json.scalars import EARLIEST, LATEST
-from platform_assets.kernels.json_objects import DAY, FLAG, INSTANT, LIST, MOST_EXTRAS, NEVER, OBJECT, REAL, TEXT, WHOLE
+from platform_assets.kernels.json_objects import DAY, FLAG, INSTANT, LIST, MOST_EXTRAS, OBJECT, REAL, TEXT, WHOLE
 from platform_assets.kernels.json_scalars import PADDING
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
 _WHOLES: Final = (WHOLE, FLAG, DAY, INSTANT)
-_PLACED: Final = (TEXT, OBJECT, LIST)
 _LONGS: Final = np.iinfo(np.int64)
-_MOST_DIGITS: Final = 18
-"""A number of as many digits fits 64 bits, whatever they are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +73,7 @@ def _program(fields: tuple[pa.Field, ...], dialect: Dialect, *, bare: bool) -> P
     for kind in kinds:
         sort = 0 if kind in _WHOLES else 1 if kind == REAL else 2
         slots.append(columns[sort])
-        columns[sort] += kind != NEVER
+        columns[sort] += 1
     inner = {}
     for index, field in enumerate(fields):
         if kinds[index] == OBJECT:
@@ -107,7 +104,7 @@ def _declared(kind: Any, dialect: Dialect) -> tuple[int, int, int, int]:
         bound = 1 << (kind.bit_width - 1)
         return WHOLE, 0, -bound, bound - 1
     if pa.types.is_decimal(kind):
-        most = 10 ** min(kind.precision, _MOST_DIGITS) - 1
+        most = min(10**kind.precision - 1, int(_LONGS.max))
         return WHOLE, kind.scale, -most, most
     if pa.types.is_timestamp(kind):
         if dialect.decimals is None:
@@ -123,6 +120,6 @@ def _declared(kind: Any, dialect: Dialect) -> tuple[int, int, int, int]:
         pa.float64(): REAL,
         pa.string(): TEXT,
         pa.date32(): DAY,
-        pa.binary(): NEVER,
+        pa.binary(): TEXT,
     }
     return others[kind], 0, int(_LONGS.min), int(_LONGS.max)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Literal
@@ -10,8 +12,10 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
+from infra.home import CHECKOUT
 from platform_assets.decoding.decoder import Decoded
 from platform_assets.decoding.formats import decoder_of
+from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 from platform_assets_tests.decoding.json.page import Rule, rules
 
@@ -55,6 +59,41 @@ def test_page_is_right(rule: Rule, path: Path) -> None:
         return
     exactly = Decimal if "DECIMAL" in rule.text else float
     assert same(shown(row), json.loads(rule.row, parse_float=exactly)), row
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "needs one of the options `schema`"),
+        ({"schema": "a INT", "json_schema": {}}, "needs one of the options `schema`"),
+        ({"schema": "a INT", "shema": 1}, "has no option 'shema'; there are: json_schema, max_bytes, max_depth"),
+        ({"schema": 1}, "schema: 1 is no text"),
+        ({"schema": "a FOO"}, "'FOO' at character 3"),
+        ({"json_schema": {"type": "array"}}, "#/items"),
+        ({"schema": "a INT", "timestamps": "epoch"}, "'timestamps' .* is 'epoch'; it has to be one of: iso8601, iso"),
+        ({"schema": "a INT", "max_depth": 501}, "'max_depth' .* is 501; it has to be a number of levels from 1 to 500"),
+        ({"schema": "a INT", "max_depth": True}, "'max_depth' .* is True"),
+        ({"schema": "a INT", "max_bytes": 0}, "'max_bytes' .* is 0"),
+    ],
+)
+def test_an_option_that_is_wrong_is_refused_by_name(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        decoder_of(FormatSpec("json", options))
+
+
+def test_a_json_schema_declares_the_same_columns_as_ddl() -> None:
+    node = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}
+    by_json_schema = decoder_of(FormatSpec("json", {"json_schema": node}))
+    assert by_json_schema == decoder_of(FormatSpec("json", {"schema": "a BIGINT NOT NULL, b STRING"}))
+
+
+def test_reading_a_declaration_loads_no_kernels() -> None:
+    code = (
+        "import sys; from platform_assets.decoding.formats import decoder_of; "
+        "from platform_assets.model.decoding import FormatSpec; "
+        "decoder_of(FormatSpec('json', {'schema': 'a INT'})); assert 'numba' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=CHECKOUT)
 
 
 def test_page_has_rules_of_every_reason_that_json_gives() -> None:
