@@ -484,6 +484,31 @@ class CommitOutcomeUnknownError(UnknownOutcome):
         )
 
 
+# --- dead letters on Kafka --------------------------------------------------------------------------------------
+
+
+class SendingInterruptedError(Retryable):
+    """Dead letters could not all be sent to a topic, or it is not known whether the last of them were."""
+
+    def __init__(self, source: str, target: str, doing: str, reason: str) -> None:
+        self.source, self.target = source, target
+        super().__init__(
+            f"dead letters of topic {source!r} were not all sent to topic {target!r}: {doing} failed ({reason}). What was committed "
+            "is there and known; run it again, which sends the others, and none twice."
+        )
+
+
+class SendingRefusedError(Terminal):
+    """A broker refused to take dead letters."""
+
+    def __init__(self, source: str, target: str, reason: str) -> None:
+        self.source, self.target = source, target
+        super().__init__(
+            f"the Kafka broker refused dead letters of topic {source!r} for topic {target!r}: {reason}. Raise that topic's "
+            "max.message.bytes, or give the KAFKA_* user the right to write to it, and run it again: none is sent twice."
+        )
+
+
 def ranges_text(ranges: Iterable[tuple[int, int, int]], limit: int = 10) -> str:
     """Name `(partition, start, end)` ranges, end exclusive, for a message; the rest beyond `limit` is counted."""
     listed = list(ranges)

@@ -15,23 +15,32 @@ JSON_VERSION = 1
 @click.argument("windows", nargs=-1, metavar="[WINDOW]...")
 @click.option("--samples", type=click.IntRange(min=0), default=3, show_default=True, help="Records shown of each kind.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON: version, table, windows, records, dead_letters, groups."
+    "--json", "as_json", is_flag=True, help="Print JSON: version, table, windows, records, dead_letters, groups, sent."
 )
-def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bool) -> None:
+@click.option(
+    "--send-to", metavar="TOPIC", help="Send them to this Kafka topic too, each once, whenever that is asked for."
+)
+def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bool, send_to: str | None) -> None:
     """Show which records of TABLE could not be decoded: how many by reason and place, and a few of each.
 
     TABLE is dead_letters/<topic>, or the topic's name alone. Without a WINDOW, all windows that were decoded are looked into.
     Keys and values are shortened, and escaped where they are no text. To have such records decoded, correct `decode:` in the topic's
     YAML and load the windows again (`platform-assets load decoded/<topic> WINDOW`): what can be decoded then moves over.
+
+    With --send-to, key, value and headers are sent as they were, with headers named dead_letter.… behind them. The topic has to be
+    there; a compacted topic TOPIC.sent is made, which knows what was sent.
     """
     from platform_assets.checks.findings import counted
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import table_of
     from platform_assets.errors import ConfigurationError
+    from platform_assets.kafka.outbox import Outbox
     from platform_assets.lake.dead_letters import groups
+    from platform_assets.windows.sending import send
 
     declaration, _ = table_of(table)
-    ledger = Environment.of_process().ledger()
+    environment = Environment.of_process()
+    ledger = environment.ledger()
     wanted = list(windows) or None
     letters = ledger.receipts(declaration.dead_letter_table, wanted)
     decoded = ledger.receipts(declaration.decoded_table, wanted)
@@ -44,6 +53,11 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
     found = groups(ledger.lake.table(declaration.dead_letter_table), keys, samples) if keys else ()
     dead = sum(r.rows for r in letters.values())
     records = dead + sum(decoded[key].rows for key in letters if key in decoded)
+    sent = None
+    if send_to is not None:
+        versions = {key: version for key in keys if (version := letters[key].table_version) is not None}
+        outbox = Outbox(environment.cluster(), declaration.topic, send_to)
+        sent = send(outbox, ledger.lake.table(declaration.dead_letter_table), versions)
     if as_json:
         whole = {
             "version": JSON_VERSION,
@@ -52,6 +66,7 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
             "records": records,
             "dead_letters": dead,
             "groups": [asdict(group) for group in found],
+            "sent": None if sent is None else {"topic": send_to, **asdict(sent)},
         }
         click.echo(json.dumps(whole, indent=2, ensure_ascii=False))
         return
@@ -66,3 +81,5 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
             content = sample.key if group.side == "key" else sample.value
             click.echo(f"  {sample.window} partition {sample.partition} offset {sample.offset}: {sample.detail}")
             click.echo(f"    {group.side}: {content}")
+    if sent is not None:
+        click.echo(f"\nsent to {send_to}: {sent.now:,}; {sent.before:,} had been sent before")

@@ -22,7 +22,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, PlatformError, TopicMissingError
 from platform_assets.kafka.settings import ClientSettings
@@ -182,6 +182,17 @@ class Cluster:
         for answer in self._result(future, doing, topic=topic).topic_partitions:
             if answer.error is not None:
                 raise self._translated(KafkaException(answer.error), doing, topic)
+
+    def create_topic(self, name: str, config: Mapping[str, str]) -> None:
+        """Create a topic of one partition, with the brokers' own replication, where there is none. Raises TopicNameError too."""
+        new = NewTopic(checked_topic(name), num_partitions=1, config=dict(config))
+        doing = f"creating topic {name!r}"
+        future = self._call(doing, lambda s: self._admin.create_topics([new], request_timeout=s))[name]
+        try:
+            self._raw_result(future, doing)
+        except KafkaException as e:
+            if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise self._translated(e, doing, None) from e
 
     def _list(
         self, topic: TopicState, specs: Mapping[int, OffsetSpec], what: str, *, committed: bool = True

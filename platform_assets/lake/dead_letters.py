@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,6 +52,19 @@ def groups(table: Folder, keys: Sequence[str], samples: int = 3) -> tuple[Group,
                 _count(batch, counts, found, samples)
     ordered = sorted(counts, key=lambda what: (-counts[what], what[0], what[1], what[2] or ""))
     return tuple(Group(*what, counts[what], tuple(found[what])) for what in ordered)
+
+
+def rows(table: Folder, key: str, version: int) -> Iterator[dict[str, Any]]:
+    """Each dead letter of one window, whole, by the table's column names. Raises FilesLostError."""
+    with table.reading():
+        dataset = table.delta(version).to_pyarrow_dataset(file_pruning_predicate=[("window", "=", key)])
+    batches = dataset.to_batches(filter=pc.field("window") == key, batch_size=1024)
+    while True:
+        with reading_files(table, key):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield from batch.to_pylist()
 
 
 def shown(content: bytes | None) -> str | None:

@@ -11,10 +11,10 @@ import pytest
 from platform_assets.model.tables import TableRef
 from platform_assets_tests.support.runs_of import minutes_ago
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell, ShellOf
-from testbed.loads import Record, TopicLake
+from testbed.loads import Record, TopicLake, committed
 
 if TYPE_CHECKING:
-    from platform_assets_tests.conftest import LakeMaker
+    from platform_assets_tests.conftest import LakeMaker, TopicMaker
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
@@ -29,7 +29,7 @@ def declare(shell: Shell, lk: TopicLake, most: int) -> None:
     file.write_text(file.read_text() + DECODE.format(most=most))
 
 
-def test_dead_letters_are_shown_and_redriven(lake: LakeMaker, shell_of: ShellOf) -> None:
+def test_dead_letters_are_shown_sent_and_redriven(lake: LakeMaker, topic: TopicMaker, shell_of: ShellOf) -> None:
     lk = lake(partitions=2, start=minutes_ago(6))
     first = lk.window_of([Record(b"five \x1b[31m!"), Record(b"ok"), Record(b"\xff\xfe", partition=1)])
     second = lk.window_of([Record(b"ok")])
@@ -49,6 +49,14 @@ def test_dead_letters_are_shown_and_redriven(lake: LakeMaker, shell_of: ShellOf)
     found = json.loads(shell.run("dead-letters", lk.topic, first, "--json").stdout)
     assert (found["dead_letters"], found["records"], found["windows"]) == (2, 3, {first: 2})
     assert {g["reason"]: g["count"] for g in found["groups"]} == {"too_large": 1, "malformed": 1}
+
+    target = topic()
+    result = shell.run("dead-letters", lk.topic, first, "--send-to", target)
+    assert result.stdout.endswith(f"sent to {target}: 2; 0 had been sent before\n"), result.output
+    found = json.loads(shell.run("dead-letters", lk.topic, "--send-to", target, "--json").stdout)
+    assert found["sent"] == {"topic": target, "now": 0, "before": 2}
+    assert {r.value for r in committed(lk.settings, target)} == {b"five \x1b[31m!", b"\xff\xfe"}
+    assert shell.run("dead-letters", lk.topic, "--send-to", lk.topic).exit_code == 1
 
     # A ledger that is lost: the receipts of decoded windows come back with those of the raw table.
     before = [lk.ledger.receipts(table) for table in shell_tables(lk)]

@@ -1,0 +1,271 @@
+"""Records that are sent to a Kafka topic once each, whatever dies in between: for dead letters that others want to read from Kafka.
+
+What was sent is known from Kafka alone. Each transaction has, besides the records, what it adds to a compacted topic beside
+theirs, `<topic>.sent`: by (id of the topic that is sent to, topic id, partition, bucket of offsets) a bit for each offset. One
+transactional id for each pair of topics fences a sender that another one has followed; its open transaction is aborted, and what it
+had committed is read, before anything more is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from platform_assets.errors import ConfigurationError, SendingInterruptedError, SendingRefusedError
+from platform_assets.kafka.cluster import Cluster, TopicState
+from platform_assets.model.topics import checked_topic
+
+_log = logging.getLogger(__name__)
+
+SUFFIX: Final = ".sent"
+BUCKET: Final = 8192
+"""Offsets that one record of the compacted topic tells of."""
+_RECORDS: Final = 500
+_BYTES: Final = 8 << 20
+"""Of one transaction: whichever is reached first ends it."""
+_LARGEST: Final = 64 << 20
+_REFUSALS: Final = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.INVALID_RECORD,
+        KafkaError.POLICY_VIOLATION,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One record to be sent. Where it comes from names it; `headers` are sent as they are, in this order."""
+
+    topic_id: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return 100 + len(self.key or b"") + len(self.value or b"") + sum(len(v or b"") for _, v in self.headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How many letters were sent now, and how many had been sent before."""
+
+    now: int
+    before: int
+
+
+@dataclass(frozen=True)
+class Outbox:
+    """Sends letters of the topic `source` to the topic `target`, once each. `seconds` bound each step."""
+
+    cluster: Cluster
+    source: str
+    target: str
+    seconds: float = 60.0
+    before_step: Callable[[str], None] = lambda step: None
+    """Called before each step that cannot be undone, by its name; for tests, which let a process die there."""
+
+    def send(self, letters: Iterable[Letter]) -> Sent:
+        """Send those that were never sent, in their order, in transactions.
+
+        Raises TopicMissingError and ConfigurationError for topics that are not fit; SendingInterruptedError (retryable) and
+        SendingRefusedError. Transactions that were committed before stay, and are known when it is run again.
+        """
+        target = self._topics()
+        producer = self._producer()
+        # From here on no other sender of these topics can commit: what is read now stays all that was sent.
+        sent = self._sent(target)
+        now = before = 0
+        for batch in _batches(letters):
+            new = [letter for letter in batch if not sent.has(letter)]
+            before += len(batch) - len(new)
+            if new:
+                self._transaction(producer, new, sent.add(new))
+                now += len(new)
+        return Sent(now, before)
+
+    @property
+    def progress(self) -> str:
+        """The compacted topic of what was sent."""
+        return f"{self.target}{SUFFIX}"
+
+    def _topics(self) -> TopicState:
+        if checked_topic(self.target) == self.source:
+            raise ConfigurationError(
+                f"dead letters of topic {self.source!r} cannot be sent to itself: they would be dead again. Name another topic."
+            )
+        target = self.cluster.topic(self.target)
+        self.cluster.create_topic(self.progress, {"cleanup.policy": "compact"})
+        policy = self.cluster.topic_config(self.progress).get("cleanup.policy")
+        if policy != "compact":
+            raise ConfigurationError(
+                f"topic {self.progress!r} says which dead letters were sent, and would forget it: its cleanup.policy is {policy!r}. "
+                "Set it to compact."
+            )
+        return target
+
+    def _producer(self) -> Producer:
+        producer = Producer(
+            {
+                **self.cluster.settings.librdkafka(),
+                "transactional.id": f"platform-assets.dead-letters.{self.source}.{self.target}",
+                "transaction.timeout.ms": round(self.seconds * 1000),
+                "message.max.bytes": _LARGEST,
+                "allow.auto.create.topics": "false",
+                "linger.ms": 20,
+            },
+            logger=_log,
+        )
+        with _translating(self, "beginning to send"):
+            producer.init_transactions(self.seconds)
+        return producer
+
+    def _sent(self, target: TopicState) -> _Bitmaps:
+        """All that was committed, up to where the log ended when it was asked for."""
+        state = self.cluster.topic(self.progress)
+        ends = {p: found.offset for p, found in self.cluster.high_watermarks(state).items()}
+        if set(ends) != set(state.partitions):
+            raise self._interrupted("reading what was sent", "not all partitions have a leader")
+        bitmaps = _Bitmaps(target.topic_id)
+        waiting = {p for p, end in ends.items() if end > 0}
+        consumer = Consumer(
+            {
+                **self.cluster.settings.librdkafka(),
+                "group.id": "platform-assets",  # needed by the client, and never used: partitions are assigned
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+            },
+            logger=_log,
+        )
+        try:
+            consumer.assign([TopicPartition(self.progress, p, OFFSET_BEGINNING) for p in waiting])
+            deadline = time.monotonic() + self.seconds
+            while waiting:
+                if time.monotonic() > deadline:
+                    raise self._interrupted("reading what was sent", f"no end within {self.seconds:g} s")
+                for message in consumer.consume(num_messages=500, timeout=0.5):
+                    error = message.error()
+                    if error is None:
+                        bitmaps.read(message.key(), message.value())
+                    elif error.code() != KafkaError._PARTITION_EOF:
+                        raise self._interrupted("reading what was sent", error.str())
+                    elif message.offset() >= ends[message.partition()]:
+                        waiting.discard(message.partition())
+        finally:
+            consumer.close()
+        return bitmaps
+
+    def _transaction(self, producer: Producer, letters: Sequence[Letter], told: Sequence[tuple[bytes, bytes]]) -> None:
+        failures: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, message: Any) -> None:
+            if error is not None:
+                failures.append(error)
+
+        with _translating(self, "sending", failures):
+            producer.begin_transaction()
+            try:
+                for letter in letters:
+                    headers = list(letter.headers)
+                    self._produce(producer, self.target, letter.key, letter.value, headers, delivered)
+                for key, value in told:
+                    self._produce(producer, self.progress, key, value, [], delivered)
+                producer.flush(self.seconds)
+                self.before_step("commit")
+                producer.commit_transaction(self.seconds)
+            except KafkaException as e:
+                if e.args[0].txn_requires_abort():
+                    producer.abort_transaction(self.seconds)
+                raise
+        self.before_step("next")
+
+    def _produce(
+        self,
+        producer: Producer,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes | None]],
+        delivered: Callable[[KafkaError | None, Any], None],
+    ) -> None:
+        while True:
+            try:
+                producer.produce(topic, value, key, headers=headers, on_delivery=delivered)
+                return
+            except BufferError:  # the client's queue is full: it is let to send
+                producer.poll(0.5)
+
+    def _interrupted(self, doing: str, reason: str) -> SendingInterruptedError:
+        return SendingInterruptedError(self.source, self.target, doing, reason)
+
+
+@contextmanager
+def _translating(outbox: Outbox, doing: str, failures: Sequence[KafkaError] = ()) -> Iterator[None]:
+    """For a block that sends: what the client raises becomes one of the platform's errors; `failures` say it more exactly."""
+    try:
+        yield
+    except KafkaException as e:
+        errors = [*failures, e.args[0]]
+        refused = next((error for error in errors if error.code() in _REFUSALS), None)
+        if refused is not None:
+            raise SendingRefusedError(outbox.source, outbox.target, refused.str()) from e
+        raise SendingInterruptedError(outbox.source, outbox.target, doing, errors[0].str()) from e
+
+
+class _Bitmaps:
+    """Which offsets were sent to one topic: a bit each, in buckets, as the compacted topic has them."""
+
+    def __init__(self, target_id: str) -> None:
+        self._target_id = target_id
+        self._bits: dict[tuple[str, int, int], bytearray] = {}
+
+    def read(self, key: bytes, value: bytes) -> None:
+        """One record of the compacted topic; a later one of the same key replaces it."""
+        target_id, topic_id, partition, bucket = json.loads(key)
+        if target_id == self._target_id:
+            self._bits[topic_id, partition, bucket] = bytearray(value)
+
+    def has(self, letter: Letter) -> bool:
+        """Whether it was sent."""
+        bucket, place = divmod(letter.offset, BUCKET)
+        bits = self._bits.get((letter.topic_id, letter.partition, bucket))
+        return bits is not None and bool(bits[place >> 3] & (1 << (place & 7)))
+
+    def add(self, letters: Iterable[Letter]) -> list[tuple[bytes, bytes]]:
+        """Note them as sent. Gives keys and values of the records that say so, and have to be of the same transaction."""
+        touched: dict[tuple[str, int, int], bytearray] = {}
+        for letter in letters:
+            bucket, place = divmod(letter.offset, BUCKET)
+            name = letter.topic_id, letter.partition, bucket
+            bits = touched[name] = self._bits.setdefault(name, bytearray(BUCKET // 8))
+            bits[place >> 3] |= 1 << (place & 7)
+        return [(json.dumps([self._target_id, *name]).encode(), bytes(bits)) for name, bits in touched.items()]
+
+
+def _batches(letters: Iterable[Letter]) -> Iterator[list[Letter]]:
+    """Parts of at most `_RECORDS` letters, each ended by the one that reaches `_BYTES`."""
+    batch: list[Letter] = []
+    size = 0
+    for letter in letters:
+        batch.append(letter)
+        size += letter.size
+        if len(batch) == _RECORDS or size >= _BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

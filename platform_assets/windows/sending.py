@@ -1,0 +1,42 @@
+"""Dead letters of windows to a Kafka topic, as the records that they were, with the reason in headers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from platform_assets.kafka.outbox import Letter, Outbox, Sent
+from platform_assets.lake import dead_letters
+from platform_assets.lake.location import Folder
+
+PREFIX: Final = "dead_letter."
+"""Of the headers that are added, behind those that the record had."""
+_ADDED: Final = (
+    "topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp", "window", "side", "reason", "place", "detail", "declaration",
+)  # fmt: skip
+
+
+def send(outbox: Outbox, table: Folder, versions: Mapping[str, int]) -> Sent:
+    """Send those of the windows that are the keys of `versions`, each as `table` has it at that version.
+
+    What was sent before, of whatever window, is not sent again. Raises what `Outbox.send` does, and FilesLostError.
+    """
+    return outbox.send(letters(outbox.source, table, versions))
+
+
+def letters(topic: str, table: Folder, versions: Mapping[str, int]) -> Iterator[Letter]:
+    """The dead letters of `topic`, window after window; memory is that of a few blocks."""
+    for key, version in sorted(versions.items()):
+        for row in dead_letters.rows(table, key, version):
+            yield _letter(topic, row)
+
+
+def _letter(topic: str, row: Mapping[str, Any]) -> Letter:
+    kept = tuple((header["key"], header["value"]) for header in row["headers"] or ())
+    why = {
+        "topic": topic,
+        **{name: row[name] for name in _ADDED},
+        "kafka_timestamp": row["kafka_timestamp"].isoformat(),
+    }
+    added = tuple((PREFIX + name, None if value is None else str(value).encode()) for name, value in why.items())
+    return Letter(row["topic_id"], row["kafka_partition"], row["kafka_offset"], row["key"], row["value"], kept + added)

@@ -1,0 +1,153 @@
+"""Dead letters on a Kafka topic: each there once for a read_committed consumer, whenever a sender dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from platform_assets.errors import (
+    ConfigurationError,
+    SendingInterruptedError,
+    SendingRefusedError,
+    TopicMissingError,
+)
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.outbox import BUCKET, SUFFIX, Letter, Outbox, Sent
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets_tests.support.doomed_sender import letters
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker, TopicMaker
+
+pytestmark = pytest.mark.broker
+
+Message = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+PART = 500
+"""Letters of one transaction."""
+
+
+def outbox(broker: Broker, target: str, **given: Any) -> Outbox:
+    return Outbox(Cluster.connect(ClientSettings(broker.bootstrap)), "source", target, **given)
+
+
+def committed(broker: Broker, target: str) -> list[Message]:
+    """What a read_committed consumer gets, in order, of a topic of one partition."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "reader",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([TopicPartition(target, 0, OFFSET_BEGINNING)])
+    found: list[Message] = []
+    ended = False
+    while not ended:
+        for message in consumer.consume(1000, 60):
+            if message.error() is None:
+                found.append((message.key(), message.value(), tuple(message.headers() or ())))
+            else:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                ended = True
+    consumer.close()
+    return found
+
+
+def as_messages(sent: Sequence[Letter]) -> list[Message]:
+    return [(letter.key, letter.value, letter.headers) for letter in sent]
+
+
+def killed_before(broker: Broker, target: str, step: str, times: int) -> None:
+    """Have a process send, and kill it when it is about to take this step for the `times`-th time."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "platform_assets_tests.support.doomed_sender"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        work = {"bootstrap": broker.bootstrap, "source": "source", "target": target, "number": 3 * PART + 10}
+        print(json.dumps(work), file=child.stdin, flush=True)
+        for line in child.stdout:
+            times -= line.strip() == step
+            if not times:
+                break
+            print(file=child.stdin, flush=True)
+        assert not times
+        os.kill(child.pid, signal.SIGKILL)
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_a_sender_that_is_killed_again_and_again_sends_each_letter_once(broker: Broker, topic: TopicMaker) -> None:
+    target = topic()
+    everything = letters(3 * PART + 10)
+    # All of its records have been delivered, and the transaction is open.
+    killed_before(broker, target, "commit", 1)
+    killed_before(broker, target, "commit", 2)
+    killed_before(broker, target, "next", 1)
+    assert outbox(broker, target).send(everything) == Sent(PART + 10, 2 * PART)
+    assert committed(broker, target) == as_messages(everything)
+    assert outbox(broker, target).send(everything) == Sent(0, 3 * PART + 10)
+    assert committed(broker, target) == as_messages(everything)
+
+
+def test_of_two_senders_the_later_one_goes_on_and_the_other_commits_nothing(broker: Broker, topic: TopicMaker) -> None:
+    target = topic()
+    everything = letters(20)
+
+    def overtake(step: str) -> None:
+        if step == "commit":
+            assert outbox(broker, target).send(everything) == Sent(20, 0)
+
+    with pytest.raises(SendingInterruptedError, match=r"were not all sent .* run it again, which sends the others"):
+        outbox(broker, target, before_step=overtake).send(everything)
+    assert committed(broker, target) == as_messages(everything)
+    assert outbox(broker, target).send(everything) == Sent(0, 20)
+
+
+def test_letters_are_told_apart_by_topic_id_partition_and_offset(broker: Broker, topic: TopicMaker) -> None:
+    target = topic()
+    places = [(t, p, o) for t in ("a", "b") for p in (0, 1) for o in (0, BUCKET - 1, BUCKET, 2**62)]
+    each = [Letter(*place, None, b"x", ()) for place in places]
+    assert outbox(broker, target).send(each[::2]) == Sent(8, 0)
+    assert outbox(broker, target).send(each) == Sent(8, 8)
+    assert outbox(broker, target).send(each) == Sent(0, 16)
+
+
+def test_a_letter_too_large_for_the_topic_is_refused_and_goes_once_it_may(broker: Broker, topic: TopicMaker) -> None:
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    target = topic(config={"max.message.bytes": "10000"})
+    large = [Letter("a", 0, 1, None, b"small", ()), Letter("a", 0, 2, None, os.urandom(50_000), ())]
+    with pytest.raises(SendingRefusedError, match=r"Raise that topic's max\.message\.bytes"):
+        outbox(broker, target).send(large)
+    assert committed(broker, target) == []
+    raised = ConfigResource(
+        ResourceType.TOPIC,
+        target,
+        incremental_configs=[ConfigEntry("max.message.bytes", "100000", incremental_operation=AlterConfigOpType.SET)],
+    )
+    broker.admin.incremental_alter_configs([raised])[raised].result(30)
+    assert outbox(broker, target).send(large) == Sent(2, 0)
+    assert committed(broker, target) == as_messages(large)
+
+
+def test_topics_that_are_not_fit_are_refused(broker: Broker, topic: TopicMaker) -> None:
+    with pytest.raises(TopicMissingError):
+        outbox(broker, "no-such-topic").send([])
+    with pytest.raises(ConfigurationError, match="cannot be sent to itself"):
+        outbox(broker, "source").send([])
+    target = topic()
+    Cluster.connect(ClientSettings(broker.bootstrap)).create_topic(target + SUFFIX, {"cleanup.policy": "delete"})
+    with pytest.raises(ConfigurationError, match=r"its cleanup\.policy is 'delete'. Set it to compact"):
+        outbox(broker, target).send([])
