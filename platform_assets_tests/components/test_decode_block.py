@@ -14,6 +14,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 
 VALUE = {"format": "json", "schema": "id BIGINT NOT NULL"}
+REPAIR = {"window": "2026-01-31-14:00", "partition": 0, "offset": 17, "value": "{}"}
 FILE = """type: platform_assets.components.TopicTable
 attributes:
   topic: orders
@@ -38,6 +39,14 @@ def test_thresholds_of_checks_have_nothing_decoded_again() -> None:
     assert decode_declaration({"value": VALUE}).digest == decode_declaration(strict).digest
 
 
+def test_repair_is_of_its_window_alone() -> None:
+    plain, repaired = decode_declaration({"value": VALUE}), decode_declaration({"value": VALUE, "repairs": [REPAIR]})
+    assert repaired.digest == plain.digest
+    assert repaired.digest_of("2026-01-31-15:00") == plain.digest
+    assert repaired.digest_of("2026-01-31-14:00") != plain.digest
+    assert [r.value for r in repaired.repairs_of("2026-01-31-14:00")] == ["{}"]
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
@@ -54,6 +63,11 @@ def test_thresholds_of_checks_have_nothing_decoded_again() -> None:
         ({"dead_letters": {"Fail": 0.1}}, "dead_letters: there is no such field as 'Fail': did you mean 'fail'?"),
         ({"dead_letters": 5}, "dead_letters: must be a mapping"),
         ({"revision": True}, "revision: must be a whole number of 1 or more, not True"),
+        ({"repairs": 5}, "repairs: must be a list of records, not 5"),
+        ({"repairs": [{"offset": 1}]}, "repairs: each must be of the form {window: "),
+        ({"repairs": [{**REPAIR, "window": "today"}]}, "repairs: 'today' is no key of a window"),
+        ({"repairs": [{**REPAIR, "value": 1}]}, "repairs: partition and offset are whole numbers, and value is text"),
+        ({"repairs": [REPAIR, REPAIR]}, "repairs: window 2026-01-31-14:00 partition 0 offset 17 is given twice"),
         ({"replaces": 7}, "replaces: must be the text that an error about the changed columns has named"),
     ],
 )

@@ -12,7 +12,7 @@ from platform_assets.decoding.formats import decoder_of
 from platform_assets.engines.decoding.rows import RAW_COLUMNS, RowMaker, aligned, by_partition, in_order
 from platform_assets.engines.decoding.work import BYTES_APART, Piece, shares_of
 from platform_assets.lake import dead_letter_table, decoded_table, raw_table
-from platform_assets.model.decoding import FormatSpec
+from platform_assets.model.decoding import FormatSpec, Repair
 
 JSON = FormatSpec("json", {"schema": "id BIGINT NOT NULL, tags ARRAY<STRUCT<a: INT, b: STRING>>"})
 
@@ -29,11 +29,11 @@ def raw(*records: tuple[int, int, bytes | None, bytes | None]) -> pa.RecordBatch
     return pa.RecordBatch.from_pylist(rows, pa.schema([(name, kinds[name]) for name in RAW_COLUMNS]))
 
 
-def maker(value: FormatSpec, key: FormatSpec | None = None) -> RowMaker:
+def maker(value: FormatSpec, key: FormatSpec | None = None, repairs: tuple[Repair, ...] = ()) -> RowMaker:
     decoders = decoder_of(value), None if key is None else decoder_of(key)
     layout = decoded_table.columns(None if decoders[1] is None else decoders[1].fields, decoders[0].fields)
     files = [pa.schema([f for f in s if f.name != "window"]) for s in (layout, dead_letter_table.columns())]
-    return RowMaker(*decoders, *files, "digest")
+    return RowMaker(*decoders, *files, "digest", repairs)
 
 
 def test_each_record_is_in_one_table() -> None:
@@ -60,6 +60,22 @@ def test_each_record_is_in_one_table() -> None:
     assert dead["value"].to_pylist() == [b'{"id": 2}', b"{", b'{"id": null}']
     assert set(dead["declaration"].to_pylist()) == {"digest"}
     assert [list(h) for h in dead["headers"].to_pylist()] == [[{"key": "h", "value": None}]] * 3
+
+
+def test_repairs_are_decoded_instead_of_values() -> None:
+    """What is still bad is a dead letter, with the value that was sent."""
+    records = raw(
+        (0, 1, None, b"{"), (0, 2, None, b"{"), (1, 1, None, b"{"), (1, 2, None, None), (1, 3, None, b'{"id": 9}')
+    )
+    repairs = (Repair("w", 0, 1, '{"id": 5}'), Repair("w", 1, 1, "[]"), Repair("w", 1, 2, '{"id": 7}'))
+    rows, dead = maker(JSON, repairs=repairs).rows(records)
+    assert [(r["kafka_partition"], r["kafka_offset"], r["id"]) for r in rows.to_pylist()] == [
+        (0, 1, 5),
+        (1, 2, 7),
+        (1, 3, 9),
+    ]
+    assert not any(rows["tombstone"].to_pylist())
+    assert [(d["kafka_offset"], d["value"]) for d in dead.to_pylist()] == [(2, b"{"), (1, b"{")]
 
 
 def test_records_without_order_are_put_into_it() -> None:
