@@ -115,7 +115,7 @@ def test_what_is_loaded_and_not_decoded_is_asked_for(
     now = datetime.now(UTC)
     edges = closed_edges("* * * * *", now - timedelta(minutes=7), now)
     lk = lake(config=ANY_TIME, start=edges[0])
-    lk.send([Record(b"%d" % n, timestamp=milliseconds(edge)) for n, edge in enumerate(edges[:4])])
+    lk.send([Record(b"%d" % n, timestamp=milliseconds(edge)) for n, edge in enumerate(edges[:3])])
     d = Daemon(lk, instance, spark_remote, lk.declaration, now=edges[3] + timedelta(seconds=5))
     d.tick()
     assert d.sealed == d.loaded
@@ -129,6 +129,7 @@ def test_what_is_loaded_and_not_decoded_is_asked_for(
     assert len(raw) == len(d.sealed), "decoding alone loads nothing again"
     assert set(materializations(instance, table_key(table))) == d.sealed
     assert rows(lk, "decoded") == 3
+    lk.send([Record(b"later", timestamp=milliseconds(edges[4]))])
     d.now, before = now, len(d.results)
     d.tick()
     assert len(d.results) == before + 1
