@@ -91,25 +91,19 @@ class TopicLake:
     closed: datetime = START
     start: datetime = START
     engine_name: EngineName = DEFAULT_ENGINE
-    decode: DecodeDeclaration | None = None
 
     def __post_init__(self) -> None:
         self.closed = max(self.closed, self.start)
         self.settings = ClientSettings(self.bootstrap)
         self.cluster = Cluster.connect(self.settings)
         self.ledger = Ledger(Lake.at(self.root))
-
-    @property
-    def declaration(self) -> TopicDeclaration:
-        """The topic as it is declared now: `decode` may change between windows."""
-        return TopicDeclaration(
-            self.topic,
-            EVERY_MINUTE,
-            self.start,
-            records_per_file=self.records_per_file,
-            engine=self.engine_name,
-            decode=self.decode,
+        self.declaration = TopicDeclaration(
+            self.topic, EVERY_MINUTE, self.start, records_per_file=self.records_per_file, engine=self.engine_name
         )
+
+    def declare(self, decode: DecodeDeclaration | None) -> None:
+        """Have the topic decoded like this from now on."""
+        self.declaration = replace(self.declaration, decode=decode)
 
     @property
     def table(self) -> Path:

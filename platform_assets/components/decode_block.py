@@ -9,9 +9,10 @@ from typing import Any, Final
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import decoded_table
-from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
+from platform_assets.model.windows import edge_of
 
-_FIELDS: Final = ("value", "key", "dead_letters", "revision", "replaces")
+_FIELDS: Final = ("value", "key", "dead_letters", "revision", "replaces", "repairs")
 _SHARES: Final = ("warn", "fail")
 
 
@@ -28,7 +29,12 @@ def decode_declaration(block: Mapping[str, Any]) -> DecodeDeclaration:
     _check_known("dead_letters", shares, _SHARES)
     given = {f"{name}_share": _share(name, shares[name]) for name in _SHARES if name in shares}
     declared = DecodeDeclaration(
-        value, key, **given, revision=_revision(block.get("revision", 1)), replaces=_replaces(block.get("replaces"))
+        value,
+        key,
+        **given,
+        revision=_revision(block.get("revision", 1)),
+        replaces=_replaces(block.get("replaces")),
+        repairs=_repairs(block.get("repairs") or ()),
     )
     decoded_table.columns(None if key is None else decoder_of(key).fields, decoder_of(value).fields)
     return declared
@@ -63,6 +69,35 @@ def _replaces(given: Any) -> str | None:
             f"replaces: must be the text that an error about the changed columns has named, in quotes, not {given!r}"
         )
     return given
+
+
+def _repairs(given: Any) -> tuple[Repair, ...]:
+    if not isinstance(given, list | tuple):
+        raise ConfigurationError(f"repairs: must be a list of records, not {given!r}")
+    found = tuple(_repair(each) for each in given)
+    places = [(r.window, r.partition, r.offset) for r in found]
+    if doubled := next((place for place in places if places.count(place) > 1), None):
+        raise ConfigurationError(
+            f"repairs: window {doubled[0]} partition {doubled[1]} offset {doubled[2]} is given twice"
+        )
+    return found
+
+
+def _repair(given: Any) -> Repair:
+    wanted = '{window: 2026-01-31-14:00, partition: 0, offset: 17, value: "…"}'
+    if not isinstance(given, Mapping) or set(given) != {"window", "partition", "offset", "value"}:
+        raise ConfigurationError(f"repairs: each must be of the form {wanted}, not {given!r}")
+    window, value = given["window"], given["value"]
+    numbers = [given["partition"], given["offset"]]
+    try:
+        edge_of(window)
+    except (ValueError, TypeError) as e:
+        raise ConfigurationError(f"repairs: {window!r} is no key of a window, such as 2026-01-31-14:00") from e
+    if not isinstance(value, str) or any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in numbers):
+        raise ConfigurationError(
+            f"repairs: partition and offset are whole numbers, and value is text in quotes: {wanted}, not {given!r}"
+        )
+    return Repair(window, given["partition"], given["offset"], value)
 
 
 def _check_known(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:

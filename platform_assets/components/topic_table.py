@@ -65,7 +65,8 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             description="How records become typed rows of decoded/<topic>: `value` and `key`, each with a `format` and its options; "
             "`dead_letters` with the shares of a window's records above which they are a warning (`warn`) or an error (`fail`); "
             "`revision`, which has windows decoded again where it is raised; `replaces`, which names the columns of a table "
-            "that is to be begun again. Without it there is the raw table alone."
+            "that is to be begun again; `repairs`, texts to decode instead of the values of single records. Without it there "
+            "is the raw table alone."
         ),
     ] = None
     publish_position: Annotated[

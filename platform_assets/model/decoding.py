@@ -30,6 +30,16 @@ class FormatSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Repair:
+    """What is decoded instead of the value of one record that is known to be bad: that of `offset` in a window."""
+
+    window: str
+    partition: int
+    offset: int
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeDeclaration:
     """How records of one topic are decoded. Keys are left out of the table where `key` is None.
 
@@ -44,6 +54,7 @@ class DecodeDeclaration:
     fail_share: float = 0.05
     revision: int = 1
     replaces: str | None = None
+    repairs: tuple[Repair, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.warn_share <= self.fail_share <= 1:
@@ -54,11 +65,27 @@ class DecodeDeclaration:
 
     @property
     def digest(self) -> str:
-        """Names all that decides what rows a record becomes; thresholds of checks are no part of it."""
+        """Names all that decides what rows a record becomes, but repairs; thresholds of checks are no part of it."""
         what = {
             "code": CODE_VERSION,
             "revision": self.revision,
             "value": self.value.to_fields(),
             "key": None if self.key is None else self.key.to_fields(),
         }
-        return hashlib.sha256(json.dumps(what, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+        return _digest(what)
+
+    def digest_of(self, window: str) -> str:
+        """The same for one window, with its repairs: so one that is added has that window alone decoded again."""
+        repairs = [
+            [r.partition, r.offset, r.value]
+            for r in sorted(self.repairs_of(window), key=lambda r: (r.partition, r.offset))
+        ]
+        return self.digest if not repairs else _digest({"declared": self.digest, "repairs": repairs})
+
+    def repairs_of(self, window: str) -> tuple[Repair, ...]:
+        """Those of one window."""
+        return tuple(r for r in self.repairs if r.window == window)
+
+
+def _digest(what: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(what, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]

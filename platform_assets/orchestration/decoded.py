@@ -121,7 +121,7 @@ def build_checks(declaration: TopicDeclaration, declared: DecodeDeclaration) -> 
     def _evaluate(context: dg.AssetCheckExecutionContext, lake: LakeResource) -> Iterator[dg.AssetCheckResult]:
         ledger = Ledger(lake.lake())
         sealed = ledger.edges(declaration.topic)[:-1]
-        of_run = sorted(runs.windows_of(context.run, asset, sealed) or ())
+        of_run = sorted(runs.named_by(context.run, sealed))
         wanted = {key.name for key in context.selected_asset_check_keys}
         for found in results(declaration, declared, ledger, of_run or None):
             if found.check_name in wanted:

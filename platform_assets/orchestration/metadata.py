@@ -140,8 +140,11 @@ def tags_of(receipt: Receipt, declaration: TopicDeclaration) -> dict[str, str]:
     tags = {"dagster/data_version": data_version(receipt)}
     if receipt.table == declaration.raw_table:
         return tags
-    declared = None if declaration.decode is None else declaration.decode.digest
-    made_by = declared if receipt.made_from is None else receipt.made_from.declaration
+    declared, made_from = declaration.decode, receipt.made_from
+    made_by = None if declared is None else declared.digest
+    # One with repairs of its own is of what is declared now, too.
+    if made_from is not None and (declared is None or made_from.declaration != declared.digest_of(receipt.window.key)):
+        made_by = made_from.declaration
     return tags if made_by is None else {**tags, "dagster/code_version": made_by}
 
 

@@ -151,6 +151,11 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
     return frozenset(named.among(sorted(keys)))
 
 
+def named_by(run: dg.DagsterRun, keys: Iterable[str]) -> frozenset[str]:
+    """Those of `keys` that `run` names, whatever it does with them."""
+    return frozenset(_named(run).among(sorted(keys)))
+
+
 def config_listing(topic: str, keys: Sequence[str], *, decode_only: bool = False) -> dict[str, Any]:
     """The config of a run that loads just the windows `keys`, whatever partitions there are; or decodes them alone."""
     config: dict[str, Any] = {_LISTED: list(keys), **({"decode_only": True} if decode_only else {})}

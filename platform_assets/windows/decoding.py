@@ -109,6 +109,12 @@ class WindowDecoder:
         raw = self.ledger.receipts(d.raw_table, [key]).get(key)
         if raw is None:
             raise NotLoadedError(d.decoded_table.name, d.raw_table.name, key)
+        for r in declared.repairs_of(key):
+            if r.partition not in raw.ranges.by_partition or r.offset not in raw.ranges.by_partition[r.partition]:
+                raise ConfigurationError(
+                    f"repairs: window {key} of {d.raw_table} has no offset {r.offset} of partition {r.partition}: correct it, or take "
+                    "it out of `decode:` in the topic's YAML; `platform-assets dead-letters` shows window, partition and offset"
+                )
         fields = decoder_of(declared.value).fields
         key_fields = None if declared.key is None else decoder_of(declared.key).fields
         columns = decoded_table.columns(key_fields, fields)
@@ -145,7 +151,7 @@ class WindowDecoder:
         written = self._written(order, letters, rows)
         with self._deleted_if_refused(written):
             self._check_conserved(raw, written)
-        if known.are_of(self.declared.digest):
+        if known.are_of(self.declared.digest_of(order.window)):
             return self._again(raw, known, metadata, written, letters, rows, began)
         self.before_step("dead letters")
         seconds = time.monotonic() - began
@@ -221,7 +227,7 @@ class WindowDecoder:
             raw.ranges,
             load_id=order.load_id,
             run_id=self.run_id,
-            made_from=TableLoad(raw.table, order.version, raw.load_id, self.declared.digest),
+            made_from=TableLoad(raw.table, order.version, raw.load_id, self.declared.digest_of(order.window)),
         )
 
     def _written(self, order: DecodeOrder, letters: WindowCommit, rows: WindowCommit) -> DecodedFiles:

@@ -41,7 +41,7 @@ def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.Dag
 
 def decoded_lake(lake: LakeMaker, declared: DecodeDeclaration = TEXT) -> TopicLake:
     lk = lake(partitions=2, start=minutes_ago(5))
-    lk.decode = declared
+    lk.declare(declared)
     return lk
 
 
@@ -75,7 +75,7 @@ def test_one_run_loads_and_decodes(lake: LakeMaker, spark_remote: str, instance:
     letters = materializations(instance, table_key(lk.declaration.dead_letter_table))[key]
     assert (letters[metadata.ROWS], letters[metadata.RAW_LOAD]) == (1, values[metadata.RAW_LOAD])
 
-    lk.decode = TEXT
+    lk.declare(TEXT)
     result = materialize(lk, spark_remote, [key], instance)
     assert result.success
     assert all(e.passed for e in evaluations(result).values())
@@ -90,7 +90,10 @@ def test_too_many_dead_letters_and_damage_are_errors(
 ) -> None:
     lk = decoded_lake(lake, SMALL)
     keys = [lk.window_of([Record(b"too long"), Record(b"ok")]), lk.window_of([Record(b"ok")])]
-    found = evaluations(materialize(lk, spark_remote, keys, instance))
+    result = materialize(lk, spark_remote, keys, instance)
+    assert not result.success, "a blocking check that fails is an error of its run"
+    found = evaluations(result)
+    assert found[checks.CONSERVATION].passed
     assert (found[checks.SHARE].passed, found[checks.SHARE].severity) == (False, dg.AssetCheckSeverity.ERROR)
     values = materializations(instance, table_key(lk.declaration.decoded_table))
     assert [values[key][metadata.ROWS] for key in keys] == [1, 1]
@@ -99,7 +102,7 @@ def test_too_many_dead_letters_and_damage_are_errors(
     (finding,) = checks.conserved(windows).findings
     assert (finding.window, finding.kind) == (keys[0], "not conserved")
     assert finding.remedy == f"Materialise partition {keys[0]} of decoded/{lk.topic}: it is decoded again."
-    assert materialize(lk, spark_remote, [keys[0]], instance).success
+    materialize(lk, spark_remote, [keys[0]], instance)
     assert checks.conserved(checks.windows_of(lk.declaration, lk.ledger)).passed
 
 
@@ -108,16 +111,17 @@ def test_too_many_dead_letters_and_damage_are_errors(
 def test_what_is_loaded_and_not_decoded_is_asked_for(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """After the declaration came later than the windows, on today's schedule and on an earlier one."""
+    """After the declaration came later than the windows; those that come from then on are decoded by the run that loads them."""
     now = datetime.now(UTC)
-    edges = closed_edges("* * * * *", now - timedelta(minutes=6), now)
+    edges = closed_edges("* * * * *", now - timedelta(minutes=7), now)
     lk = lake(config=ANY_TIME, start=edges[0])
     lk.send([Record(b"%d" % n, timestamp=milliseconds(edge)) for n, edge in enumerate(edges[:3])])
-    d = Daemon(lk, instance, spark_remote, lk.declaration)
-    d.ticks(timedelta(minutes=1))
+    d = Daemon(lk, instance, spark_remote, lk.declaration, now=edges[3] + timedelta(seconds=5))
+    d.tick()
     assert d.sealed == d.loaded
+    assert len(d.sealed) == 3
     d.declaration = replace(lk.declaration, decode=TEXT)
-    assert d.tick() >= 1
+    assert d.tick() == 1
     assert d.newest_succeeded()
     table = d.declaration.decoded_table
     assert set(lk.ledger.receipts(table)) == d.sealed
@@ -125,11 +129,13 @@ def test_what_is_loaded_and_not_decoded_is_asked_for(
     assert len(raw) == len(d.sealed), "decoding alone loads nothing again"
     assert set(materializations(instance, table_key(table))) == d.sealed
     assert rows(lk, "decoded") == 3
-    # Windows that come from now on are loaded and decoded by one run.
-    lk.send([Record(b"later", timestamp=milliseconds(d.now - timedelta(minutes=1)))])
-    d.now += timedelta(minutes=2)
-    assert d.tick() == 1
+    lk.send([Record(b"later", timestamp=milliseconds(edges[4]))])
+    d.now, before = now, len(d.results)
+    d.tick()
+    assert len(d.results) == before + 1
     assert set(lk.ledger.receipts(table)) == d.sealed == d.loaded
+    assert set(materializations(instance, table_key(d.declaration.dead_letter_table))) == d.sealed
+    assert rows(lk, "decoded") == 4
     assert d.tick() == 0
 
 
@@ -180,7 +186,7 @@ def test_changed_columns_fail_the_run_with_the_difference(
     lk = decoded_lake(lake)
     key = lk.window_of([Record(b"v")])
     assert materialize(lk, spark_remote, [key], instance).success
-    lk.decode = DecodeDeclaration(FormatSpec("string", {"column": "line"}))
+    lk.declare(DecodeDeclaration(FormatSpec("string", {"column": "line"})))
     result = materialize(lk, spark_remote, [key], instance)
     assert "value STRING is dropped, or renamed to line" in failure_of(result)
     run = instance.get_run_by_id(result.run_id)

@@ -21,7 +21,7 @@ from platform_assets.errors import (
 )
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Lake
-from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.windows.decoding import DecodedWindow, WindowDecoder
 from platform_assets_tests.conftest import LakeMaker
 from testbed.loads import Record, TopicLake
@@ -244,6 +244,21 @@ def test_redrive(decoding: Decoding) -> None:
     assert (done.outcome, done.decoded.rows, done.dead_letters.rows) == ("replaced", 2, 0)
     assert decoding.rows("dead_letters", keys[0]) == []
     assert len(decoding.rows("dead_letters", keys[1])) == 1
+
+
+def test_repair_of_a_record_that_is_known_to_be_bad(decoding: Decoding) -> None:
+    keys = [decoding.lake.window_of([Record(b"ok"), Record(b"\xff")]) for _ in range(2)]
+    for key in keys:
+        decoding.lake.load(key)
+        decoding.decode(key)
+    decoding.declared = replace(TEXT, repairs=(Repair(keys[0], 0, 1, "mended"),))
+    done = decoding.decode(keys[0])
+    assert (done.outcome, done.decoded.rows, done.dead_letters.rows) == ("replaced", 2, 0)
+    assert [r["value"] for r in decoding.rows("decoded", keys[0])] == ["ok", "mended"]
+    assert decoding.decode(keys[0]).outcome == decoding.decode(keys[1]).outcome == "unchanged"
+    decoding.declared = replace(TEXT, repairs=(Repair(keys[0], 0, 2, "mended"),))
+    with pytest.raises(ConfigurationError, match=rf"window {keys[0]} of .* has no offset 2 of partition 0"):
+        decoding.decoder().decode(keys[0])
 
 
 def test_keys_are_added_to_a_table_with_older_windows(decoding: Decoding) -> None:

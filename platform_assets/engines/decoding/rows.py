@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.decoding.decoder import DEAD_LETTER_FIELDS, Decoded, Decoder
+from platform_assets.model.decoding import Repair
 
 _OWN: Final = ("topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp")
 RAW_COLUMNS: Final = (*_OWN, "kafka_timestamp_type", "key", "value", "headers")
@@ -21,27 +22,35 @@ class RowMaker:
     """Makes rows by the decoders of value and key, the latter where keys are decoded.
 
     `layout` and `dead_layout` are the columns of decoded rows and of dead letters, and `declaration` is the digest that the
-    latter carry.
+    latter carry. `repairs` are those of the window that the records are of: a dead letter has its value as it was sent all the same.
     """
 
     def __init__(
-        self, value: Decoder, key: Decoder | None, layout: pa.Schema, dead_layout: pa.Schema, declaration: str
+        self,
+        value: Decoder,
+        key: Decoder | None,
+        layout: pa.Schema,
+        dead_layout: pa.Schema,
+        declaration: str,
+        repairs: Sequence[Repair] = (),
     ) -> None:
         self._value, self._key = value, key
         self._layout, self._dead_layout, self._declaration = layout, dead_layout, declaration
+        self._repairs = {(r.partition, r.offset): r.value.encode() for r in repairs}
 
     def rows(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Decoded rows and dead letters of `records`, which have `RAW_COLUMNS`; both in the order of `records`."""
-        value = self._value.decode(_binary(records["value"]))
+        values = self._repaired(records)
+        value = self._value.decode(values)
         key = None if self._key is None else self._key.decode(_binary(records["key"]))
         dead, sides = _all_dead(value, key)
-        return self._decoded(records, value, key, dead), self._dead(records, dead, sides)
+        return self._decoded(records, values.is_null(), value, key, dead), self._dead(records, dead, sides)
 
     def _decoded(
-        self, records: pa.RecordBatch, value: Decoded, key: Decoded | None, dead: pa.RecordBatch
+        self, records: pa.RecordBatch, tombstones: pa.Array, value: Decoded, key: Decoded | None, dead: pa.RecordBatch
     ) -> pa.RecordBatch:
         found: dict[str, pa.Array] = {name: records[name] for name in _OWN}
-        found["tombstone"] = records["value"].is_null()
+        found["tombstone"] = tombstones
         found |= {name: value.columns[name] for name in value.columns.schema.names}
         found["rescued"] = value.rescued
         if key is not None:
@@ -54,6 +63,16 @@ class RowMaker:
         alive = np.ones(records.num_rows, bool)
         alive[dead["row"].to_numpy()] = False
         return rows.filter(pa.array(alive))
+
+    def _repaired(self, records: pa.RecordBatch) -> pa.BinaryArray:
+        """The values that are decoded."""
+        values = _binary(records["value"])
+        if not self._repairs:
+            return values
+        places = zip(records["kafka_partition"].to_pylist(), records["kafka_offset"].to_pylist(), strict=True)
+        found = [self._repairs.get(place) for place in places]
+        mask = pa.array([value is not None for value in found])
+        return pc.replace_with_mask(values, mask, pa.array([v for v in found if v is not None], pa.binary()))
 
     def _dead(self, records: pa.RecordBatch, dead: pa.RecordBatch, sides: pa.Array) -> pa.RecordBatch:
         whole = records.take(dead["row"])

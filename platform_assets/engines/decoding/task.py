@@ -43,7 +43,8 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
 def _maker(work: Work) -> RowMaker:
     d = work.declaration
     key = None if d.key is None else decoder_of(d.key)
-    return RowMaker(decoder_of(d.value), key, work.layout, work.dead_layout, d.digest)
+    digest, repairs = d.digest_of(work.window), d.repairs_of(work.window)
+    return RowMaker(decoder_of(d.value), key, work.layout, work.dead_layout, digest, repairs)
 
 
 def _written(work: Work, number: int, maker: RowMaker) -> tuple[FileSeries, FileSeries]:

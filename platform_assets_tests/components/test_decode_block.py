@@ -1,0 +1,89 @@
+"""The block `decode:`: what it declares, and what is said of each mistake in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platform_assets.components import yaml_check
+from platform_assets.components.decode_block import decode_declaration
+from platform_assets.errors import ConfigurationError
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+
+VALUE = {"format": "json", "schema": "id BIGINT NOT NULL"}
+REPAIR = {"window": "2026-01-31-14:00", "partition": 0, "offset": 17, "value": "{}"}
+FILE = """type: platform_assets.components.TopicTable
+attributes:
+  topic: orders
+  window: "0 * * * *"
+  start: "2026-01-01T00:00Z"
+  decode:
+    value: {{format: {format}}}
+    key: {{format: string}}
+"""
+
+
+def test_what_it_declares() -> None:
+    block = {"value": VALUE, "key": {"format": "string"}, "dead_letters": {"warn": 0.001, "fail": 1}, "revision": 3}
+    assert decode_declaration(block) == DecodeDeclaration(
+        FormatSpec("json", {"schema": "id BIGINT NOT NULL"}), FormatSpec("string"), 0.001, 1.0, revision=3
+    )
+    assert decode_declaration({"value": VALUE}).digest != decode_declaration(block).digest
+
+
+def test_thresholds_of_checks_have_nothing_decoded_again() -> None:
+    strict = {"value": VALUE, "dead_letters": {"fail": 0.01}}
+    assert decode_declaration({"value": VALUE}).digest == decode_declaration(strict).digest
+
+
+def test_repair_is_of_its_window_alone() -> None:
+    plain, repaired = decode_declaration({"value": VALUE}), decode_declaration({"value": VALUE, "repairs": [REPAIR]})
+    assert repaired.digest == plain.digest
+    assert repaired.digest_of("2026-01-31-15:00") == plain.digest
+    assert repaired.digest_of("2026-01-31-14:00") != plain.digest
+    assert [r.value for r in repaired.repairs_of("2026-01-31-14:00")] == ["{}"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"value": None}, "value: it is missing: add the format of values, such as `value: {format: string}`"),
+        ({"value": "json"}, "value: must be a mapping with a format, such as {format: string}, not 'json'"),
+        ({"value": {"format": "xml"}}, "value: 'xml' is no format; there are:"),
+        ({"value": {"format": "json"}}, "value: "),
+        ({"value": {"format": "json", "schema": "id MAP<STRING, INT>"}}, "value: "),
+        ({"value": {"format": "json", "schema": "window STRING"}}, "window"),
+        ({"key": {"format": "string", "colour": 1}}, "key: format 'string' has no option 'colour'"),
+        ({"keys": {"format": "string"}}, "decode: there is no such field as 'keys': did you mean 'key'?"),
+        ({"dead_letters": {"fail": 2}}, "dead_letters: fail must be a share from 0 to 1, not 2"),
+        ({"dead_letters": {"warn": 0.5, "fail": 0.1}}, "0 ≤ warn ≤ fail ≤ 1"),
+        ({"dead_letters": {"Fail": 0.1}}, "dead_letters: there is no such field as 'Fail': did you mean 'fail'?"),
+        ({"dead_letters": 5}, "dead_letters: must be a mapping"),
+        ({"revision": True}, "revision: must be a whole number of 1 or more, not True"),
+        ({"repairs": 5}, "repairs: must be a list of records, not 5"),
+        ({"repairs": [{"offset": 1}]}, "repairs: each must be of the form {window: "),
+        ({"repairs": [{**REPAIR, "window": "today"}]}, "repairs: 'today' is no key of a window"),
+        ({"repairs": [{**REPAIR, "value": 1}]}, "repairs: partition and offset are whole numbers, and value is text"),
+        ({"repairs": [REPAIR, REPAIR]}, "repairs: window 2026-01-31-14:00 partition 0 offset 17 is given twice"),
+        ({"replaces": 7}, "replaces: must be the text that an error about the changed columns has named"),
+    ],
+)
+def test_mistakes(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(text)):
+        decode_declaration({"value": VALUE, **changes})
+
+
+def test_mistake_is_named_with_file_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "orders" / "defs.yaml"
+    file.parent.mkdir()
+    file.write_text(FILE.format(format="strin"))
+    (mistake,) = yaml_check.judge(tmp_path).mistakes
+    assert str(mistake).startswith(f"{file}:6: decode: value: 'strin' is no format; there are: ")
+    file.write_text(FILE.format(format="string"))
+    judged = yaml_check.judge(tmp_path)
+    assert judged.mistakes == ()
+    (declared,) = judged.declared
+    assert declared.declaration.decode == DecodeDeclaration(FormatSpec("string"), FormatSpec("string"))
