@@ -42,8 +42,11 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
 
 def _maker(work: Work) -> RowMaker:
     d = work.declaration
-    key = None if d.key is None else decoder_of(d.key)
-    return RowMaker(decoder_of(d.value), key, work.layout, work.dead_layout, d.digest)
+    value, key = (
+        None if side is None else decoder_of(side, Path(work.schemas), work.registry) for side in (d.value, d.key)
+    )
+    assert value is not None
+    return RowMaker(value, key, work.layout, work.dead_layout, d.digest)
 
 
 def _written(work: Work, number: int, maker: RowMaker) -> tuple[FileSeries, FileSeries]:
