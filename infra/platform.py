@@ -40,7 +40,19 @@ DEFINITIONS: Final = "PLATFORM_DEFS"
 REGISTRY_ADDRESS: Final = "SCHEMA_REGISTRY_URL"
 
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*")
-_RESERVED: Final = ("KAFKA_", "SPARK_", "DAGSTER_", "LAKE_", "PLATFORM_", "JAVA_", "PYTHON", "PATH", "LD_")
+_RESERVED: Final = (
+    "KAFKA_",
+    "SPARK_",
+    "DAGSTER_",
+    "LAKE_",
+    "PLATFORM_",
+    "JAVA_",
+    "PYTHON",
+    "PATH",
+    "LD_",
+    "SCHEMA_REGISTRY_",
+    "REGISTRY_",
+)
 
 Service = Literal["kafka", "registry", "spark", "dagster-webserver", "dagster-daemon"]
 SERVICES: Final[tuple[Service, ...]] = ("kafka", "spark", "dagster-webserver", "dagster-daemon")

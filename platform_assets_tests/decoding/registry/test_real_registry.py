@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import urllib3
 
+from platform_assets.decoding.decoder import Decoder
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.decoding.registry import client as clients
 from platform_assets.errors import RegistryUnreachableError
@@ -67,7 +68,9 @@ def test_schemas_are_read_by_id_and_outlive_their_registry(
     status, by_json = register(f"j-{subject}", JSON_SCHEMA, "JSON")
     assert status == 200
 
-    avro = lambda: decoder_of(FormatSpec("avro", {"schema": DECLARED, "registry": True}), tmp_path)  # noqa: E731
+    def avro() -> Decoder:
+        return decoder_of(FormatSpec("avro", {"schema": DECLARED, "registry": True}), tmp_path)
+
     values = block(
         headed(old["id"], written(OLD, {"id": 1, "name": "old"})),
         headed(new["id"], written(NEW, {"id": 2, "name": "new", "colour": "red"})),
