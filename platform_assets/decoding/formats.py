@@ -21,6 +21,7 @@ _FORMATS: Final[Mapping[str, str]] = MappingProxyType(
         "csv": "csv",
         "json": "json",
         "patterns": "patterns",
+        "protobuf": "protobuf",
         "string": "text",
     }
 )
