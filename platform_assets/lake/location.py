@@ -235,6 +235,11 @@ class Lake:
         return self.root / "_ledger" / "baselines"
 
     @property
+    def schemas(self) -> Folder:
+        """Schemas that were read of registries, a file each: without them, a registry that has gone takes its windows along."""
+        return self.root / "_ledger" / "schemas"
+
+    @property
     def sessions(self) -> Folder:
         """Which generation of a Spark session processes share, a file each: a note, which may be deleted at any time."""
         return self.root / "_ledger" / "sessions"

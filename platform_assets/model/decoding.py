@@ -64,6 +64,11 @@ class DecodeDeclaration:
             )
 
     @property
+    def by_registry(self) -> bool:
+        """Whether values or keys name schemas of a registry."""
+        return any(side is not None and bool(side.options.get("registry")) for side in (self.value, self.key))
+
+    @property
     def digest(self) -> str:
         """Names all that decides what rows a record becomes, but repairs; thresholds of checks are no part of it."""
         what = {

@@ -30,7 +30,7 @@ def decoder(spec: FormatSpec) -> RegistryDecoder:
         return RegistryDecoder(_avro(inner))
     if spec.format == "json":
         return RegistryDecoder(JsonReader(json_decoder(inner)))
-    raise ConfigurationError(f"values of format {spec.format!r} name no schema of a registry: leave out 'registry'")
+    raise ConfigurationError(f"format {spec.format!r} has no registry, avro and json alone have: leave out 'registry'")
 
 
 def _avro(spec: FormatSpec) -> AvroReader:

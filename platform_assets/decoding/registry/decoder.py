@@ -19,7 +19,7 @@ from platform_assets.decoding.registry.cache import SchemaCache
 from platform_assets.decoding.registry.client import RegistryClient
 from platform_assets.decoding.registry.readers import Reader
 from platform_assets.decoding.registry.schemas import LARGEST_ID, Registered, UnknownId
-from platform_assets.decoding.registry.settings import RegistrySettings
+from platform_assets.decoding.registry.settings import URL_VARIABLE, RegistrySettings
 
 Order = npt.NDArray[np.int64]
 
@@ -44,11 +44,13 @@ class RegistryDecoder:
     """Groups a block's values by the ids that they begin with, and has each group decoded by its schema.
 
     `schemas` is a folder where schemas that were read are kept; None keeps none. The registry is asked for those that are not there,
-    each once in the life of this object, by settings of the environment of the process that decodes; none of them is part of it.
+    each once in the life of this object, by settings of the environment of the process that decodes; none of them is part of it but
+    `url`, which stands in where that environment has no address.
     """
 
     reader: Reader
     schemas: Path | None = None
+    url: str = ""
     _known: dict[int, _Readable | _Fault] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -56,9 +58,9 @@ class RegistryDecoder:
         """See `Decoder.fields`."""
         return self.reader.fields
 
-    def caching_in(self, schemas: Path) -> RegistryDecoder:
-        """The same, with schemas kept in this folder."""
-        return replace(self, schemas=schemas, _known={})
+    def at(self, schemas: Path | None, url: str) -> RegistryDecoder:
+        """The same, with schemas kept in this folder, and the registry at this address."""
+        return replace(self, schemas=schemas, url=url, _known={})
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}}
@@ -128,7 +130,7 @@ class RegistryDecoder:
         asked = [number for number in missing if number not in self._known]
         if not asked:
             return
-        settings = RegistrySettings.of(os.environ)
+        settings = RegistrySettings.of({URL_VARIABLE: self.url} | dict(os.environ))
         cache = None if self.schemas is None else SchemaCache(self.schemas, settings.digest)
         client = RegistryClient(settings)
         try:

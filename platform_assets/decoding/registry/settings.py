@@ -53,6 +53,11 @@ class RegistrySettings:
         raise TypeError("settings of a registry may hold secrets, and are never pickled")
 
 
+def address(environ: Mapping[str, str]) -> str:
+    """Where the registry is, which is no secret; empty where it is not set. Raises ConfigurationError."""
+    return RegistrySettings.of(environ).url if environ.get(URL_VARIABLE) else ""
+
+
 def _check(url: str) -> None:
     try:
         parts = urlsplit(url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -161,6 +162,9 @@ class DecodeEngine:
         return reports
 
     def _work(self, order: DecodeOrder, pieces: Sequence[Piece], tasks: int) -> Work:
+        # Imported where it is used: it brings the decoders, which a code location does not need.
+        from platform_assets.decoding.registry.settings import address
+
         topic = order.topic
         return Work(
             topic=topic,
@@ -168,6 +172,8 @@ class DecodeEngine:
             raw=str(self.lake.table(TableRef.raw(topic))),
             decoded=str(self.lake.table(TableRef("decoded", topic))),
             dead_letters=str(self.lake.table(TableRef("dead_letters", topic))),
+            schemas=str(self.lake.schemas),
+            registry=address(os.environ) if order.declaration.by_registry else "",
             below=load_folder(order.window, order.load_id),
             declaration=order.declaration,
             layout=_of_files(order.layout),

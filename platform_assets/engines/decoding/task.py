@@ -42,9 +42,12 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
 
 def _maker(work: Work) -> RowMaker:
     d = work.declaration
-    key = None if d.key is None else decoder_of(d.key)
+    value, key = (
+        None if side is None else decoder_of(side, Path(work.schemas), work.registry) for side in (d.value, d.key)
+    )
+    assert value is not None
     digest, repairs = d.digest_of(work.window), d.repairs_of(work.window)
-    return RowMaker(decoder_of(d.value), key, work.layout, work.dead_layout, digest, repairs)
+    return RowMaker(value, key, work.layout, work.dead_layout, digest, repairs)
 
 
 def _written(work: Work, number: int, maker: RowMaker) -> tuple[FileSeries, FileSeries]:

@@ -28,9 +28,10 @@ class Piece:
 class Work:
     """All row groups of a window, in shares, and how they become rows of two tables.
 
-    `raw`, `decoded` and `dead_letters` are the tables' folders, `below` is where in them the files go. `layout` and
-    `dead_layout` are the columns of files, `topic_id` and those before it among them; `rows_apart` is the number of rows from
-    which a partition gets a file of its own.
+    `raw`, `decoded` and `dead_letters` are the tables' folders, `below` is where in them the files go. `schemas` is the folder of what
+    was read of a schema registry, and `registry` its address, for workers whose environment has none. `layout` and `dead_layout`
+    are the columns of files, `topic_id` and those before it among them; `rows_apart` is the number of rows from which a
+    partition gets a file of its own.
     """
 
     topic: str
@@ -38,6 +39,8 @@ class Work:
     raw: str
     decoded: str
     dead_letters: str
+    schemas: str
+    registry: str
     below: str
     declaration: DecodeDeclaration
     layout: pa.Schema

@@ -146,7 +146,7 @@ def test_json_by_registry_is_read_as_declared(registry: FakeRegistry) -> None:
     [
         (FormatSpec("avro", {"schema": DECLARED, "registry": "http://x"}), "'registry' of format 'avro' is 'http://x'"),
         (FormatSpec("avro", {"registry": True}), "'schema' of format 'avro' is missing"),
-        (FormatSpec("string", {"registry": True}), "'string' name no schema"),
+        (FormatSpec("string", {"registry": True}), "'string' has no registry"),
         (FormatSpec("avro", {"schema": record(a=["int", "string"]), "registry": True}), "one type, and null beside it"),
     ],
     ids=str,

@@ -1,0 +1,254 @@
+"""Format `protobuf`: a value is one message, of a type that a set of descriptors describes.
+
+Options: `descriptor_set` (what `protoc --include_imports --descriptor_set_out` writes, as base64), `message` (its full name),
+`max_bytes`. Values are read one by one, by the library's C core: there is no vectorised path.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from platform_assets.decoding.decoder import DeadLetter, Decoded, dead_letters
+from platform_assets.decoding.options import Options
+from platform_assets.decoding.reading import Unfit
+from platform_assets.decoding.schema import checked
+from platform_assets.errors import ConfigurationError
+from platform_assets.model.decoding import FormatSpec
+
+MOST_PARTS: Final = 10_000
+"""Of a message with all that is in it, of which a few lines of descriptors could make billions."""
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
+"""Of a Timestamp, as its own definition has it: the years 1 to 9999."""
+_TIMESTAMP: Final = "google.protobuf.Timestamp"
+_WRAPPERS: Final = frozenset(
+    f"google.protobuf.{kind}Value"
+    for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
+_TYPES: Final = {
+    FieldDescriptor.CPPTYPE_INT32: pa.int32(),
+    FieldDescriptor.CPPTYPE_INT64: pa.int64(),
+    FieldDescriptor.CPPTYPE_UINT32: pa.int64(),
+    FieldDescriptor.CPPTYPE_UINT64: pa.decimal128(20, 0),
+    FieldDescriptor.CPPTYPE_DOUBLE: pa.float64(),
+    FieldDescriptor.CPPTYPE_FLOAT: pa.float32(),
+    FieldDescriptor.CPPTYPE_BOOL: pa.bool_(),
+    FieldDescriptor.CPPTYPE_ENUM: pa.string(),
+}
+
+
+def decoder(spec: FormatSpec) -> ProtobufDecoder:
+    """Raises ConfigurationError."""
+    options = Options(spec, ("descriptor_set", "message", "max_bytes"))
+    name = options.text("message")
+    try:
+        content = base64.b64decode(options.text("descriptor_set"), validate=True)
+        made = ProtobufDecoder(content, name, options.max_bytes())
+        assert made.kind is not None
+    except (binascii.Error, DecodeError) as error:
+        raise ConfigurationError(
+            "option 'descriptor_set' of format 'protobuf' is no base64 of a set of descriptors; make it by "
+            "`protoc --include_imports --descriptor_set_out=/dev/stdout FILE | base64 -w0`"
+        ) from error
+    except TypeError as error:
+        raise ConfigurationError(
+            f"option 'descriptor_set' of format 'protobuf' is incomplete ({error}): give protoc --include_imports"
+        ) from error
+    except KeyError as error:
+        raise ConfigurationError(
+            f"option 'message' of format 'protobuf' is {name!r}, of which 'descriptor_set' has nothing; it has to be a full name, "
+            "package.Message"
+        ) from error
+    checked(made.fields, "descriptor_set")
+    return made
+
+
+@dataclass(frozen=True)
+class ProtobufDecoder:
+    """Messages of one type. What the type lacks is rescued, by the numbers of fields."""
+
+    descriptor_set: bytes
+    message: str
+    max_bytes: int
+
+    @cached_property
+    def kind(self) -> Any:
+        """The class of messages. Raises DecodeError, TypeError where a file is missing, KeyError where the type is."""
+        pool = descriptor_pool.DescriptorPool()
+        for file in descriptor_pb2.FileDescriptorSet.FromString(self.descriptor_set).file:
+            pool.Add(file)
+        return message_factory.GetMessageClass(pool.FindMessageTypeByName(self.message))
+
+    @cached_property
+    def fields(self) -> pa.Schema:
+        """See `Decoder.fields`. Raises ConfigurationError for a message that has no columns."""
+        return pa.schema(_Columns().fields(self.kind.DESCRIPTOR, self.message, ()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Classes of messages cannot be pickled.
+        return {"descriptor_set": self.descriptor_set, "message": self.message, "max_bytes": self.max_bytes}
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """See `Decoder.decode`: the same as `decode_exactly`."""
+        return self.decode_exactly(values)
+
+    def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
+        """See `Decoder.decode_exactly`."""
+        rows: list[dict[str, Any]] = []
+        rescued: list[str | None] = []
+        dead: list[DeadLetter] = []
+        nothing: dict[str, Any] = dict.fromkeys(self.fields.names)
+        for number, value in enumerate(values.to_pylist()):
+            row, lacking = nothing, None
+            if value is not None:
+                try:
+                    row, lacking = self._read(value)
+                except Unfit as unfit:
+                    dead.append(DeadLetter(number, unfit.reason, unfit.place, unfit.detail))
+            rows.append(row)
+            rescued.append(lacking)
+        arrays = [pa.array([row[field.name] for row in rows], field.type) for field in self.fields]
+        columns = pa.RecordBatch.from_arrays(arrays, schema=self.fields)
+        return Decoded(columns, pa.array(rescued, pa.string()), dead_letters(dead))
+
+    def _read(self, value: bytes) -> tuple[dict[str, Any], str | None]:
+        if len(value) > self.max_bytes:
+            raise Unfit("too_large", f"{len(value)} bytes, and max_bytes is {self.max_bytes}")
+        message = self.kind()
+        try:
+            message.MergeFromString(value)
+        except DecodeError as error:
+            raise Unfit("malformed", f"no message of {self.message}: {error}") from error
+        if missing := message.FindInitializationErrors():
+            raise Unfit("missing", f"required: {', '.join(missing)[:100]}", f"$.{missing[0]}")
+        lacking = _lacking(message)
+        return _row(message, "$"), json.dumps(lacking, separators=(",", ":")) if lacking else None
+
+
+class _Columns:
+    """Counts the parts as it goes."""
+
+    def __init__(self) -> None:
+        self._parts = 0
+
+    def fields(self, of: Descriptor, place: str, around: tuple[str, ...]) -> list[pa.Field]:
+        """The columns of a message, which is inside of those `around`."""
+        if of.full_name in around:
+            raise ConfigurationError(f"descriptor_set: {place}: {of.full_name} contains itself, which columns cannot")
+        if not of.fields:
+            raise ConfigurationError(f"descriptor_set: {place}: {of.full_name} has no fields, and no columns so")
+        inside = (*around, of.full_name)
+        return [self._field(field, f"{place}.{field.name}", inside) for field in of.fields]
+
+    def _field(self, field: FieldDescriptor, place: str, around: tuple[str, ...]) -> pa.Field:
+        self._parts += 1
+        if self._parts > MOST_PARTS:
+            raise ConfigurationError(f"descriptor_set: {place}: the message has more than {MOST_PARTS} parts")
+        kind = self._type(field, place, around)
+        if field.is_repeated:
+            return pa.field(field.name, pa.list_(pa.field("element", kind, nullable=False)), nullable=False)
+        return pa.field(field.name, kind, nullable=field.has_presence and not field.is_required)
+
+    def _type(self, field: FieldDescriptor, place: str, around: tuple[str, ...]) -> pa.DataType:
+        if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+            return pa.binary() if field.type == FieldDescriptor.TYPE_BYTES else pa.string()
+        inner = field.message_type
+        if inner is None:
+            return _TYPES[field.cpp_type]
+        if inner.full_name == _TIMESTAMP:
+            return pa.timestamp("us", "UTC")
+        if inner.full_name in _WRAPPERS:
+            return self._type(inner.fields[0], place, around)
+        return pa.struct(self.fields(inner, place, around))
+
+
+def _row(message: Message, place: str) -> dict[str, Any]:
+    return {field.name: _part(message, field, f"{place}.{field.name}") for field in message.DESCRIPTOR.fields}
+
+
+def _part(message: Message, field: FieldDescriptor, place: str) -> Any:
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    value = getattr(message, field.name)
+    if _is_map(field):
+        # The library has no order of its own, and rows have to be the same each time.
+        of = field.message_type.fields_by_name["value"]
+        return [
+            {
+                "key": _value(field.message_type.fields_by_name["key"], key, place),
+                "value": _value(of, value[key], place),
+            }
+            for key in sorted(value)
+        ]
+    if field.is_repeated:
+        return [_value(field, item, f"{place}[{number}]") for number, item in enumerate(value)]
+    return _value(field, value, place)
+
+
+def _value(field: FieldDescriptor, value: Any, place: str) -> Any:
+    inner = field.message_type
+    if inner is not None:
+        if inner.full_name == _TIMESTAMP:
+            return _micros(value, place)
+        return _value(inner.fields[0], value.value, place) if inner.full_name in _WRAPPERS else _row(value, place)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_UINT64:
+        return Decimal(value)
+    if field.cpp_type != FieldDescriptor.CPPTYPE_ENUM:
+        return value
+    symbol = field.enum_type.values_by_number.get(value)
+    if symbol is None:
+        raise Unfit("wrong_type", f"{value} is no number of enum {field.enum_type.full_name}", place)
+    return symbol.name
+
+
+def _micros(value: Any, place: str) -> int:
+    micros, rest = divmod(value.seconds * 1_000_000_000 + value.nanos, 1_000)
+    if not _FIRST_SECOND <= value.seconds <= _LAST_SECOND or not 0 <= value.nanos < 1_000_000_000 or rest:
+        what = "no whole microseconds of the years 1 to 9999"
+        raise Unfit("out_of_range", f"{value.seconds} s and {value.nanos} ns, which are {what}", place)
+    return int(micros)
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def _lacking(message: Message) -> dict[str, Any]:
+    """Fields that the type lacks by their numbers, here and in messages within; bytes as base64."""
+    found: dict[str, Any] = {}
+    for unknown in UnknownFieldSet(message):
+        found.setdefault(str(unknown.field_number), []).append(_plain(unknown.data))
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        if not field.is_repeated:
+            inner: Any = _lacking(value)
+        elif _is_map(field):
+            if field.message_type.fields_by_name["value"].message_type is None:
+                continue
+            inner = {str(key): part for key in sorted(value) if (part := _lacking(value[key]))}
+        else:
+            parts = [_lacking(item) or None for item in value]
+            inner = parts if any(parts) else None
+        if inner:
+            found[field.name] = inner
+    return found
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, bytes):
+        return base64.b64encode(data).decode("ascii")
+    if isinstance(data, int):
+        return data
+    return {str(part.field_number): _plain(part.data) for part in data}

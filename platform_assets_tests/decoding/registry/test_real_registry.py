@@ -1,0 +1,103 @@
+"""A real registry: what it has is read by id, whatever is registered next, and whether it still runs."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import urllib3
+
+from platform_assets.decoding.decoder import Decoder
+from platform_assets.decoding.formats import decoder_of
+from platform_assets.decoding.registry import client as clients
+from platform_assets.errors import RegistryUnreachableError
+from platform_assets.model.decoding import FormatSpec
+from platform_assets_tests.conftest import Registry
+from platform_assets_tests.support.avro_data import record, written
+
+OLD = record(id="int", name="string")
+NEW = record(id="int", name="string", colour=(["null", "string"], None))
+DECLARED = record(id="long", name="string")
+JSON_SCHEMA = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
+
+
+@pytest.fixture
+def register(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Registers a schema: `register(subject, schema, kind="AVRO")` gives the status and the answer."""
+    monkeypatch.setenv("SCHEMA_REGISTRY_URL", registry.url)
+    monkeypatch.setattr(clients, "_FIRST_PAUSE", 0.001)
+
+    def asked(method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        with urllib3.PoolManager(retries=False) as pool:
+            answer = pool.request(method, registry.url + path, json=body)
+            return answer.status, answer.json()
+
+    def made(subject: str, schema: Any, kind: str = "AVRO", compatibility: str | None = None) -> tuple[int, Any]:
+        if compatibility is not None:
+            assert asked("PUT", f"/config/{subject}", {"compatibility": compatibility})[0] == 200
+        return asked("POST", f"/subjects/{subject}/versions", {"schema": json.dumps(schema), "schemaType": kind})
+
+    return made
+
+
+def headed(number: int, datum: bytes) -> bytes:
+    return b"\0" + number.to_bytes(4, "big") + datum
+
+
+def block(*values: bytes) -> pa.BinaryArray:
+    return pa.array(values, pa.binary())
+
+
+@pytest.mark.alone
+def test_schemas_are_read_by_id_and_outlive_their_registry(
+    registry: Registry, register: Callable[..., Any], tmp_path: Path
+) -> None:
+    """One test, since starting a registry takes long: Avro and JSON Schema, changes of both kinds, unknown, down, back, lost."""
+    subject = f"s-{uuid.uuid4().hex}"
+    status, old = register(subject, OLD)
+    assert status == 200
+    status, new = register(subject, NEW, compatibility="BACKWARD")
+    assert (status, new != old) == (200, True)
+    status, _ = register(subject, record(another="bytes"))
+    assert status == 409
+    status, by_json = register(f"j-{subject}", JSON_SCHEMA, "JSON")
+    assert status == 200
+
+    def avro() -> Decoder:
+        return decoder_of(FormatSpec("avro", {"schema": DECLARED, "registry": True}), tmp_path)
+
+    values = block(
+        headed(old["id"], written(OLD, {"id": 1, "name": "old"})),
+        headed(new["id"], written(NEW, {"id": 2, "name": "new", "colour": "red"})),
+        headed(by_json["id"], b"{}"),
+        headed(999_999_999, b""),
+    )
+    found = avro().decode(values)
+    assert found.columns.to_pylist()[:2] == [{"id": 1, "name": "old"}, {"id": 2, "name": "new"}]
+    assert found.rescued.to_pylist() == [None, '{"colour":"red"}', None, None]
+    assert [(each["row"], each["reason"]) for each in found.dead.to_pylist()] == [
+        (2, "bad_schema"),
+        (3, "unknown_schema"),
+    ]
+    text = decoder_of(FormatSpec("json", {"schema": "id BIGINT", "registry": True}))
+    assert text.decode(block(headed(by_json["id"], b'{"id": 7}'))).columns["id"].to_pylist() == [7]
+
+    _, later = register(subject, record(id="int", name="string", size=("int", 0)))
+    fresh = block(
+        headed(later["id"], written(record(id="int", name="string", size="int"), {"id": 3, "name": "later", "size": 4}))
+    )
+    registry.stop()
+    try:
+        of = avro()
+        with pytest.raises(RegistryUnreachableError, match="did not answer"):
+            of.decode(fresh)
+        kept = values.slice(0, 3)
+        assert avro().decode(kept).columns.to_pylist() == found.columns.slice(0, 3).to_pylist()
+    finally:
+        registry.start()
+    assert of.decode(fresh).columns.to_pylist() == [{"id": 3, "name": "later"}]
