@@ -179,6 +179,20 @@ class TopicRecreatedError(Terminal):
         )
 
 
+class ClusterChangedError(Terminal):
+    """The brokers belong to another cluster than the one that the topic's newest cut was taken from."""
+
+    def __init__(self, topic: str, recorded_id: str, found_id: str) -> None:
+        self.topic, self.recorded_id, self.found_id = topic, recorded_id, found_id
+        super().__init__(
+            f"topic {topic!r} is on another cluster: the ledger's offsets were taken from cluster id {recorded_id}, and the brokers "
+            f"now are of cluster id {found_id}. Nothing is cut or loaded until an operator decides. If KAFKA_BOOTSTRAP_SERVERS is "
+            "wrong, correct it. Where the topic has moved and each offset stands for the same record as before, run "
+            f'`platform-assets accept-cluster {topic} --reason "…"`; where offsets are others, run '
+            f'`platform-assets accept-generation {topic} --reason "…"`, which goes on at the start of the new log.'
+        )
+
+
 class TruncationError(Terminal):
     """The log lacks offsets that were recorded, from `found` on, or has others there, as leader epoch `epoch` shows."""
 

@@ -66,7 +66,7 @@ def _say(topic: str, found: NewGeneration | None) -> None:
         return
     ids = (
         f"id {found.newest.topic_id}, now {found.first.topic_id}"
-        if found.kind == "re-created"
+        if found.kind != "truncated"
         else found.newest.topic_id
     )
     click.echo(f"topic {topic} ({ids}) was {found.kind}; its generation {found.first.generation} would start with")

@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 import click
 
 from platform_assets.cli import (
+    accept_cluster,
     accept_generation,
     accept_loss,
     audit,
@@ -49,6 +50,7 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
     rebuild_ledger.rebuild_ledger,
     accept_loss.accept_loss,
     accept_generation.accept_generation,
+    accept_cluster.accept_cluster,
     park.park,
     park.unpark,
 )

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import (
@@ -59,11 +59,15 @@ _PARTITION_OUT_OF_REACH = _UNREACHABLE | {
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as the brokers describe it: its id (URL-safe base64, as Kafka's tools print it) and its partitions."""
+    """A topic as the brokers describe it: its id (URL-safe base64, as Kafka's tools print it) and its partitions.
+
+    `cluster_id` is that of the cluster whose topic it is; None where the brokers have none.
+    """
 
     name: str
     topic_id: str
     partitions: tuple[int, ...]
+    cluster_id: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +135,16 @@ class Cluster:
         """Describe a topic. Raises TopicNameError too."""
         checked_topic(name)
         doing = f"describing topic {name!r}"
+        # Asked at the same time: an address may lead to another cluster from one call to the next.
+        (cluster,) = self._call(doing, lambda s: {None: self._admin.describe_cluster(request_timeout=s)}).values()
         future = self._call(doing, lambda s: self._admin.describe_topics(TopicCollection([name]), request_timeout=s))[
             name
         ]
         described = self._result(future, doing, topic=name)
         # librdkafka prints ids in plain base64, Kafka's own tools in the URL-safe alphabet.
         topic_id = str(described.topic_id).translate(str.maketrans("+/", "-_"))
-        return TopicState(name, topic_id, tuple(sorted(p.id for p in described.partitions)))
+        cluster_id = self._result(cluster, doing, topic=None).cluster_id or None
+        return TopicState(name, topic_id, tuple(sorted(p.id for p in described.partitions)), cluster_id)
 
     def last_stable_offsets(self, topic: TopicState) -> dict[int, FoundOffset]:
         """By partition: the end, exclusive, of what read_committed consumers may read. Those out of reach are left out."""

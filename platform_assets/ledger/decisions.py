@@ -24,13 +24,14 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import arrow_type
 from platform_assets.model.topics import checked_topic
 
-DecisionKind = Literal["loss", "generation", "park", "unpark"]
-"""loss: offsets that will not be loaded; generation: a topic's log that goes on as another one; park, unpark: a window that the
+DecisionKind = Literal["loss", "generation", "cluster", "park", "unpark"]
+"""loss: offsets that will not be loaded; generation: a topic's log that goes on as another one; cluster: a
+log that goes on on another cluster with its offsets; park, unpark: a window that the
 sensor does not ask for, and does again."""
 
 DECISION_COLUMNS: Final = {
     "topic": ("string", "Kafka topic"),
-    "kind": ("string", "loss, generation, park or unpark"),
+    "kind": ("string", "loss, generation, cluster, park or unpark"),
     "windows": ("string", "JSON: keys of the windows that it is about, ascending"),
     "decided_by": ("string", "who decided, as the command was given it or as the shell's user is named"),
     "reason": ("string", "why, in the words of whoever decided"),

@@ -36,6 +36,7 @@ CUT_COLUMNS = {
     "leader_epoch": ("integer", "leader epoch that the broker gave with the offset, if any"),
     "taken": ("string", "how the offset was found"),
     "recorded_at": ("timestamp", "when the cut was recorded"),
+    "cluster_id": ("string", "Kafka cluster id; null where it was not known, and for cuts of releases before it"),
 }
 COMMIT_COLUMNS = {
     "table": ("string", "lake table, as its path below the lake root"),
@@ -86,6 +87,11 @@ class RecordedCut:
     cut: Cut
     taken: Mapping[int, Taken]
     leader_epochs: Mapping[int, int | None]
+    cluster_id: str | None = None
+
+    def is_of_cluster(self, cluster_id: str | None) -> bool:
+        """Whether it was taken from the cluster of that id, as far as both are known."""
+        return self.cluster_id is None or cluster_id is None or self.cluster_id == cluster_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +204,7 @@ def cut_table(cuts: Sequence[RecordedCut]) -> pa.Table:
                 "leader_epoch": c.leader_epochs.get(p),
                 "taken": c.taken[p],
                 "recorded_at": now,
+                "cluster_id": c.cluster_id,
             }
             for c in cuts
             for p, offset in c.cut.offsets.items()
@@ -219,6 +226,8 @@ def recorded_cuts(rows: pa.Table) -> list[RecordedCut]:
             cut=Cut({m["partition"]: m["offset"] for m in members}),
             taken={m["partition"]: m["taken"] for m in members},
             leader_epochs={m["partition"]: m["leader_epoch"] for m in members},
+            # A ledger that an earlier release made lacks the column until a cut is recorded.
+            cluster_id=members[0].get("cluster_id"),
         )
     return list(cuts.values())
 

@@ -164,6 +164,7 @@ class Ledger:
                 check_successor(previous, cut)
                 previous = cut
             try:
+                _complete(handle, CUT_COLUMNS)
                 write_deltalake(
                     handle,
                     cut_table(cuts),
@@ -274,22 +275,16 @@ class Ledger:
     def _append(self, entries: pa.Table) -> DeltaTable:
         """Add `entries` to the ledger of loads; the handle that committed them."""
         with self._commits.writing():
-            handle = self._commits_with_all_columns()
-            properties = CommitProperties(max_commit_retries=50)
-            write_deltalake(handle, entries, mode="append", commit_properties=properties)
-        return handle
-
-    def _commits_with_all_columns(self) -> DeltaTable:
-        """The ledger of loads; columns that this release has added are added to one that an earlier release made."""
-        handle = self._commits.delta()
-        if lacking := _lacking(handle):
+            handle = self._commits.delta()
             try:
-                handle.alter.add_columns(lacking)
+                _complete(handle, COMMIT_COLUMNS)
             except CommitFailedError:
                 # Another process has added them first, or will be refused the same way.
                 handle = self._commits.delta()
-                if _lacking(handle):
+                if _lacking(handle, COMMIT_COLUMNS):
                     raise
+            properties = CommitProperties(max_commit_retries=50)
+            write_deltalake(handle, entries, mode="append", commit_properties=properties)
         return handle
 
     # --- both -------------------------------------------------------------------------------------------------
@@ -360,7 +355,7 @@ def _rows(
     with failures.reading(unquote(urlsplit(handle.table_uri).path).rstrip("/")):
         dataset = handle.to_pyarrow_dataset(file_pruning_predicate=[(name, "=", value)])
         rows = dataset.to_table(filter=condition, columns=columns)
-    if columns is None and name == "table" and (lacking := _lacking(handle)):
+    if columns is None and name == "table" and (lacking := _lacking(handle, COMMIT_COLUMNS)):
         for added in lacking:
             kind = arrow_type(COMMIT_COLUMNS[added.name][0])
             rows = rows.append_column(added.name, pa.nulls(rows.num_rows, kind))
@@ -371,10 +366,16 @@ def _fields(columns: Mapping[str, tuple[str, str]]) -> list[Field]:
     return [Field(n, PrimitiveType(t), metadata={"comment": c}) for n, (t, c) in columns.items()]
 
 
-def _lacking(commits: DeltaTable) -> list[Field]:
-    """Columns of the ledger of loads that this release has and `commits`, made by an earlier one, has not."""
-    known = {field.name for field in commits.schema().fields}
-    return [field for field in _fields(COMMIT_COLUMNS) if field.name not in known]
+def _lacking(ledger: DeltaTable, columns: Mapping[str, tuple[str, str]]) -> list[Field]:
+    """Columns that this release has and the ledger `ledger`, made by an earlier one, has not."""
+    known = {field.name for field in ledger.schema().fields}
+    return [field for field in _fields(columns) if field.name not in known]
+
+
+def _complete(ledger: DeltaTable, columns: Mapping[str, tuple[str, str]]) -> None:
+    """Add the columns that an earlier release's ledger lacks. Raises CommitFailedError where another process wrote meanwhile."""
+    if lacking := _lacking(ledger, columns):
+        ledger.alter.add_columns(lacking)
 
 
 def _start_among(keys: Sequence[str]) -> pc.Expression:

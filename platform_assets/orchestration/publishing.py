@@ -79,8 +79,9 @@ class Publisher:
             reached = position.loaded_to(self.ledger, table)
             if reached is None or (last is not None and last.reached == reached):
                 return None
-            # Of a topic that was re-created its offsets say nothing; whoever cuts or loads says so.
-            if bounded.topic(table.topic).topic_id == reached.topic_id:
+            # Of another log than the ledger's they say nothing; whoever cuts or loads says so.
+            state = bounded.topic(table.topic)
+            if state.topic_id == reached.topic_id and reached.is_of_cluster(state.cluster_id):
                 _commit(bounded, table, reached)
         except PlatformError as e:
             self._failed = True

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from platform_assets.errors import (
+    ClusterChangedError,
     LedgerCorruptError,
     LostForGoodError,
     OffsetsExpiredError,
@@ -36,7 +37,7 @@ LONGEST: Final = timedelta(minutes=10)
 _LONGEST_TEXT: Final = 500
 
 _DECISION = (OffsetsExpiredError, UnreadableTimestampError, ReloadDiffersError, LostForGoodError, LedgerCorruptError)
-_LOG = (TruncationError, TopicRecreatedError)
+_LOG = (TruncationError, TopicRecreatedError, ClusterChangedError)
 
 
 def cause_of(error: PlatformError) -> Cause:

@@ -94,7 +94,7 @@ def look(declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster, now: d
     now = now or datetime.now(UTC)
     reached = position.loaded_to(ledger, declaration.raw_table)
     unknown: list[str] = []
-    if reached is not None and reached.topic_id != state.topic_id:
+    if reached is not None and (reached.topic_id != state.topic_id or not reached.is_of_cluster(state.cluster_id)):
         # Another log than the ledger's, which whoever cuts or loads refuses: its offsets are not those that are loaded.
         reached = None
     # Nothing was cut yet, so the first cut will be at the log start.

@@ -28,6 +28,9 @@ from platform_assets.windows import truncation
 Ranges = Mapping[int, tuple[OffsetRange, ...]]
 """Offsets by partition."""
 
+Change = Literal["re-created", "truncated", "moved to another cluster"]
+"""What became of the log: the last with another topic id, since a log that moved with its id is cut off, or the same."""
+
 FORMER_LOG: Final = "they are of a log that the topic had before: it was re-created or truncated since"
 
 
@@ -56,7 +59,7 @@ class NewGeneration:
     that are in no table; what the old log held behind `newest` was in no window, and how much that was is not known.
     """
 
-    kind: Literal["re-created", "truncated"]
+    kind: Change
     newest: RecordedCut
     first: RecordedCut
     lost: tuple[LostOffsets, ...]
@@ -107,10 +110,20 @@ def find(topic: str, ledger: Ledger, cluster: Cluster) -> NewGeneration | None:
         starts = cluster.log_starts(state)
         _check_complete(cluster, state, starts)
         first = _first(newest, state, Cut({p: f.offset for p, f in starts.items()}))
-        return NewGeneration("re-created", newest, first, _lost(ledger, newest, first))
+        moved = not newest.is_of_cluster(state.cluster_id)
+        kind: Change = "moved to another cluster" if moved else "re-created"
+        return NewGeneration(kind, newest, first, _lost(ledger, newest, first))
     ends = cluster.last_stable_offsets(state)
-    reached = truncation.reached(cluster, state, newest, ends)
+    moved = not newest.is_of_cluster(state.cluster_id)
+    # What leader epochs say of one cluster's log says nothing of another's.
+    at_most = {p: min(newest.cut.at(p), f.offset) for p, f in ends.items()}
+    reached = at_most if moved else truncation.reached(cluster, state, newest, ends)
     if not newest.cut.regressions(reached):
+        if moved:
+            raise ConfigurationError(
+                f"topic {topic!r} has kept its id on another cluster, and has all that was cut: it is the same log. Run "
+                f'`platform-assets accept-cluster {topic} --reason "…"`'
+            )
         return None
     _check_complete(cluster, state, ends)
     first = _first(newest, state, Cut(reached))
@@ -165,6 +178,7 @@ def _first(newest: RecordedCut, state: TopicState, cut: Cut) -> RecordedCut:
         cut,
         dict.fromkeys(cut.offsets, "accepted"),
         dict.fromkeys(cut.offsets, None),
+        state.cluster_id,
     )
 
 

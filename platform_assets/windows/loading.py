@@ -15,6 +15,7 @@ from functools import partial
 
 from platform_assets.engines.protocol import LoadEngine, Records, Written
 from platform_assets.errors import (
+    ClusterChangedError,
     ConcurrentLoadError,
     LoadError,
     OffsetsExpiredError,
@@ -128,7 +129,9 @@ class Loader:
         }
         try:
             bounds = self.check_held(sealed, TopicRanges(spans), accepted)
-        except (OffsetsExpiredError, TruncationError, TopicRecreatedError, TopicMissingError) as e:
+        except (
+            OffsetsExpiredError, TruncationError, TopicRecreatedError, TopicMissingError, ClusterChangedError
+        ) as e:  # fmt: skip
             return self._from_the_past(sealed, commit, receipt, metadata, e)
         # Below the log start there is nothing to ask for, and by the check above nothing that had a row.
         below = {p: (OffsetRange(0, start), *accepted.get(p, ())) for p, start in bounds.starts.items()}

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from platform_assets.engines.protocol import Records, Written
 from platform_assets.errors import (
+    ClusterChangedError,
     LostForGoodError,
     PlatformError,
     TopicMissingError,
@@ -171,7 +172,7 @@ def _not_in_kafka(loader: Loader, sealed: SealedWindow) -> Ranges:
     if any(r.size for r in inside.values()):
         try:
             state = checked_state(loader.cluster, sealed.topic, loader.ledger.newest_cut(sealed.topic))
-        except (TopicRecreatedError, TopicMissingError):
+        except (TopicRecreatedError, TopicMissingError, ClusterChangedError):
             inside = {}
         else:
             starts, ends = loader.cluster.log_starts(state), loader.cluster.last_stable_offsets(state)

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from platform_assets.errors import (
     BrokerUnreachableError,
+    ClusterChangedError,
     ConfigurationError,
     LedgerConflictError,
     LedgerLostError,
@@ -93,7 +94,7 @@ def seal(
     `deadline` (of `time.monotonic`) or when the broker goes away; the next call goes on from there.
 
     Raises, and records nothing then: ClockAheadError, StartMovedError, BrokerUnreachableError, TopicMissingError,
-    TopicRecreatedError, EndMovedBackError, TruncationError and LedgerLostError.
+    ClusterChangedError, TopicRecreatedError, EndMovedBackError, TruncationError and LedgerLostError.
     """
     topic = declaration.topic
     bounded = cluster.with_deadline(deadline)
@@ -159,6 +160,8 @@ def sealed_window(
 def checked_state(cluster: Cluster, topic: str, newest: RecordedCut | None) -> TopicState:
     """Describe the topic, and make sure that it is the one whose offsets the ledger has."""
     state = cluster.topic(topic)
+    if newest is not None and not newest.is_of_cluster(state.cluster_id):
+        raise ClusterChangedError(topic, newest.cluster_id or "", state.cluster_id or "")
     if newest is not None and state.topic_id != newest.topic_id:
         raise TopicRecreatedError(topic, newest.topic_id, state.topic_id)
     return state
@@ -258,6 +261,7 @@ def _grown(
         cut,
         {p: taken.get(p, "carried") for p in cut.offsets},
         {p: _epoch_of(p, offset, previous, found.get(p)) for p, offset in cut.offsets.items()},
+        state.cluster_id or previous.cluster_id,
     )
 
 
@@ -285,4 +289,5 @@ def _first_cut(cluster: Cluster, state: TopicState, edge: datetime) -> RecordedC
         Cut({p: f.offset for p, f in starts.items()}),
         dict.fromkeys(starts, "log start"),
         {p: f.leader_epoch for p, f in starts.items()},
+        state.cluster_id,
     )

@@ -236,6 +236,9 @@ class Answering:
     def describe_topics(self, topics: Any, **_: Any) -> dict[str, Future[Any]]:
         return {"t": self._answer(self.failures[0])}
 
+    def describe_cluster(self, **_: Any) -> Future[Any]:
+        return self._answer(None)
+
     def _answer(self, failure: int | None) -> Future[Any]:
         answer: Future[Any] = Future()
         if failure is None:

@@ -193,8 +193,7 @@ def test_nothing_is_published_where_that_is_switched_off_or_nothing_was_cut(lake
     p, said = publisher(lk)
     p.now()
     sealed(lk, 1)
-    lk.declaration = replace(lk.declaration, publish_position=False)
-    p, _ = publisher(lk)
+    p = replace(p, declaration=replace(lk.declaration, publish_position=False))
     p.now()
     p.renew()
     assert shown(lk) == {}

@@ -244,8 +244,6 @@ def test_the_warning_of_a_retention_by_size_comes_before_the_loss(lake: LakeMake
     """Segments of a mebibyte, the smallest that brokers take, and 4 MiB to be kept."""
     kept = 4 << 20
     lk = lake({"retention.bytes": str(kept), "segment.bytes": str(1 << 20), "file.delete.delay.ms": "100"})
-    minute = datetime.now(UTC).replace(second=0, microsecond=0)
-    lk.declaration = replace(lk.declaration, start=minute - timedelta(minutes=1))
     # Cut now, so that the rate is that of what comes from now on.
     lk.ledger.create()
     state = lk.cluster.topic(lk.topic)

@@ -1,0 +1,134 @@
+"""A topic that has moved to another cluster with its offsets: an operator states that each stands for the same record as before.
+
+That cannot be proved from offsets alone. What can be is checked: the log has at least what was cut. The statement starts a new
+generation of the topic's log, at the newest edge, so that cuts say which cluster they are of. Where the topic has kept its id, as on
+restored disks, windows that were sealed before are loaded from the new cluster as ever. Where it has another one, as with a mirror,
+those that wait are loaded without rows, and their offsets come in the first window of the new generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from platform_assets.errors import (
+    BrokerUnreachableError,
+    ConfigurationError,
+    LedgerConflictError,
+    TruncationError,
+)
+from platform_assets.kafka.cluster import Cluster, TopicState
+from platform_assets.ledger import decisions, unloaded
+from platform_assets.ledger.decisions import Author, Decision
+from platform_assets.ledger.entries import RecordedCut, SealedWindow
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.offsets import Cut
+from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import key_of
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The log that goes on on another cluster: `newest` is the cut of the former one, `first` the one that it would start with,
+    at the same edge; `moved` are windows that wait, and whose offsets come in the window behind `first` instead."""
+
+    newest: RecordedCut
+    first: RecordedCut
+    moved: tuple[SealedWindow, ...]
+
+    def details(self) -> dict[str, Any]:
+        """As plain JSON values; offsets are exclusive ends."""
+        return {"edge": key_of(self.newest.edge), "from": _log(self.newest), "to": _log(self.first), "moved": self.keys}
+
+    @property
+    def keys(self) -> list[str]:
+        """Of the windows that are moved, ascending."""
+        return [window.key for window in self.moved]
+
+
+def _log(cut: RecordedCut) -> dict[str, Any]:
+    return {
+        "cluster_id": cut.cluster_id,
+        "topic_id": cut.topic_id,
+        "generation": cut.generation,
+        "offsets": {str(p): offset for p, offset in cut.cut.offsets.items()},
+    }
+
+
+def find(topic: str, ledger: Ledger, cluster: Cluster) -> Continuation | None:
+    """The log of `topic` on the cluster that answers now, where the ledger's is of another; None where it is not.
+
+    Raises ConfigurationError for a topic that no cut was ever recorded of, and where windows are loaded behind one that waits and
+    would have to be moved; TruncationError where the log has less than was cut; BrokerUnreachableError where a partition has no
+    leader; and what describing a topic raises.
+    """
+    newest = ledger.newest_cut(topic)
+    if newest is None:
+        raise ConfigurationError(f"nothing was ever recorded of topic {topic!r}, so there is nothing to decide")
+    state = cluster.topic(topic)
+    if newest.is_of_cluster(state.cluster_id):
+        return None
+    _check_has(cluster, state, newest)
+    moved = () if state.topic_id == newest.topic_id else _waiting(ledger, newest)
+    start = newest.cut if not moved else ledger.cuts(topic, moved[0].window.start, moved[0].window.start)[-1].cut
+    known = {p: start.at(p) for p in newest.cut.offsets}
+    first = RecordedCut(
+        topic,
+        state.topic_id,
+        newest.generation + 1,
+        newest.edge,
+        Cut(known),
+        dict.fromkeys(known, "accepted"),
+        dict.fromkeys(known, None),
+        state.cluster_id,
+    )
+    return Continuation(newest, first, moved)
+
+
+def accept(found: Continuation, author: Author, ledger: Ledger) -> None:
+    """Let the log go on. Raises LedgerConflictError where another process has recorded cuts since."""
+    topic = found.newest.topic
+    decisions.record(
+        ledger.lake, Decision(topic, "cluster", tuple(found.keys), author.name, author.reason, found.details())
+    )
+    reason = f"in the first window of generation {found.first.generation}, from another cluster: {author.name}: {author.reason}"
+    ranges = [(w, {p: (r,) for p, r in w.ranges.items() if r.size}) for w in found.moved]
+    ledger.record_acceptances([(w, parts) for w, parts in ranges if parts], reason)
+    if not ledger.record_cuts([found.first], found.newest.edge):
+        raise LedgerConflictError(f"another process recorded cuts of topic {topic!r} first; run it again")
+
+
+def _check_has(cluster: Cluster, state: TopicState, newest: RecordedCut) -> None:
+    ends = {p: f.offset for p, f in cluster.last_stable_offsets(state).items()}
+    missing = sorted(set(newest.cut.offsets) - set(ends))
+    if missing:
+        reason = f"partitions {missing} have no leader, or are not there"
+        raise BrokerUnreachableError(f"looking up where topic {state.name!r} goes on", cluster.timeout, reason)
+    for partition, offset in newest.cut.offsets.items():
+        if ends[partition] < offset:
+            raise TruncationError(state.name, partition, offset, ends[partition])
+
+
+def _waiting(ledger: Ledger, newest: RecordedCut) -> tuple[SealedWindow, ...]:
+    """The windows that wait, ascending, all of them behind what is loaded."""
+    topic, table = newest.topic, TableRef.raw(newest.topic)
+    waiting = unloaded.find(ledger, table, newest.edge).windows
+    if not waiting:
+        return ()
+    since = min(window.start for window in waiting.values())
+    windows = [w for w in ledger.windows(topic, since) if w.generation == newest.generation]
+    loaded = [w.key for w in windows if w.key not in waiting and w.ranges.size]
+    if loaded or len(windows) < len(waiting):
+        raise ConfigurationError(
+            f"window {key_of(since)} of {table} waits, and later ones are loaded ({_named(loaded)}), or it is of an earlier "
+            "generation: its offsets cannot come with another window. Load it from the former cluster first, by its "
+            f"KAFKA_BOOTSTRAP_SERVERS: `platform-assets load {table} {key_of(since)}`; where that is gone, run "
+            f"`platform-assets accept-generation {topic} "
+            '--reason "…"` instead'
+        )
+    return tuple(windows)
+
+
+def _named(keys: Sequence[str]) -> str:
+    return ", ".join(keys[:3]) + (" …" if len(keys) > 3 else "")
