@@ -31,7 +31,7 @@ def message(
     """A message of fields, each with its name, number, type, and the type's name."""
     made = descriptor_pb2.DescriptorProto(name=name)
     for field, number, kind, type_name in fields:
-        added = made.field.add(name=field, number=number, type=kind, label=MANY if field in many else ONE)  # type: ignore[arg-type]
+        added = made.field.add(name=field, number=number, type=kind, label=MANY if field in many else ONE)
         if type_name:
             added.type_name = type_name
         if field in optional:
@@ -96,8 +96,8 @@ def decoder(found: descriptor_pb2.FileDescriptorSet = SET, name: str = "t.All", 
 def class_of(found: descriptor_pb2.FileDescriptorSet, name: str) -> Any:
     pool = descriptor_pool.DescriptorPool()
     for file in found.file:
-        pool.Add(file)  # type: ignore[no-untyped-call]
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))  # type: ignore[no-untyped-call]
+        pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
 
 
 def test_each_kind_of_field_and_what_is_not_there() -> None:

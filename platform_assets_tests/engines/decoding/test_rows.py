@@ -33,7 +33,7 @@ def maker(value: FormatSpec, key: FormatSpec | None = None, repairs: tuple[Repai
     decoders = decoder_of(value), None if key is None else decoder_of(key)
     layout = decoded_table.columns(None if decoders[1] is None else decoders[1].fields, decoders[0].fields)
     files = [pa.schema([f for f in s if f.name != "window"]) for s in (layout, dead_letter_table.columns())]
-    return RowMaker(*decoders, *files, "digest", repairs)
+    return RowMaker(decoders[0], decoders[1], files[0], files[1], "digest", repairs)
 
 
 def test_each_record_is_in_one_table() -> None:
