@@ -135,14 +135,14 @@ class Cluster:
         """Describe a topic. Raises TopicNameError too."""
         checked_topic(name)
         doing = f"describing topic {name!r}"
-        # Asked at the same time: an address may lead to another cluster from one call to the next.
-        (cluster,) = self._call(doing, lambda s: {None: self._admin.describe_cluster(request_timeout=s)}).values()
         future = self._call(doing, lambda s: self._admin.describe_topics(TopicCollection([name]), request_timeout=s))[
             name
         ]
         described = self._result(future, doing, topic=name)
         # librdkafka prints ids in plain base64, Kafka's own tools in the URL-safe alphabet.
         topic_id = str(described.topic_id).translate(str.maketrans("+/", "-_"))
+        # One after the other: an admin client must not be dropped while an answer is out, as it would be where the first one fails.
+        (cluster,) = self._call(doing, lambda s: {None: self._admin.describe_cluster(request_timeout=s)}).values()
         cluster_id = self._result(cluster, doing, topic=None).cluster_id or None
         return TopicState(name, topic_id, tuple(sorted(p.id for p in described.partitions)), cluster_id)
 

@@ -73,7 +73,10 @@ class Publisher:
 
     def _publish(self, last: _Last | None) -> RecordedCut | None:
         """Publish unless `last` says the same; gives the position where that was tried."""
-        table, bounded = self.declaration.raw_table, self.cluster.with_deadline(time.monotonic() + _BUDGET_SECONDS)
+        table, bounded = (
+            self.declaration.raw_table,
+            _kept(self.cluster).with_deadline(time.monotonic() + _BUDGET_SECONDS),
+        )
         reached: RecordedCut | None = None
         try:
             reached = position.loaded_to(self.ledger, table)
@@ -92,6 +95,13 @@ class Publisher:
             # What a broker refuses is tried again with the next position, or in ten minutes; what it missed, at the next tick.
             return None if isinstance(e, Retryable) else reached
         return reached
+
+
+def _kept(cluster: Cluster) -> Cluster:
+    """One client a process and address, never dropped: librdkafka may crash where a client ends soon after a request to a group's
+    coordinator has timed out."""
+    with _lock:
+        return _clients.setdefault(cluster.settings.bootstrap_servers, cluster)
 
 
 def _commit(cluster: Cluster, table: TableRef, reached: RecordedCut) -> None:
@@ -114,5 +124,6 @@ class _Last:
     at: float
 
 
+_clients: dict[str, Cluster] = {}
 _last: dict[str, _Last] = {}
 _lock = threading.Lock()

@@ -43,7 +43,8 @@ def coordinated(broker: Broker) -> None:
     """The broker's coordinator of groups, which a new broker has none of, is there."""
 
     def answers_for_groups() -> bool:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
+        # Kept: a client that is dropped after such a request has timed out may crash.
+        admin = broker.admin
         asked = [ConsumerGroupTopicPartitions("any")]
         try:
             admin.list_consumer_group_offsets(asked, request_timeout=3)["any"].result(10)
