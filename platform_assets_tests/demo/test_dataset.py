@@ -13,6 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from platform_assets.components.declared import judgement
+from platform_assets.decoding.formats import decoder_of
 from platform_assets.demo import dataset
 from platform_assets.demo.dataset import SOURCES, Source, TopicName
 from platform_assets.errors import ConfigurationError
@@ -37,17 +39,32 @@ def typed(text: str, kind: str) -> str | int | float | None:
 
 @pytest.mark.parametrize("topic", SOURCES)
 def test_every_row_is_there(topic: TopicName) -> None:
-    assert len(dataset.load(topic)) == ROWS[topic]
+    loaded = dataset.load(topic)
+    assert len(loaded) == ROWS[topic] + len(SOURCES[topic].broken)
+    assert list(loaded.broken) == list(range(len(SOURCES[topic].broken)))
+
+
+@pytest.mark.parametrize("topic", SOURCES)
+def test_broken_rows_are_numbered_like_others_and_none_of_them_is_json_of_the_declared_kind(topic: TopicName) -> None:
+    loaded = dataset.load(topic)
+    assert dataset.row_numbers(loaded.values).to_pylist()[: len(loaded.broken)] == list(loaded.broken)
+    (declared,) = (d.declaration for d in judgement().declared if d.declaration.topic == topic)
+    assert declared.decode is not None
+    decoder = decoder_of(declared.decode.value)
+    for decoded in (decoder.decode(loaded.values), decoder.decode_exactly(loaded.values[:50])):
+        found = dict(zip(decoded.dead["row"].to_pylist(), decoded.dead["reason"].to_pylist(), strict=True))
+        assert found == loaded.broken
 
 
 @pytest.mark.parametrize("topic", SOURCES)
 def test_each_value_says_what_its_csv_row_says(topic: TopicName) -> None:
     source, loaded = SOURCES[topic], dataset.load(topic)
     rows = csv_rows(source)
-    assert len(rows) == len(loaded)
+    assert len(rows) == len(loaded) - len(loaded.broken)
     for number in {*range(0, len(rows), 97), len(rows) - 1}:
-        expected = {"row": number, **{n: typed(rows[number][n], kind) for n, kind in source.columns.items()}}
-        assert json.loads(loaded.values[number].as_py()) == expected
+        at = number + len(loaded.broken)
+        expected = {"row": at, **{n: typed(rows[number][n], kind) for n, kind in source.columns.items()}}
+        assert json.loads(loaded.values[at].as_py()) == expected
 
 
 @pytest.mark.parametrize("topic", SOURCES)
@@ -112,7 +129,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_quotes_and_backslashes_are_escaped(tmp_path: Path) -> None:
-    source = Source("planes", "planes.csv", {"tailnum": "text", "year": "int"}, ("tailnum",))
+    source = Source("planes", "planes.csv", {"tailnum": "text", "year": "int"}, ("tailnum",), ())
     (tmp_path / "planes.csv").write_text('tailnum,year\n"a ""b"" \\c é",2004\nNA,NA\n', encoding="utf-8")
     values = [json.loads(value) for value in dataset.read(source, tmp_path).values.to_pylist()]
     assert values == [{"row": 0, "tailnum": 'a "b" \\c é', "year": 2004}, {"row": 1, "tailnum": None, "year": None}]

@@ -36,7 +36,7 @@ class Interrupt:
         return found is not None and int(found[1].replace(",", "")) >= self.least
 
 
-SENT = r"flights ([\d,]+) of 336,776"
+SENT = r"flights ([\d,]+) of 336,782"
 LOADED = r"planes .* (\d+) of \d+ windows loaded"
 
 
@@ -81,7 +81,7 @@ def test_interrupted_and_started_again_it_ends_exact(tmp_path: Path, rng: random
         assert running(root) == set()
         code, text = demo(root)
         assert code == 0, text
-        for topic, rows in (("flights", "336,776"), ("weather", "26,115"), ("planes", "3,322")):
+        for topic, rows in (("flights", "336,782"), ("weather", "26,117"), ("planes", "3,323")):
             assert f"{topic}: exact, each of {rows} rows once" in text
         code, again = demo(root)
         assert code == 0, again

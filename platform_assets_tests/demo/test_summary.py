@@ -11,6 +11,7 @@ from rich.console import Console
 
 from platform_assets.demo.proof import Exactness
 from platform_assets.demo.summary import TopicResult, print_results
+from platform_assets.demo.typed_proof import Totals, TypedExactness
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 
 NONE = np.array([], dtype=np.int64)
@@ -20,6 +21,7 @@ GOOD = TopicResult(
     committed=1_300,
     log=LOG,
     exactness=Exactness("flights", 1_300, NONE, NONE, NONE, 0, 0, 0, 0),
+    typed=TypedExactness("flights", 1_299, {3: "missing"}, {3: "missing"}, 19, {}),
     ranges=LOG,
     sealed=35,
     loaded=35,
@@ -43,6 +45,7 @@ def test_the_table_shows_every_figure() -> None:
         "flights", "1,400", "1,300", "35 of 35", "32 with rows", "0: [0, 700)", "1: [5, 800)", "195",
         "100 aborted", "95 markers", "2 of 2 passed",
         "flights: exact, each of 1,300 rows once", "every check has passed",
+        "flights: 1,299 rows decoded, the totals of 19 columns are those that pandas", "1 dead letters", "1 missing",
     ):  # fmt: skip
         assert figure in text
 
@@ -52,6 +55,11 @@ def test_the_table_shows_every_figure() -> None:
     [
         (replace(GOOD, exactness=replace(GOOD.exactness, missing=np.array([7]))), "1 rows missing: 7"),
         (replace(GOOD, loaded=34), "1 of 35 windows are not loaded"),
+        (
+            replace(GOOD, typed=replace(GOOD.typed, different={"hour": (Totals(2, 2, 9.0), Totals(2, 2, 8.0))})),
+            "column hour: Totals(values=2, distinct=2, total=9.0) in the file",
+        ),
+        (replace(GOOD, typed=replace(GOOD.typed, dead={})), "dead letters are none, and 1 missing were sent"),
         (
             replace(GOOD, ranges=TopicRanges({0: OffsetRange(0, 700)})),
             "the windows cover offsets 0: [0, 700), the topic",

@@ -23,6 +23,8 @@ SETTLED = TopicView(
         rows=10, offsets_without_row=0, newest_window="2026-03-01-12:00", newest_window_age_seconds=1.0, lag=0,
         partitions=(), checks=CHECKED, broker_error=None, error=None,
     ),
+    undecoded=0,
+    decoded_checks={"decoded_plus_dead_equals_raw": "passed"},
     under_way=0,
     failed=(),
 )  # fmt: skip

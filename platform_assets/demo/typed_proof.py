@@ -1,0 +1,135 @@
+"""Whether a decoded table holds what the CSV file says, by another route: pandas reads the file, delta-rs the table.
+
+Nothing of JSON takes part: totals of each column are computed from the file itself and compared with those of the table.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from platform_assets.demo.dataset import Dataset, Source, content, data_folder, row_numbers
+from platform_assets.lake.location import Lake
+from platform_assets.model.tables import TableRef
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a column comes to: values that are not null, how many of them differ, and their sum.
+
+    The sum is of the numbers, of the characters of texts, and of the seconds since 1970 of times; correctly rounded, so that it
+    depends on no order.
+    """
+
+    values: int
+    distinct: int
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class TypedExactness:
+    """What a comparison found.
+
+    Attributes:
+        topic: the topic.
+        rows: number of rows in the decoded table.
+        dead: of its dead letters the reason, by row number.
+        expected: those that there have to be.
+        columns: number of columns that were compared.
+        different: by column, what the file and the table come to, where that is not the same.
+    """
+
+    topic: str
+    rows: int
+    dead: Mapping[int, str]
+    expected: Mapping[int, str]
+    columns: int
+    different: Mapping[str, tuple[Totals, Totals]]
+
+    def faults(self) -> list[str]:
+        """What is wrong, in words."""
+        found = [
+            f"column {name}: {of_file} in the file, {now} decoded" for name, (of_file, now) in self.different.items()
+        ]
+        if self.dead != self.expected:
+            found.append(f"dead letters are {_by_reason(self.dead)}, and {_by_reason(self.expected)} were sent")
+        return found
+
+    def sentence(self) -> str:
+        """For people, where nothing is wrong."""
+        return (
+            f"{self.topic}: {self.rows:,} rows decoded, the totals of {self.columns} columns are those that pandas computes from "
+            f"the CSV file; {len(self.dead)} dead letters, just those that were sent ({_by_reason(self.dead)})"
+        )
+
+
+def compare(lake: Lake, source: Source, dataset: Dataset) -> TypedExactness:
+    """Compare the decoded table of a topic, and its dead letters, with the file that its records came from."""
+    of_file = from_file(source)
+    decoded = _columns(lake, TableRef("decoded", source.topic), ["row", *source.columns])
+    letters = _columns(lake, TableRef("dead_letters", source.topic), ["value", "reason"])
+    of_table = {} if decoded is None else {name: totals(decoded[name]) for name in source.columns}
+    nothing = Totals(0, 0, 0.0)
+    return TypedExactness(
+        topic=source.topic,
+        rows=0 if decoded is None else decoded.num_rows,
+        dead={} if letters is None else dict(
+            zip(row_numbers(letters["value"].combine_chunks()).to_pylist(), letters["reason"].to_pylist(), strict=True)
+        ),
+        expected=dict(dataset.broken),
+        columns=len(source.columns),
+        different={
+            name: (of, of_table.get(name, nothing))
+            for name, of in of_file.items()
+            if of != of_table.get(name, nothing)
+        },
+    )  # fmt: skip
+
+
+def from_file(source: Source) -> dict[str, Totals]:
+    """The totals of each column of a source's file, by pandas."""
+    import pandas as pd
+
+    frame = pd.read_csv(
+        io.BytesIO(content(data_folder() / source.file)), keep_default_na=False, na_values=["NA", ""], low_memory=False
+    )
+    return {name: _of_pandas(pd, name, frame[name], kind) for name, kind in source.columns.items()}
+
+
+def _of_pandas(pd: Any, name: str, column: Any, kind: str) -> Totals:
+    present = column.dropna()
+    if name == "time_hour":
+        seconds = (pd.to_datetime(present, utc=True) - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
+        return Totals(len(present), int(present.nunique()), math.fsum(seconds))
+    if kind == "text":
+        return Totals(len(present), int(present.nunique()), float(present.str.len().sum()))
+    return Totals(len(present), int(present.nunique()), math.fsum(present))
+
+
+def totals(column: pa.ChunkedArray) -> Totals:
+    """What a column of a table comes to."""
+    present = column.drop_null()
+    if pa.types.is_timestamp(present.type):
+        numbers = pc.divide(present.cast(pa.int64()).cast(pa.float64()), 1e6)
+    elif pa.types.is_string(present.type) or pa.types.is_large_string(present.type):
+        numbers = pc.utf8_length(present)
+    else:
+        numbers = present
+    return Totals(len(present), pc.count_distinct(present).as_py(), math.fsum(numbers.to_pylist()))
+
+
+def _columns(lake: Lake, table: TableRef, names: list[str]) -> pa.Table | None:
+    folder = lake.table(table)
+    return DeltaTable(folder.uri).to_pyarrow_table(columns=names) if DeltaTable.is_deltatable(folder.uri) else None
+
+
+def _by_reason(dead: Mapping[int, str]) -> str:
+    return ", ".join(f"{number} {reason}" for reason, number in sorted(Counter(dead.values()).items())) or "none"
