@@ -15,7 +15,6 @@ from typing import Any
 
 from confluent_kafka import (
     OFFSET_INVALID,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -176,19 +175,6 @@ class Cluster:
         doing = f"reading the configuration of topic {name!r}"
         future = self._call(doing, lambda s: self._admin.describe_configs([resource], request_timeout=s))[resource]
         return {k: e.value for k, e in self._result(future, doing, topic=name).items() if e.value is not None}
-
-    def publish_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Commit `offsets`, by partition, to a consumer group that has no members. Raises TopicNameError too."""
-        doing = f"publishing a position in topic {topic!r} to consumer group {group!r}"
-        wanted = ConsumerGroupTopicPartitions(
-            group, [TopicPartition(checked_topic(topic), p, offset) for p, offset in offsets.items()]
-        )
-        future = self._call(doing, lambda s: self._admin.alter_consumer_group_offsets([wanted], request_timeout=s))[
-            group
-        ]
-        for answer in self._result(future, doing, topic=topic).topic_partitions:
-            if answer.error is not None:
-                raise self._translated(KafkaException(answer.error), doing, topic)
 
     def create_topic(self, name: str, config: Mapping[str, str]) -> None:
         """Create a topic of one partition, with the brokers' own replication, where there is none. Raises TopicNameError too."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from platform_assets.errors import BrokerUnreachableError, PlatformError, Retryable
+from platform_assets.errors import PlatformError, Retryable
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger import position
 from platform_assets.ledger.entries import RecordedCut
@@ -28,7 +28,6 @@ _RENEWED_EVERY: Final = 600.0
 _BETWEEN_COMMITS: Final = 5.0
 """Seconds at least between two positions of one run, as consumers have it by default."""
 _BUDGET_SECONDS: Final = 5.0
-_PAUSE_SECONDS: Final = 0.2
 
 
 def group_of(table: TableRef) -> str:
@@ -73,10 +72,7 @@ class Publisher:
 
     def _publish(self, last: _Last | None) -> RecordedCut | None:
         """Publish unless `last` says the same; gives the position where that was tried."""
-        table, bounded = (
-            self.declaration.raw_table,
-            _kept(self.cluster).with_deadline(time.monotonic() + _BUDGET_SECONDS),
-        )
+        table, bounded = self.declaration.raw_table, self.cluster.with_deadline(time.monotonic() + _BUDGET_SECONDS)
         reached: RecordedCut | None = None
         try:
             reached = position.loaded_to(self.ledger, table)
@@ -85,7 +81,7 @@ class Publisher:
             # Of another log than the ledger's they say nothing; whoever cuts or loads says so.
             state = bounded.topic(table.topic)
             if state.topic_id == reached.topic_id and reached.is_of_cluster(state.cluster_id):
-                _commit(bounded, table, reached)
+                commit(bounded, table, state.topic_id, reached.cut.offsets, _BUDGET_SECONDS)
         except PlatformError as e:
             self._failed = True
             self.said(
@@ -97,23 +93,15 @@ class Publisher:
         return reached
 
 
-def _kept(cluster: Cluster) -> Cluster:
-    """One client a process and address, never dropped: librdkafka may crash where a client ends soon after a request to a group's
-    coordinator has timed out."""
-    with _lock:
-        return _clients.setdefault(cluster.settings.bootstrap_servers, cluster)
+def commit(cluster: Cluster, table: TableRef, topic_id: str, offsets: Mapping[int, int], patience: float) -> None:
+    """Commit `offsets`, by partition, to the group of `table`, in `patience` seconds. Raises what `PositionBrokers.commit` does."""
+    from platform_assets.kafka.batches.positions import PositionBrokers  # loads a second Kafka client, needed only here
 
-
-def _commit(cluster: Cluster, table: TableRef, reached: RecordedCut) -> None:
-    """Commit until the group's coordinator is there: on a broker that has just begun, it first reads what it knows of groups."""
-    assert cluster.deadline is not None
-    while True:
-        try:
-            return cluster.publish_offsets(group_of(table), table.topic, reached.cut.offsets)
-        except BrokerUnreachableError:
-            if time.monotonic() + _PAUSE_SECONDS > cluster.deadline:
-                raise
-            time.sleep(_PAUSE_SECONDS)
+    brokers = PositionBrokers(cluster.settings, table.topic, topic_id, patience=patience, stopped=lambda: False)
+    try:
+        brokers.commit(group_of(table), offsets)
+    finally:
+        brokers.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +112,5 @@ class _Last:
     at: float
 
 
-_clients: dict[str, Cluster] = {}
 _last: dict[str, _Last] = {}
 _lock = threading.Lock()

@@ -1,0 +1,69 @@
+"""Committing offsets to a consumer group that has no members, for lag monitors.
+
+By plain requests: in librdkafka, requests of its admin client to a group's coordinator may end the process where that coordinator is
+not there yet (https://github.com/confluentinc/librdkafka/issues/5040).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kafka.protocol.consumer import OffsetCommitRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
+
+from platform_assets.kafka.batches.fetching import Brokers
+from platform_assets.kafka.batches.wire import Address
+
+_FIND: Final = 3
+_COMMIT: Final = 8
+_GROUP: Final = 0
+"""The kind of coordinator that is looked for."""
+_NO_GENERATION: Final = -1
+"""Of a group without members."""
+
+
+class PositionBrokers(Brokers):
+    """Brokers that keep the positions of consumer groups in one topic."""
+
+    def commit(self, group: str, offsets: Mapping[int, int]) -> None:
+        """Commit `offsets`, by partition, each the next one to be read.
+
+        A coordinator that is not there yet is waited for, as `persist` waits. Raises what that does, and BrokerRefusedError.
+        """
+        if offsets:
+            doing = f"publishing a position in topic {self.topic!r} to consumer group {group!r}"
+            self.persist(doing, lambda: self._commit(group, offsets, doing))
+
+    def _commit(self, group: str, offsets: Mapping[int, int], doing: str) -> None:
+        self._look_up_leaders()  # raises where the topic is gone or another one now
+        of_topic = OffsetCommitRequest.OffsetCommitRequestTopic
+        of_partition = of_topic.OffsetCommitRequestPartition
+        wanted = of_topic(
+            name=self.topic,
+            partitions=[
+                of_partition(
+                    partition_index=partition, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
+                )
+                for partition, offset in sorted(offsets.items())
+            ],
+        )
+        answer = self._connection(self._coordinator(group, doing)).request(
+            OffsetCommitRequest(
+                version=_COMMIT,
+                group_id=group,
+                generation_id_or_member_epoch=_NO_GENERATION,
+                member_id="",
+                group_instance_id=None,
+                topics=[wanted],
+            )
+        )
+        for partition in (p for topic in answer.topics for p in topic.partitions):
+            if partition.error_code:
+                self._judge(partition.error_code, doing)
+
+    def _coordinator(self, group: str, doing: str) -> Address:
+        answer = self._any_connection().request(FindCoordinatorRequest(version=_FIND, key=group, key_type=_GROUP))
+        if answer.error_code:
+            self._judge(answer.error_code, doing)
+        return answer.host, answer.port
