@@ -1,7 +1,8 @@
 """Spark's `xxhash64` over typed columns of any depth, for the digests of tables whose columns are declared.
 
 Spark chains the columns of a row: the hash of one is the seed of the next, and a null leaves it as it is. A struct is chained over
-its fields, an array over its elements. So a column that a table got later, which older rows have as null, changes no digest.
+its fields, an array over its elements. Each value of a column is preceded by a mark of the column, so that a value in the wrong
+column changes the digest, and a column that a table got later, which older rows have as null, does not.
 
 A tree of columns is a flat array of `NODE` numbers a node, in which children follow their parent. Buffers are given by where
 they begin in memory, relative to the lowest of them, and nothing of them is copied.
@@ -125,20 +126,26 @@ def hash_value(memory: Bytes, nodes: Longs, node: Whole, index: Whole, seed: Has
     return h
 
 
-@kernel(BYTES, LONGS, INT, INT, FILLED_BYTES, SUMS)
-def add_row_hashes(memory: Bytes, nodes: Longs, identity: int, rows: int, scratch: Bytes, sums: Totals) -> None:
-    """Add the hashes of the first `identity` nodes of each row to `sums[0:2]`, and those of whole rows to `sums[2:4]`, by halves.
+@kernel(BYTES, LONGS, LONGS, INT, INT, FILLED_BYTES, SUMS)
+def add_row_hashes(
+    memory: Bytes, nodes: Longs, marks: Longs, identity: int, rows: int, scratch: Bytes, sums: Totals
+) -> None:
+    """Add the hashes of the first `identity` columns of each row to `sums[0:2]`, and those of whole rows to `sums[2:4]`, by halves.
 
-    The first nodes have no children.
+    The first columns have no children, and no marks before them; `marks` are those of all columns.
     """
     high = low = content_high = content_low = np.uint64(0)
     count = nodes.size // NODE
     for row in range(rows):
         h = _SEED
-        node = 0
+        node = column = 0
         while node < count:
+            at = node * NODE
+            if column >= identity and (nodes[at + 1] == NO_NULLS or _bit(memory, nodes[at + 1], nodes[at + 2] + row)):
+                h = hash_long(marks[column], h)
             h = hash_value(memory, nodes, node, row, h, scratch)
             node = nodes[node * NODE + 5]
+            column += 1
             if node == identity:
                 high += h >> np.uint64(32)
                 low += h & _LOW

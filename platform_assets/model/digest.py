@@ -5,6 +5,7 @@ docs/DIGEST.md defines both, with golden vectors that every implementation is te
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -65,6 +66,11 @@ class Measured:
     def rows(self) -> int:
         """Number of rows."""
         return self.offsets.rows
+
+
+def mark_of(column: str) -> int:
+    """What precedes each value of a declared column in the content digest: CRC-32 (ISO-HDLC) of its name in UTF-8."""
+    return zlib.crc32(column.encode())
 
 
 def _rotl(x: npt.NDArray[np.uint64], r: int) -> npt.NDArray[np.uint64]:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from platform_assets.kernels import typed_hashing as kernels
-from platform_assets.model.digest import Digest, Measured
+from platform_assets.model.digest import Digest, Measured, mark_of
 
 LEFT_OUT: Final = frozenset({"topic_id", "window"})
 """Columns that take no part in a digest: they are the same in each row of a window."""
@@ -42,7 +42,8 @@ def measured(rows: pa.RecordBatch) -> Measured:
         tree.add(rows[name])
     sums = np.zeros(4, np.uint64)
     memory, nodes = tree.finished()
-    kernels.add_row_hashes(memory, nodes, len(_IDENTITY), rows.num_rows, np.zeros(16, np.uint8), sums)
+    marks = np.array([mark_of(name) for name in names], np.int64)
+    kernels.add_row_hashes(memory, nodes, marks, len(_IDENTITY), rows.num_rows, np.zeros(16, np.uint8), sums)
     halves = sums.tolist()
     return Measured(
         Digest.from_halves(rows.num_rows, halves[0], halves[1]), Digest.from_halves(rows.num_rows, halves[2], halves[3])

@@ -54,6 +54,20 @@ def test_column_of_nulls_changes_no_digest() -> None:
         assert measured(rows.add_column(at, "new", pa.nulls(50, pa.string()))) == measured(rows)
 
 
+def test_value_that_moved_to_another_column_gives_another_digest() -> None:
+    """With nulls passed over, columns of one type would else change places unseen."""
+    one, null = pa.array([7], pa.int32()), pa.nulls(1, pa.int32())
+    kept = {"kafka_partition": pa.array([0], pa.int32()), "kafka_offset": pa.array([5], pa.int64())}
+    right = pa.RecordBatch.from_pydict({**kept, "a": one, "b": null})
+    moved = pa.RecordBatch.from_pydict({**kept, "a": null, "b": one})
+    assert measured(right).content != measured(moved).content
+    empty, none = pa.array([[]], pa.list_(pa.int32())), pa.nulls(1, pa.list_(pa.int32()))
+    assert (
+        measured(pa.RecordBatch.from_pydict({**kept, "a": empty})).content
+        != measured(pa.RecordBatch.from_pydict({**kept, "a": none})).content
+    )
+
+
 @pytest.mark.parametrize("column", range(2, 26))
 def test_another_value_gives_another_digest(column: int) -> None:
     rows, others = typed_rows(random.Random(SEED), 60), typed_rows(random.Random(SEED + 1), 60)
