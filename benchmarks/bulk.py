@@ -119,8 +119,8 @@ class Bulk:
             CONSUMER: self.consume,
         }
 
-    def load(self, name: EngineName = "connector") -> None:
-        """As the platform does: files, digests, one commit."""
+    def load(self, name: EngineName = "connector") -> Lake:
+        """As the platform does: files, digests, one commit. Gives the lake, which holds nothing else."""
         lake, metadata = self._new_lake(), self._metadata()
         commit = WindowCommit(lake, self._table)
         records = Records(self.topic, self.topic_id, WINDOW.key, self.ranges)
@@ -128,6 +128,7 @@ class Bulk:
         written = engine.write(records, self._table, metadata.load_id, RECORDS_PER_FILE)
         commit.replace(metadata, written.files)
         _all(written.measured.rows, self.records)
+        return lake
 
     def clear(self) -> None:
         """Delete what was written. Else the kernel slows writers down once it has too much left to put on the disk."""
@@ -145,9 +146,15 @@ class Bulk:
             .save(str(table))
         )
 
-    def stream(self, *, tuned: bool = False, options: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Kafka's columns into a Delta table, with the options that the source has by default, or with the client tuned as ours;
-        and with `options` besides."""
+    def stream(
+        self,
+        *,
+        tuned: bool = False,
+        options: Mapping[str, str] = MappingProxyType({}),
+        made: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+    ) -> None:
+        """Kafka's columns, or what is `made` of them, into a Delta table, with the options that the source has by default, or with
+        the client tuned as ours; and with `options` besides."""
         folder = self.root / f"stream-{uuid.uuid4().hex[:8]}"
         frame = (
             self.spark.readStream.format("kafka")
@@ -159,7 +166,8 @@ class Bulk:
             .load()
         )
         query = (
-            frame.writeStream.format("delta")
+            made(frame)
+            .writeStream.format("delta")
             .option("checkpointLocation", str(folder / "checkpoint"))
             .trigger(availableNow=True)
             .start(str(folder / "table"))

@@ -8,6 +8,7 @@ from benchmarks import (
     bulk,
     code_location,
     curves,
+    decoding,
     file_formats,
     growth,
     many_windows,
@@ -23,6 +24,7 @@ from benchmarks.scenario import Bench, Measured
 SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "bulk": bulk.run,
     "topic-kinds": topic_kinds.run,
+    "decoding": decoding.run,
     "code-location": code_location.run,
     "many-windows": many_windows.run,
     "ticks": ticks.run,
