@@ -176,8 +176,11 @@ class Cluster:
         future = self._call(doing, lambda s: self._admin.describe_configs([resource], request_timeout=s))[resource]
         return {k: e.value for k, e in self._result(future, doing, topic=name).items() if e.value is not None}
 
-    def create_topic(self, name: str, config: Mapping[str, str]) -> None:
-        """Create a topic of one partition, with the brokers' own replication, where there is none. Raises TopicNameError too."""
+    def create_topic(self, name: str, config: Mapping[str, str]) -> TopicState:
+        """Create a topic of one partition, with the brokers' own replication, where there is none, and wait until brokers know it.
+
+        Raises TopicNameError too.
+        """
         new = NewTopic(checked_topic(name), num_partitions=1, config=dict(config))
         doing = f"creating topic {name!r}"
         future = self._call(doing, lambda s: self._admin.create_topics([new], request_timeout=s))[name]
@@ -186,6 +189,14 @@ class Cluster:
         except KafkaException as e:
             if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise self._translated(e, doing, None) from e
+        until = time.monotonic() + self.timeout
+        while True:
+            try:
+                return self.topic(name)
+            except TopicMissingError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
 
     def _list(
         self, topic: TopicState, specs: Mapping[int, OffsetSpec], what: str, *, committed: bool = True

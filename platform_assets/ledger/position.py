@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from platform_assets.ledger import unloaded
 from platform_assets.ledger.entries import RecordedCut
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
 
 
-def loaded_to(ledger: Ledger, table: TableRef) -> RecordedCut | None:
+def loaded_to(ledger: Ledger, table: TableRef, aside: Collection[str] = ()) -> RecordedCut | None:
     """The cut that ends the gap-free loaded stretch of the newest generation: of its offsets, exclusive, none is missing.
 
-    Where windows wait, that is the start of the first of them, whatever is loaded behind it. None where nothing was ever cut.
+    Where windows wait, that is the start of the first of them, whatever is loaded behind it; those with the keys `aside` wait for
+    nothing. None where nothing was ever cut.
     """
     newest = ledger.newest_cut(table.topic)
     if newest is None:
         return None
-    waiting = unloaded.find(ledger, table, newest.edge).windows
+    waiting = [w for key, w in unloaded.find(ledger, table, newest.edge).windows.items() if key not in aside]
     if not waiting:
         return newest
-    first = min(window.start for window in waiting.values())
+    first = min(window.start for window in waiting)
     (at_first, *_) = ledger.cuts(table.topic, first, first)[-1:]
     if at_first.generation == newest.generation:
         return at_first

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from platform_assets.errors import PlatformError
 from platform_assets.kafka.cluster import Cluster, TopicState
-from platform_assets.ledger import position
+from platform_assets.ledger import decisions, position
 from platform_assets.ledger.entries import RecordedCut
 from platform_assets.ledger.store import Ledger
 from platform_assets.model import offsets
@@ -92,7 +92,9 @@ def look(declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster, now: d
     ends = {p: f.offset for p, f in cluster.high_watermarks(state).items()}
     starts = {p: f.offset for p, f in cluster.log_starts(state).items()}
     now = now or datetime.now(UTC)
-    reached = position.loaded_to(ledger, declaration.raw_table)
+    # What an operator has parked is nobody's to load, so its loss is none to warn of.
+    parked = decisions.parking(ledger.lake, topic).parked
+    reached = position.loaded_to(ledger, declaration.raw_table, parked)
     unknown: list[str] = []
     if reached is not None and (reached.topic_id != state.topic_id or not reached.is_of_cluster(state.cluster_id)):
         # Another log than the ledger's, which whoever cuts or loads refuses: its offsets are not those that are loaded.
