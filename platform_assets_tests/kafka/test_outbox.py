@@ -53,7 +53,7 @@ def committed(broker: Broker, target: str) -> list[Message]:
     found: list[Message] = []
     ended = False
     while not ended:
-        for message in consumer.consume(1000, 60):
+        for message in consumer.consume(1000, 0.5):
             if message.error() is None:
                 found.append((message.key(), message.value(), tuple(message.headers() or ())))
             else:
