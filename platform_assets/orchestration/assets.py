@@ -14,7 +14,16 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import KEY_FORMAT
-from platform_assets.orchestration import decoded, earlier, foresight, load_runs, metadata, runs, selections
+from platform_assets.orchestration import (
+    decoded,
+    decoded_checks,
+    earlier,
+    foresight,
+    load_runs,
+    metadata,
+    runs,
+    selections,
+)
 from platform_assets.orchestration.names import identifier, load_job, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.sensors import build_sensor
@@ -56,7 +65,7 @@ def build_definitions(
     tables = [_raw_table(declaration, partitions, group, owners)]
     if declaration.decode is not None:
         tables.append(decoded.build_tables(declaration, declaration.decode, partitions, group, owners))
-        checks.append(decoded.build_checks(declaration, declaration.decode))
+        checks.append(decoded_checks.build_checks(declaration, declaration.decode))
     load, load_earlier = _load_job(declaration), earlier.build_job(declaration)
     return dg.Definitions(
         assets=[source, *tables],

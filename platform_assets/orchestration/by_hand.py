@@ -17,7 +17,7 @@ from platform_assets.checks.findings import Verdict
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.report import rendering
 from platform_assets.errors import PlatformError, UnknownOutcome
-from platform_assets.orchestration import decode_runs, decoded, metadata, runs
+from platform_assets.orchestration import decode_runs, decoded_checks, metadata, runs
 from platform_assets.orchestration.attempts import Attempt, load_each
 from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.publishing import Publisher
@@ -114,8 +114,8 @@ def check_decoded(
     decoder: WindowDecoder, keys: Sequence[str], instance: dg.DagsterInstance | None
 ) -> list[dg.AssetCheckEvaluation]:
     """Evaluate the checks of the decoded windows `keys`, and report them to `instance`."""
-    found = decoded.results(decoder.declaration, decoder.declared, decoder.ledger, keys)
-    evaluations = [decoded.evaluation(each) for each in found]
+    found = decoded_checks.results(decoder.declaration, decoder.declared, decoder.ledger, keys)
+    evaluations = [decoded_checks.evaluation(each) for each in found]
     if instance is not None:
         for evaluation in evaluations:
             instance.report_runless_asset_event(evaluation)

@@ -14,7 +14,7 @@ from pydantic import Field
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.report import rendering
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration import decode_runs, decoded, load_runs, runs
+from platform_assets.orchestration import decode_runs, decoded_checks, load_runs, runs
 from platform_assets.orchestration.names import earlier_windows_job, earlier_windows_op
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 
@@ -71,8 +71,8 @@ def build_job(declaration: TopicDeclaration) -> dg.JobDefinition:
             if check.blocking and verdict.alarming:
                 blocking.append(check.name)
         if declaration.decode is not None:
-            for found in decoded.results(declaration, declaration.decode, evaluation.ledger, None):
-                yield decoded.evaluation(found)
+            for found in decoded_checks.results(declaration, declaration.decode, evaluation.ledger, None):
+                yield decoded_checks.evaluation(found)
                 if not found.passed and found.severity == dg.AssetCheckSeverity.ERROR:
                     blocking.append(str(found.check_name))
         if blocking:

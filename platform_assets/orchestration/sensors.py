@@ -32,7 +32,17 @@ from platform_assets.ledger.unloaded import Unloaded
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window, key_of
-from platform_assets.orchestration import foresight, metadata, quiet, requests, runs, selections, trouble, unreported
+from platform_assets.orchestration import (
+    decoded_checks,
+    foresight,
+    metadata,
+    quiet,
+    requests,
+    runs,
+    selections,
+    trouble,
+    unreported,
+)
 from platform_assets.orchestration.names import earlier_windows_job, load_job, sensor_name, table_key, topic_key
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
@@ -128,6 +138,9 @@ class Tick:
             reporting = {r.window.key: r.load_id for r in fresh_empty}
             budget = deadline - time.monotonic()
             checks = quiet.evaluated(d, self.cluster, self.ledger, self.instance, reporting, budget)
+        of_decoded: list[dg.AssetCheckEvaluation] = []
+        if d.decode is not None and decoded and not loads and not decodings and windows[-1].window.end == newest:
+            of_decoded += decoded_checks.quiet(d, d.decode, self.ledger, self.instance)
         if not windows and not loads and not decodings:
             return dg.SensorResult(skip_reason=self._why_waiting(left, undecoded), cursor=cursor)
         return dg.SensorResult(
@@ -141,6 +154,7 @@ class Tick:
                 *self._empty_events(fresh_empty),
                 *self._empty_events(decoded),
                 *checks.events,
+                *of_decoded,
             ],
             cursor=cursor_at(windows[-1].window.end) if windows else cursor,
         )

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from platform_assets.checks import decoded as checks
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
-from platform_assets.model.windows import closed_edges, milliseconds
+from platform_assets.model.windows import closed_edges, key_of, milliseconds
 from platform_assets.orchestration import load_runs, metadata, runs
 from platform_assets.orchestration.names import table_key
 from platform_assets_tests.support.daemon import Daemon
@@ -137,6 +137,40 @@ def test_what_is_loaded_and_not_decoded_is_asked_for(
     assert set(materializations(instance, table_key(d.declaration.dead_letter_table))) == d.sealed
     assert rows(lk, "decoded") == 4
     assert d.tick() == 0
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_a_window_without_offsets_leaves_what_the_checks_have_found(
+    lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
+) -> None:
+    """Dagster shows a check as not evaluated whose newest evaluation is older than the newest materialisation."""
+    now = datetime.now(UTC)
+    edges = closed_edges("* * * * *", now - timedelta(minutes=7), now)
+    lk = lake(config=ANY_TIME, start=edges[0])
+    first = milliseconds(edges[0])
+    lk.send([Record(value, timestamp=first) for value in (b"too long", b"a", b"b", b"c", b"d")])
+    declared = replace(lk.declaration, decode=SMALL)
+    d = Daemon(lk, instance, spark_remote, declared, now=edges[1] + timedelta(seconds=5))
+    assert d.tick() == 1
+    table = table_key(declared.decoded_table)
+    keys = [dg.AssetCheckKey(table, name) for name in (checks.CONSERVATION, checks.SHARE)]
+    before = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    d.now = edges[2] + timedelta(seconds=5)
+    assert d.tick() == 0
+    newest = instance.fetch_materializations(table, limit=1).records[0]
+    assert newest.partition_key == key_of(edges[1])
+    after = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    for key in keys:
+        # What Dagster goes by: an evaluation without a run is of the newest materialisation if that has none either.
+        assert after[key].run_id == newest.run_id != before[key].run_id
+        event = after[key].event
+        assert event is not None
+        assert event.asset_check_evaluation is not None
+        assert event.asset_check_evaluation.passed is (key.name == checks.CONSERVATION)
+        if key.name == checks.SHARE:
+            assert event.asset_check_evaluation.severity is dg.AssetCheckSeverity.WARN
+            assert "1 of 5 records are dead letters" in (event.asset_check_evaluation.description or "")
 
 
 @pytest.mark.broker

@@ -111,7 +111,7 @@ def _parse(text: str, parser: json.JSONDecoder | None = None) -> Any:
     try:
         document, end = (parser or _PARSER).raw_decode(text, len(text) - len(text.lstrip(_SPACE)))
     except json.JSONDecodeError as error:
-        raise Unfit("malformed", f"{error.msg} at character {error.pos}") from None
+        raise Unfit("malformed", f"{error.msg.removesuffix(' at')} at character {error.pos}") from None
     except ValueError:  # an integer of more digits than Python turns into a number at once
         return _parse(text, _PARSER_OF_LONG)
     if end < len(text) and text[end:].strip(_SPACE):
