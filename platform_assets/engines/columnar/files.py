@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -29,6 +30,11 @@ FILE_BYTES: Final = 512 << 20
 CONSTANT: Final = ("topic_id", "kafka_partition", "kafka_timestamp_type")
 """Columns of a raw table that have few values, so that a dictionary of them is worth its place."""
 COUNTING: Final = {"kafka_offset": "DELTA_BINARY_PACKED", "kafka_timestamp": "DELTA_BINARY_PACKED"}
+WORTH_CODEC: Final = 0.95
+"""A column whose sample the codec shrinks to more than this share of it is written as it is: readers then copy nothing."""
+_SAMPLE_BYTES: Final = 64 << 10
+"""Bytes of each block's column that are tried, so that one strange block among the first ones decides little."""
+_LENGTH_BYTES: Final = 4
 _STATISTICS = ["kafka_partition", "kafka_offset", "kafka_timestamp"]
 Measure = Callable[[pa.RecordBatch], Measured]
 
@@ -94,17 +100,8 @@ class _OpenFile:
         self._measure = series.measure
         self._row_group_bytes = series.row_group_bytes
         self._waiting_bytes = 0
-        self._writer = pq.ParquetWriter(
-            self._path,
-            schema,
-            compression=series.codec,
-            use_dictionary=list(series.dictionaries),
-            column_encoding=COUNTING,
-            write_statistics=_STATISTICS,
-            write_page_index=True,
-            write_page_checksum=True,
-            store_schema=False,
-        )
+        self._series, self._schema = series, schema
+        self._writer: pq.ParquetWriter | None = None
 
     def add(self, partition: int, block: pa.RecordBatch) -> None:
         offsets, rows = block["kafka_offset"], block.num_rows
@@ -125,22 +122,84 @@ class _OpenFile:
             self._write()
 
     def close(self) -> WrittenFile:
-        self._write()
+        writer = self._write()
         began = time.perf_counter()
-        self._writer.close()
+        writer.close()
         self._seconds["write"] += time.perf_counter() - began
         size = os.path.getsize(self._path)
         return WrittenFile(self._name, size, self.partitions, (self._oldest, self._newest), self.measured)
 
     def discard(self) -> None:
         self._waiting.clear()
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
         self._path.unlink(missing_ok=True)
 
-    def _write(self) -> None:
+    def _write(self) -> pq.ParquetWriter:
+        """Write what waits, and give the writer, which the first rows open: they decide on the codec of each column."""
+        began = time.perf_counter()
+        writer = self._writer = self._writer or self._opened()
         if self._waiting:
             table = pa.Table.from_batches(self._waiting)
-            began = time.perf_counter()
-            self._writer.write_table(table, row_group_size=table.num_rows)
-            self._seconds["write"] += time.perf_counter() - began
+            writer.write_table(table, row_group_size=table.num_rows)
         self._waiting, self._waiting_bytes = [], 0
+        self._seconds["write"] += time.perf_counter() - began
+        return writer
+
+    def _opened(self) -> pq.ParquetWriter:
+        return pq.ParquetWriter(
+            self._path,
+            self._schema,
+            compression=codecs(self._waiting, self._schema, self._series.codec, self._series.dictionaries),
+            use_dictionary=list(self._series.dictionaries),
+            column_encoding=COUNTING,
+            write_statistics=_STATISTICS,
+            write_page_index=True,
+            write_page_checksum=True,
+            store_schema=False,
+        )
+
+
+def codecs(
+    first: Sequence[pa.RecordBatch], schema: pa.Schema, codec: str, dictionaries: Collection[str]
+) -> str | dict[str, str]:
+    """The codec of each column, by the paths of its leaves: `codec`, or none for binary columns that it does not shrink.
+
+    Values that are compressed, encrypted or random already cost a writer and each reader time, and gain nothing. `first` are
+    the rows to go by; see WORTH_CODEC. Columns in `dictionaries` keep the codec.
+    """
+    trial = pa.Codec(codec)
+    plain = {
+        field.name
+        for field in schema
+        if pa.types.is_binary(field.type) and field.name not in dictionaries
+        if not _shrinks([block[field.name] for block in first], trial)
+    }
+    if not plain:
+        return codec
+    return {
+        path: "none" if field.name in plain else codec for field in schema for path in leaves(field.name, field.type)
+    }
+
+
+def _shrinks(blocks: Sequence[pa.Array], codec: pa.Codec) -> bool:
+    before = after = 0.0
+    for block in blocks:
+        begin, end = np.frombuffer(block.buffers()[1], np.int32)[[block.offset, block.offset + len(block)]].tolist()
+        if begin < end:
+            sample = block.buffers()[2][begin : min(end, begin + _SAMPLE_BYTES)]
+            # In front of each value lies its length, which shrinks to next to nothing.
+            before += len(sample) + _LENGTH_BYTES * len(block) * len(sample) / (end - begin)
+            after += len(codec.compress(sample))
+    return after <= before * WORTH_CODEC
+
+
+def leaves(path: str, kind: pa.DataType) -> Iterator[str]:
+    """The paths of a column's leaves, as Parquet names them."""
+    if pa.types.is_struct(kind):
+        for child in kind:
+            yield from leaves(f"{path}.{child.name}", child.type)
+    elif pa.types.is_list(kind):
+        yield from leaves(f"{path}.list.element", kind.value_type)
+    else:
+        yield path

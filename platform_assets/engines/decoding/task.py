@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from platform_assets.decoding.formats import decoder_of
-from platform_assets.engines.columnar.files import COUNTING, FileSeries
+from platform_assets.engines.columnar.files import COUNTING, FileSeries, leaves
 from platform_assets.engines.decoding.digests import measured
 from platform_assets.engines.decoding.reports import Report
 from platform_assets.engines.decoding.rows import RAW_COLUMNS, RowMaker, by_partition, in_order
@@ -74,21 +74,10 @@ def _written(work: Work, number: int, maker: RowMaker) -> tuple[FileSeries, File
 
 
 def _series(work: Work, table: str, layout: pa.Schema, number: int) -> FileSeries:
-    dictionaries = tuple(leaf for field in layout for leaf in _leaves(field.name, field.type) if leaf not in COUNTING)
+    dictionaries = tuple(leaf for field in layout for leaf in leaves(field.name, field.type) if leaf not in COUNTING)
     return FileSeries(
         Path(table), work.below, f"{number:05d}", work.rows_apart, measure=measured, dictionaries=dictionaries
     )
-
-
-def _leaves(name: str, kind: pa.DataType) -> Iterator[str]:
-    """The columns that Parquet has for one, by their paths."""
-    if pa.types.is_struct(kind):
-        for field in kind:
-            yield from _leaves(f"{name}.{field.name}", field.type)
-    elif pa.types.is_list(kind):
-        yield from _leaves(f"{name}.list.element", kind.value_type)
-    else:
-        yield name
 
 
 def _blocks(work: Work, piece: Piece) -> Iterator[pa.RecordBatch]:

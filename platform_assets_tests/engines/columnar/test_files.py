@@ -1,0 +1,100 @@
+"""Files by their codecs: a column that the codec does not shrink is written as it is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from platform_assets.engines.columnar.columns import SCHEMA
+from platform_assets.engines.columnar.files import CONSTANT, FileSeries, codecs
+from platform_assets.model.digest import Measured
+
+SEED = 20261123
+NOISE = random.Random(SEED).randbytes(1 << 20)
+
+
+def block(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None, first: int = 0) -> pa.RecordBatch:
+    """Rows of partition 0 with these values."""
+    rows = len(values)
+    columns = {
+        "topic_id": ["an id"] * rows,
+        "kafka_partition": [0] * rows,
+        "kafka_offset": range(first, first + rows),
+        "kafka_timestamp": [0] * rows,
+        "kafka_timestamp_type": [0] * rows,
+        "key": keys or [None] * rows,
+        "value": values,
+        "headers": [[{"key": "k", "value": b"v"}]] * rows,
+    }
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns.get(f.name, [None] * rows), f.type) for f in SCHEMA], schema=SCHEMA
+    )
+
+
+def noise(size: int, rows: int) -> list[bytes]:
+    """Values that no codec shrinks."""
+    return [NOISE[at * size : (at + 1) * size] for at in range(rows)]
+
+
+def text(size: int, rows: int) -> list[bytes]:
+    """Values that any codec shrinks."""
+    return [(b"%d flights from EWR to IAH " % at * size)[:size] for at in range(rows)]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "plain"),
+    [
+        ([block(noise(172, 500))], {"value"}),
+        ([block(text(172, 500))], set()),
+        ([block(text(172, 500), noise(100, 500))], {"key"}),
+        ([block(noise(172, 500), noise(8, 500))], {"value"}),  # what shrinks of short keys is their lengths
+        ([block([None] * 5)], set()),
+        ([block([b""] * 5)], set()),
+        ([block([None, *noise(172, 400), b""]).slice(1, 400)], {"value"}),
+        ([block(noise(172, 100)), block(text(172, 400))], set()),
+        ([block(noise(172, 400)), block(text(17, 20))], {"value"}),
+    ],
+)
+def test_columns_that_the_codec_does_not_shrink_have_none(blocks: list[pa.RecordBatch], plain: set[str]) -> None:
+    found = codecs(blocks, SCHEMA, "zstd", CONSTANT)
+
+    if not plain:
+        assert found == "zstd"
+    else:
+        assert isinstance(found, dict)
+        assert {path for path, codec in found.items() if codec == "none"} == plain
+        assert {codec for path, codec in found.items() if path not in plain} == {"zstd"}
+
+
+@pytest.mark.parametrize(("values", "codec"), [(noise(172, 3_000), "UNCOMPRESSED"), (text(172, 3_000), "ZSTD")])
+def test_files_are_written_so_and_read_back(values: list[bytes], codec: str, tmp_path: Path) -> None:
+    """Every other column keeps the codec, down to the leaves of the headers, and rows that come later follow the first."""
+    series = FileSeries(tmp_path, "w", "0", 1, row_group_bytes=200_000, measure=lambda _: Measured.of_nothing())
+    rows = [block(values[at : at + 500], first=at) for at in range(0, 3_000, 500)]
+    for each in rows:
+        series.add(each)
+    series.close()
+
+    path = tmp_path / series.written[0].path
+    metadata = pq.ParquetFile(path).metadata
+    chunks = [
+        metadata.row_group(g).column(c) for g in range(metadata.num_row_groups) for c in range(metadata.num_columns)
+    ]
+    assert metadata.num_row_groups > 1
+    assert {c.compression for c in chunks if c.path_in_schema == "value"} == {codec}
+    assert {c.compression for c in chunks if c.path_in_schema != "value"} == {"ZSTD"}
+    assert any(c.path_in_schema.startswith("headers.") for c in chunks)
+    assert pq.read_table(path, schema=SCHEMA).equals(pa.Table.from_batches(rows))
+
+
+def test_a_file_that_is_discarded_before_its_first_row_group_leaves_nothing(tmp_path: Path) -> None:
+    series = FileSeries(tmp_path, "w", "0", 1, measure=lambda _: Measured.of_nothing())
+    series.add(block(noise(172, 5)))
+    series.discard()
+
+    assert not list(tmp_path.rglob("*.parquet"))
