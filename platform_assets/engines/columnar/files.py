@@ -29,7 +29,8 @@ FILE_BYTES: Final = 512 << 20
 """Bytes of columns after which a file is closed and another one begun."""
 CONSTANT: Final = ("topic_id", "kafka_partition", "kafka_timestamp_type")
 """Columns of a raw table that have few values, so that a dictionary of them is worth its place."""
-COUNTING: Final = {"kafka_offset": "DELTA_BINARY_PACKED", "kafka_timestamp": "DELTA_BINARY_PACKED"}
+COUNTING: Final = ("kafka_offset", "kafka_timestamp")
+"""Columns of a raw table that are written as differences from value to value."""
 WORTH_CODEC: Final = 0.95
 """A column whose sample the codec shrinks to more than this share of it is written as it is: readers then copy nothing."""
 _SAMPLE_BYTES: Final = 64 << 10
@@ -44,8 +45,9 @@ class FileSeries:
     """Writes rows, which come in order of partition and offset, into as few files as suit their readers.
 
     A file holds one partition wherever that has `rows_apart` rows or more; smaller ones share a file. They lie in the
-    folder `below` of `table`, and `stem` begins all their names. `measure` takes the digests of rows, `dictionaries` names the
-    columns that are written by dictionary. `seconds` is what was spent on what. Raises OSError.
+    folder `below` of `table`, and `stem` begins all their names. `measure` takes the digests of rows. `dictionaries` names the
+    columns that are written by dictionary, `deltas` those that are by differences, both by the paths of their leaves. `seconds` is
+    what was spent on what. Raises OSError.
     """
 
     table: Path
@@ -56,6 +58,7 @@ class FileSeries:
     row_group_bytes: int = ROW_GROUP_BYTES
     measure: Measure = measured
     dictionaries: tuple[str, ...] = CONSTANT
+    deltas: tuple[str, ...] = COUNTING
     written: list[WrittenFile] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"digest": 0.0, "write": 0.0})
     _open: _OpenFile | None = None
@@ -152,7 +155,7 @@ class _OpenFile:
             self._schema,
             compression=codecs(self._waiting, self._schema, self._series.codec, self._series.dictionaries),
             use_dictionary=list(self._series.dictionaries),
-            column_encoding=COUNTING,
+            column_encoding=dict.fromkeys(self._series.deltas, "DELTA_BINARY_PACKED"),
             write_statistics=_STATISTICS,
             write_page_index=True,
             write_page_checksum=True,
@@ -178,7 +181,7 @@ def codecs(
     if not plain:
         return codec
     return {
-        path: "none" if field.name in plain else codec for field in schema for path in leaves(field.name, field.type)
+        path: "none" if field.name in plain else codec for field in schema for path, _ in leaves(field.name, field.type)
     }
 
 
@@ -194,12 +197,12 @@ def _shrinks(blocks: Sequence[pa.Array], codec: pa.Codec) -> bool:
     return after <= before * WORTH_CODEC
 
 
-def leaves(path: str, kind: pa.DataType) -> Iterator[str]:
-    """The paths of a column's leaves, as Parquet names them."""
+def leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    """A column's leaves by their paths, as Parquet names them, with their types."""
     if pa.types.is_struct(kind):
         for child in kind:
             yield from leaves(f"{path}.{child.name}", child.type)
     elif pa.types.is_list(kind):
         yield from leaves(f"{path}.list.element", kind.value_type)
     else:
-        yield path
+        yield path, kind

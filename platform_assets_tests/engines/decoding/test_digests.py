@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from platform_assets.engines.decoding.digests import measured
+from platform_assets.engines.decoding.task import encodings
 from platform_assets.engines.spark import typed
 from platform_assets.model.digest import digest_of
 from platform_assets_tests.conftest import SEED
@@ -22,13 +23,20 @@ if TYPE_CHECKING:
 
 
 def test_what_spark_computes(spark: SparkSession, tmp_path: Path) -> None:
-    """Of random rows of every type, window by window."""
+    """Of random rows of every type, window by window, in files that are encoded as a decoded table's."""
     from pyspark.sql import functions as F
 
-    windows = {f"w{i}": typed_rows(random.Random(SEED + i), rows) for i, rows in enumerate((1, 40, 500))}
+    windows = {f"w{i}": typed_rows(random.Random(SEED + i), rows) for i, rows in enumerate((1, 40, 2_500))}
     for window, rows in windows.items():
-        pq.write_table(pa.Table.from_batches([rows]), tmp_path / f"{window}.parquet")
-    read = [spark.read.parquet(str(tmp_path / f"{w}.parquet")).withColumn("window", F.lit(w)) for w in windows]
+        dictionaries, deltas = encodings(rows.schema)
+        of_deltas = dict.fromkeys(deltas, "DELTA_BINARY_PACKED")
+        pq.write_table(
+            pa.Table.from_batches([rows]),
+            tmp_path / window,
+            use_dictionary=list(dictionaries),
+            column_encoding=of_deltas,
+        )
+    read = [spark.read.parquet(str(tmp_path / w)).withColumn("window", F.lit(w)) for w in windows]
     frame = read[0].unionAll(read[1]).unionAll(read[2]).withColumn("topic_id", F.lit("id"))
     assert typed.measure_windows(frame) == {window: measured(rows) for window, rows in windows.items()}
 
