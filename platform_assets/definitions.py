@@ -7,8 +7,8 @@ import os
 import dagster as dg
 
 from infra import platform
-from platform_assets.components.declared import definitions
-from platform_assets.orchestration import upkeep
+from platform_assets.components.declared import declaration_of, definitions
+from platform_assets.orchestration import decision_jobs, upkeep
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 
 
@@ -20,6 +20,7 @@ def defs() -> dg.Definitions:
     return dg.Definitions.merge(
         definitions(),
         upkeep.definitions(),
+        decision_jobs.definitions(declaration_of),
         dg.Definitions(
             resources={
                 "kafka": KafkaResource(bootstrap_servers=dg.EnvVar("KAFKA_BOOTSTRAP_SERVERS")),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import click
+
+from platform_assets.cli.deciding import print_decision
 
 JSON_VERSION = 1
 
@@ -26,36 +26,11 @@ def accept_cluster(topic: str, reason: str | None, by: str | None, dry_run: bool
     cluster; where the topic has another id there, in one window with what comes next. Refused where the log has less than was
     sealed.
     """
-    from platform_assets.cli.environment import Environment
-    from platform_assets.components.declared import declaration_of
+    from platform_assets.cli.deciding import deciding
     from platform_assets.ledger.decisions import Author
-    from platform_assets.windows import clusters
 
-    declaration = declaration_of(topic)
     author = None if dry_run else Author.of(by, reason)
-    environment = Environment.of_process()
-    ledger = environment.ledger()
-    found = clusters.find(declaration.topic, ledger, environment.cluster())
-    accepting = found is not None and author is not None
-    if not as_json and found is None:
-        click.echo(f"topic {declaration.topic} is on the cluster that the ledger knows; nothing was accepted")
-    if not as_json and found is not None:
-        click.echo(
-            f"topic {declaration.topic}: from cluster {found.newest.cluster_id} to {found.first.cluster_id}; its generation "
-            f"{found.first.generation} would start with"
-        )
-        for partition, offset in found.first.cut.offsets.items():
-            click.echo(f"  partition {partition} at offset {offset}")
-        if found.moved:
-            click.echo(f"  waiting windows whose offsets come in its first window: {', '.join(found.keys)}")
-    if accepting and not (yes or as_json):
-        click.confirm("Does each offset stand for the same record there?", abort=True)
-    if found is not None and author is not None:
-        clusters.accept(found, author, ledger)
+    decided = deciding(topic, author, quiet=as_json, ask=not (yes or as_json))
+    found = decided.continuation()
     if as_json:
-        shown = {} if found is None else found.details()
-        click.echo(
-            json.dumps({"version": JSON_VERSION, "topic": declaration.topic, "accepted": accepting, **shown}, indent=2)
-        )
-    elif accepting:
-        click.echo("accepted; to see that it is so, load a window that is loaded again: it is compared by its digests")
+        print_decision(JSON_VERSION, decided, None if found is None else found.details())

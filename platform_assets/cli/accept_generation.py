@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
-
 import click
 
-if TYPE_CHECKING:
-    from platform_assets.windows.generations import NewGeneration
+from platform_assets.cli.deciding import print_decision
 
 JSON_VERSION = 1
 
@@ -32,50 +28,11 @@ def accept_generation(topic: str, reason: str | None, by: str | None, dry_run: b
     is named, and counts as an accepted loss. Windows are sealed from the new log from the next edge on: the first of them starts at
     the log start of a re-created topic, or where a truncated log was cut off.
     """
-    from platform_assets.cli.environment import Environment
-    from platform_assets.components.declared import declaration_of
+    from platform_assets.cli.deciding import deciding
     from platform_assets.ledger.decisions import Author
-    from platform_assets.windows import generations
 
-    declaration = declaration_of(topic)
     author = None if dry_run else Author.of(by, reason)
-    environment = Environment.of_process()
-    ledger = environment.ledger()
-    found = generations.find(declaration.topic, ledger, environment.cluster())
-    if not as_json:
-        _say(declaration.topic, found)
-    accepting = found is not None and author is not None
-    if accepting and not (yes or as_json):
-        click.confirm("Accept the new log, and that these offsets are never loaded?", abort=True)
-    if found is not None and author is not None:
-        generations.accept(found, author, ledger)
+    decided = deciding(topic, author, quiet=as_json, ask=not (yes or as_json))
+    found = decided.generation()
     if as_json:
-        shown = {} if found is None else found.details()
-        click.echo(
-            json.dumps({"version": JSON_VERSION, "topic": declaration.topic, "accepted": accepting, **shown}, indent=2)
-        )
-    elif accepting:
-        click.echo("accepted; the sensor goes on at the next edge, and asks for the windows that are named")
-
-
-def _say(topic: str, found: NewGeneration | None) -> None:
-    from platform_assets.errors import ranges_text
-
-    if found is None:
-        click.echo(f"topic {topic} has the log that the ledger knows; nothing was accepted")
-        return
-    ids = (
-        f"id {found.newest.topic_id}, now {found.first.topic_id}"
-        if found.kind != "truncated"
-        else found.newest.topic_id
-    )
-    click.echo(f"topic {topic} ({ids}) was {found.kind}; its generation {found.first.generation} would start with")
-    for partition, offset in found.first.cut.offsets.items():
-        click.echo(
-            f"  partition {partition} at offset {offset} (the former one was sealed up to {found.newest.cut.at(partition)})"
-        )
-    for lost in found.lost:
-        named = ranges_text((p, r.start, r.end) for p, parts in lost.ranges.items() for r in parts)
-        what = "has no row of them, and nobody knows whether there were records" if lost.loaded else "was never loaded"
-        click.echo(f"  window {lost.window.key} {what}: {lost.offsets:,} offsets: {named}")
-    click.echo("  records of the former log behind those offsets were in no window; how many is not known")
+        print_decision(JSON_VERSION, decided, None if found is None else found.details())

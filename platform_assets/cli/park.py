@@ -16,14 +16,10 @@ def park(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> N
     TABLE is raw/<topic>, or the topic's name alone. The records of a parked window are in no table, and the checks go on saying so.
     `platform-assets load` loads it all the same; `unpark` brings it back.
     """
-    from platform_assets.cli.environment import Environment
-    from platform_assets.components.declared import declaration_of
+    from platform_assets.cli.deciding import deciding
     from platform_assets.ledger.decisions import Author
-    from platform_assets.windows import parking
 
-    declaration, author = declaration_of(table), Author.of(by, reason)
-    parking.park(declaration.raw_table, windows, author, Environment.of_process().ledger())
-    click.echo(f"{declaration.raw_table}: parked {', '.join(windows)}")
+    deciding(table, Author.of(by, reason)).park(windows)
 
 
 @click.command()
@@ -36,11 +32,7 @@ def unpark(table: str, windows: tuple[str, ...], reason: str, by: str | None) ->
 
     TABLE is raw/<topic>, or the topic's name alone.
     """
-    from platform_assets.cli.environment import Environment
-    from platform_assets.components.declared import declaration_of
+    from platform_assets.cli.deciding import deciding
     from platform_assets.ledger.decisions import Author
-    from platform_assets.windows import parking
 
-    declaration, author = declaration_of(table), Author.of(by, reason)
-    parking.unpark(declaration.raw_table, windows, author, Environment.of_process().ledger())
-    click.echo(f"{declaration.raw_table}: {', '.join(windows)} will be asked for again")
+    deciding(table, Author.of(by, reason)).unpark(windows)

@@ -180,6 +180,8 @@ def test_a_window_that_is_lost_for_good_holds_what_is_left(lake: LakeMaker, brok
     delete_before(broker.bootstrap, lk.topic, 1, 7)
     # Nothing is wrong with it: nothing is accepted, and no row that the table has is taken for lost.
     entries = lk.snapshot()["commits"]
+    shown = shell.run("accept-loss", lk.topic, key, "--dry-run")
+    assert (shown.exit_code, "it is loaded, with 40 rows" in shown.output) == (0, True), shown.output
     done = shell.run("accept-loss", lk.topic, key, "--reason", "by mistake", "--yes")
     assert (done.exit_code, "nothing was accepted" in done.output) == (0, True), done.output
     assert lk.snapshot()["commits"] == entries

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
+from platform_assets.errors import BrokerUnreachableError
 from platform_assets.lake import delta_log, load_log
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
@@ -48,8 +49,11 @@ def progress(platform: Embedded, topics: Sequence[str]) -> Progress:
 
 
 def is_covered(platform: Embedded, topic: str) -> bool:
-    """Whether all that the topic holds now lies in windows that are sealed and loaded."""
-    ends = platform.cluster.last_stable_offsets(platform.cluster.topic(topic))
+    """Whether all that the topic holds now lies in windows that are sealed and loaded; brokers that do not answer yet say no."""
+    try:
+        ends = platform.cluster.last_stable_offsets(platform.cluster.topic(topic))
+    except BrokerUnreachableError:
+        return False
     receipts = platform.ledger.receipts(TableRef.raw(topic))
     windows = platform.ledger.windows(topic)
     if not windows or any(w.key not in receipts for w in windows):

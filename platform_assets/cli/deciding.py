@@ -1,0 +1,50 @@
+"""How the commands that decide something speak and ask."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from platform_assets.ledger.decisions import Author
+    from platform_assets.windows.deciding import Deciding
+
+
+def deciding(table: str, author: Author | None, *, quiet: bool = False, ask: bool = True) -> Deciding:
+    """Decisions on the topic behind `table`, with what the environment says; `quiet` says nothing, and without `ask` nobody is asked.
+
+    Raises DeclarationsError and ConfigurationError.
+    """
+    from platform_assets.cli.environment import Environment
+    from platform_assets.components.declared import declaration_of
+    from platform_assets.windows.deciding import Deciding
+
+    declaration, environment = declaration_of(table), Environment.of_process()
+    return Deciding(
+        declaration,
+        environment.ledger(),
+        environment.cluster,
+        environment.settings,
+        lambda: environment.engine(declaration.engine),
+        author,
+        _nothing if quiet else click.echo,
+        _confirmed if ask else _nothing,
+    )
+
+
+def print_decision(version: int, decided: Deciding, found: Mapping[str, Any] | None) -> None:
+    """What was found and whether it was accepted, as JSON."""
+    accepted = found is not None and decided.author is not None
+    document = {"version": version, "topic": decided.declaration.topic, "accepted": accepted, **(found or {})}
+    click.echo(json.dumps(document, indent=2))
+
+
+def _confirmed(question: str) -> None:
+    click.confirm(question, abort=True)
+
+
+def _nothing(_: str) -> None:
+    """Say nothing, and ask nobody."""

@@ -1,0 +1,140 @@
+"""What an operator decides, as jobs of Dagster: the same steps as the commands `accept-loss`, `accept-generation` and so on.
+
+Nobody can be asked in the middle of a run. So a run says what would be decided and changes nothing, until it is launched
+with `dry_run: false`.
+"""
+
+# No postponed annotations here: Dagster reads those of the ops.
+from collections.abc import Callable
+
+import dagster as dg
+from pydantic import Field
+
+from platform_assets.engines.choice import choose_engine
+from platform_assets.errors import PlatformError
+from platform_assets.ledger.decisions import Author
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets.windows.deciding import Deciding
+
+Declared = Callable[[str], TopicDeclaration]
+"""The declaration of a topic, or of the raw table of that name. Raises ConfigurationError for an unknown one."""
+RESOURCES = {"kafka", "lake", "spark"}
+
+
+class DecisionConfig(dg.Config):
+    """Which topic, and who says so."""
+
+    topic: str = Field(description="The topic's name, or its raw table's, as raw/orders.")
+    reason: str = Field(description="Why; kept in the ledger.")
+    by: str | None = Field(default=None, description="Who decides; kept in the ledger. The run by default.")
+
+
+class AcceptanceConfig(DecisionConfig):
+    """Likewise, and whether anything is to change."""
+
+    dry_run: bool = Field(default=True, description="Only say what would be decided; false: decide it.")
+
+
+class LossConfig(AcceptanceConfig):
+    """Likewise, and which window."""
+
+    window: str = Field(description="Key of the window, as 2026-01-31-05:00, in UTC.")
+
+
+class ParkingConfig(DecisionConfig):
+    """Likewise, and which windows."""
+
+    windows: list[str] = Field(description="Keys of the windows, as 2026-01-31-05:00, in UTC.")
+
+
+def definitions(declared: Declared) -> dg.Definitions:
+    """The jobs `accept_loss`, `accept_generation`, `accept_cluster`, `park_windows` and `unpark_windows`."""
+
+    @dg.op(required_resource_keys=RESOURCES)
+    def accept_loss_of_window(context: dg.OpExecutionContext, config: LossConfig) -> None:
+        _decide(context, declared, config, lambda deciding: deciding.loss(config.window))
+
+    @dg.op(required_resource_keys=RESOURCES)
+    def accept_new_log(context: dg.OpExecutionContext, config: AcceptanceConfig) -> None:
+        _decide(context, declared, config, Deciding.generation)
+
+    @dg.op(required_resource_keys=RESOURCES)
+    def accept_other_cluster(context: dg.OpExecutionContext, config: AcceptanceConfig) -> None:
+        _decide(context, declared, config, Deciding.continuation)
+
+    @dg.op(required_resource_keys=RESOURCES)
+    def park_each_window(context: dg.OpExecutionContext, config: ParkingConfig) -> None:
+        _decide(context, declared, config, lambda deciding: deciding.park(config.windows))
+
+    @dg.op(required_resource_keys=RESOURCES)
+    def unpark_each_window(context: dg.OpExecutionContext, config: ParkingConfig) -> None:
+        _decide(context, declared, config, lambda deciding: deciding.unpark(config.windows))
+
+    @dg.job(
+        description="Accepts that offsets of a window will never be loaded: `platform-assets accept-loss` as a run."
+    )
+    def accept_loss() -> None:
+        accept_loss_of_window()
+
+    @dg.job(
+        description="Goes on with the log that a topic has now, after it was re-created or truncated: "
+        "`platform-assets accept-generation` as a run."
+    )
+    def accept_generation() -> None:
+        accept_new_log()
+
+    @dg.job(
+        description="Goes on on another cluster, stating that each offset stands for the same record there: "
+        "`platform-assets accept-cluster` as a run."
+    )
+    def accept_cluster() -> None:
+        accept_other_cluster()
+
+    @dg.job(
+        description="Sets windows aside, so that the sensor asks for them no more: `platform-assets park` as a run."
+    )
+    def park_windows() -> None:
+        park_each_window()
+
+    @dg.job(description="Brings parked windows back: `platform-assets unpark` as a run.")
+    def unpark_windows() -> None:
+        unpark_each_window()
+
+    return dg.Definitions(jobs=[accept_loss, accept_generation, accept_cluster, park_windows, unpark_windows])
+
+
+def _decide(
+    context: dg.OpExecutionContext, declared: Declared, config: DecisionConfig, decide: Callable[[Deciding], object]
+) -> None:
+    """Say each line in the run's log, and all of them as metadata of the step. Raises dg.Failure with what was refused."""
+    kafka: KafkaResource = context.resources.kafka
+    lake: LakeResource = context.resources.lake
+    spark: SparkResource = context.resources.spark
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        context.log.info(line)
+        said.append(line)
+
+    dry_run = isinstance(config, AcceptanceConfig) and config.dry_run
+    try:
+        declaration = declared(config.topic)
+        author = Author.of(config.by or f"Dagster run {context.run_id}", config.reason)
+        deciding = Deciding(
+            declaration,
+            Ledger(lake.lake()),
+            kafka.cluster,
+            kafka.settings,
+            lambda: choose_engine(lake.lake(), kafka.settings, spark.session, declaration.engine, spark.remote),
+            None if dry_run else author,
+            say,
+            lambda _: None,
+        )
+        decide(deciding)
+    except PlatformError as e:
+        raise dg.Failure(str(e), metadata={"error": type(e).__name__}, allow_retries=False) from e
+    if dry_run:
+        say("dry run: nothing was changed; launch again with `dry_run: false` to decide so")
+    context.add_output_metadata({"said": dg.MetadataValue.md("\n\n".join(said))})

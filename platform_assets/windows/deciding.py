@@ -1,0 +1,167 @@
+"""What an operator decides about a topic or a window: what is known is said, it is confirmed, and then it is done.
+
+A command of a shell and a job of Dagster's take the same steps, and differ in how they speak and how they ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from platform_assets.engines.protocol import LoadEngine
+from platform_assets.errors import UnknownWindowError, ranges_text
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.ledger.decisions import Author
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.windows import acceptance, clusters, generations, parking, salvage
+from platform_assets.windows.clusters import Continuation
+from platform_assets.windows.generations import NewGeneration, Ranges
+from platform_assets.windows.loading import Loader
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """Decisions on one topic by `author`; where that is None, only what would be decided is said.
+
+    `say` takes a line for people. `confirm` asks, and ends by an error of its own where the answer is no. Services are
+    reached when they are needed.
+    """
+
+    declaration: TopicDeclaration
+    ledger: Ledger
+    cluster: Callable[[], Cluster]
+    settings: Callable[[], ClientSettings]
+    engine: Callable[[], LoadEngine]
+    author: Author | None
+    say: Callable[[str], None]
+    confirm: Callable[[str], None]
+
+    def loss(self, window: str) -> None:
+        """Accept that offsets of a window will never be loaded, or are lost.
+
+        Raises UnknownWindowError; and what `acceptance.find_losses` and, for a window that is loaded, `salvage.find` raise.
+        """
+        topic, table = self.declaration.topic, self.declaration.raw_table
+        try:
+            sealed = self.ledger.window(topic, window)
+        except ValueError as e:
+            raise UnknownWindowError(topic, window, "a key has the form YYYY-MM-DD-HH:MM, in UTC") from e
+        if sealed is None:
+            raise UnknownWindowError(topic, window, "the ledger has no sealed window of that key")
+        losses = acceptance.find_losses(sealed, self.ledger, self.cluster(), self.settings())
+        for loss in losses:
+            self.say(f"{table} {window}: {loss.offsets:,} offsets, {loss.cause}: {_named(loss.ranges)}")
+        if losses and self.author is not None:
+            self.confirm("Accept that these are never loaded?")
+            acceptance.accept(sealed, losses, self.author, self.ledger)
+            self.say(f"accepted; now run `platform-assets load {table} {window}`, or let the topic's sensor do it")
+        if losses:
+            return
+        receipt = self.ledger.receipts(table, [window]).get(window)
+        if receipt is None or not receipt.rows:
+            self.say(f"{table} {window}: nothing keeps it from being loaded; nothing was accepted")
+        elif self.author is None:
+            self.say(
+                f"{table} {window}: it is loaded, with {receipt.rows:,} rows. It would be loaded again, which heals it if it is "
+                "damaged; only of rows that are nowhere any more would the loss be accepted"
+            )
+        else:
+            self._remains(sealed, self.author)
+
+    def generation(self) -> NewGeneration | None:
+        """Go on with the log that the topic has now; gives what was found, None where it is the log that the ledger knows.
+
+        Raises what `generations.find` and `generations.accept` raise.
+        """
+        found = generations.find(self.declaration.topic, self.ledger, self.cluster())
+        if found is None:
+            self.say(f"topic {self.declaration.topic} has the log that the ledger knows; nothing was accepted")
+            return None
+        self._say_generation(found)
+        if self.author is not None:
+            self.confirm("Accept the new log, and that these offsets are never loaded?")
+            generations.accept(found, self.author, self.ledger)
+            self.say("accepted; the sensor goes on at the next edge, and asks for the windows that are named")
+        return found
+
+    def continuation(self) -> Continuation | None:
+        """Go on on another cluster with the same offsets; gives what was found, None where the cluster is the same.
+
+        Raises what `clusters.find` and `clusters.accept` raise.
+        """
+        topic = self.declaration.topic
+        found = clusters.find(topic, self.ledger, self.cluster())
+        if found is None:
+            self.say(f"topic {topic} is on the cluster that the ledger knows; nothing was accepted")
+            return None
+        self.say(
+            f"topic {topic}: from cluster {found.newest.cluster_id} to {found.first.cluster_id}; its generation "
+            f"{found.first.generation} would start with"
+        )
+        for partition, offset in found.first.cut.offsets.items():
+            self.say(f"  partition {partition} at offset {offset}")
+        if found.moved:
+            self.say(f"  waiting windows whose offsets come in its first window: {', '.join(found.keys)}")
+        if self.author is not None:
+            self.confirm("Does each offset stand for the same record there?")
+            clusters.accept(found, self.author, self.ledger)
+            self.say(
+                "accepted; to see that it is so, load a window that is loaded again: it is compared by its digests"
+            )
+        return found
+
+    def park(self, windows: Sequence[str]) -> None:
+        """Set windows aside. Raises what `parking.park` raises."""
+        if self.author is None:
+            raise AssertionError("parking has no dry run")
+        parking.park(self.declaration.raw_table, windows, self.author, self.ledger)
+        self.say(f"{self.declaration.raw_table}: parked {', '.join(windows)}")
+
+    def unpark(self, windows: Sequence[str]) -> None:
+        """Bring parked windows back. Raises what `parking.unpark` raises."""
+        if self.author is None:
+            raise AssertionError("parking has no dry run")
+        parking.unpark(self.declaration.raw_table, windows, self.author, self.ledger)
+        self.say(f"{self.declaration.raw_table}: {', '.join(windows)} will be asked for again")
+
+    def _remains(self, sealed: SealedWindow, author: Author) -> None:
+        """Have what is left of a loaded window that is lost for good be the window."""
+        name = f"{self.declaration.raw_table} {sealed.key}"
+        left = salvage.find(Loader(self.declaration, self.cluster(), self.ledger, self.engine()), sealed)
+        if left is None:
+            self.say(f"{name}: its rows are in the table and proved; nothing was accepted")
+            return
+        with left.discarded_if_refused():
+            self.say(
+                f"{name}: {left.rows_gone:,} of {left.receipt.rows:,} rows are nowhere any more, among {_named(left.gone)}"
+            )
+            self.say(
+                f"{left.from_kafka:,} rows were read from Kafka again, {left.from_files:,} are as data files of the table have them"
+            )
+            self.confirm("Accept that the others are lost, and have the window hold these?")
+        receipt = left.accept(author)
+        self.say(f"accepted; the window holds {receipt.rows:,} rows, table version {receipt.table_version}")
+
+    def _say_generation(self, found: NewGeneration) -> None:
+        ids = f"id {found.newest.topic_id}"
+        if found.kind != "truncated":
+            ids += f", now {found.first.topic_id}"
+        self.say(
+            f"topic {found.topic} ({ids}) was {found.kind}; its generation {found.first.generation} would start with"
+        )
+        for partition, offset in found.first.cut.offsets.items():
+            sealed = found.newest.cut.at(partition)
+            self.say(f"  partition {partition} at offset {offset} (the former one was sealed up to {sealed})")
+        for lost in found.lost:
+            what = (
+                "has no row of them, and nobody knows whether there were records" if lost.loaded else "was never loaded"
+            )
+            self.say(f"  window {lost.window.key} {what}: {lost.offsets:,} offsets: {_named(lost.ranges)}")
+        self.say("  records of the former log behind those offsets were in no window; how many is not known")
+
+
+def _named(ranges: Ranges) -> str:
+    return ranges_text((p, r.start, r.end) for p, parts in ranges.items() for r in parts)
