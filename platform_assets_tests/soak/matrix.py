@@ -87,8 +87,9 @@ def run(
     records: int = RECORDS,
     until: float = float("inf"),
     say: Callable[[str], None] = print,
-) -> list[CellOutcome]:
-    """Every cell of `chosen` that begins before `until` (of `time.monotonic`), in this order, on one platform below `root`.
+) -> Iterator[CellOutcome]:
+    """Every cell of `chosen` that begins before `until` (of `time.monotonic`), as it is done, in this order, on one platform below
+    `root`.
 
     Raises AssertionError where a cell does not heal within the bound, or its fault could not be carried out.
     """
@@ -107,16 +108,13 @@ def run(
         for cell, topic in zip(chosen, topics, strict=True):
             platform.declare(topic, start, cell.engine, sensor_interval_seconds=1, max_windows_per_run=2)
         stack.enter_context(platform.running(("kafka", "spark", "dagster-daemon")))
-        done = []
         for cell, topic in zip(chosen, topics, strict=True):
             if time.monotonic() > until:
                 break
             if cell.fault == "disk full" and disk is None:
                 say(f"{cell}: left out, since no tmpfs can be mounted here")
                 continue
-            done.append(matrix.outcome(cell, topic, start))
-            say(done[-1].line())
-        return done
+            yield matrix.outcome(cell, topic, start)
 
 
 def batches(chosen: Sequence[Cell]) -> Iterator[Sequence[Cell]]:

@@ -17,7 +17,7 @@ from platform_assets_tests.soak.cells import cells
 def test_a_sample_of_the_crash_matrix_heals_with_nobody_at_it(tmp_path: Path, rng: random.Random) -> None:
     chosen = [rng.choice([c for c in cells(engine) if c.fault != "disk full"]) for engine in ENGINES]
     print(f"cells: {', '.join(map(str, chosen))}")
-    found = matrix.run(chosen, tmp_path, rng, records=6_000)
+    found = list(matrix.run(chosen, tmp_path, rng, records=6_000))
     assert [(o.cell, o.anomalies) for o in found] == [(cell, ()) for cell in chosen]
     assert all(o.strikes for o in found)
 
