@@ -78,7 +78,7 @@ def _matrices(report: Report, first: int, seeds: int, seconds: float, root: Path
                     for found in matrix.run(left, root / f"matrix-{seed}-{next(platforms)}", rng, until=until):
                         report.add(matrix.HEADER, found.line(), found.anomalies)
                         left = left[left.index(found.cell) + 1 :]
-                    break
+                    left = []
                 # The one that did not heal is left behind; the others have a platform of their own.
                 left = left[1:]
 

@@ -11,6 +11,7 @@ from platform_assets.model.declaration import EngineName
 from platform_assets_tests.soak import matrix
 from platform_assets_tests.soak.__main__ import ENGINES
 from platform_assets_tests.soak.cells import cells
+from platform_assets_tests.soak.matrix import CellOutcome
 
 
 @pytest.mark.timeout(1800)
@@ -30,7 +31,7 @@ def test_every_cell_of_the_crash_matrix_heals_with_nobody_at_it(
 ) -> None:
     chosen = list(cells(engine))
     rng.shuffle(chosen)
-    found = []
+    found: list[CellOutcome] = []
     for number, some in enumerate(matrix.batches(chosen)):
         found += matrix.run(some, tmp_path / str(number), rng)
     assert [o.line() for o in found if o.anomalies or not o.strikes] == []
