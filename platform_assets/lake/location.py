@@ -6,6 +6,7 @@ A lake is a local or mounted folder. An object store would be another implementa
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import get_args
+from typing import Final, get_args
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -23,6 +24,8 @@ from deltalake.exceptions import CommitFailedError
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import failures
 from platform_assets.model.tables import TableKind, TableRef
+
+_REPLAY_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -213,6 +216,17 @@ class Lake:
         kinds = get_args(TableKind)
         found = [TableRef(kind, topic) for kind in kinds for topic in (self.root / kind).folders()]
         return sorted((t for t in found if self.table(t).has_delta_log()), key=lambda t: t.name)
+
+    def replay(self, name: str) -> Lake:
+        """The lake, with tables and a ledger of its own, that a replay of this name has inside this one.
+
+        No table of this lake is in it. Raises ConfigurationError for a name that is not fit for a folder.
+        """
+        if not _REPLAY_NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"{name!r} is no name for a replay: use 1 to 100 of the characters a-z A-Z 0-9 . _ - and no '.' in front"
+            )
+        return Lake(self.root / "replays" / name)
 
     @property
     def cuts(self) -> Folder:

@@ -5,7 +5,7 @@ File statistics answer where each file holds one Kafka partition; else two colum
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -81,6 +81,19 @@ def offsets_in_files(folder: Folder) -> dict[int, npt.NDArray[np.int64]]:
     """Every offset in the Parquet files of `folder`, sorted, by partition."""
     with folder.reading():
         return _sorted(_split(folder.parquet_files().to_batches(columns=["kafka_partition", "kafka_offset"])))
+
+
+def batches_of(
+    table: Folder, key: str, version: int, columns: Sequence[str], where: pc.Expression | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Columns of the rows of one window at a version, all of them or those of `where`, in no order; memory is flat.
+
+    Raises FilesLostError.
+    """
+    dataset = _dataset(table, key, version)
+    condition = pc.field("window") == key
+    with reading_files(table, key):
+        yield from dataset.to_batches(columns=list(columns), filter=condition if where is None else condition & where)
 
 
 def difference(
