@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from platform_assets.engines.protocol import LoadEngine
     from platform_assets.kafka.cluster import Cluster
     from platform_assets.kafka.settings import ClientSettings
+    from platform_assets.lake.location import Lake
     from platform_assets.ledger.store import Ledger
     from platform_assets.model.declaration import EngineName
     from platform_assets.orchestration.resources import SparkResource
@@ -81,11 +82,14 @@ class Environment:
 
         return connect(self.spark_remote())
 
-    def engine(self, name: EngineName, spark: SparkResource | None = None) -> LoadEngine:
-        """The load engine; with `spark` one that loads, and else one that reads again. Raises ConfigurationError."""
+    def engine(self, name: EngineName, spark: SparkResource | None = None, lake: Lake | None = None) -> LoadEngine:
+        """The load engine; with `spark` one that loads, and else one that reads again. Raises ConfigurationError.
+
+        It is that of the lake, unless another one is given.
+        """
         from platform_assets.engines.choice import choose_engine
 
-        lake = self.ledger().lake
+        lake = lake or self.ledger().lake
         if spark is None:
             return choose_engine(lake, self.settings, functools.cache(self.spark), name)
         return choose_engine(lake, self.settings, spark.session, name, spark.remote)

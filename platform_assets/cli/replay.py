@@ -1,0 +1,185 @@
+"""`platform-assets replay`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from platform_assets.cli.environment import Environment
+    from platform_assets.windows.loading import Loader
+    from platform_assets.windows.replacing import Loaded
+    from platform_assets.windows.replay_plan import PlannedWindow
+    from platform_assets.windows.stretch import Stretch
+
+JSON_VERSION: Final = 1
+_TIMES: Final = ["%Y-%m-%dT%H:%M:%S.%fZ", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%MZ"]
+
+
+@click.command()
+@click.argument("table")
+@click.argument("windows", nargs=-1, metavar="[WINDOW]...")
+@click.option("--partition", type=click.IntRange(min=0), help="Partition whose offsets --from and --to name.")
+@click.option("--from", "first", type=click.IntRange(min=0), help="First offset.")
+@click.option("--to", "end", type=click.IntRange(min=0), help="End of the offsets, exclusive.")
+@click.option(
+    "--since", type=click.DateTime(_TIMES), metavar="TIME", help="First timestamp, such as 2026-01-31T14:00Z."
+)
+@click.option("--until", type=click.DateTime(_TIMES), metavar="TIME", help="End of the timestamps, exclusive.")
+@click.option("--into", metavar="NAME", help="Load into a fresh table in replays/NAME, and compare it with TABLE.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done; asks the brokers, and changes nothing.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON: version, table, dry_run, note, plan; and as `load`, or with --into: fresh, loaded, compared, equal.",
+)
+def replay(
+    table: str,
+    windows: tuple[str, ...],
+    partition: int | None,
+    first: int | None,
+    end: int | None,
+    since: datetime | None,
+    until: datetime | None,
+    into: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Load a stretch of TABLE once more from Kafka: in place with proof, or beside it and compared.
+
+    TABLE is raw/<topic>, or the topic's name alone. The stretch is named in one of three ways: by windows, each WINDOW the
+    key of one or A..B for all from A to B, both inclusive; by offsets of a partition, --partition, --from and --to; or by
+    timestamps of records, --since and --until. All windows that it touches are loaded, and are listed first, with what
+    Kafka still has.
+
+    In place, each is proved equal, healed, kept or refused, as by `load`. With --into, they are loaded into a fresh table
+    beside TABLE, with receipts of its own; TABLE, its receipts, checks and position are not touched, and loads into it may
+    go on. Then rows and digests of both are compared by window and partition, and what differs is named by offsets. The
+    fresh table stays, in the folder replays/NAME of the lake.
+
+    Exits 0 if all is loaded and proved, or equal; 1 if not, or if both differ; 3 if trying again may succeed.
+    """
+    from rich.console import Console
+
+    from platform_assets.cli.audit_table import progress
+    from platform_assets.cli.environment import Environment
+    from platform_assets.cli.loads import load_windows
+    from platform_assets.cli.replay_text import say_plan
+    from platform_assets.components.declared import declaration_of
+    from platform_assets.windows import stretch
+    from platform_assets.windows.loading import Loader
+    from platform_assets.windows.replay_plan import plan
+
+    wanted = _stretch(windows, partition, first, end, since, until)
+    declaration = declaration_of(table)
+    environment = Environment.of_process()
+    ledger = environment.ledger()
+    if into is not None:
+        ledger.lake.replay(into)  # a name that is no good is refused before anybody is asked
+    touched = stretch.find(wanted, declaration.topic, ledger)
+    loader = Loader(declaration, environment.cluster(), ledger, environment.engine(declaration.engine))
+    planned = plan(loader, touched.windows) if touched.windows else ()
+    fields: dict[str, Any] = {"note": touched.note or None, "plan": [p.details() for p in planned]}
+    code = 0
+    if not as_json:
+        say_plan(declaration.raw_table, planned, touched.note, whole=dry_run, in_place=into is None)
+    if planned and not dry_run:
+        # Without JSON, a line for each window shows how far it has come.
+        with progress(Console(stderr=True)) if as_json else nullcontext(_quiet) as tell:
+            if into is None:
+                keys = [p.sealed.key for p in planned]
+                raw = declaration.raw_table
+                done = load_windows(declaration, raw, keys, environment, as_json=as_json, tell=tell)
+                found, code = done.fields, done.exit_code
+            else:
+                found, code = _beside(loader, planned, into, environment, as_json=as_json, tell=tell)
+        fields |= found
+    if as_json:
+        head = {"version": JSON_VERSION, "table": declaration.raw_table.name, "dry_run": dry_run}
+        click.echo(json.dumps({**head, **fields}, indent=2))
+    sys.exit(code)
+
+
+def _stretch(
+    windows: tuple[str, ...],
+    partition: int | None,
+    first: int | None,
+    end: int | None,
+    since: datetime | None,
+    until: datetime | None,
+) -> Stretch:
+    """What the arguments name. Raises click.UsageError where that is none of the three, or more than one."""
+    from platform_assets.model.offsets import OffsetRange
+    from platform_assets.windows.stretch import ByKeys, ByOffsets, ByTimestamps
+
+    by_offsets = any(given is not None for given in (partition, first, end))
+    by_time = since is not None or until is not None
+    if bool(windows) + by_offsets + by_time != 1:
+        raise click.UsageError("name a stretch: windows; or --partition, --from and --to; or --since and --until")
+    if windows:
+        return ByKeys(windows)
+    if by_offsets:
+        if partition is None or first is None or end is None or first >= end:
+            raise click.UsageError("offsets take --partition, --from and --to, and --to lies above --from")
+        return ByOffsets(partition, OffsetRange(first, end))
+    if since is None or until is None or since >= until:
+        raise click.UsageError("timestamps take --since and --until, and --until lies behind --since")
+    return ByTimestamps(since.replace(tzinfo=UTC), until.replace(tzinfo=UTC))
+
+
+def _beside(
+    live: Loader,
+    planned: Sequence[PlannedWindow],
+    into: str,
+    environment: Environment,
+    *,
+    as_json: bool,
+    tell: Callable[[str], None],
+) -> tuple[dict[str, Any], int]:
+    """Load the windows into the replay `into` and compare; what came of it as JSON has it, and the exit code."""
+    from platform_assets.cli.replay_text import say_compared, say_loaded, say_result
+    from platform_assets.errors import PlatformError, Retryable, UnknownOutcome
+    from platform_assets.orchestration.resources import SparkResource
+    from platform_assets.windows.replaying import Replay, fresh_loader
+
+    spark = SparkResource(remote=environment.spark_remote())
+    name = live.declaration.engine
+    fresh = fresh_loader(live, into, lambda lake: environment.engine(name, spark, lake))
+    replay = Replay.begin(live, fresh, planned)
+    windows = [p.sealed for p in planned]
+    outcomes: dict[str, Loaded | PlatformError] = {}
+    for key, outcome in replay.load(windows, spark.forget):
+        outcomes[key] = outcome
+        tell(f"{len(outcomes):,} of {len(windows):,} windows loaded")
+        if not as_json:
+            say_loaded(key, outcome)
+    compared = []
+    for window in windows:
+        compared.append(replay.compare(window, outcomes[window.key]))
+        tell(f"{len(compared):,} of {len(windows):,} windows compared")
+        if not as_json:
+            say_compared(compared[-1])
+    equal = all(c.equal for c in compared)
+    if not as_json:
+        say_result(live.declaration.raw_table, fresh.table, compared)
+    fields = {
+        "fresh": str(fresh.table),
+        "loaded": {k: "failed" if isinstance(o, PlatformError) else o.outcome for k, o in outcomes.items()},
+        "compared": [c.details() for c in compared],
+        "equal": equal,
+    }
+    amiss = [outcomes[c.window] for c in compared if not c.equal]
+    if amiss and all(isinstance(o, Retryable | UnknownOutcome) for o in amiss):
+        return fields, 3
+    return fields, 0 if equal else 1
+
+
+def _quiet(_: str) -> None:
+    pass
