@@ -28,6 +28,8 @@ HOUR = timedelta(hours=1)
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 Offsets = Mapping[int, Iterable[int]]
+Values = Mapping[tuple[int, int], bytes | None]
+"""Of records, by partition and offset."""
 
 
 def edge(number: float) -> datetime:
@@ -105,8 +107,8 @@ def _part(whole: OffsetRange, found: np.ndarray[Any, np.dtype[np.int64]] | None)
 # --- raw tables -----------------------------------------------------------------------------------------------------
 
 
-def rows(key: str, offsets: Offsets, topic_id: str = TOPIC_ID) -> pa.Table:
-    """Rows of a raw table, one an offset."""
+def rows(key: str, offsets: Offsets, topic_id: str = TOPIC_ID, values: Values | None = None) -> pa.Table:
+    """Rows of a raw table, one an offset, with their places as values where none are given."""
     pairs = [(p, o) for p, some in offsets.items() for o in some]
     return pa.table(
         {
@@ -116,7 +118,7 @@ def rows(key: str, offsets: Offsets, topic_id: str = TOPIC_ID) -> pa.Table:
             "kafka_timestamp": pa.array([edge_of(key)] * len(pairs), pa.timestamp("us", "UTC")),
             "kafka_timestamp_type": pa.array([0] * len(pairs), pa.int32()),
             "key": pa.array([None] * len(pairs), pa.binary()),
-            "value": pa.array([f"{p}/{o}".encode() for p, o in pairs], pa.binary()),
+            "value": pa.array([f"{p}/{o}".encode() if values is None else values[p, o] for p, o in pairs], pa.binary()),
             "headers": pa.array(
                 [None] * len(pairs), pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
             ),
@@ -131,7 +133,13 @@ def append(lake_root: Path, topic: str, table: pa.Table) -> None:
     write_deltalake(lake_root / "raw" / topic, table, mode="append")
 
 
-def overwrite(lake_root: Path, window: SealedWindow, offsets: Offsets | None = None, load_id: str = "load") -> None:
+def overwrite(
+    lake_root: Path,
+    window: SealedWindow,
+    offsets: Offsets | None = None,
+    load_id: str = "load",
+    values: Values | None = None,
+) -> None:
     """The commit of a load: the rows of `offsets`, all of the window's by default, and metadata as Spark writes it."""
     path = lake_root / "raw" / window.topic
     raw_table.create(Folder.at(path), window.topic)
@@ -140,7 +148,7 @@ def overwrite(lake_root: Path, window: SealedWindow, offsets: Offsets | None = N
     )
     write_deltalake(
         path,
-        rows(window.key, _dense(window) if offsets is None else offsets, window.topic_id),
+        rows(window.key, _dense(window) if offsets is None else offsets, window.topic_id, values),
         mode="overwrite",
         predicate=f"window = '{window.key}'",
         commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata.to_json()}),
@@ -148,11 +156,16 @@ def overwrite(lake_root: Path, window: SealedWindow, offsets: Offsets | None = N
 
 
 def loaded(
-    lake_root: Path, window: SealedWindow, offsets: Offsets | None = None, load_id: str | None = None, **more: Any
+    lake_root: Path,
+    window: SealedWindow,
+    offsets: Offsets | None = None,
+    load_id: str | None = None,
+    values: Values | None = None,
+    **more: Any,
 ) -> Receipt:
     """A whole load: the commit, and its receipt in the ledger, in which `more` fields may be told otherwise."""
     name = load_id or f"load of {window.key}"
-    overwrite(lake_root, window, offsets, name)
+    overwrite(lake_root, window, offsets, name, values)
     path = lake_root / "raw" / window.topic
     files = load_log.files_of(Folder.at(path), window.key)
     entry = receipt(

@@ -28,12 +28,14 @@ _WATCHED_EVERY: Final = 5.0
 def status(as_json: bool, every: float | None) -> None:
     """Show each table: windows, records, offsets, lag, and the last check results.
 
-    Exits 1 if windows of a table fail to load, wait for somebody or become more and more, if its sensor is stopped or
-    fails, if a transaction hangs or retention comes near what is not loaded, if a check fails, if its topic is missing, or if
-    the brokers or Spark do not answer. Each is named below the table, with what to do. A Spark that was never started is not asked.
+    Exits 1 if windows of a table fail to load or to be decoded, wait for somebody or become more and more, if its sensor is
+    stopped or fails, if a transaction hangs or retention comes near what is not loaded, if a check fails, if its topic is
+    missing, or if the brokers or Spark do not answer. Each is named below the table, with what to do. A Spark that was never
+    started is not asked. Dead letters of a share that only warns are shown too, and need nobody.
 
     The lag is to the last stable offset; "to watermark" counts what open transactions hold back too. "overtaken in" is when
-    retention may remove what is not loaded, at the earliest.
+    retention may remove what is not loaded, at the earliest. The row of a decoded table counts windows of the raw one, and
+    records that have become rows.
 
     With --watch, a terminal shows the newest status in place; elsewhere one is printed after the other, and with --json each
     is one line. Ctrl-C ends it with the exit code of the last status.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from platform_assets.checks.decoded import SHARE
+from platform_assets.checks.findings import counted
+from platform_assets.orchestration.check_status import CheckStatus
+from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.foresight import hours_text
-from platform_assets.orchestration.status import CheckStatus, Status, TableStatus
+from platform_assets.orchestration.status import Status, TableStatus
 
 _COLUMNS = (
     "table",
@@ -46,7 +50,7 @@ def _print_rows(status: Status, console: Console) -> None:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in _COLUMNS:
         table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
-    rows = [_cells(row) for row in status.tables]
+    rows = [cells for row in status.tables for cells in _all_cells(row)]
     for cells in rows:
         table.add_row(*cells)
     # A figure that was cut off would be another figure.
@@ -61,6 +65,12 @@ def _print_attention(status: Status, console: Console) -> None:
     lines += [line for row in status.tables for line in _attention(row)]
     for line in dict.fromkeys(lines):
         console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def _all_cells(row: TableStatus) -> Iterator[tuple[str, ...]]:
+    yield _cells(row)
+    if row.decoded is not None:
+        yield _decoded_cells(row.decoded, row.windows_loaded)
 
 
 def _cells(row: TableStatus) -> tuple[str, ...]:
@@ -79,14 +89,31 @@ def _cells(row: TableStatus) -> tuple[str, ...]:
     )
 
 
+def _decoded_cells(row: DecodedStatus, loaded: int) -> tuple[str, ...]:
+    """Of windows, those of the raw table are all; of records, those that have become rows."""
+    return (
+        row.table,
+        f"{row.windows_decoded:,}/{loaded:,}",
+        f"{row.windows_waiting:,}",
+        f"[bold red]{row.windows_failed:,}[/]" if row.windows_failed else "0",
+        f"{row.rows:,}",
+        "",
+        "",
+        "–",
+        row.newest_window or "none",
+        "",
+        _checks(row.checks, may_warn=True),
+    )
+
+
 def _print_lines(title: str, rows: Iterable[tuple[str, ...]], console: Console) -> None:
     console.print(title, style="italic", highlight=False, soft_wrap=True)
     for name, loaded, waiting, failed, records, lag, watermark, overtaken, window, age, checks in rows:
         console.print(f"\n[bold]{name}[/]", highlight=False, soft_wrap=True)
         facts = (
             f"{loaded} windows loaded, {waiting} waiting, {failed} failed",
-            f"{records} records, lag {lag}",
-            f"lag to the high watermark {watermark}",
+            f"{records} records" + (f", lag {lag}" if lag else ""),
+            *([f"lag to the high watermark {watermark}"] if watermark else []),
             *([] if overtaken == "–" else [f"retention may overtake it in {overtaken}"]),
             f"newest window {window}" + (f", {age} old" if age else ""),
             f"checks: {checks}",
@@ -99,10 +126,12 @@ def _number(value: int | None) -> str:
     return "unknown" if value is None else f"{value:,}"
 
 
-def _checks(checks: tuple[CheckStatus, ...]) -> str:
-    failed = [c.name for c in checks if c.passed is False]
+def _checks(checks: tuple[CheckStatus, ...], *, may_warn: bool = False) -> str:
+    failed = [c.name for c in checks if c.failed or (c.warning and not may_warn)]
     if failed:
         return f"[bold red]{', '.join(failed)} FAILED[/]"
+    if warning := [c.name for c in checks if c.warning]:
+        return f"[yellow]{', '.join(warning)} WARNS[/]"
     passed = sum(c.passed is True for c in checks)
     return f"[green]{passed} passed[/]" if passed == len(checks) else f"{passed} of {len(checks)} ran"
 
@@ -134,4 +163,22 @@ def _attention(row: TableStatus) -> list[str]:
             f"{row.table}: {row.windows_parked:,} windows parked: {named}. `platform-assets unpark` brings them back"
         )
     lines += [f"{row.table}: {c.name}: {c.headline}" for c in row.checks if c.passed is False]
-    return lines
+    return lines + ([] if row.decoded is None else list(_of_decoded(row.decoded, row.topic)))
+
+
+def _of_decoded(row: DecodedStatus, topic: str) -> Iterator[str]:
+    for problem in row.problems:
+        yield f"{row.table}: {problem}"
+    if row.windows_stale:
+        yield (
+            f"{row.table}: {counted(row.windows_stale, 'window')} decoded by another declaration than today's; materialise them, or "
+            f"`platform-assets load {row.table} WINDOW`, to have them decoded by it"
+        )
+    not_passed = [c for c in row.checks if c.passed is False]
+    for check in not_passed:
+        yield f"{row.table}: {check.name}: {check.headline}"
+    if row.recent_dead_letters and SHARE not in {c.name for c in not_passed}:
+        yield (
+            f"dead_letters/{topic}: {row.recent_dead_letters:,} of {counted(row.recent_records, 'record')} in the newest "
+            f"{counted(row.recent_windows, 'window')}; {row.dead_letters:,} in all: `platform-assets dead-letters {topic}` shows them"
+        )

@@ -14,15 +14,14 @@ from dagster._core.storage.tags import (
     PARTITION_NAME_TAG,
 )
 
-from platform_assets.checks import decoded
 from platform_assets.checks.registry import CHECKS
 from platform_assets.demo.dataset import SOURCES, TopicName
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.ledger import unloaded
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import status
+from platform_assets.orchestration.check_status import CheckStatus
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.runs import windows_of
 from platform_assets.orchestration.status import TableStatus
@@ -51,38 +50,48 @@ class TopicView:
     """One topic at one moment.
 
     Attributes:
-        table: what `platform-assets status` tells of its raw table.
-        undecoded: number of sealed windows that the decoded table lacks.
-        decoded_checks: by name, the results of that table's checks: `passed`, `failed` or `not run`.
+        table: what `platform-assets status` tells of its raw table, and of those that it is decoded into.
         under_way: number of queued or running runs of the table.
         failed: runs since the demo began that failed, newest first.
     """
 
     table: TableStatus
-    undecoded: int
-    decoded_checks: Mapping[str, str]
     under_way: int
     failed: tuple[FailedRun, ...]
 
     @property
+    def undecoded(self) -> int:
+        """Number of windows of the raw table that the decoded one lacks."""
+        d = self.table.decoded
+        return 0 if d is None else d.windows_waiting + d.windows_failed
+
+    @property
     def checks(self) -> dict[str, str]:
         """Those of both tables by name: `passed`, `failed` or `not run`."""
-        return {c.name: _result(c.passed) for c in self.table.checks} | dict(self.decoded_checks)
+        return {c.name: _result(c.passed) for c in self._all_checks}
 
     @property
     def check_faults(self) -> tuple[str, ...]:
         """The checks that have not passed, each with its result in a sentence."""
         return tuple(
             f"check {c.name} has no result" if c.passed is None else f"check {c.name} failed: {_first_line(c.headline)}"
-            for c in self.table.checks
+            for c in self._all_checks
             if not c.passed
-        ) + tuple(f"check {name}: {result}" for name, result in self.decoded_checks.items() if result != "passed")
+        )
+
+    @property
+    def _all_checks(self) -> tuple[CheckStatus, ...]:
+        return (*self.table.checks, *(() if self.table.decoded is None else self.table.decoded.checks))
 
     @property
     def loaded(self) -> bool:
         """Whether all that the topic holds is in both tables and nothing is under way."""
         t = self.table
-        return t.lag == 0 and not (t.windows_waiting or t.windows_failed or self.undecoded or self.under_way)
+        return (
+            t.lag == 0
+            and t.error is None
+            and not (t.windows_waiting or t.windows_failed or self.undecoded or self.under_way)
+        )
 
     @property
     def settled(self) -> bool:
@@ -126,28 +135,11 @@ class Observer:
         return {
             topic: TopicView(
                 table,
-                self._undecoded(topic),
-                self._decoded_checks(topic),
                 sum(1 for run in under_way if _loads(run, topic)),
                 tuple(FailedRun(run.run_id, _windows_of(run.tags)) for run in failed if _loads(run, topic)),
             )
             for topic, table in zip(SOURCES, found.tables, strict=True)
         }
-
-    def _undecoded(self, topic: TopicName) -> int:
-        edges = self.ledger.newest_edges([topic])
-        return len(unloaded.find(self.ledger, TableRef("decoded", topic), edges[topic]).windows) if edges else 0
-
-    def _decoded_checks(self, topic: TopicName) -> dict[str, str]:
-        asset = table_key(TableRef("decoded", topic))
-        keys = [dg.AssetCheckKey(asset, name) for name in (decoded.CONSERVATION, decoded.SHARE)]
-        latest = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
-        found: dict[str, str] = {}
-        for key in keys:
-            record = latest.get(key)
-            event = None if record is None or record.event is None else record.event.asset_check_evaluation
-            found[key.name] = _result(None if event is None else event.passed)
-        return found
 
 
 def _result(passed: bool | None) -> str:

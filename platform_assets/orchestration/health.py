@@ -18,6 +18,7 @@ from dagster_shared.error import SerializableErrorInfo
 from platform_assets.errors import PlatformError
 from platform_assets.ledger.decisions import Decision
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of, window_starting_at
 from platform_assets.orchestration import runs
 from platform_assets.orchestration.names import sensor_name
@@ -100,9 +101,14 @@ def windows(
     keys: Sequence[str],
     under_way: Collection[str],
     parked: Mapping[str, Decision],
+    table: TableRef | None = None,
 ) -> list[UnloadedWindow]:
-    """The state of each of the windows `keys`, which ascend and are not loaded; runs will bring those of `under_way`."""
-    tries = {} if instance is None else tries_of(keys, runs.failed_runs(instance, declaration.raw_table, keys))
+    """The state of each of the windows `keys`, which ascend and are not in `table`; runs will bring those of `under_way`.
+
+    Without a `table` it is the raw one.
+    """
+    into = table or declaration.raw_table
+    tries = {} if instance is None else tries_of(keys, runs.failed_runs(instance, into, keys))
     found: list[UnloadedWindow] = []
     for key in keys:
         tried = tries.get(key)
@@ -188,24 +194,9 @@ def problems(
             f"no window has been sealed since the one that ended before {_iso(pending)}: the sensor does not tick, or has "
             "not caught up. See that Dagster's daemon runs (`platform-assets up`)"
         )
-    failing = [w for w in unloaded if w.tries and w.state in ("failed", "under way")]
-    if failing:
-        last = max(failing, key=lambda w: w.failed_at or "")
-        again = min((w.again_at for w in failing if w.again_at is not None), default=None)
-        then = "a run for it is under way" if again is None else f"asked for again from {again} on"
-        most = max(w.tries for w in failing)
-        tried = "tried once" if most == 1 else f"after {most} tries"
-        since = min(w.failing_since for w in failing if w.failing_since is not None)
-        yield (
-            f"{_counted(failing)} failed to load, since {since}, the last time at {last.failed_at}, {tried}; "
-            f"{then}. The run said: {_shortened(last.error or '')}"
-        )
-    refused = [w for w in unloaded if w.state == "waits for somebody"]
-    for window in refused[:_NAMED]:
-        yield f"window {window.window} waits for somebody since {window.failing_since}: {_shortened(window.error or '')}"
-    if len(refused) > _NAMED:
-        yield f"{len(refused) - _NAMED} more windows wait for somebody: `platform-assets status --json` names them"
-    if behind is not None and behind.now > max(behind.before, _KEEPING_UP) and not (failing or refused):
+    failed = list(failing(unloaded, "failed to load"))
+    yield from failed
+    if behind is not None and behind.now > max(behind.before, _KEEPING_UP) and not failed:
         yield (
             f"loads do not keep up: {behind.now} sealed windows wait, the oldest since {_iso(behind.oldest)}, and {behind.before} "
             f"did {behind.over.total_seconds() / 60:.0f} minutes ago. See under Runs in the UI what holds them up: a run that "
@@ -215,7 +206,28 @@ def problems(
         w for w in unloaded if w.state == "to be asked for" and now - edge_of(w.window) > late + _length(declaration)
     ]
     if ignored and sensor is not None:
-        yield f"{_counted(ignored)} sealed and not loaded, and no run for it is known; the sensor asks at its next tick"
+        yield f"{counted(ignored)} sealed and not loaded, and no run for it is known; the sensor asks at its next tick"
+
+
+def failing(windows: Sequence[UnloadedWindow], what: str) -> Iterator[str]:
+    """Which of the windows have failed, `what` they did, since when and why; and which wait for somebody."""
+    failed = [w for w in windows if w.tries and w.state in ("failed", "under way")]
+    if failed:
+        last = max(failed, key=lambda w: w.failed_at or "")
+        again = min((w.again_at for w in failed if w.again_at is not None), default=None)
+        then = "a run for it is under way" if again is None else f"asked for again from {again} on"
+        most = max(w.tries for w in failed)
+        tried = "tried once" if most == 1 else f"after {most} tries"
+        since = min(w.failing_since for w in failed if w.failing_since is not None)
+        yield (
+            f"{counted(failed)} {what}, since {since}, the last time at {last.failed_at}, {tried}; "
+            f"{then}. The run said: {_shortened(last.error or '')}"
+        )
+    refused = [w for w in windows if w.state == "waits for somebody"]
+    for window in refused[:_NAMED]:
+        yield f"window {window.window} waits for somebody since {window.failing_since}: {_shortened(window.error or '')}"
+    if len(refused) > _NAMED:
+        yield f"{len(refused) - _NAMED} more windows wait for somebody: `platform-assets status --json` names them"
 
 
 def _length(declaration: TopicDeclaration) -> timedelta:
@@ -223,7 +235,8 @@ def _length(declaration: TopicDeclaration) -> timedelta:
     return timedelta() if first is None else first.end - first.start
 
 
-def _counted(windows: Sequence[UnloadedWindow]) -> str:
+def counted(windows: Sequence[UnloadedWindow]) -> str:
+    """How many these are, and the first of them: `4 windows (a, b, c and 1 more)`."""
     named = ", ".join(w.window for w in windows[:_NAMED])
     more = f" and {len(windows) - _NAMED} more" if len(windows) > _NAMED else ""
     return f"{len(windows)} window{'' if len(windows) == 1 else 's'} ({named}{more})"

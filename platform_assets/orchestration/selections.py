@@ -5,6 +5,7 @@ from __future__ import annotations
 import dagster as dg
 
 from platform_assets.checks import decoded as checks
+from platform_assets.checks.registry import CHECKS
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration.names import table_key
 
@@ -27,3 +28,8 @@ def check_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
     return [
         dg.AssetCheckKey(table_key(declaration.decoded_table), name) for name in (checks.CONSERVATION, checks.SHARE)
     ]
+
+
+def blocking_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
+    """The checks of the raw table that hold back what is made from it while they fail."""
+    return [dg.AssetCheckKey(table_key(declaration.raw_table), c.name) for c in CHECKS.values() if c.blocking]

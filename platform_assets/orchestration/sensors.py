@@ -188,8 +188,7 @@ class Tick:
     def _decodings(self, undecoded: Mapping[str, Window], newest: datetime) -> list[requests.LoadRequest]:
         """Runs that decode what the raw table has: none while one of its checks holds back what is downstream."""
         d = self.declaration
-        blocking = [dg.AssetCheckKey(table_key(d.raw_table), c.name) for c in CHECKS.values() if c.blocking]
-        if not undecoded or runs.blocked_by(self.instance, blocking):
+        if not undecoded or runs.blocked_by(self.instance, selections.blocking_keys(d)):
             return []
         return self._requests(d.decoded_table, undecoded, newest, {})
 

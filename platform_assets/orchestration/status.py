@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,16 +16,16 @@ from dagster._core.scheduler.instigation import InstigatorState
 
 from platform_assets.checks.baseline import snapshot
 from platform_assets.checks.baseline.older import Older
-from platform_assets.checks.report.description import plain
 from platform_assets.errors import PlatformError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger import decisions, stretches
 from platform_assets.ledger.store import Ledger
 from platform_assets.model import offsets
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of, key_of
-from platform_assets.orchestration import foresight, health, limits
+from platform_assets.orchestration import check_status, decoded_status, foresight, health, limits
+from platform_assets.orchestration.check_status import CheckStatus
+from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.foresight import TransactionStatus
 from platform_assets.orchestration.health import SensorStatus, UnloadedWindow
 from platform_assets.orchestration.names import sensor_name, table_key
@@ -40,16 +40,6 @@ _BROKER_BUDGET_SECONDS = 3.0
 _MOST_UNLOADED = 20
 _JUDGED = 1_000
 """Of the windows that are not loaded, the oldest ones that are judged one by one: a backlog may have a hundred thousand."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckStatus:
-    """The last evaluation of one check. `at` is ISO 8601 in UTC; `passed` and `at` are None if it never ran."""
-
-    name: str
-    passed: bool | None
-    at: str | None
-    headline: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +63,7 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One raw table. Field names are the JSON's, and stay.
+    """One raw table, and what it is decoded into. Field names are the JSON's, and stay.
 
     `windows_failed` counts sealed windows that are not loaded although newer ones are, with no run for them under way;
     `windows_waiting` those still to come, and `windows_parked` those that an operator has set aside.
@@ -81,7 +71,8 @@ class TableStatus:
     are unknown, `error` why anything else is; `warning` names what will need attention although all goes on. `unloaded` are
     the oldest windows that are not loaded, 20 at most; `sensor` is None where Dagster has nothing on record of it;
     `problems` say what keeps windows from being loaded, or soon will. `lag_to_high_watermark` counts what open transactions hold
-    back too; `hours_left` are those of the partition that retention overtakes first.
+    back too; `hours_left` are those of the partition that retention overtakes first. `decoded` is None where nothing is decoded,
+    or nothing could be read.
     """
 
     table: str
@@ -107,6 +98,7 @@ class TableStatus:
     lag_to_high_watermark: int | None = None
     open_transactions: tuple[TransactionStatus, ...] = ()
     hours_left: float | None = None
+    decoded: DecodedStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +115,14 @@ class Status:
 
     @property
     def healthy(self) -> bool:
-        """Whether every table and its topic could be read, nothing keeps its windows from being loaded, and no check fails."""
+        """Whether every table and its topic could be read, nothing keeps windows from being loaded and decoded, and no check fails."""
         return self.spark_error is None and all(
             t.error is None
             and t.broker_error is None
             and not t.windows_failed
             and not t.problems
             and all(c.passed is not False for c in t.checks)
+            and (t.decoded is None or t.decoded.healthy)
             for t in self.tables
         )
 
@@ -216,6 +209,7 @@ def _table(
         now,
     )
     to_act_on, passing = _foreseen(ahead, cluster, now)
+    decoded, error = _decoded(declaration, ledger, instance, older.windows + len(loaded), frozenset(missing))
     held = older.rows + (pc.sum(rows["rows"]).as_py() or 0)
     return TableStatus(
         table=declaration.raw_table.name,
@@ -230,9 +224,9 @@ def _table(
         newest_window_age_seconds=None if newest_end is None else round((now - newest_end).total_seconds(), 1),
         lag=_sum(p.lag for p in partitions),
         partitions=partitions,
-        checks=_checks(instance, declaration.raw_table, checks),
+        checks=check_status.latest(instance, [dg.AssetCheckKey(table_key(declaration.raw_table), n) for n in checks]),
         broker_error=broker_error,
-        error=None,
+        error=error,
         warning=" ".join([*_warnings(declaration, first, now), *passing]) or None
         if newest_cut is not None
         else _not_begun(declaration, sensor, now),
@@ -246,7 +240,24 @@ def _table(
         lag_to_high_watermark=_sum(p.lag_to_high_watermark for p in partitions),
         open_transactions=() if ahead is None else foresight.transactions(ahead),
         hours_left=None if ahead is None or ahead.hours is None else round(ahead.hours, 2),
+        decoded=decoded,
     )
+
+
+def _decoded(
+    declaration: TopicDeclaration,
+    ledger: Ledger,
+    instance: dg.DagsterInstance | None,
+    loaded: int,
+    missing: Collection[str],
+) -> tuple[DecodedStatus | None, str | None]:
+    """The tables that it is decoded into, where there are any, or why nothing is known of them."""
+    if declaration.decode is None:
+        return None, None
+    try:
+        return decoded_status.collect(declaration, declaration.decode, ledger, instance, loaded, missing), None
+    except PlatformError as e:
+        return None, str(e)
 
 
 def _recorded(rows: pa.Table) -> list[tuple[datetime, datetime]]:
@@ -349,20 +360,3 @@ def _partition(
     return PartitionStatus(
         partition, at, sealed.get(partition), end, lag, watermark, beyond, None if left is None else round(left, 2)
     )
-
-
-def _checks(instance: dg.DagsterInstance | None, table: TableRef, names: tuple[str, ...]) -> tuple[CheckStatus, ...]:
-    if instance is None:
-        return tuple(CheckStatus(n, None, None, "no DAGSTER_HOME") for n in names)
-    keys = [dg.AssetCheckKey(table_key(table), n) for n in names]
-    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
-    found: list[CheckStatus] = []
-    for key in keys:
-        record = latest.get(key)
-        evaluation = record.event.asset_check_evaluation if record is not None and record.event is not None else None
-        if record is None or evaluation is None:
-            found.append(CheckStatus(key.name, None, None, "never evaluated"))
-            continue
-        at = datetime.fromtimestamp(record.create_timestamp, UTC).isoformat(timespec="seconds")
-        found.append(CheckStatus(key.name, evaluation.passed, at, plain(evaluation.description or "")))
-    return tuple(found)

@@ -14,17 +14,22 @@ from platform_assets.demo import waiting
 from platform_assets.demo.dataset import TopicName
 from platform_assets.demo.waiting import StalledError
 from platform_assets.demo.watching import FailedRun, TopicView
-from platform_assets.orchestration.status import CheckStatus, TableStatus
+from platform_assets.orchestration.check_status import CheckStatus
+from platform_assets.orchestration.decoded_status import DecodedStatus
+from platform_assets.orchestration.status import TableStatus
 
 CHECKED = (CheckStatus("no_gaps", True, "2026-03-01T12:00:00+00:00", ""),)
+DECODED = DecodedStatus(
+    table="decoded/planes", windows_decoded=3, windows_waiting=0, windows_failed=0, windows_stale=0, rows=9, dead_letters=1,
+    newest_window="2026-03-01-12:00", recent_windows=1, recent_records=10, recent_dead_letters=1,
+    checks=(CheckStatus("decoded_plus_dead_equals_raw", True, "2026-03-01T12:00:00+00:00", ""),),
+)  # fmt: skip
 SETTLED = TopicView(
     TableStatus(
         table="raw/planes", topic="planes", windows_sealed=3, windows_loaded=3, windows_waiting=0, windows_failed=0,
         rows=10, offsets_without_row=0, newest_window="2026-03-01-12:00", newest_window_age_seconds=1.0, lag=0,
-        partitions=(), checks=CHECKED, broker_error=None, error=None,
+        partitions=(), checks=CHECKED, broker_error=None, error=None, decoded=DECODED,
     ),
-    undecoded=0,
-    decoded_checks={"decoded_plus_dead_equals_raw": "passed"},
     under_way=0,
     failed=(),
 )  # fmt: skip
@@ -82,6 +87,10 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
         changed(windows_failed=1),
         changed(checks=(CheckStatus("no_gaps", False, "2026-03-01T12:00:00+00:00", ""),)),
         changed(checks=(CheckStatus("no_gaps", None, None, ""),)),
+        changed(decoded=replace(DECODED, windows_waiting=1)),
+        changed(decoded=replace(DECODED, windows_failed=1)),
+        changed(decoded=replace(DECODED, checks=(CheckStatus("share_of_dead_letters", False, "", "", warning=True),))),
+        changed(decoded=None, error="the lake cannot be read"),
         replace(SETTLED, under_way=1),
     ],
 )

@@ -32,10 +32,11 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import health, status
+from platform_assets.orchestration.check_status import CheckStatus
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.retries import Failures
 from platform_assets.orchestration.runs import FAILURES_TAG, TABLE_TAG
-from platform_assets.orchestration.status import CheckStatus, PartitionStatus, Status, TableStatus
+from platform_assets.orchestration.status import PartitionStatus, Status, TableStatus
 from testbed.samples import START, edge, loaded, recorded
 
 TOPIC = "clicks"

@@ -16,8 +16,10 @@ from platform_assets.checks.findings import Finding, FindingKind, Verdict
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span
+from platform_assets.orchestration.check_status import CheckStatus
+from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.foresight import TransactionStatus
-from platform_assets.orchestration.status import CheckStatus, PartitionStatus, Status, TableStatus
+from platform_assets.orchestration.status import PartitionStatus, Status, TableStatus
 from platform_assets_tests.support import reference
 
 COMMANDS = (reference.DOCS / "commands.md").read_text()
@@ -53,7 +55,7 @@ def test_a_section_is_written_between_its_markers_alone() -> None:
         reference.with_section(page, "z", "new")
 
 
-@pytest.mark.parametrize("kind", [TableStatus, PartitionStatus, TransactionStatus, CheckStatus])
+@pytest.mark.parametrize("kind", [TableStatus, PartitionStatus, TransactionStatus, CheckStatus, DecodedStatus])
 def test_each_field_of_the_json_of_status_is_documented(kind: type) -> None:
     # A dataclass's fields are the JSON's.
     assert same(first_column(COMMANDS, f"<!-- {kind.__name__} -->"), [f.name for f in fields(kind)])

@@ -1,0 +1,22 @@
+"""Reading windows of decoded tables and of dead letters again, in this process: their files, whoever wrote them, to digests."""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+
+from platform_assets.engines.decoding.digests import measured
+from platform_assets.engines.protocol import NO_ROWS
+from platform_assets.lake.location import Folder
+from platform_assets.lake.rows import reading_files
+from platform_assets.model.digest import Measured
+
+
+def measured_window(table: Folder, key: str, version: int) -> Measured:
+    """The digests of what the table at `version` holds of a window. Memory is that of a batch. Raises FilesLostError."""
+    found = NO_ROWS
+    with reading_files(table, key):
+        dataset = table.delta(version).to_pyarrow_dataset(file_pruning_predicate=[("window", "=", key)])
+        for batch in dataset.to_batches(filter=pc.field("window") == key):
+            if batch.num_rows:
+                found += measured(batch)
+    return found

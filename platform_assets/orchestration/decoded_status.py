@@ -1,0 +1,148 @@
+"""What `platform-assets status` tells of the two tables that a topic's records are decoded into: from ledger and orchestrator."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.ledger import decisions, unloaded
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.decoding import DecodeDeclaration
+from platform_assets.orchestration import check_status, health, runs, selections
+from platform_assets.orchestration.check_status import CheckStatus
+from platform_assets.orchestration.health import UnloadedWindow
+from platform_assets.orchestration.names import table_key
+
+LATELY: Final = 24
+"""Windows with records, the newest ones, whose dead letters are told apart from those of all."""
+_JUDGED: Final = 1_000
+_MOST_NAMED: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedStatus:
+    """The tables `decoded/<topic>` and `dead_letters/<topic>`. Field names are the JSON's, and stay.
+
+    `windows_failed` counts windows of the raw table that are not decoded because their last run failed to, with no run for
+    them under way; `windows_waiting` the others that are not decoded. `windows_stale` are decoded, by another declaration than
+    today's. `rows` and `dead_letters` are of all windows; `recent_windows` are the newest ones with records, 24 at most, which
+    `recent_records` and `recent_dead_letters` are of. `undecoded` are the oldest windows that are not decoded, 20 at most;
+    `problems` say what keeps windows from being decoded.
+    """
+
+    table: str
+    windows_decoded: int
+    windows_waiting: int
+    windows_failed: int
+    windows_stale: int
+    rows: int
+    dead_letters: int
+    newest_window: str | None
+    recent_windows: int
+    recent_records: int
+    recent_dead_letters: int
+    checks: tuple[CheckStatus, ...]
+    undecoded: tuple[UnloadedWindow, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing keeps windows from being decoded, and no check fails; one that only warns does not."""
+        return not self.windows_failed and not self.problems and not any(c.failed for c in self.checks)
+
+
+def collect(
+    declaration: TopicDeclaration,
+    declared: DecodeDeclaration,
+    ledger: Ledger,
+    instance: dg.DagsterInstance | None,
+    loaded: int,
+    missing: Collection[str],
+) -> DecodedStatus:
+    """Look at the tables of a topic whose raw table has so many windows `loaded`, and lacks those `missing`.
+
+    Raises what reading the ledger raises.
+    """
+    d, table = declaration, declaration.decoded_table
+    newest_edge = ledger.newest_edges([d.topic]).get(d.topic)
+    waiting = [] if newest_edge is None else sorted(unloaded.find(ledger, table, newest_edge).windows)
+    lacking = [key for key in waiting if key not in missing]
+    rows, letters = ledger.commit_rows(table), ledger.commit_rows(d.dead_letter_table)
+    recent = _recent(rows, letters)
+    windows: list[UnloadedWindow] = []
+    if lacking:
+        under_way = (
+            frozenset() if instance is None else runs.windows_in_flight(instance, table_key(table), lacking[:_JUDGED])
+        )
+        parked = decisions.parking(ledger.lake, d.topic).parked
+        windows = health.windows(d, instance, lacking[:_JUDGED], under_way, parked, table)
+    failed = sum(w.state in ("failed", "waits for somebody") for w in windows)
+    return DecodedStatus(
+        table=table.name,
+        windows_decoded=max(loaded - len(lacking), 0),
+        windows_waiting=len(lacking) - failed,
+        windows_failed=failed,
+        windows_stale=_stale(rows, declared),
+        rows=pc.sum(rows["rows"]).as_py() or 0,
+        dead_letters=pc.sum(letters["rows"]).as_py() or 0,
+        newest_window=pc.max(rows["window"]).as_py() if rows.num_rows else None,
+        recent_windows=len(recent),
+        recent_records=sum(records for records, _ in recent),
+        recent_dead_letters=sum(dead for _, dead in recent),
+        checks=check_status.latest(instance, selections.check_keys(d)),
+        undecoded=tuple(windows[:_MOST_NAMED]),
+        problems=tuple(_problems(d, instance, windows)),
+    )
+
+
+def _problems(
+    declaration: TopicDeclaration, instance: dg.DagsterInstance | None, windows: Sequence[UnloadedWindow]
+) -> Iterator[str]:
+    yield from health.failing(windows, "could not be decoded")
+    waiting = [w for w in windows if w.state == "to be asked for"]
+    if waiting and instance is not None and runs.blocked_by(instance, selections.blocking_keys(declaration)):
+        yield (
+            f"{health.counted(waiting)} not decoded: a check of {declaration.raw_table} fails, and holds back what is made from it. "
+            "Act as that check says; the windows are then asked for by themselves"
+        )
+
+
+def _stale(rows: pa.Table, declared: DecodeDeclaration) -> int:
+    """Number of windows that another declaration has decoded; those without offsets are as any would have them."""
+    made = rows.filter(pc.is_valid(rows["made_from"])).group_by(["window", "made_from"]).aggregate([])
+    if not made.num_rows:
+        return 0
+    repaired = pa.array(sorted({r.window for r in declared.repairs}), pa.string())
+    special = made.filter(pc.is_in(made["window"], repaired))
+    plain = made.filter(pc.invert(pc.is_in(made["window"], repaired)))
+    of_today: int = pc.sum(pc.match_substring(plain["made_from"], declared.digest)).as_py() or 0
+    by_repairs = sum(
+        declared.digest_of(window) not in made_from
+        for window, made_from in zip(special["window"].to_pylist(), special["made_from"].to_pylist(), strict=True)
+    )
+    return plain.num_rows - of_today + by_repairs
+
+
+def _recent(rows: pa.Table, letters: pa.Table) -> list[tuple[int, int]]:
+    """Of the newest windows with records, how many records and how many dead letters each has."""
+    decoded, dead = _by_window(rows), _by_window(letters)
+    found: list[tuple[int, int]] = []
+    for window in sorted({*decoded, *dead}, reverse=True):
+        records = decoded.get(window, 0) + dead.get(window, 0)
+        if records:
+            found.append((records, dead.get(window, 0)))
+        if len(found) == LATELY:
+            break
+    return found
+
+
+def _by_window(entries: pa.Table) -> dict[str, int]:
+    with_rows = entries.filter(pc.greater(entries["rows"], 0))
+    grouped = with_rows.group_by("window").aggregate([("rows", "sum")])
+    return dict(zip(grouped["window"].to_pylist(), grouped["rows_sum"].to_pylist(), strict=True))

@@ -1,0 +1,114 @@
+"""A topic's lake with decoded tables, made by the code that decodes: its tasks run in this process, and Spark in none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import dagster as dg
+
+from platform_assets.engines.decoding import task
+from platform_assets.engines.decoding.engine import DecodeEngine, DecodeOrder
+from platform_assets.engines.decoding.reading import measured_window
+from platform_assets.engines.decoding.reports import Report
+from platform_assets.engines.decoding.work import Piece
+from platform_assets.errors import FilesLostError, PlatformError
+from platform_assets.lake.location import Lake
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.model.digest import Measured
+from platform_assets.model.tables import TableRef
+from platform_assets.orchestration import by_hand
+from platform_assets.windows.decoding import DecodedWindow, WindowDecoder
+from platform_assets.windows.receipts import empty_receipt
+from platform_assets_tests.support import tables
+from testbed import samples
+
+ORDERS: Final = DecodeDeclaration(
+    FormatSpec("json", {"schema": "id BIGINT NOT NULL, amount DECIMAL(12, 2)"}), warn_share=0.1, fail_share=0.3
+)
+"""What `values` of this module are declared as."""
+
+
+class InProcessEngine(DecodeEngine):
+    """Decodes as Spark's workers do, in this process, and reads tables without Spark."""
+
+    def _reports(self, order: DecodeOrder, pieces: Sequence[Piece]) -> list[Report]:
+        work = self._work(order, pieces, 2)
+        return [Report.from_json(r.to_json()) for r in task.reports(work, range(len(work.shares)))]
+
+    def measure(
+        self, table: TableRef, keys: Sequence[str], version: int
+    ) -> Iterator[tuple[str, Measured | PlatformError]]:
+        for key in keys:
+            try:
+                yield key, measured_window(self.lake.table(table), key, version)
+            except FilesLostError as error:
+                yield key, error
+
+
+class DecodedTopic:
+    """A topic whose raw table under `root` is made by hand, a window an hour, and decoded as `declared`."""
+
+    def __init__(self, root: Path, topic: str, declared: DecodeDeclaration = ORDERS) -> None:
+        self.root, self.topic, self.declared = root, topic, declared
+        self.lake = Lake.at(root)
+        self.ledger = Ledger(self.lake)
+        self.windows: list[SealedWindow] = []
+
+    @property
+    def declaration(self) -> TopicDeclaration:
+        """As it is declared now."""
+        return replace(tables.declaration(self.topic), decode=self.declared)
+
+    @property
+    def decoder(self) -> WindowDecoder:
+        """What decodes windows as it is declared now."""
+        return WindowDecoder(self.declaration, self.ledger, InProcessEngine(self.lake, tables_without_spark))
+
+    def load(self, *windows: Sequence[bytes | None]) -> list[str]:
+        """Have the raw table hold these values, a window each, in one partition; gives the windows' keys."""
+        ends, number = [{0: 0}], 0
+        for values in windows:
+            number += len(values)
+            ends.append({0: number})
+        self.windows = samples.recorded(self.root, self.topic, ends)
+        for window, values in zip(self.windows, windows, strict=True):
+            first = window.ranges.by_partition[0].start
+            held = {(0, first + n): value for n, value in enumerate(values)}
+            if not held:
+                self.ledger.record_receipts([empty_receipt(self.declaration.raw_table, window, "")])
+                continue
+            samples.loaded(self.root, window, values=held, holes={}, proved_by="load digest")
+        return [window.key for window in self.windows]
+
+    def decode(self, *keys: str, instance: dg.DagsterInstance | None = None) -> list[DecodedWindow]:
+        """Decode windows, all by default; with an `instance`, it is told of them, and the checks are evaluated."""
+        wanted = keys or tuple(window.key for window in self.windows)
+        decoder = self.decoder
+        if instance is None:
+            return [decoder.decode(key) for key in wanted]
+        done = by_hand.decode(decoder, wanted, instance, lambda: None, lambda attempt: None)
+        for attempt in done:
+            if attempt.error is not None:
+                raise attempt.error
+        self.evaluate_checks(instance, *wanted)
+        return [attempt.decoded for attempt in done if attempt.decoded is not None]
+
+    def evaluate_checks(self, instance: dg.DagsterInstance, *keys: str) -> None:
+        """Evaluate the checks of these windows, and tell `instance`."""
+        by_hand.check_decoded(self.decoder, list(keys), instance)
+
+
+def tables_without_spark() -> None:
+    """Nobody asks for a session here."""
+    raise AssertionError("unreachable: tables are read without Spark")
+
+
+def order(number: int) -> bytes:
+    """A value that can be decoded."""
+    return b'{"id": %d, "amount": %d.50}' % (number, number)
