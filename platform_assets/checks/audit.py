@@ -67,6 +67,8 @@ class Audit:
     """Number of windows with rows that each engine loaded; `NOT_RECORDED` counts those of which that is not known."""
     witnesses: Mapping[str, int] = field(default_factory=dict)
     """Number of windows that each engine has read from Kafka and found equal, after the other one had loaded them."""
+    count: int = 0
+    """Number of windows there, where no strip shows them."""
 
     @property
     def outcome(self) -> AuditOutcome:
@@ -83,6 +85,8 @@ class Audit:
         found += [f.detail for c in self.checks for f in c.findings if f.kind == "could not tell"]
         if self.strip is not None and not self.strip.windows:
             found.append("the ledger has no sealed window there")
+        elif self.strip is None and not self.count and not found:
+            found.append("the raw table has no window there")
         return tuple(dict.fromkeys(found))
 
     @property
@@ -113,7 +117,7 @@ class Audit:
             "windows": {
                 "from": self.span.first,
                 "to": self.span.last,
-                "count": 0 if self.strip is None else self.strip.windows,
+                "count": self.count if self.strip is None else self.strip.windows,
                 "by_state": {} if self.strip is None else {s.label: n for s, n in self.strip.counts.items()},
                 "by_engine": dict(self.engines),
                 "confirmed_by": dict(self.witnesses),

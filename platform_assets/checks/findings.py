@@ -34,6 +34,8 @@ FindingKind = Literal[
     "orchestrator ahead",
     "not conserved",
     "decoded by half",
+    "window not decoded",
+    "decoded otherwise",
 ]
 
 _NOT_ALARMING: frozenset[FindingKind] = frozenset({"window not asked for", "window parked", "could not tell"})

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
 from platform_assets.errors import PlatformError
 
+if TYPE_CHECKING:
+    from platform_assets.checks.audit import Audit
+    from platform_assets.checks.decoded_audit import DecodedAudit
+    from platform_assets.cli.environment import Environment
+    from platform_assets.model.declaration import TopicDeclaration
+    from platform_assets.model.windows import Span
+
 
 @click.command()
 @click.argument("table")
-@click.option("--deep", is_flag=True, help="Read the table's files again with Spark and recompute their digests.")
+@click.option(
+    "--deep",
+    is_flag=True,
+    help="Read the table's files again with Spark and recompute their digests; of decoded/<topic>, decode raw rows again too.",
+)
 @click.option("--windows", metavar="A..B", help="Only the windows from A to B, both inclusive; A.., ..B and A do too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; its fields are documented in the README and stay.")
 def audit(table: str, deep: bool, windows: str | None, as_json: bool) -> None:
@@ -21,6 +35,9 @@ def audit(table: str, deep: bool, windows: str | None, as_json: bool) -> None:
     TABLE is raw/<topic>, or the topic's name alone. Brokers and Spark are asked only where ledger and table leave
     something open, or with --deep. What is proved is written into the ledger and stays proved until the window's files
     change.
+
+    Of decoded/<topic> or dead_letters/<topic> it is proved that each raw row is in one of the two: by receipts and files, with
+    --deep by reading both tables and decoding the raw rows again. The tables are left as they are.
 
     Exits 0 if all was proved, 1 if anomalies were found, 2 if it could not be told, and says why.
     """
@@ -41,9 +58,9 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
     from platform_assets.checks.audit import audit as audit_of
     from platform_assets.checks.evaluation import Evaluation
     from platform_assets.checks.facts import Orchestration
-    from platform_assets.cli.audit_table import print_audit, progress
+    from platform_assets.cli.audit_table import progress
     from platform_assets.cli.environment import Environment
-    from platform_assets.components.declared import declaration_of
+    from platform_assets.components.declared import table_of
     from platform_assets.model.windows import Span
     from platform_assets.orchestration import runs
 
@@ -51,9 +68,14 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
         span = None if windows is None else Span.parse(windows)
     except ValueError as e:
         raise click.BadParameter(str(e), param_hint="--windows") from e
-    declaration = declaration_of(table)
+    declaration, target = table_of(table)
     environment = Environment.of_process()
     ledger, instance = environment.ledger(), environment.instance()
+    if target.kind != "raw":
+        with progress(Console(stderr=True)) as tell:
+            return _said(
+                _of_decoded(declaration, environment, span or Span(), tell).run(datetime.now(UTC), deep=deep), as_json
+            )
     with progress(Console(stderr=True)) as tell:
         found = audit_of(
             Evaluation(
@@ -74,6 +96,36 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
             datetime.now(UTC),
             deep=deep,
         )
+    return _said(found, as_json)
+
+
+def _of_decoded(
+    declaration: TopicDeclaration, environment: Environment, span: Span, tell: Callable[[str], None]
+) -> DecodedAudit:
+    """The audit of the tables that a topic is decoded into."""
+    from platform_assets.checks.decoded_audit import DecodedAudit
+    from platform_assets.engines.choice import decode_engine
+    from platform_assets.orchestration import runs
+    from platform_assets.orchestration.names import table_key
+    from platform_assets.windows.decoding import WindowDecoder
+
+    ledger, instance = environment.ledger(), environment.instance()
+
+    def decoder() -> WindowDecoder:
+        return WindowDecoder(declaration, ledger, decode_engine(ledger.lake, functools.cache(environment.spark)))
+
+    def in_flight(keys: list[str]) -> frozenset[str]:
+        if instance is None:
+            return frozenset()
+        return runs.windows_in_flight(instance, table_key(declaration.decoded_table), keys)
+
+    return DecodedAudit(declaration, ledger, decoder, in_flight, span, progress=tell)
+
+
+def _said(found: Audit, as_json: bool) -> int:
+    """The exit code, after the outcome was printed."""
+    from platform_assets.cli.audit_table import print_audit
+
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
     else:

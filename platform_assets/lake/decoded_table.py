@@ -82,15 +82,15 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
         )
     for _ in range(_ATTEMPTS):
         handle = path.delta()
-        held = pa.schema(handle.schema().to_arrow())
-        changes = schema_change.breaking(held, declared)
-        if changes and replaces != schema_change.fingerprint(held):
-            raise SchemaChangeError(name, changes, schema_change.fingerprint(held))
-        wanted = declared if changes else schema_change.merged(held, declared, LAST)
-        if wanted.equals(held, check_metadata=True):
-            return held
+        now = pa.schema(handle.schema().to_arrow())
+        changes = schema_change.breaking(now, declared)
+        if changes and replaces != schema_change.fingerprint(now):
+            raise SchemaChangeError(name, changes, schema_change.fingerprint(now))
+        wanted = declared if changes else schema_change.merged(now, declared, LAST)
+        if wanted.equals(now, check_metadata=True):
+            return now
         what = {
-            "from": schema_change.fingerprint(held),
+            "from": schema_change.fingerprint(now),
             "to": schema_change.fingerprint(wanted),
             "begun_again": bool(changes),
         }
@@ -111,6 +111,11 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
             if path.delta().version() == handle.version():
                 raise TableRefusedError(name, failures.reason_of(e)) from e
     raise TableRefusedError(name, "others kept committing to it while its columns were to be changed")
+
+
+def held(path: Folder) -> pa.Schema:
+    """The columns that the table has."""
+    return pa.schema(path.delta().schema().to_arrow())
 
 
 def _key_field(key: pa.Schema) -> pa.Field:

@@ -87,15 +87,34 @@ def quiet(
     without offsets has none, and must not hide those of the windows before it. Nothing, where no run has evaluated them.
     """
     asset = table_key(declaration.decoded_table)
-    share = dg.AssetCheckKey(asset, checks.SHARE)
-    last = instance.event_log_storage.get_latest_asset_check_execution_by_key([share]).get(share)
-    known = None if last is None or last.event is None else last.event.asset_check_evaluation
+    last = {name: _last(asset, name, instance) for name in (checks.CONSERVATION, checks.SHARE)}
+    known = last[checks.SHARE]
     if known is None:
         return
-    windows = checks.windows_of(declaration, ledger, ())
-    yield evaluation(_conservation(declaration, checks.conserved(windows)))
-    yield dg.AssetCheckEvaluation(
-        asset, checks.SHARE, known.passed, known.metadata, severity=known.severity, description=known.description
+    # A tick reads no files: where some have changed, what the last run found of them stands until the next one reads them.
+    verdict = checks.conserved(checks.windows_of(declaration, ledger, (), budget=0))
+    before = last[checks.CONSERVATION]
+    now = evaluation(_conservation(declaration, verdict))
+    yield now if before is None or not verdict.undecided else _again(before)
+    yield _again(known)
+
+
+def _last(asset: dg.AssetKey, name: str, instance: dg.DagsterInstance) -> dg.AssetCheckEvaluation | None:
+    """The newest evaluation of a check; None where there is none."""
+    key = dg.AssetCheckKey(asset, name)
+    last = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    return None if last is None or last.event is None else last.event.asset_check_evaluation
+
+
+def _again(known: dg.AssetCheckEvaluation) -> dg.AssetCheckEvaluation:
+    """The same result once more, of no step."""
+    return dg.AssetCheckEvaluation(
+        known.asset_key,
+        known.check_name,
+        known.passed,
+        known.metadata,
+        severity=known.severity,
+        description=known.description,
     )
 
 
@@ -125,7 +144,7 @@ def _conservation(declaration: TopicDeclaration, verdict: Verdict) -> dg.AssetCh
         asset_key=table_key(declaration.decoded_table),
         check_name=checks.CONSERVATION,
         passed=verdict.passed,
-        severity=dg.AssetCheckSeverity.ERROR,
+        severity=dg.AssetCheckSeverity.WARN if verdict.undecided else dg.AssetCheckSeverity.ERROR,
         description=verdict.headline,
         metadata=values,
     )

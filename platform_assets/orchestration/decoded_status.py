@@ -126,7 +126,7 @@ def _stale(rows: pa.Table, declared: DecodeDeclaration) -> int:
         declared.digest_of(window) not in made_from
         for window, made_from in zip(special["window"].to_pylist(), special["made_from"].to_pylist(), strict=True)
     )
-    return plain.num_rows - of_today + by_repairs
+    return int(plain.num_rows) - of_today + by_repairs
 
 
 def _recent(rows: pa.Table, letters: pa.Table) -> list[tuple[int, int]]:

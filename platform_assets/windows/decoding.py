@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import pyarrow as pa
+
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.engines.decoding.engine import DecodedFiles, DecodeEngine, DecodeOrder
 from platform_assets.engines.protocol import Written
@@ -122,17 +124,7 @@ class WindowDecoder:
         dead_letter_table.create(lake.table(d.dead_letter_table), d.topic)
         if raw.table_version is None:
             return self._empty(raw)
-        order = DecodeOrder(
-            topic=d.topic,
-            window=key,
-            version=raw.table_version,
-            ranges=raw.ranges,
-            declaration=declared,
-            layout=layout,
-            dead_layout=dead_letter_table.columns(),
-            load_id="",
-            records_per_file=d.records_per_file,
-        )
+        order = self._order(raw, raw.table_version, layout)
         for attempt in range(_RACES):
             try:
                 return self._decode(raw, replace(order, load_id=str(uuid.uuid4())))
@@ -141,6 +133,41 @@ class WindowDecoder:
                     raise
                 _log.info("%s Comparing with it now.", e)
         raise AssertionError("unreachable")
+
+    def differences(self, key: str) -> tuple[str, ...] | None:
+        """How rows and dead letters would differ from those of the receipts, were the window decoded again: by table, empty
+        where they are the same. Neither tables nor ledger are changed.
+
+        None for a window that was not decoded by today's declaration, or has no offsets. Raises LoadErrors as `decode` does.
+        """
+        raw, known = self.ledger.receipts(self.declaration.raw_table, [key]).get(key), self._receipts(key)
+        if raw is None or raw.table_version is None or not known.are_of(self.declared.digest_of(key)):
+            return None
+        if known.decoded is None or known.dead_letters is None:
+            raise AssertionError("unreachable: both have receipts")
+        layout = decoded_table.held(self.ledger.lake.table(self.declaration.decoded_table))
+        order = self._order(raw, raw.table_version, layout, f"audit-{uuid.uuid4()}")
+        written = self.engine.decode(order)
+        self.engine.delete(order)
+        self._check_conserved(raw, written)
+        pairs = ((known.decoded, written.decoded), (known.dead_letters, written.dead_letters))
+        return tuple(
+            f"{receipt.table}: {_difference(receipt, now)}" for receipt, now in pairs if not same(now.measured, receipt)
+        )
+
+    def _order(self, raw: Receipt, version: int, layout: pa.Schema, load_id: str = "") -> DecodeOrder:
+        """What is to be decoded: the window of `raw` as the raw table has it at `version`."""
+        return DecodeOrder(
+            topic=self.declaration.topic,
+            window=raw.window.key,
+            version=version,
+            ranges=raw.ranges,
+            declaration=self.declared,
+            layout=layout,
+            dead_layout=dead_letter_table.columns(),
+            load_id=load_id,
+            records_per_file=self.declaration.records_per_file,
+        )
 
     def _decode(self, raw: Receipt, order: DecodeOrder) -> DecodedWindow:
         began = time.monotonic()

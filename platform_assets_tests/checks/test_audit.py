@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
+from deltalake import DeltaTable
 from rich.console import Console
 
 from platform_assets.checks.audit import EXIT_CODES, Audit, audit
@@ -25,6 +26,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span
 from platform_assets_tests.support import answers, tables
+from platform_assets_tests.support.decoded_topic import DecodedTopic, order
 from platform_assets_tests.support.tables import DOUBLED, LOST_ROWS, LOST_WINDOW, key
 from testbed import samples
 
@@ -255,6 +257,33 @@ def test_command_exits_1_where_anomalies_are_found(lake: Callable[[str], Path], 
     result = command(f"raw/{TOPIC}")
     assert result.exit_code == 1, result.output
     assert "ANOMALIES FOUND" in result.stdout
+
+
+@pytest.mark.parametrize("kind", ["decoded", "dead_letters"])
+def test_command_of_decoded_tables_exits_0_and_1(tmp_path: Path, command: Callable[..., Result], kind: str) -> None:
+    topic = DecodedTopic(tmp_path / "lake", TOPIC)
+    (window,) = topic.load([order(1), b"broken"])
+    topic.decode()
+    result = command(f"{kind}/{TOPIC}", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["windows"]["count"] == 1
+    DeltaTable(topic.root / kind / TOPIC).delete("kafka_partition = 0")
+
+    result = command(f"{kind}/{TOPIC}")
+    assert result.exit_code == 1, result.output
+    assert f"decoded/{TOPIC}: ANOMALIES FOUND" in result.stdout
+    assert f"Materialise partition {window} of decoded/{TOPIC}" in result.stdout
+
+
+def test_command_of_decoded_tables_exits_2_without_a_server_to_read_with(
+    tmp_path: Path, command: Callable[..., Result]
+) -> None:
+    topic = DecodedTopic(tmp_path / "lake", TOPIC)
+    topic.load([order(1)])
+    topic.decode()
+    result = command(f"decoded/{TOPIC}", "--deep")
+    assert result.exit_code == 2, result.output
+    assert "no Spark Connect server: run `platform-assets up`" in result.stdout
 
 
 def test_command_exits_2_and_says_what_it_would_have_needed(

@@ -59,11 +59,14 @@ class DecodedTopic:
         self.lake = Lake.at(root)
         self.ledger = Ledger(self.lake)
         self.windows: list[SealedWindow] = []
+        self.partitions = 1
+        self.records_per_file = tables.declaration(topic).records_per_file
 
     @property
     def declaration(self) -> TopicDeclaration:
         """As it is declared now."""
-        return replace(tables.declaration(self.topic), decode=self.declared)
+        made = tables.declaration(self.topic)
+        return replace(made, decode=self.declared, records_per_file=self.records_per_file)
 
     @property
     def decoder(self) -> WindowDecoder:
@@ -71,15 +74,17 @@ class DecodedTopic:
         return WindowDecoder(self.declaration, self.ledger, InProcessEngine(self.lake, tables_without_spark))
 
     def load(self, *windows: Sequence[bytes | None]) -> list[str]:
-        """Have the raw table hold these values, a window each, in one partition; gives the windows' keys."""
-        ends, number = [{0: 0}], 0
+        """Have the raw table hold these values, a window each, in turn in each of the partitions; gives the windows' keys."""
+        ends = [dict.fromkeys(range(self.partitions), 0)]
         for values in windows:
-            number += len(values)
-            ends.append({0: number})
+            ends.append({p: end + len(values[p :: self.partitions]) for p, end in ends[-1].items()})
         self.windows = samples.recorded(self.root, self.topic, ends)
         for window, values in zip(self.windows, windows, strict=True):
-            first = window.ranges.by_partition[0].start
-            held = {(0, first + n): value for n, value in enumerate(values)}
+            held = {
+                (p, r.start + n): value
+                for p, r in window.ranges.items()
+                for n, value in enumerate(values[p :: self.partitions])
+            }
             if not held:
                 self.ledger.record_receipts([empty_receipt(self.declaration.raw_table, window, "")])
                 continue

@@ -1,0 +1,216 @@
+"""`platform-assets audit decoded/<topic>`: that each raw row is a decoded row or a dead letter, by receipts or by reading both again.
+
+Nothing of a table is changed. What reading proves is written into the ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+
+from platform_assets.checks import decoded
+from platform_assets.checks.audit import Audit, CheckOutcome
+from platform_assets.checks.decoded import Windows
+from platform_assets.checks.decoded_files import TableFiles, difference, proved_again
+from platform_assets.checks.findings import Finding, FindingKind, Verdict, counted
+from platform_assets.checks.registry import DEEP_AUDIT
+from platform_assets.engines.batching import read_together
+from platform_assets.errors import FilesLostError, PlatformError, Retryable
+from platform_assets.lake import load_log
+from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import Span
+from platform_assets.windows.decoding import WindowDecoder
+
+DECODED: Final = "every_window_decoded"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class DecodedAudit:
+    """One audit of the tables that a topic is decoded into. `decoder` is asked only where it is deep.
+
+    `in_flight` takes windows and gives those that queued or running runs will decode. `budget` bounds in seconds what is read.
+    """
+
+    declaration: TopicDeclaration
+    ledger: Ledger
+    decoder: Callable[[], WindowDecoder]
+    in_flight: Callable[[list[str]], frozenset[str]] = lambda keys: frozenset()
+    span: Span = field(default_factory=Span)
+    budget: float = float("inf")
+    progress: Callable[[str], None] = lambda text: None
+
+    @property
+    def table(self) -> TableRef:
+        """The table of decoded rows, which findings are of."""
+        return self.declaration.decoded_table
+
+    def run(self, now: datetime, *, deep: bool = False) -> Audit:
+        """Evaluate every check, and read files where `deep`; what cannot be found out is reported and never raised."""
+        deadline = time.monotonic() + self.budget
+        self.progress(decoded.CONSERVATION)
+        windows = _attempt(lambda: decoded.windows_of(self.declaration, self.ledger, None, self.budget))
+        if isinstance(windows, str):
+            outcomes = (CheckOutcome(decoded.CONSERVATION, None, windows),)
+            return Audit(self.table.name, now.isoformat(timespec="seconds"), self.span, deep, outcomes, None)
+        windows = _within(windows, self.span)
+        done = [
+            self._outcome(DECODED, lambda: self._missing(windows)),
+            self._outcome(decoded.CONSERVATION, lambda: decoded.conserved(windows)),
+        ]
+        if deep:
+            done.append(self._outcome(DEEP_AUDIT.name, lambda: self._read(windows, deadline)))
+        return Audit(
+            self.table.name,
+            now.isoformat(timespec="seconds"),
+            self.span,
+            deep,
+            tuple(done),
+            None,
+            count=len({*windows.raw, *windows.keys}),
+        )
+
+    def _outcome(self, name: str, evaluate: Callable[[], Verdict]) -> CheckOutcome:
+        self.progress(name)
+        found = _attempt(evaluate)
+        return CheckOutcome(name, None, found) if isinstance(found, str) else CheckOutcome(name, found, None)
+
+    def _missing(self, windows: Windows) -> Verdict:
+        """The windows of the raw table that are not decoded, but for those that nobody has to wait for yet."""
+        newest = max(windows.keys, default="")
+        missing = [key for key in sorted(windows.raw) if key not in windows.decoded and key not in windows.dead_letters]
+        under_way = self.in_flight(missing) if missing else frozenset()
+        late = [key for key in missing if key < newest and key not in under_way]
+        findings = tuple(
+            Finding(
+                "window not decoded", windows.topic, key, None, (), "the raw table has it, and newer ones are decoded",
+                f"`platform-assets load {self.table} {key}`, or let the topic's sensor ask for it.",
+            )
+            for key in late
+        )  # fmt: skip
+        waiting = len(missing) - len(late)
+        headline = f"{counted(len(late), 'window')} not decoded." if late else (
+            f"{counted(len(windows.raw) - len(missing), 'window')} of the raw table decoded"
+            + (f"; {counted(waiting, 'window')} waiting" if waiting else "") + "."
+        )  # fmt: skip
+        figures = (("windows", len(windows.raw)), ("windows_not_decoded", len(missing)))
+        return Verdict(DECODED, self.table, findings, headline, figures)
+
+    def _read(self, windows: Windows, deadline: float) -> Verdict:
+        """Both tables' files again, by Spark, and raw rows decoded again: each against the receipts, oldest proof first."""
+        decoder = self.decoder()
+        findings: list[Finding] = []
+        proved: list[Receipt] = []
+        for of_table in (windows.of_decoded, windows.of_dead_letters):
+            read, found = self._table(of_table, decoder, deadline)
+            proved += read
+            findings += found
+        self.ledger.record_receipts(proved)
+        again, skipped, left = 0, 0, 0
+        with_raw = [key for key in windows.keys if key in windows.raw]
+        oldest = sorted(with_raw, key=lambda k: (_last_proof(windows.decoded.get(k)), k))
+        for number, key in enumerate(oldest, 1):
+            if time.monotonic() >= deadline:
+                left = len(oldest) - number + 1
+                break
+            self.progress(f"decoding window {key} again ({number:,} of {len(oldest):,})")
+            outcome = _told(lambda key=key: decoder.differences(key))  # type: ignore[misc]
+            if outcome is None:
+                skipped += 1
+            elif isinstance(outcome, PlatformError):
+                findings.append(_unanswered(windows.topic, key, outcome))
+            else:
+                again += 1
+                findings += [self._finding("decoded otherwise", key, text) for text in outcome]
+        rows = sum(r.rows for r in proved)
+        alarming = {f.window for f in findings if f.alarming}
+        if alarming:
+            headline = f"{counted(len(alarming), 'window')} damaged, or decoded otherwise now."
+        elif findings:
+            headline = f"Could not tell for {counted(len({f.window for f in findings}), 'window')}."
+        else:
+            headline = (
+                f"{rows:,} rows and dead letters read again: all as committed; {counted(again, 'window')} decoded again: the same"
+                + (f"; {skipped:,} without offsets or of another declaration" if skipped else "")
+                + (f"; {counted(left, 'window')} left for the next audit" if left else "")
+                + "."
+            )
+        figures = (("rows_read", rows), ("windows_decoded_again", again), ("windows_left", left))
+        return Verdict(DEEP_AUDIT.name, self.table, tuple(findings), headline, figures)
+
+    def _table(
+        self, of_table: TableFiles, decoder: WindowDecoder, deadline: float
+    ) -> tuple[list[Receipt], list[Finding]]:
+        """The receipts of windows whose files hold what was committed, and what was found of the others."""
+        folder = self.ledger.lake.table(of_table.table)
+        if not load_log.exists(folder):
+            return [], []
+        version = load_log.version(folder)
+        with_rows = sorted((r for r in of_table.receipts.values() if r.rows), key=_last_proof)
+        proved: list[Receipt] = []
+        findings: list[Finding] = []
+        for batch in read_together(with_rows, lambda receipt: receipt.rows):
+            if time.monotonic() >= deadline:
+                break
+            self.progress(f"reading {counted(len(batch), 'window')} of {of_table.table}")
+            by_key = {receipt.window.key: receipt for receipt in batch}
+            for key, measured in decoder.engine.measure(of_table.table, list(by_key), version):
+                if isinstance(measured, FilesLostError):
+                    findings.append(self._finding("files lost", key, str(measured)))
+                elif isinstance(measured, PlatformError):
+                    findings.append(_unanswered(of_table.table.topic, key, measured))
+                elif (text := difference(by_key[key], measured)) is not None:
+                    same_rows = measured.offsets == by_key[key].offsets
+                    kind: FindingKind = "altered value" if same_rows else "not conserved"
+                    findings.append(self._finding(kind, key, f"{of_table.table}: {text}"))
+                else:
+                    proved.append(proved_again(by_key[key], of_table.files.get(key, load_log.NO_FILES), version))
+        return proved, findings
+
+    def _finding(self, kind: FindingKind, key: str, detail: str) -> Finding:
+        remedy = f"Materialise partition {key} of {self.table}: it is decoded again, and healed, or the run says why it cannot be."
+        return Finding(kind, self.table.topic, key, None, (), detail, remedy)
+
+
+def _within(windows: Windows, span: Span) -> Windows:
+    def of(by_key: Mapping[str, T]) -> dict[str, T]:
+        return {key: value for key, value in by_key.items() if key in span}
+
+    def files(found: TableFiles) -> TableFiles:
+        return replace(found, receipts=of(found.receipts), otherwise=of(found.otherwise), files=of(found.files))
+
+    return replace(
+        windows,
+        raw=of(windows.raw),
+        of_decoded=files(windows.of_decoded),
+        of_dead_letters=files(windows.of_dead_letters),
+        unknown=of(windows.unknown),
+    )
+
+
+def _unanswered(topic: str, key: str, error: PlatformError) -> Finding:
+    again = ", then run the audit again" if isinstance(error, Retryable) else ""
+    return Finding("could not tell", topic, key, None, (), str(error), f"Act as the message says{again}.")
+
+
+def _last_proof(receipt: Receipt | None) -> datetime:
+    return (receipt.proved_at if receipt is not None else None) or datetime.min.replace(tzinfo=UTC)
+
+
+def _attempt(call: Callable[[], T]) -> T | str:
+    found = _told(call)
+    return str(found) if isinstance(found, PlatformError) else found
+
+
+def _told(call: Callable[[], T]) -> T | PlatformError:
+    """What `call` gives, or why a table, the ledger or a service could not be read."""
+    try:
+        return call()
+    except PlatformError as e:
+        return e

@@ -1,0 +1,92 @@
+"""Windows of decoded tables whose files are not those of their receipts: read again, since OPTIMIZE writes such, and damage too.
+
+Where the rows are those of the load, a receipt that names the files of today is written down, and nobody reads them again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from platform_assets.engines.decoding.reading import measured_window
+from platform_assets.errors import FilesLostError
+from platform_assets.lake import load_log
+from platform_assets.lake.load_log import WindowFiles
+from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.digest import Measured
+from platform_assets.model.tables import TableRef
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """One table: the receipts of windows, the files that its log names of each, and what reading found of some of them.
+
+    `otherwise` says of windows with other files than their receipts' what they hold instead of the load's rows; `unread` are
+    those that were not read.
+    """
+
+    table: TableRef
+    receipts: Mapping[str, Receipt]
+    files: Mapping[str, WindowFiles]
+    otherwise: Mapping[str, str]
+    unread: frozenset[str] = frozenset()
+
+
+def files_of(ledger: Ledger, table: TableRef, receipts: Mapping[str, Receipt], deadline: float) -> TableFiles:
+    """Compare files with `receipts`, and read what differs until `deadline`, of `time.monotonic`.
+
+    Receipts of windows that prove equal are written down, and given instead of those before.
+    """
+    folder = ledger.lake.table(table)
+    if not load_log.exists(folder):
+        return TableFiles(table, receipts, {}, {k: "the table is gone" for k, r in receipts.items() if r.rows})
+    version = load_log.version(folder)
+    files = load_log.window_files(load_log.file_actions(folder, version))
+    others = {
+        key: receipt
+        for key, receipt in receipts.items()
+        if not files.get(key, load_log.NO_FILES).match(receipt.files_digest, receipt.rows)
+    }
+    proved, otherwise, unread = dict[str, Receipt](), dict[str, str](), set[str]()
+    for key, receipt in sorted(others.items()):
+        if time.monotonic() >= deadline:
+            unread.add(key)
+            continue
+        try:
+            held = measured_window(folder, key, version)
+        except FilesLostError as error:
+            otherwise[key] = str(error)
+            continue
+        if (text := difference(receipt, held)) is not None:
+            otherwise[key] = text
+        else:
+            proved[key] = proved_again(receipt, files.get(key, load_log.NO_FILES), version)
+    ledger.record_receipts(list(proved.values()))
+    return TableFiles(table, {**receipts, **proved}, files, otherwise, frozenset(unread))
+
+
+def difference(receipt: Receipt, held: Measured) -> str | None:
+    """What rows are that should be those of a load; None where they are."""
+    if held.rows != receipt.rows:
+        return f"it holds {held.rows:,} rows, and its load committed {receipt.rows:,}"
+    if held.offsets != receipt.offsets:
+        return f"its {held.rows:,} rows are of other offsets than those that its load committed"
+    if held.content != receipt.content:
+        return f"its {held.rows:,} rows have other content than its load committed"
+    return None
+
+
+def proved_again(receipt: Receipt, files: WindowFiles, version: int) -> Receipt:
+    """The receipt of a window whose rows, as the table has them at `version`, are proved to be those of its load."""
+    return replace(
+        receipt,
+        kind="proof",
+        table_version=version,
+        files_digest=files.digest,
+        bytes=files.bytes,
+        proved_by=receipt.proved_by or "files read again",
+        proved_at=datetime.now(UTC),
+    )

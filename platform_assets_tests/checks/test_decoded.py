@@ -1,0 +1,278 @@
+"""The check and the audit of decoded tables: what others do to their files is told from damage, and damage is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from platform_assets.checks import decoded as checks
+from platform_assets.checks.audit import EXIT_CODES, Audit
+from platform_assets.checks.decoded import CONSERVATION
+from platform_assets.checks.decoded_audit import DECODED, DecodedAudit
+from platform_assets.checks.findings import Finding, Verdict
+from platform_assets.checks.registry import DEEP_AUDIT
+from platform_assets.engines.decoding.rows import RowMaker
+from platform_assets.errors import SparkUnreachableError
+from platform_assets.lake import load_log
+from platform_assets.model.windows import Span
+from platform_assets.orchestration import decoded_checks
+from platform_assets_tests.support.decoded_topic import DecodedTopic, InProcessEngine, order
+
+NOW = datetime(2026, 1, 3, tzinfo=UTC)
+TOPIC = "orders"
+BAD = [b"broken", b'{"id": "x"}']
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> DecodedTopic:
+    """Three windows; in the first one, several files in each of both tables."""
+    made = DecodedTopic(tmp_path, TOPIC)
+    made.partitions, made.records_per_file = 2, 1
+    made.load([*(order(n) for n in range(8)), *BAD], [order(9), b"broken"], [order(10)])
+    made.decode()
+    return made
+
+
+def table(topic: DecodedTopic, kind: str = "decoded") -> DeltaTable:
+    return DeltaTable(topic.root / kind / TOPIC)
+
+
+def conserved(topic: DecodedTopic, budget: float = checks.BUDGET) -> Verdict:
+    return checks.conserved(checks.windows_of(topic.declaration, topic.ledger, budget=budget))
+
+
+def compact(topic: DecodedTopic, kind: str = "decoded") -> None:
+    """What somebody's upkeep does: small files become larger ones of the same rows."""
+    done = table(topic, kind).optimize.compact()
+    assert done["numFilesRemoved"] > done["numFilesAdded"] > 0
+
+
+def audit(topic: DecodedTopic, *, deep: bool = True, **given: Any) -> Audit:
+    return DecodedAudit(topic.declaration, topic.ledger, lambda: topic.decoder, **given).run(NOW, deep=deep)
+
+
+def findings(found: Audit) -> list[Finding]:
+    return [finding for check in found.checks for finding in check.findings]
+
+
+# --- OPTIMIZE -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["decoded", "dead_letters"])
+def test_compacted_files_of_the_same_rows_pass_and_are_read_once(
+    topic: DecodedTopic, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compact(topic, kind)
+    assert conserved(topic).passed
+    receipt = topic.ledger.receipts(next(t for t in topic.declaration.tables if t.kind == kind))[topic.windows[0].key]
+    assert receipt.kind == "proof"
+    assert receipt.table_version == table(topic, kind).version()
+    monkeypatch.setattr("platform_assets.checks.decoded_files.measured_window", None)
+    assert conserved(topic).passed
+    assert [w.outcome for w in topic.decode()] == ["unchanged"] * 3
+
+
+def test_row_that_is_lost_is_found_behind_a_compaction(topic: DecodedTopic) -> None:
+    compact(topic)
+    table(topic).delete("id = 5")
+    (finding,) = conserved(topic).findings
+    assert (finding.kind, finding.window) == ("not conserved", topic.windows[0].key)
+    assert "it holds 7 rows, and its load committed 8" in finding.detail
+
+
+def test_value_that_is_altered_by_a_rewrite_is_found(topic: DecodedTopic) -> None:
+    table(topic).update(updates={"amount": "1.00"}, predicate="id = 5")
+    (finding,) = conserved(topic).findings
+    assert "its 8 rows have other content than its load committed" in finding.detail
+    topic.decode(topic.windows[0].key)
+    assert conserved(topic).passed
+
+
+def test_row_that_took_the_place_of_another_is_found(topic: DecodedTopic) -> None:
+    table(topic).update(updates={"kafka_offset": "77"}, predicate="id = 5")
+    (finding,) = conserved(topic).findings
+    assert "are of other offsets" in finding.detail
+
+
+def test_without_time_to_read_nothing_is_said_of_changed_files(topic: DecodedTopic) -> None:
+    compact(topic)
+    verdict = conserved(topic, budget=0)
+    assert (verdict.passed, verdict.undecided) == (False, True)
+    assert verdict.headline == "Could not tell for 1 window of 3."
+    assert conserved(topic).passed
+
+
+def test_rows_in_a_window_that_never_was_are_found(topic: DecodedTopic) -> None:
+    row = table(topic).to_pyarrow_table().slice(0, 1)
+    at = row.schema.get_field_index("window")
+    rogue = row.set_column(at, "window", pa.array(["2030-01-01-00:00"]))
+    write_deltalake(topic.root / "decoded" / TOPIC, rogue, mode="append")
+    (finding,) = conserved(topic).findings
+    assert (finding.kind, finding.window) == ("unknown window", "2030-01-01-00:00")
+    table(topic).delete("window = '2030-01-01-00:00'")
+    assert conserved(topic).passed
+
+
+def test_table_that_is_gone_is_found(topic: DecodedTopic) -> None:
+    (topic.root / "dead_letters" / TOPIC).rename(topic.root / "elsewhere")
+    assert {f.window for f in conserved(topic).findings} == {w.key for w in topic.windows[:2]}
+
+
+def test_a_tick_reads_no_files_and_tells_what_the_last_run_found(topic: DecodedTopic) -> None:
+    assert topic.declaration.decode is not None
+    compact(topic)
+    with dg.DagsterInstance.ephemeral() as instance:
+        given = (topic.declaration, topic.declaration.decode, topic.ledger, instance)
+        assert list(decoded_checks.quiet(*given)) == []
+        topic.evaluate_checks(instance)
+        table(topic).delete("id = 5")
+        conservation, share = decoded_checks.quiet(*given)
+        assert (conservation.check_name, conservation.passed) == (CONSERVATION, True)
+        assert share.check_name == checks.SHARE
+        topic.evaluate_checks(instance)
+        conservation, _ = decoded_checks.quiet(*given)
+        assert not conservation.passed
+
+
+# --- the audit ----------------------------------------------------------------------------------------------------------
+
+
+def outcomes(found: Audit) -> dict[str, str]:
+    return {c.check: c.outcome for c in found.checks}
+
+
+def test_tables_in_order_are_proved_and_left_as_they_are(topic: DecodedTopic) -> None:
+    compact(topic)
+    before = {p: p.stat().st_mtime_ns for p in topic.root.rglob("*.parquet") if "_ledger" not in p.parts}
+    versions = [table(topic, kind).version() for kind in ("decoded", "dead_letters")]
+    found = audit(topic)
+    assert (found.outcome, found.exit_code) == ("proved", EXIT_CODES["proved"])
+    assert outcomes(found) == dict.fromkeys((DECODED, CONSERVATION, DEEP_AUDIT.name), "proved")
+    assert "13 rows and dead letters read again: all as committed; 3 windows decoded again: the same" in (
+        found.checks[-1].headline
+    )
+    assert found.to_json()["windows"]["count"] == 3
+    assert {p: p.stat().st_mtime_ns for p in topic.root.rglob("*.parquet") if "_ledger" not in p.parts} == before
+    assert [table(topic, kind).version() for kind in ("decoded", "dead_letters")] == versions
+
+
+def test_without_reading_receipts_are_enough_and_no_session_is_asked_for(topic: DecodedTopic) -> None:
+    def nobody() -> Any:
+        raise AssertionError("asked for a session")
+
+    found = DecodedAudit(topic.declaration, topic.ledger, nobody).run(NOW)
+    assert (found.outcome, found.deep) == ("proved", False)
+
+
+def rewrite(topic: DecodedTopic, change: Callable[[pa.Table], pa.Table], kind: str = "decoded") -> None:
+    """Damage that no log tells of: a file of the third window, or of dead letters, with its name and its size."""
+    folder = topic.lake.table(next(t for t in topic.declaration.tables if t.kind == kind))
+    (name,) = load_log.files_of(folder, topic.windows[2 if kind == "decoded" else 1].key).paths
+    path = folder.path / unquote(name)
+    size = path.stat().st_size
+    pq.write_table(
+        change(pq.ParquetFile(path).read()),
+        path,
+        compression="zstd",
+        store_schema=False,
+        write_statistics=False,
+        use_dictionary=False,
+    )
+    written = path.read_bytes()
+    assert len(written) <= size
+    footer = len(written) - 8 - int.from_bytes(written[-8:-4], "little")
+    path.write_bytes(written[:footer] + bytes(size - len(written)) + written[footer:])
+
+
+def test_value_that_was_altered_in_place_is_found_by_reading(topic: DecodedTopic) -> None:
+    rewrite(topic, lambda rows: rows.set_column(rows.schema.get_field_index("id"), "id", pa.array([11], pa.int64())))
+    assert audit(topic, deep=False).outcome == "proved"
+    found = audit(topic)
+    assert (found.outcome, found.exit_code) == ("anomalies", 1)
+    (finding,) = findings(found)
+    assert (finding.kind, finding.window) == ("altered value", topic.windows[2].key)
+    assert f"decoded/{TOPIC}: its 1 rows have other content" in finding.detail
+    topic.decode(topic.windows[2].key)
+    assert audit(topic).outcome == "proved"
+
+
+def test_dead_letter_that_was_lost_in_place_is_found_by_reading(topic: DecodedTopic) -> None:
+    rewrite(topic, lambda rows: rows.slice(0, 0), "dead_letters")
+    (finding,) = findings(audit(topic))
+    assert (finding.kind, finding.window) == ("not conserved", topic.windows[1].key)
+    assert f"dead_letters/{TOPIC}: it holds 0 rows, and its load committed 1" in finding.detail
+
+
+def test_file_that_is_gone_is_found_by_reading(topic: DecodedTopic) -> None:
+    next((topic.root / "decoded" / TOPIC).rglob("*.parquet")).unlink()
+    assert "files lost" in {f.kind for f in findings(audit(topic))}
+
+
+def test_rows_that_the_raw_window_gives_no_more_are_found_by_decoding(
+    topic: DecodedTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables and receipts agree, and a defect of a decoder, or an upgrade, makes other rows of the same values."""
+    decode = RowMaker.rows
+
+    def otherwise(maker: Any, records: pa.RecordBatch) -> Any:
+        rows, letters = decode(maker, records)
+        at = rows.schema.get_field_index("amount")
+        return rows.set_column(at, rows.schema.field(at), pa.nulls(len(rows), rows.schema.field(at).type)), letters
+
+    monkeypatch.setattr(RowMaker, "rows", otherwise)
+    found = audit(topic)
+    assert {(f.kind, f.window) for f in findings(found)} == {("decoded otherwise", w.key) for w in topic.windows}
+    assert "of the same offsets and other content" in findings(found)[0].detail
+    assert not list(topic.root.rglob("*audit-*"))
+
+
+def test_windows_of_another_declaration_are_read_and_not_decoded(topic: DecodedTopic) -> None:
+    topic.declared = replace(topic.declared, revision=2)
+    found = audit(topic)
+    assert found.outcome == "proved"
+    assert "0 windows decoded again: the same; 3 without offsets or of another declaration" in found.checks[-1].headline
+
+
+def test_window_that_was_left_out_is_named_and_the_newest_ones_may_wait(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path, TOPIC)
+    first, second, third = topic.load([order(1)], [order(2)], [order(3)])
+    topic.decode(second)
+    found = audit(topic, deep=False)
+    (finding,) = findings(found)
+    assert (finding.kind, finding.window) == ("window not decoded", first)
+    assert f"platform-assets load decoded/{TOPIC} {first}" in finding.remedy
+    assert audit(topic, deep=False, in_flight=lambda keys: frozenset(keys)).outcome == "proved"
+    assert audit(topic, deep=False, span=Span(second, third)).outcome == "proved"
+    topic.decode(first)
+    assert audit(topic, deep=False).outcome == "proved"
+
+
+def test_what_cannot_be_read_is_no_verdict(topic: DecodedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = SparkUnreachableError("sc://nowhere", "connection refused")
+    monkeypatch.setattr(InProcessEngine, "measure", lambda engine, table, keys, version: [(k, error) for k in keys])
+    found = audit(topic)
+    assert (found.outcome, found.exit_code) == ("undecided", 2)
+    assert any("connection refused" in reason for reason in found.reasons)
+
+
+def test_topic_without_windows_has_no_verdict(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path, TOPIC)
+    assert (audit(topic).outcome, audit(topic).reasons) == ("undecided", ("the raw table has no window there",))
+
+
+def test_bounded_audit_says_what_it_left(topic: DecodedTopic) -> None:
+    found = audit(topic, budget=0)
+    assert found.checks[-1].verdict is not None
+    assert dict(found.checks[-1].verdict.figures)["windows_left"] == 3
+    assert json.dumps(found.to_json())
