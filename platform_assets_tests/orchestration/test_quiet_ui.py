@@ -5,9 +5,8 @@ Screenshots are kept in `PLATFORM_SCREENSHOTS` where that is set.
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -17,7 +16,7 @@ from infra.dagster_services import INSTANCE_FILE
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.checks.rules import accounted, no_gaps
 from platform_assets_tests.support import answers, quiet_defs, report_defs
-from platform_assets_tests.support.browser import screenshot
+from platform_assets_tests.support.browser import screenshot, wait_for_texts
 from platform_assets_tests.support.quiet_defs import DAMAGED, SOUND, UNSAID
 from platform_assets_tests.support.quiet_topic import QuietTopic
 from platform_assets_tests.support.web_server import webserver
@@ -63,20 +62,6 @@ def page(address: str, browser: Browser) -> Iterator[Page]:
     page.set_default_timeout(60_000)
     yield page
     page.close()
-
-
-def wait_for_texts(page: Page, texts: Iterable[str]) -> None:
-    """Return once the page shows them all: each part of a page comes with an answer of its own."""
-    from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
-
-    wanted = list(texts)
-    try:
-        page.wait_for_function(
-            "texts => texts.every(t => document.body.innerText.replace(/\\s+/g, ' ').includes(t))", arg=wanted
-        )
-    except PlaywrightTimeoutError:
-        shown = re.sub(r"\s+", " ", page.inner_text("body"))
-        raise AssertionError(f"the page lacks {[t for t in wanted if t not in shown]}; it shows: {shown}") from None
 
 
 def open_check(page: Page, address: str, topic: str, check: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -67,3 +68,17 @@ def screenshot(page: Page, name: str) -> None:
     if folder := os.environ.get(SCREENSHOTS_VARIABLE):
         Path(folder).mkdir(parents=True, exist_ok=True)
         page.screenshot(path=Path(folder) / f"{name}.png")
+
+
+def wait_for_texts(page: Page, texts: Iterable[str]) -> None:
+    """Return once the page shows them all: each part of a page comes with an answer of its own."""
+    from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
+
+    wanted = list(texts)
+    try:
+        page.wait_for_function(
+            "texts => texts.every(t => document.body.innerText.replace(/\\s+/g, ' ').includes(t))", arg=wanted
+        )
+    except PlaywrightTimeoutError:
+        shown = re.sub(r"\s+", " ", page.inner_text("body"))
+        raise AssertionError(f"the page lacks {[t for t in wanted if t not in shown]}; it shows: {shown}") from None
