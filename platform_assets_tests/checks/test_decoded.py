@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import dagster as dg
@@ -22,12 +23,17 @@ from platform_assets.checks.decoded import CONSERVATION
 from platform_assets.checks.decoded_audit import DECODED, DecodedAudit
 from platform_assets.checks.findings import Finding, Verdict
 from platform_assets.checks.registry import DEEP_AUDIT
+from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.engines.decoding.rows import RowMaker
 from platform_assets.errors import SparkUnreachableError
 from platform_assets.lake import load_log
 from platform_assets.model.windows import Span
 from platform_assets.orchestration import decoded_checks
+from platform_assets.windows.decoding import WindowDecoder
 from platform_assets_tests.support.decoded_topic import DecodedTopic, InProcessEngine, order
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
 
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
 TOPIC = "orders"
@@ -276,3 +282,25 @@ def test_bounded_audit_says_what_it_left(topic: DecodedTopic) -> None:
     assert found.checks[-1].verdict is not None
     assert dict(found.checks[-1].verdict.figures)["windows_left"] == 3
     assert json.dumps(found.to_json())
+
+
+@pytest.mark.spark
+def test_spark_itself_reads_what_was_compacted_and_decodes_raw_rows_again(
+    topic: DecodedTopic, connection: Callable[[], SparkSession]
+) -> None:
+    """Which is another implementation of the digests than the one that wrote the receipts."""
+    compact(topic)
+    compact(topic, "dead_letters")
+    session = functools.cache(connection)
+    engine = DecodeEngine(topic.lake, session)
+    decoder = WindowDecoder(topic.declaration, topic.ledger, engine)
+    found = DecodedAudit(topic.declaration, topic.ledger, lambda: decoder).run(NOW, deep=True)
+    assert (found.outcome, found.reasons) == ("proved", ())
+    assert dict(found.to_json()["checks"][-1]["figures"]) == {
+        "rows_read": 13,
+        "windows_decoded_again": 3,
+        "windows_left": 0,
+    }
+    rewrite(topic, lambda rows: rows.set_column(rows.schema.get_field_index("id"), "id", pa.array([11], pa.int64())))
+    (finding,) = findings(DecodedAudit(topic.declaration, topic.ledger, lambda: decoder).run(NOW, deep=True))
+    assert (finding.kind, finding.window) == ("altered value", topic.windows[2].key)
