@@ -140,7 +140,9 @@ class Observer:
 
     def _decoded_checks(self, topic: TopicName) -> dict[str, str]:
         asset = table_key(TableRef("decoded", topic))
-        keys = [dg.AssetCheckKey(asset, name) for name in (decoded.CONSERVATION, decoded.SHARE)]
+        declared = self.declared[topic].decode
+        names = (*decoded.NAMES, *(() if declared is None else (each.name for each in declared.expect)))
+        keys = [dg.AssetCheckKey(asset, name) for name in names]
         latest = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
         found: dict[str, str] = {}
         for key in keys:
