@@ -18,6 +18,8 @@ from platform_assets.model.tables import TableRef
 
 CONSERVATION: Final = "decoded_plus_dead_equals_raw"
 SHARE: Final = "share_of_dead_letters"
+NAMES: Final = (CONSERVATION, SHARE)
+"""Of the checks that each decoded table has."""
 NEWEST: Final = 200
 """Windows that are judged beside those of a run."""
 

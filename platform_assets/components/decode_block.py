@@ -6,13 +6,17 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, Final
 
+import pyarrow as pa
+
+from platform_assets.checks import decoded as checks
+from platform_assets.components.expect_block import expectations_of
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import decoded_table
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.model.windows import edge_of
 
-_FIELDS: Final = ("value", "key", "dead_letters", "revision", "replaces", "repairs")
+_FIELDS: Final = ("value", "key", "dead_letters", "expect", "revision", "replaces", "repairs")
 _SHARES: Final = ("warn", "fail")
 
 
@@ -28,16 +32,20 @@ def decode_declaration(block: Mapping[str, Any]) -> DecodeDeclaration:
         raise ConfigurationError(f"dead_letters: must be a mapping such as {{warn: 0.001, fail: 0.05}}, not {shares!r}")
     _check_known("dead_letters", shares, _SHARES)
     given = {f"{name}_share": _share(name, shares[name]) for name in _SHARES if name in shares}
-    declared = DecodeDeclaration(
+    fields, key_fields = decoder_of(value).fields, None if key is None else decoder_of(key).fields
+    columns = decoded_table.columns(key_fields, fields)
+    judged = [*fields.names, *(() if key is None else (decoded_table.KEY,))]
+    return DecodeDeclaration(
         value,
         key,
         **given,
         revision=_revision(block.get("revision", 1)),
         replaces=_replaces(block.get("replaces")),
         repairs=_repairs(block.get("repairs") or ()),
+        expect=expectations_of(
+            block.get("expect") or (), pa.schema([columns.field(name) for name in judged]), checks.NAMES
+        ),
     )
-    decoded_table.columns(None if key is None else decoder_of(key).fields, decoder_of(value).fields)
-    return declared
 
 
 def _spec(side: str, given: Any) -> FormatSpec:

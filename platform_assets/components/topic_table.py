@@ -64,6 +64,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         Field(
             description="How records become typed rows of decoded/<topic>: `value` and `key`, each with a `format` and its options; "
             "`dead_letters` with the shares of a window's records above which they are a warning (`warn`) or an error (`fail`); "
+            "`expect`, what is expected of the values of columns, a check each; "
             "`revision`, which has windows decoded again where it is raised; `replaces`, which names the columns of a table "
             "that is to be begun again; `repairs`, texts to decode instead of the values of single records. Without it there "
             "is the raw table alone."

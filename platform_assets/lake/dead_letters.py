@@ -11,10 +11,9 @@ import pyarrow.compute as pc
 
 from platform_assets.lake.location import Folder
 from platform_assets.lake.rows import reading_files
+from platform_assets.model.samples import shown
 
 _COLUMNS: Final = ["window", "kafka_partition", "kafka_offset", "side", "reason", "place", "detail", "key", "value"]
-MOST_SHOWN: Final = 120
-"""Bytes of a sample's key or value that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +64,6 @@ def rows(table: Folder, key: str, version: int) -> Iterator[dict[str, Any]]:
         if batch is None:
             return
         yield from batch.to_pylist()
-
-
-def shown(content: bytes | None) -> str | None:
-    """The beginning of bytes as text: what cannot be shown is escaped, and what is left out is said."""
-    if content is None:
-        return None
-    text = content[:MOST_SHOWN].decode("utf-8", "backslashreplace")
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return text + (f"… ({len(content):,} bytes)" if len(content) > MOST_SHOWN else "")
 
 
 def _count(

@@ -19,6 +19,8 @@ from platform_assets.lake import delta_log
 from platform_assets.lake.delta_log import Anchor, DataFile
 from platform_assets.lake.failures import TableDamagedError, TableGoneError
 from platform_assets.lake.location import Folder
+from platform_assets.model import expectations
+from platform_assets.model.expectations import FiguresByDigest
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.model.tables import TableLoad
 from platform_assets.model.windows import Window, edge_of, key_of
@@ -35,7 +37,8 @@ class LoadMetadata:
 
     `first_cut` is the topic's first edge and its offsets: with it, a rebuilt ledger knows of windows before the first
     load, which were sealed and never loaded. `made_from` is None where the rows were read from Kafka: they are made from
-    `ranges` of `topic_id` then, and `engine` names what read them.
+    `ranges` of `topic_id` then, and `engine` names what read them. `figures` are what the rows come to against what is expected of
+    them, if anything is.
     """
 
     topic: str
@@ -48,6 +51,7 @@ class LoadMetadata:
     first_cut: tuple[datetime, Cut] | None = None
     made_from: TableLoad | None = None
     engine: str | None = None
+    figures: FiguresByDigest | None = None
 
     def to_json(self) -> str:
         """The commit's `userMetadata`."""
@@ -69,6 +73,7 @@ class LoadMetadata:
                 "run_id": self.run_id,
                 **({} if self.made_from is None else {"made_from": self.made_from.to_fields()}),
                 **({} if self.engine is None else {"engine": self.engine}),
+                **({} if self.figures is None else {"expectations": expectations.to_fields(self.figures)}),
             },
             separators=(",", ":"),
         )
@@ -103,6 +108,7 @@ class LoadMetadata:
             None if first is None else (edge_of(first["edge"]), Cut({int(p): o for p, o in first["offsets"].items()})),
             TableLoad.from_fields(fields["made_from"]) if "made_from" in fields else None,
             fields.get("engine"),
+            expectations.from_fields(fields["expectations"]) if "expectations" in fields else None,
         )
 
 

@@ -13,7 +13,9 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from platform_assets.model import expectations
 from platform_assets.model.digest import Digest
+from platform_assets.model.expectations import FiguresByDigest
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.model.tables import TableLoad, TableRef
 from platform_assets.model.windows import Window
@@ -69,6 +71,7 @@ COMMIT_COLUMNS = {
     "made_from": ("string", "JSON: the load of another table that the window was made from; null: the offsets themselves"),
     "engine": ("string", "what read Kafka: columnar or connector; null without offsets, and for loads of releases before it"),
     "confirmed_by": ("string", "the other engine, where it has read the window from Kafka too and found the same rows; else null"),
+    "expectations": ("string", "of the whole window, in the row of its first partition, JSON: rows judged and failing by expectation"),
 }  # fmt: skip
 
 
@@ -127,7 +130,8 @@ class Receipt:
 
     It was made from the offset ranges of its partitions, of `topic_id`, read by `engine`; or, where `made_from` says so, from
     the load of those offsets into another table. `engine` is None where no engine read it, or that was not recorded.
-    `confirmed_by` is the other engine, where that one has read the same rows.
+    `confirmed_by` is the other engine, where that one has read the same rows. `figures` are what the rows come to against what was
+    expected of them when they were measured last; None where nothing was.
     """
 
     table: TableRef
@@ -152,6 +156,7 @@ class Receipt:
     made_from: TableLoad | None = None
     engine: str | None = None
     confirmed_by: str | None = None
+    figures: FiguresByDigest | None = None
 
     @property
     def rows(self) -> int:
@@ -283,11 +288,16 @@ def receipt_table(receipts: Sequence[Receipt]) -> pa.Table:
                 "made_from": None if r.made_from is None else json.dumps(r.made_from.to_fields()),
                 "engine": r.engine,
                 "confirmed_by": r.confirmed_by,
+                "expectations": None if r.figures is None or p != min(r.partitions) else _json(r.figures),
             }
             for r in receipts
             for p, part in r.partitions.items()
         ],
     )
+
+
+def _json(figures: FiguresByDigest) -> str:
+    return json.dumps(expectations.to_fields(figures), ensure_ascii=False)
 
 
 def acceptance_table(window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str) -> pa.Table:
@@ -337,8 +347,10 @@ def receipts_in(rows: pa.Table) -> list[Receipt]:
             OffsetRange(row["start"], row["end"]), row["rows"], row["first_offset"], row["last_offset"]
         )
         known = found.get(row["window"])
+        figures = None if row["expectations"] is None else expectations.from_fields(json.loads(row["expectations"]))
         if known is not None:
-            found[row["window"]] = replace(known, partitions={**known.partitions, row["partition"]: part})
+            partitions = {**known.partitions, row["partition"]: part}
+            found[row["window"]] = replace(known, partitions=partitions, figures=known.figures or figures)
             continue
         found[row["window"]] = Receipt(
             table=TableRef.parse(row["table"]),
@@ -363,5 +375,6 @@ def receipts_in(rows: pa.Table) -> list[Receipt]:
             made_from=None if row["made_from"] is None else TableLoad.from_fields(json.loads(row["made_from"])),
             engine=row["engine"],
             confirmed_by=row["confirmed_by"],
+            figures=figures,
         )
     return list(found.values())

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from platform_assets.errors import ConfigurationError
+from platform_assets.model.expectations import Expectation
 
 CODE_VERSION: Final = 1
 """Of what decoders make of a value. A release that changes that raises it: windows are decoded again then, knowingly."""
@@ -45,7 +46,7 @@ class DecodeDeclaration:
 
     `warn_share` and `fail_share` are shares of a window's records, from 0 to 1: above them, dead letters are a warning or an
     error of the check. A higher `revision` has windows decoded again although nothing else has changed; `replaces` is the
-    fingerprint of a table's columns that are to make room for those declared here.
+    fingerprint of a table's columns that are to make room for those declared here. What is in `expect` decides no row.
     """
 
     value: FormatSpec
@@ -55,6 +56,7 @@ class DecodeDeclaration:
     revision: int = 1
     replaces: str | None = None
     repairs: tuple[Repair, ...] = ()
+    expect: tuple[Expectation, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.warn_share <= self.fail_share <= 1:
@@ -70,7 +72,7 @@ class DecodeDeclaration:
 
     @property
     def digest(self) -> str:
-        """Names all that decides what rows a record becomes, but repairs; thresholds of checks are no part of it."""
+        """Names all that decides what rows a record becomes, but repairs; thresholds of checks and expectations are no part of it."""
         what = {
             "code": CODE_VERSION,
             "revision": self.revision,

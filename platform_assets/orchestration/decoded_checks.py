@@ -7,12 +7,13 @@ from typing import Any, Final
 import dagster as dg
 
 from platform_assets.checks import decoded as checks
+from platform_assets.checks import expectations
 from platform_assets.checks.findings import Verdict
 from platform_assets.checks.report.worst import remedies, worst_windows
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration
-from platform_assets.orchestration import runs
+from platform_assets.orchestration import expectation_checks, runs
 from platform_assets.orchestration.names import identifier, table_key
 from platform_assets.orchestration.resources import LakeResource
 
@@ -25,7 +26,7 @@ _MOST: Final = 20
 
 
 def build_checks(declaration: TopicDeclaration, declared: DecodeDeclaration) -> dg.AssetChecksDefinition:
-    """Both checks, in one step."""
+    """All checks of the table, in one step: they read the same receipts."""
     asset = table_key(declaration.decoded_table)
     specs = [
         dg.AssetCheckSpec(
@@ -41,6 +42,7 @@ def build_checks(declaration: TopicDeclaration, declared: DecodeDeclaration) -> 
             description=f"Of a window's records, at most {declared.warn_share:g} are dead letters without a warning, and at most "
             f"{declared.fail_share:g} without an error.",
         ),
+        *(expectation_checks.spec(declaration, each) for each in declared.expect),
     ]
 
     @dg.multi_asset_check(specs=specs, name=f"{identifier(declaration.topic)}_decoded_checks", can_subset=True)
@@ -59,7 +61,7 @@ def build_checks(declaration: TopicDeclaration, declared: DecodeDeclaration) -> 
 def results(
     declaration: TopicDeclaration, declared: DecodeDeclaration, ledger: Ledger, keys: Sequence[str] | None
 ) -> Iterator[dg.AssetCheckResult]:
-    """Both checks of the windows `keys` and the newest ones; of all where there are none."""
+    """All checks of the windows `keys` and the newest ones; of all where there are none."""
     windows = checks.windows_of(declaration, ledger, keys)
     yield _conservation(declaration, checks.conserved(windows))
     found = checks.shares(windows, declared, ledger, keys or windows.keys[-1:])
@@ -76,27 +78,30 @@ def results(
             **({"samples": _samples(found)} if found.groups else {}),
         },
     )
+    for each in declared.expect:
+        yield expectation_checks.result(declaration, expectations.judged(windows, each, keys))
 
 
 def quiet(
     declaration: TopicDeclaration, declared: DecodeDeclaration, ledger: Ledger, instance: dg.DagsterInstance
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """Both checks behind windows that were reported without a run, since Dagster counts no evaluation that is older.
+    """All checks behind windows that were reported without a run, since Dagster counts no evaluation that is older.
 
-    Of the newest windows, rows and dead letters are added up again. The share of dead letters is what the last run found: a window
-    without offsets has none, and must not hide those of the windows before it. Nothing, where no run has evaluated them.
+    Of the newest windows, rows and dead letters are added up again. The share of dead letters, and what is expected of rows, are what
+    the last run found: a window without offsets has none, and must not hide those of the windows before it. A check that no run has
+    evaluated is left out.
     """
     asset = table_key(declaration.decoded_table)
-    last = {name: _last(asset, name, instance) for name in (checks.CONSERVATION, checks.SHARE)}
-    known = last[checks.SHARE]
-    if known is None:
+    names = (checks.CONSERVATION, checks.SHARE, *(each.name for each in declared.expect))
+    last = {name: _last(asset, name, instance) for name in names}
+    if not any(last.values()):
         return
     # A tick reads no files: where some have changed, what the last run found of them stands until the next one reads them.
     verdict = checks.conserved(checks.windows_of(declaration, ledger, (), budget=0))
-    before = last[checks.CONSERVATION]
+    before = last.pop(checks.CONSERVATION)
     now = evaluation(_conservation(declaration, verdict))
     yield now if before is None or not verdict.undecided else _again(before)
-    yield _again(known)
+    yield from (_again(known) for known in last.values() if known is not None)
 
 
 def _last(asset: dg.AssetKey, name: str, instance: dg.DagsterInstance) -> dg.AssetCheckEvaluation | None:

@@ -1,4 +1,4 @@
-"""What `platform-assets status` tells of the two tables that a topic's records are decoded into: from ledger and orchestrator."""
+"""What `platform-assets status` says of the two tables that a topic's records are decoded into: from ledger and orchestrator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from platform_assets.orchestration.health import UnloadedWindow
 from platform_assets.orchestration.names import table_key
 
 LATELY: Final = 24
-"""Windows with records, the newest ones, whose dead letters are told apart from those of all."""
+"""Windows with records, the newest ones, whose dead letters are counted apart from those of all."""
 _JUDGED: Final = 1_000
 _MOST_NAMED: Final = 20
 

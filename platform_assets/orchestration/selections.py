@@ -25,9 +25,8 @@ def check_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
     """The checks of decoded tables; none where nothing is decoded."""
     if declaration.decode is None:
         return []
-    return [
-        dg.AssetCheckKey(table_key(declaration.decoded_table), name) for name in (checks.CONSERVATION, checks.SHARE)
-    ]
+    names = (*checks.NAMES, *(e.name for e in declaration.decode.expect))
+    return [dg.AssetCheckKey(table_key(declaration.decoded_table), name) for name in names]
 
 
 def blocking_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:

@@ -176,10 +176,11 @@ class WindowDecoder:
         known = self._receipts(order.window)
         metadata = self._metadata(raw, order)
         written = self._written(order, letters, rows)
+        of_rows = replace(metadata, figures=written.figures or None)
         with self._deleted_if_refused(written):
             self._check_conserved(raw, written)
         if known.are_of(self.declared.digest_of(order.window)):
-            return self._again(raw, known, metadata, written, letters, rows, began)
+            return self._again(raw, known, of_rows, written, letters, rows, began)
         self.before_step("dead letters")
         seconds = time.monotonic() - began
         with self._deleted_if_refused(written, decoded_only=True):
@@ -187,7 +188,7 @@ class WindowDecoder:
                 letters, metadata, written.dead_letters, seconds, _letters_proof(raw, written)
             )
         self.before_step("decoded")
-        decoded = self.decoded.replace(rows, metadata, written.decoded, seconds, _rows_proof(raw, written))
+        decoded = self.decoded.replace(rows, of_rows, written.decoded, seconds, _rows_proof(raw, written))
         self.before_step("receipts")
         self.ledger.record_receipts([dead, decoded])
         return DecodedWindow(decoded, dead, "replaced" if known.are_there else "loaded")
@@ -196,13 +197,16 @@ class WindowDecoder:
         self,
         raw: Receipt,
         known: _Receipts,
-        metadata: LoadMetadata,
+        of_rows: LoadMetadata,
         written: DecodedFiles,
         letters: WindowCommit,
         rows: WindowCommit,
         began: float,
     ) -> DecodedWindow:
-        """Keep what the tables have, heal what is damaged, or refuse where the same declaration gives other rows now."""
+        """Keep what the tables have, heal what is damaged, or refuse where the same declaration gives other rows now.
+
+        Rows that were measured against other expectations are kept, and get a receipt with the figures of today's.
+        """
         if known.decoded is None or known.dead_letters is None:
             raise AssertionError("unreachable: both have receipts")
         with self._deleted_if_refused(written):
@@ -214,7 +218,8 @@ class WindowDecoder:
                 not self.decoded.is_intact(known.decoded),
             )
         # Both tables go on naming the same raw load, of which the newest one has proved its rows equal.
-        metadata = replace(metadata, made_from=known.decoded.made_from)
+        of_rows = replace(of_rows, made_from=known.decoded.made_from)
+        metadata = replace(of_rows, figures=None)
         seconds = time.monotonic() - began
         dead, decoded, healed = known.dead_letters, known.decoded, list[Receipt]()
         if damaged[0]:
@@ -226,11 +231,15 @@ class WindowDecoder:
         else:
             self.dead_letters.delete(written.dead_letters)
         if damaged[1]:
-            decoded = self.decoded.replace(rows, metadata, written.decoded, seconds, _rows_proof(raw, written))
+            decoded = self.decoded.replace(rows, of_rows, written.decoded, seconds, _rows_proof(raw, written))
             healed.append(decoded)
         else:
             self.decoded.delete(written.decoded)
-        self.ledger.record_receipts(healed)
+        measured = list[Receipt]()
+        if not damaged[1] and of_rows.figures is not None and of_rows.figures != known.decoded.figures:
+            decoded = replace(known.decoded, figures=of_rows.figures)
+            measured.append(decoded)
+        self.ledger.record_receipts([*healed, *measured])
         return DecodedWindow(decoded, dead, "healed" if healed else "unchanged")
 
     def _empty(self, raw: Receipt) -> DecodedWindow:

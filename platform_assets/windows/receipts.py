@@ -76,6 +76,7 @@ def receipt_of(
         seconds=round(seconds, 3),
         made_from=m.made_from,
         engine=m.engine,
+        figures=m.figures,
     )
 
 

@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, *map(pytest.mark.filterwarn
 DECODE = """  decode:
     value: {{format: string, max_bytes: {most}}}
     dead_letters: {{warn: 0.1, fail: 0.9}}
+    expect:
+      - {{column: value, pattern: "[a-n]*"}}
 """
 
 
@@ -40,6 +42,9 @@ def test_dead_letters_are_shown_sent_and_redriven(lake: LakeMaker, topic: TopicM
     assert f"{first}: decoded: loaded, 1 rows, 2 dead letters" in result.stdout
     assert "decoded_plus_dead_equals_raw: passed" in result.stdout
     assert "share_of_dead_letters: warning: 2 of 4 records are dead letters" in result.stdout
+    assert (
+        "value_pattern: warning: 2 of 2 rows fail (`value matches '[a-n]*' as a whole`): 1 in window" in result.stdout
+    )
 
     result = shell.run("dead-letters", f"dead_letters/{lk.topic}")
     assert result.stdout.startswith(f"dead_letters/{lk.topic}: 2 of 4 records in 2 windows (50.000%)\n")
@@ -66,9 +71,10 @@ def test_dead_letters_are_shown_sent_and_redriven(lake: LakeMaker, topic: TopicM
     assert f"decoded/{lk.topic}: receipts of 2 windows restored" in result.stdout
     after = [lk.ledger.receipts(table) for table in shell_tables(lk)]
     for was, now in zip(before, after, strict=True):
-        assert {k: (r.made_from, r.offsets, r.content, r.files_digest) for k, r in was.items()} == {
-            k: (r.made_from, r.offsets, r.content, r.files_digest) for k, r in now.items()
+        assert {k: (r.made_from, r.offsets, r.content, r.files_digest, r.figures) for k, r in was.items()} == {
+            k: (r.made_from, r.offsets, r.content, r.files_digest, r.figures) for k, r in now.items()
         }
+    assert [len(r.figures or {}) for r in after[0].values()] == [1, 1]
 
     declare(shell, lk, 400)
     found = json.loads(shell.run("load", f"decoded/{lk.topic}", first, "--json").stdout)

@@ -14,9 +14,10 @@ from deltalake import DeltaTable
 
 from platform_assets.checks import decoded as checks
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
+from platform_assets.model.expectations import Expectation
 from platform_assets.model.windows import closed_edges, key_of, milliseconds
-from platform_assets.orchestration import load_runs, metadata, runs
+from platform_assets.orchestration import load_runs, metadata, runs, selections
 from platform_assets.orchestration.names import table_key
 from platform_assets_tests.support.daemon import Daemon
 from platform_assets_tests.support.damage import delete_rows
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 TEXT = DecodeDeclaration(FormatSpec("string"), warn_share=0.1, fail_share=0.3)
 SMALL = replace(TEXT, value=FormatSpec("string", {"max_bytes": 3}))
+LETTERS = Expectation("value_pattern", "pattern", ("value",), pattern="[a-z]*")
+ONCE = Expectation("value_unique", "unique", ("value",))
 
 
 @pytest.fixture
@@ -108,6 +111,79 @@ def test_too_many_dead_letters_and_damage_are_errors(
 
 @pytest.mark.broker
 @pytest.mark.spark
+def test_what_is_expected_of_rows_warns_until_they_are_corrected(
+    lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
+) -> None:
+    """A window that was decoded before is named, with the way to have it measured, which leaves its rows as they are."""
+    lk = decoded_lake(lake)
+    older = lk.window_of([Record(b"A")])
+    assert materialize(lk, spark_remote, [older], instance).success
+    judged = replace(TEXT, expect=(LETTERS, ONCE))
+    lk.declare(judged)
+    key = lk.window_of([Record(b"ok"), Record(b"ok"), Record(b"x\x1b1", partition=1), Record(None)])
+    result = materialize(lk, spark_remote, [key], instance)
+    assert result.success, "a warning fails nothing"
+    found = evaluations(result)
+    assert {name for name, e in found.items() if not e.passed} >= {LETTERS.name, ONCE.name}
+    pattern, unique = found[LETTERS.name], found[ONCE.name]
+    assert pattern.severity is unique.severity is dg.AssetCheckSeverity.WARN
+    assert plain(pattern.metadata["samples"]) == [{"window": key, "partition": 1, "offset": 0, "value": r"x\x1b1"}]
+    assert plain(pattern.metadata["windows"]) == [{"window": key, "rows": 3, "failing": 1}]
+    assert (plain(pattern.metadata["rows"]), plain(pattern.metadata["failing"])) == (3, 1)
+    assert "1 of 3 rows fail (`value matches '[a-z]*' as a whole`): 1 in window" in pattern.description
+    (sample,) = plain(unique.metadata["samples"])
+    assert (sample["offset"], sample["value"]) == (2, "ok: 2 rows, the first at partition 0 offset 1")
+    assert "the producer sent the key again" in unique.description
+    load = f"`platform-assets load decoded/{lk.topic} {older}`"
+    assert f"1 window not measured by this declaration, the newest is {older}: {load}" in pattern.description
+
+    lk.declare(replace(judged, repairs=(Repair(key, 0, 2, "other"), Repair(key, 1, 0, "x"))))
+    result = materialize(lk, spark_remote, [key], instance)
+    assert result.success
+    assert all(e.passed for e in evaluations(result).values())
+    before = rows(lk, "decoded")
+    result = materialize(lk, spark_remote, [older], instance)
+    assert materializations(instance, table_key(lk.declaration.decoded_table))[older][metadata.OUTCOME] == "unchanged"
+    assert rows(lk, "decoded") == before
+    found = evaluations(result)
+    assert (found[LETTERS.name].passed, found[ONCE.name].passed) == (False, True)
+    assert plain(found[LETTERS.name].metadata["windows_not_measured"]) == 0
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_what_is_expected_with_severity_error_fails_the_run(
+    lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
+) -> None:
+    """Of the run's own windows: one that failed before is shown, and fails no other."""
+    lk = decoded_lake(lake, replace(TEXT, expect=(replace(LETTERS, severity="error"), ONCE)))
+    key = lk.window_of([Record(b"1"), Record(b"a")])
+    result = materialize(lk, spark_remote, [key], instance)
+    assert not result.success
+    found = evaluations(result)
+    assert (found[LETTERS.name].passed, found[LETTERS.name].severity) == (False, dg.AssetCheckSeverity.ERROR)
+    assert rows(lk, "decoded") == 2
+    key = lk.window_of([Record(b"a")])
+    result = materialize(lk, spark_remote, [key], instance)
+    assert result.success
+    assert evaluations(result)[ONCE.name].passed, "a key is unique within a window"
+    assert plain(evaluations(result)[LETTERS.name].metadata["other_windows_failing"]) == 1
+
+
+def test_each_expectation_is_a_check(tmp_path: Path) -> None:
+    declared = replace(TEXT, expect=(replace(LETTERS, severity="error"), ONCE))
+    declaration = TopicDeclaration("orders", EVERY_MINUTE, START, decode=declared)
+    graph = definitions(declaration, "localhost:1", tmp_path, "sc://localhost:1").resolve_asset_graph()
+    keys = [dg.AssetCheckKey(table_key(declaration.decoded_table), name) for name in (LETTERS.name, ONCE.name)]
+    assert set(selections.check_keys(declaration)) >= set(keys)
+    specs = [graph.get_check_spec(key) for key in keys]
+    assert [spec.blocking for spec in specs] == [True, False]
+    assert specs[1].description == "In each window that is loaded, `(value) is unique`."
+    assert graph.get(table_key(declaration.decoded_table)).code_version == TEXT.digest
+
+
+@pytest.mark.broker
+@pytest.mark.spark
 def test_what_is_loaded_and_not_decoded_is_asked_for(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
@@ -150,11 +226,11 @@ def test_a_window_without_offsets_leaves_what_the_checks_have_found(
     lk = lake(config=ANY_TIME, start=edges[0])
     first = milliseconds(edges[0])
     lk.send([Record(value, timestamp=first) for value in (b"too long", b"a", b"b", b"c", b"d")])
-    declared = replace(lk.declaration, decode=SMALL)
+    declared = replace(lk.declaration, decode=replace(SMALL, expect=(replace(LETTERS, pattern="[a-c]"), ONCE)))
     d = Daemon(lk, instance, spark_remote, declared, now=edges[1] + timedelta(seconds=5))
     assert d.tick() == 1
     table = table_key(declared.decoded_table)
-    keys = [dg.AssetCheckKey(table, name) for name in (checks.CONSERVATION, checks.SHARE)]
+    keys = [dg.AssetCheckKey(table, name) for name in (*checks.NAMES, LETTERS.name, ONCE.name)]
     before = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     d.now = edges[2] + timedelta(seconds=5)
     assert d.tick() == 0
@@ -167,7 +243,9 @@ def test_a_window_without_offsets_leaves_what_the_checks_have_found(
         event = after[key].event
         assert event is not None
         assert event.asset_check_evaluation is not None
-        assert event.asset_check_evaluation.passed is (key.name == checks.CONSERVATION)
+        assert event.asset_check_evaluation.passed is (key.name in (checks.CONSERVATION, ONCE.name))
+        if key.name == LETTERS.name:
+            assert plain(event.asset_check_evaluation.metadata["failing"]) == 1
         if key.name == checks.SHARE:
             assert event.asset_check_evaluation.severity is dg.AssetCheckSeverity.WARN
             assert "1 of 5 records are dead letters" in (event.asset_check_evaluation.description or "")

@@ -22,6 +22,7 @@ from platform_assets.errors import (
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Lake
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
+from platform_assets.model.expectations import Expectation, FailingRow, Figures
 from platform_assets.windows.decoding import DecodedWindow, WindowDecoder
 from platform_assets_tests.conftest import LakeMaker
 from testbed.loads import Record, TopicLake
@@ -30,6 +31,8 @@ TEXT = DecodeDeclaration(FormatSpec("string"))
 MORE = DecodeDeclaration(FormatSpec("string"), key=FormatSpec("string"))
 GOOD, BAD = (b"one", b"", b"zwei drei", None, b"x" * 500), (b"\xff", b"a\xc3", b"\xed\xa0\x80")
 RECORDS = [Record(value, b"k%d" % i, i % 2, (("h", b"1"),)) for i, value in enumerate((*GOOD, *BAD))]
+SMALL_LETTERS = Expectation("value_pattern", "pattern", ("value",), pattern="[a-z]*")
+ONCE = Expectation("value_unique", "unique", ("value",))
 
 
 class Died(BaseException):
@@ -259,6 +262,55 @@ def test_repair_of_a_record_that_is_known_to_be_bad(decoding: Decoding) -> None:
     decoding.declared = replace(TEXT, repairs=(Repair(keys[0], 0, 2, "mended"),))
     with pytest.raises(ConfigurationError, match=rf"window {keys[0]} of .* has no offset 2 of partition 0"):
         decoding.decoder().decode(keys[0])
+
+
+def test_expectations_are_measured_as_the_window_is_written(decoding: Decoding) -> None:
+    """And decide nothing of its rows: those that fail are decoded, and no dead letters."""
+    decoding.declared = replace(TEXT, expect=(SMALL_LETTERS, ONCE))
+    values = (b"one", b"one", None, None, b"\xff", b"one")
+    sent = [*(Record(value) for value in values), Record(b"TWO", partition=1), Record(b"two", partition=1)]
+    key = decoding.lake.window_of(sent)
+    decoding.lake.load(key)
+    done = decoding.decode(key)
+    assert (done.decoded.rows, done.dead_letters.rows) == (7, 1)
+    found = {
+        SMALL_LETTERS.digest: Figures(5, 1, (FailingRow(1, 0, "TWO"),)),
+        ONCE.digest: Figures(5, 2, (FailingRow(0, 1, "one: 3 rows, the first at partition 0 offset 0"),)),
+    }
+    assert done.decoded.figures == found
+    assert done.dead_letters.figures is None
+    assert decoding.decoder().decoded.receipt(key) == done.decoded
+    assert next(load_log.load_commits(decoding.decoder().decoded.folder)).metadata.figures == found
+    entries = decoding.lake.ledger.commit_rows(decoding.lake.declaration.decoded_table)
+    assert [text is None for text in entries["expectations"].to_pylist()] == [False, True], "once a window"
+    again = decoding.decode(key)
+    assert (again.outcome, again.decoded) == ("unchanged", done.decoded)
+    aborted = decoding.lake.close_window()
+    decoding.lake.load(aborted)
+    assert decoding.decode(aborted).decoded.figures is None
+
+
+def test_other_expectations_leave_rows_as_they_are(decoding: Decoding) -> None:
+    """They are measured once the window is decoded again, without a commit."""
+    key = decoding.lake.window_of([Record(b"a"), Record(b"a"), Record(b"B")])
+    decoding.lake.load(key)
+    first = decoding.decode(key)
+    assert first.decoded.figures is None
+    for expected, failing in (((ONCE,), [1]), ((SMALL_LETTERS, replace(ONCE, severity="error")), [1, 1])):
+        decoding.declared = replace(TEXT, expect=expected)
+        done = decoding.decode(key)
+        assert done.outcome == "unchanged"
+        assert replace(done.decoded, figures=None) == first.decoded
+        assert [(done.decoded.figures or {})[e.digest].failing for e in expected] == failing
+        assert decoding.decoder().decoded.receipt(key) == done.decoded
+    decoding.declared = TEXT
+    assert decoding.decode(key).decoded == done.decoded, "figures of what is expected no more are kept"
+    decoding.declared = replace(TEXT, expect=(ONCE,))
+    table = DeltaTable(decoding.lake.root / "decoded" / decoding.lake.topic)
+    table.delete(f"window = '{key}' and kafka_offset = 0")
+    healed = decoding.decode(key)
+    assert (healed.outcome, set(healed.decoded.figures or {})) == ("healed", {ONCE.digest})
+    assert decoding.orphans() == []
 
 
 def test_keys_are_added_to_a_table_with_older_windows(decoding: Decoding) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from platform_assets.kernels import typed_hashing as kernels
-from platform_assets.model.digest import Digest, Measured, mark_of
+from platform_assets.model.digest import SPARK_SEED, Digest, Measured, mark_of
 
 LEFT_OUT: Final = frozenset({"topic_id", "window"})
 """Columns that take no part in a digest: they are the same in each row of a window."""
@@ -48,6 +51,32 @@ def measured(rows: pa.RecordBatch) -> Measured:
     return Measured(
         Digest.from_halves(rows.num_rows, halves[0], halves[1]), Digest.from_halves(rows.num_rows, halves[2], halves[3])
     )
+
+
+def row_hashes(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
+    """A hash of each row's values: equal ones have the same, null being a value of its own. Raises TypeError as `measured` does.
+
+    NaN is equal to NaN, and 0.0 to -0.0.
+    """
+    if not columns or not len(columns[0]):
+        return np.zeros(0, np.uint64)
+    hashes = np.full(len(columns[0]), SPARK_SEED, np.uint64)
+    for mark, leaf in enumerate(leaf for column in columns for leaf in _leaves(column)):
+        tree = _Tree()
+        tree.add(leaf)
+        memory, nodes = tree.finished()
+        kernels.chain_column(memory, nodes, 0, mark, 0, hashes, np.zeros(16, np.uint8))
+    return hashes
+
+
+def _leaves(column: pa.Array) -> Iterator[pa.Array]:
+    """The fields of structs at any depth, each null where a struct around it is: a mark tells a null from its neighbour's."""
+    if not pa.types.is_struct(column.type):
+        yield column
+        return
+    yield column.is_valid()
+    for index in range(column.type.num_fields):
+        yield from _leaves(pc.struct_field(column, index))
 
 
 class _Tree:

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
@@ -37,6 +37,7 @@ from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.location import Lake
 from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.model.digest import Measured
+from platform_assets.model.expectations import Figures, FiguresByDigest, added
 from platform_assets.model.offsets import TopicRanges
 from platform_assets.model.tables import TableRef
 
@@ -68,10 +69,11 @@ class DecodeOrder:
 
 @dataclass(frozen=True, slots=True)
 class DecodedFiles:
-    """Files of the two tables that no commit names yet."""
+    """Files of the two tables that no commit names yet, and what decoded rows come to against what is expected of them."""
 
     decoded: Written
     dead_letters: Written
+    figures: FiguresByDigest = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,11 @@ class DecodeEngine:
             if isinstance(error, UnfitError):
                 raise DecoderUnfitError(f"decoded/{order.topic}", order.window, error.reason)
             raise error
-        return self._written(order, reports)
+        try:
+            return self._written(order, reports)
+        except BaseException:
+            self.delete(order)
+            raise
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
@@ -189,7 +195,19 @@ class DecodeEngine:
             below = load_folder(order.window, order.load_id)
             return Written(below, new, sum((f.measured for f in files), NO_ROWS), None)
 
-        return DecodedFiles(of("decoded"), of("dead_letters"))
+        rows = of("decoded")
+        return DecodedFiles(rows, of("dead_letters"), self._figures(order, rows, reports))
+
+    def _figures(self, order: DecodeOrder, rows: Written, reports: Sequence[Report]) -> FiguresByDigest:
+        found = added(report.figures for report in reports if report.figures is not None)
+        unique = [e for e in order.declaration.expect if e.kind == "unique"]
+        if unique:
+            # Imported where it is used: it brings compiled code, which few drivers need.
+            from platform_assets.engines.decoding import uniqueness
+
+            folder = self.lake.table(TableRef("decoded", order.topic))
+            found |= {e.digest: uniqueness.measure(e, folder, order.window, rows) for e in unique}
+        return {e.digest: found.get(e.digest, Figures()) for e in order.declaration.expect}
 
     def _blamed(self, lost: JobLost, order: DecodeOrder) -> PlatformError:
         table = TableRef("decoded", order.topic)

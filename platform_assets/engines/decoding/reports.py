@@ -1,4 +1,4 @@
-"""What a task that decodes tells the driver: a file of one of the two tables, or why it could not go on."""
+"""What a task that decodes tells the driver: a file of one of the two tables, why it could not go on, or what its rows come to."""
 
 from __future__ import annotations
 
@@ -15,18 +15,24 @@ from platform_assets.engines.columnar.reports import (
 )
 from platform_assets.engines.columnar.written import WrittenFile
 from platform_assets.errors import PlatformError
+from platform_assets.model import expectations
+from platform_assets.model.expectations import FiguresByDigest
 
 Target = Literal["decoded", "dead_letters"]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Of share `share`: a file of the table `target`, an error, or, with neither, that it is done."""
+    """Of share `share`: a file of the table `target`, an error, or, with neither, that it is done.
+
+    The last one has the `figures` of the share's rows, against what is expected of single ones.
+    """
 
     share: int
     target: Target | None = None
     file: WrittenFile | None = None
     error: PlatformError | None = None
+    figures: FiguresByDigest | None = None
 
     def to_json(self) -> str:
         """`from_json` reads it back."""
@@ -35,6 +41,8 @@ class Report:
             value["file"] = file_to_json(self.file)
         if self.error is not None:
             value["error"] = error_to_json(self.error)
+        if self.figures is not None:
+            value["figures"] = expectations.to_fields(self.figures)
         return json.dumps(value)
 
     @classmethod
@@ -43,10 +51,11 @@ class Report:
         value = json.loads(text)
         if "unfit" in value:
             return cls(value["share"], error=UnfitError(value["unfit"]))
-        file, error = value.get("file"), value.get("error")
+        file, error, figures = value.get("file"), value.get("error"), value.get("figures")
         return cls(
             value["share"],
             value["target"],
             None if file is None else file_from_json(file),
             None if error is None else error_from_json(error),
+            None if figures is None else expectations.from_fields(figures),
         )

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.engines.columnar.files import CONSTANT, FileSeries, leaves
 from platform_assets.engines.decoding.digests import measured
+from platform_assets.engines.decoding.measuring import Measurer
 from platform_assets.engines.decoding.reports import Report
 from platform_assets.engines.decoding.rows import RAW_COLUMNS, RowMaker, by_partition, in_order
 from platform_assets.engines.decoding.work import Piece, Work
@@ -31,13 +32,14 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
     for number in numbers:
         try:
             maker = maker or _maker(work)
-            decoded, dead = _written(work, number, maker)
+            measurer = Measurer(work.declaration.expect, work.layout)
+            decoded, dead = _written(work, number, maker, measurer)
         except PlatformError as error:
             yield Report(number, error=error)
             continue
         yield from (Report(number, "decoded", file) for file in decoded.written)
         yield from (Report(number, "dead_letters", file) for file in dead.written)
-        yield Report(number)
+        yield Report(number, figures=measurer.figures)
 
 
 def _maker(work: Work) -> RowMaker:
@@ -50,14 +52,18 @@ def _maker(work: Work) -> RowMaker:
     return RowMaker(value, key, work.layout, work.dead_layout, digest, repairs)
 
 
-def _written(work: Work, number: int, maker: RowMaker) -> tuple[FileSeries, FileSeries]:
-    """The files of a share, closed. Whatever goes wrong is an error of the platform's, and none of the files is left."""
+def _written(work: Work, number: int, maker: RowMaker, measurer: Measurer) -> tuple[FileSeries, FileSeries]:
+    """The files of a share, closed; `measurer` has seen their rows then.
+
+    Whatever goes wrong is an error of the platform's, and none of the files is left.
+    """
     decoded = _series(work, work.decoded, work.layout, number)
     dead = _series(work, work.dead_letters, work.dead_layout, number)
     try:
         for piece in work.shares[number]:
             for records in _blocks(work, piece):
                 rows, letters = maker.rows(in_order(records))
+                measurer.add(rows)
                 for part in by_partition(rows):
                     decoded.add(part)
                 for part in by_partition(letters):

@@ -1,0 +1,68 @@
+"""What is expected of decoded rows against what windows came to: judged by receipts alone, which have the figures of a load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from platform_assets.checks.decoded import Level, Windows
+from platform_assets.model.expectations import Expectation, Figures
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFigures:
+    """A window, and what it came to; None where it was not measured by this expectation."""
+
+    window: str
+    figures: Figures | None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One expectation: `windows` are those that decide on `level`, ascending, `others` further ones that were decoded.
+
+    Other windows are shown and decide nothing: what has failed once would fail the check of each load after it.
+    """
+
+    expectation: Expectation
+    level: Level
+    windows: tuple[WindowFigures, ...]
+    others: tuple[WindowFigures, ...]
+
+    @property
+    def figures(self) -> Figures:
+        """Of the windows that decide, together."""
+        return sum((each.figures for each in self.windows if each.figures is not None), Figures())
+
+    @property
+    def failing(self) -> tuple[WindowFigures, ...]:
+        """Those of the windows that decide in which rows fail, the most first."""
+        found = [each for each in self.windows if each.figures is not None and each.figures.failing]
+        return tuple(sorted(found, key=lambda each: (-each.figures.failing, each.window)))  # type: ignore[union-attr]
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """Those that were decoded before this was expected of them, among all."""
+        return tuple(each.window for each in (*self.windows, *self.others) if each.figures is None)
+
+
+def judged(windows: Windows, expectation: Expectation, keys: Sequence[str] | None) -> Judged:
+    """Judge the windows `keys`; where there are none, the newest one that has offsets."""
+    each = {key: _figures(windows, expectation, key) for key in windows.keys if key in windows.decoded}
+    newest = [key for key in each if windows.decoded[key].table_version is not None][-1:]
+    deciding = set(newest if keys is None or not keys else keys)
+    chosen = tuple(each[key] for key in each if key in deciding)
+    others = tuple(each[key] for key in each if key not in deciding)
+    level: Level = "passed"
+    if any(found.figures is not None and found.figures.failing for found in chosen):
+        level = "error" if expectation.severity == "error" else "warning"
+    elif any(found.figures is None for found in chosen):
+        level = "warning"
+    return Judged(expectation, level, chosen, others)
+
+
+def _figures(windows: Windows, expectation: Expectation, key: str) -> WindowFigures:
+    receipt = windows.decoded[key]
+    if receipt.table_version is None:
+        return WindowFigures(key, Figures())
+    return WindowFigures(key, (receipt.figures or {}).get(expectation.digest))

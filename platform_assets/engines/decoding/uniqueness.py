@@ -1,0 +1,134 @@
+"""Which rows of a window have the same key: found from the files that were written, by a pass over the columns of the key.
+
+Keys are compared by hashes of 64 bits. Rows of the same key are always found; that two keys of a window of ten million are taken for
+the same has a chance of one in 370,000. Memory is flat: of a window with more keys than are held at once, each pass takes a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from platform_assets.engines.decoding.digests import row_hashes
+from platform_assets.engines.protocol import Written
+from platform_assets.lake.location import Folder
+from platform_assets.lake.rows import reading_files
+from platform_assets.model.expectations import MOST_SAMPLES, Expectation, FailingRow, Figures
+from platform_assets.model.samples import shown_value
+
+AT_ONCE: Final = 1 << 20
+"""Keys that a pass holds."""
+_BLOCK_ROWS: Final = 1 << 16
+_PLACE: Final = ("kafka_partition", "kafka_offset", "tombstone")
+
+Hashes = npt.NDArray[np.uint64]
+Blocks = Callable[[], Iterator[pa.RecordBatch]]
+"""Begins to read the rows again each time; rows have the columns of `_PLACE` and those of the key."""
+
+
+def measure(expectation: Expectation, folder: Folder, window: str, written: Written) -> Figures:
+    """The figures of what was written to `folder` and is named by no commit yet. Raises FilesLostError."""
+    return figures(expectation, lambda: _blocks(expectation, folder, window, written), written.measured.rows)
+
+
+def figures(expectation: Expectation, blocks: Blocks, rows: int, at_once: int = AT_ONCE) -> Figures:
+    """How many rows share their key with another one, all of a key but one; and the keys that most rows share.
+
+    `rows` is their number, and `at_once` that of the keys that may be held in memory. Rows without a value in each column of the key
+    are not judged, and neither are tombstones. A sample is the second row of its key, by partition and offset.
+    """
+    names, parts = expectation.columns, max(-(-rows // at_once), 1)
+    judged = failing = 0
+    most: list[tuple[int, int]] = []
+    for part in range(parts):
+        counts = _Counts(at_once)
+        for block in blocks():
+            _, hashes = _keys(block, names)
+            counts.add(hashes if parts == 1 else hashes[hashes % np.uint64(parts) == np.uint64(part)])
+        found, numbers = counts.finished()
+        judged += int(numbers.sum())
+        failing += int(numbers.sum()) - numbers.size
+        doubled = np.flatnonzero(numbers > 1)
+        order = np.lexsort((found[doubled], -numbers[doubled]))[:MOST_SAMPLES]
+        most += zip((-numbers[doubled[order]]).tolist(), found[doubled[order]].tolist(), strict=True)
+    chosen = {hash_: -number for number, hash_ in sorted(most)[:MOST_SAMPLES]}
+    return Figures(judged, failing, _samples(names, blocks, chosen) if chosen else ())
+
+
+class _Counts:
+    """How often each hash has come; memory is that of the distinct ones and of `most` more."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._waiting = most, 0
+        self._new: list[Hashes] = []
+        self._hashes: Hashes = np.zeros(0, np.uint64)
+        self._numbers: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def add(self, hashes: Hashes) -> None:
+        self._new.append(hashes)
+        self._waiting += hashes.size
+        if self._waiting >= self._most:
+            self._fold()
+
+    def finished(self) -> tuple[Hashes, npt.NDArray[np.int64]]:
+        """Each hash once, and how often it has come."""
+        self._fold()
+        return self._hashes, self._numbers
+
+    def _fold(self) -> None:
+        fresh, numbers = np.unique(np.concatenate([np.zeros(0, np.uint64), *self._new]), return_counts=True)
+        self._new, self._waiting = [], 0
+        both, counts = np.concatenate([self._hashes, fresh]), np.concatenate([self._numbers, numbers])
+        order = np.argsort(both, kind="stable")
+        both, counts = both[order], counts[order]
+        firsts = np.flatnonzero(np.concatenate([[True], both[1:] != both[:-1]])) if both.size else order
+        self._hashes, self._numbers = both[firsts], np.add.reduceat(counts, firsts) if both.size else counts
+
+
+def _samples(names: Sequence[str], blocks: Blocks, chosen: dict[int, int]) -> tuple[FailingRow, ...]:
+    """The second row of each chosen hash, with the number of its rows, and where the first is."""
+    firsts: dict[int, list[tuple[int, int, Any]]] = {hash_: [] for hash_ in chosen}
+    for block in blocks():
+        keys, hashes = _keys(block, names)
+        partitions, offsets = keys["kafka_partition"].to_numpy(), keys["kafka_offset"].to_numpy()
+        for hash_, held in firsts.items():
+            rows = np.flatnonzero(hashes == np.uint64(hash_))
+            rows = rows[np.lexsort((offsets[rows], partitions[rows]))[:2]]
+            values = keys.select(list(names)).take(pa.array(rows)).to_pylist()
+            held += zip(partitions[rows].tolist(), offsets[rows].tolist(), values, strict=True)
+            held.sort(key=lambda row: row[:2])
+            del held[2:]
+    found = []
+    for hash_, ((partition, offset, _), (second, its_offset, values)) in firsts.items():
+        key = shown_value(values[names[0]] if len(names) == 1 else ", ".join(f"{n}={v}" for n, v in values.items()))
+        found.append(
+            FailingRow(
+                second, its_offset, f"{key}: {chosen[hash_]:,} rows, the first at partition {partition} offset {offset}"
+            )
+        )
+    return tuple(sorted(found, key=lambda row: (row.partition, row.offset)))
+
+
+def _keys(block: pa.RecordBatch, names: Sequence[str]) -> tuple[pa.RecordBatch, Hashes]:
+    """The rows that are judged, and the hash of each one's key."""
+    judged = pc.invert(block["tombstone"])
+    for name in names:
+        judged = pc.and_(judged, block[name].is_valid())
+    if judged.false_count:
+        block = block.filter(judged)
+    return block, row_hashes([block[name] for name in names])
+
+
+def _blocks(expectation: Expectation, folder: Folder, window: str, written: Written) -> Iterator[pa.RecordBatch]:
+    wanted = [*_PLACE, *expectation.columns]
+    for file in written.files:
+        with reading_files(folder, window), folder.open(file.path) as opened:
+            blocks = pq.ParquetFile(opened).iter_batches(_BLOCK_ROWS, columns=wanted, use_threads=False)
+            while (block := next(blocks, None)) is not None:
+                yield block

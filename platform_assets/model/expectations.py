@@ -1,0 +1,130 @@
+"""What is expected of the values of decoded columns, and what windows came to against it: plain values. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, get_args
+
+CODE_VERSION: Final = 1
+"""Of what counts as failing. A release that changes that raises it: figures of before are then none of its own."""
+MOST_SAMPLES: Final = 3
+"""Failing rows that are kept of one expectation and window."""
+
+ExpectationKind = Literal["not_null", "in", "range", "pattern", "unique"]
+"""not_null: the column has a value; in: the value is one of a set; range: it lies between two bounds, both inclusive; pattern: an
+expression of RE2 fits the whole of it; unique: no two rows of a window have the same values in all of the columns."""
+KINDS: Final[tuple[ExpectationKind, ...]] = get_args(ExpectationKind)
+Severity = Literal["warn", "error"]
+"""error holds back what is downstream, warn does not."""
+SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
+Value = str | int | float
+"""A value that YAML gives; of types that it lacks, such as dates and decimals, the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """One expectation of the rows of a window: `name` is that of its check.
+
+    `columns` is one column, and may be several where it is `unique`. `values` are those of `in`; `least` and `most` are the bounds of
+    `range`, inclusive, of which one may be None; `pattern` is an expression of RE2. Tombstones are judged by none, nulls by
+    `not_null` alone.
+    """
+
+    name: str
+    kind: ExpectationKind
+    columns: tuple[str, ...]
+    severity: Severity = "warn"
+    values: tuple[Value, ...] = ()
+    least: Value | None = None
+    most: Value | None = None
+    pattern: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """Names all that decides which rows fail; name and severity are no part of it."""
+        what = {
+            "code": CODE_VERSION,
+            "kind": self.kind,
+            "columns": self.columns,
+            "values": sorted(json.dumps(value) for value in self.values),
+            "bounds": [self.least, self.most],
+            "pattern": self.pattern,
+        }
+        return hashlib.sha256(json.dumps(what, separators=(",", ":")).encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        """In words, for people."""
+        column = self.columns[0]
+        if self.kind == "unique":
+            return f"({', '.join(self.columns)}) is unique"
+        if self.kind == "not_null":
+            return f"{column} is not null"
+        if self.kind == "in":
+            return f"{column} is one of {', '.join(map(repr, self.values))}"
+        if self.kind == "pattern":
+            return f"{column} matches {self.pattern!r} as a whole"
+        if self.least is None or self.most is None:
+            return f"{column} ≤ {self.most}" if self.least is None else f"{column} ≥ {self.least}"
+        return f"{self.least} ≤ {column} ≤ {self.most}"
+
+
+@dataclass(frozen=True, slots=True)
+class FailingRow:
+    """A row that fails: where it is, and the value for people, shortened and escaped; None where it is null."""
+
+    partition: int
+    offset: int
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What rows come to against one expectation: `failing` of those that it judged, which are `rows`, and the first few.
+
+    Of `unique`, rows count as failing that share their key with a row counted before: all of a key but one. `samples` ascend by
+    partition and offset.
+    """
+
+    rows: int = 0
+    failing: int = 0
+    samples: tuple[FailingRow, ...] = ()
+
+    def __add__(self, other: Figures) -> Figures:
+        samples = sorted((*self.samples, *other.samples), key=lambda row: (row.partition, row.offset))[:MOST_SAMPLES]
+        return Figures(self.rows + other.rows, self.failing + other.failing, tuple(samples))
+
+
+FiguresByDigest = Mapping[str, Figures]
+"""The figures of one window, by the digests of what was expected."""
+
+
+def added(found: Iterable[FiguresByDigest]) -> dict[str, Figures]:
+    """The figures of rows that are parts of one window, together."""
+    whole: dict[str, Figures] = {}
+    for part in found:
+        for digest, figures in part.items():
+            whole[digest] = whole.get(digest, Figures()) + figures
+    return whole
+
+
+def to_fields(figures: FiguresByDigest) -> dict[str, Any]:
+    """As reports, commit metadata and the ledger have them; `from_fields` reads them back."""
+    return {
+        digest: {
+            "rows": of.rows,
+            "failing": of.failing,
+            **({"samples": [asdict(sample) for sample in of.samples]} if of.samples else {}),
+        }
+        for digest, of in sorted(figures.items())
+    }
+
+
+def from_fields(fields: Mapping[str, Any]) -> dict[str, Figures]:
+    """The inverse of `to_fields`."""
+    return {
+        digest: Figures(of["rows"], of["failing"], tuple(FailingRow(**sample) for sample in of.get("samples", ())))
+        for digest, of in fields.items()
+    }

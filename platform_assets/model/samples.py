@@ -1,0 +1,26 @@
+"""How values of topics are shown to people: shortened, and with nothing in them that a terminal or a page would act on. Pure."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any, Final
+
+MOST_SHOWN: Final = 120
+"""Bytes of a value that are shown."""
+
+
+def shown(content: bytes | None) -> str | None:
+    """The beginning of bytes as text: what cannot be shown is escaped, and what is left out is said."""
+    if content is None:
+        return None
+    text = content[:MOST_SHOWN].decode("utf-8", "backslashreplace")
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text + (f"… ({len(content):,} bytes)" if len(content) > MOST_SHOWN else "")
+
+
+def shown_value(value: Any) -> str | None:
+    """The same of a value of any column."""
+    if value is None or isinstance(value, bytes):
+        return shown(value)
+    text = value.isoformat() if isinstance(value, date) else str(value)
+    return shown(text.encode())
