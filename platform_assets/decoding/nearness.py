@@ -23,6 +23,8 @@ _MOST_PARTS: Final = 40
 """Of one expression: those of a longer one are put together."""
 _MOST_CHARACTERS: Final = 1000
 """Of a line; what is behind them does not count."""
+_ONE_TEXT: Final = pa.array([""])
+"""An expression is compiled only where there is something to match."""
 _PART: Final = re.compile(
     r"""(?: \\Q.*?(?:\\E|$) | \\[pP]\{\^?\w+\} | \\[pP]. | \\x\{[0-9A-Fa-f]+\} | \\x[0-9A-Fa-f]{2} | \\.
           | \[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\] | (?P<group>\() | . )""",
@@ -103,7 +105,7 @@ def _behind_repetition(regex: str, at: int) -> int:
 
 def _is_valid(regex: str) -> bool:
     try:
-        pc.match_substring_regex(pa.array([], pa.string()), regex)
+        pc.match_substring_regex(_ONE_TEXT, regex)
     except pa.ArrowInvalid:
         return False
     return True
