@@ -163,7 +163,7 @@ def loaded(
     values: Values | None = None,
     **more: Any,
 ) -> Receipt:
-    """A whole load: the commit, and its receipt in the ledger, in which `more` fields may be told otherwise."""
+    """A whole load: the commit, and its receipt in the ledger, in which `more` fields may be given otherwise."""
     name = load_id or f"load of {window.key}"
     overwrite(lake_root, window, offsets, name, values)
     path = lake_root / "raw" / window.topic

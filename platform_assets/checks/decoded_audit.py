@@ -120,7 +120,7 @@ class DecodedAudit:
                 left = len(oldest) - number + 1
                 break
             self.progress(f"decoding window {key} again ({number:,} of {len(oldest):,})")
-            outcome = _told(lambda key=key: decoder.differences(key))  # type: ignore[misc]
+            outcome = _asked(lambda key=key: decoder.differences(key))  # type: ignore[misc]
             if outcome is None:
                 skipped += 1
             elif isinstance(outcome, PlatformError):
@@ -204,11 +204,11 @@ def _last_proof(receipt: Receipt | None) -> datetime:
 
 
 def _attempt(call: Callable[[], T]) -> T | str:
-    found = _told(call)
+    found = _asked(call)
     return str(found) if isinstance(found, PlatformError) else found
 
 
-def _told(call: Callable[[], T]) -> T | PlatformError:
+def _asked(call: Callable[[], T]) -> T | PlatformError:
     """What `call` gives, or why a table, the ledger or a service could not be read."""
     try:
         return call()

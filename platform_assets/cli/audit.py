@@ -39,7 +39,7 @@ def audit(table: str, deep: bool, windows: str | None, as_json: bool) -> None:
     Of decoded/<topic> or dead_letters/<topic> it is proved that each raw row is in one of the two: by receipts and files, with
     --deep by reading both tables and decoding the raw rows again. The tables are left as they are.
 
-    Exits 0 if all was proved, 1 if anomalies were found, 2 if it could not be told, and says why.
+    Exits 0 if all was proved, 1 if anomalies were found, 2 if that could not be found out, and says why.
     """
     from platform_assets.checks.audit import EXIT_CODES
 

@@ -57,7 +57,7 @@ def _character(options: Options, name: str, default: str, *, required: bool = Fa
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How fields are told apart; `quote` and `escape` are empty where there is none."""
+    """How fields are separated; `quote` and `escape` are empty where there is none."""
 
     delimiter: str = ","
     quote: str = '"'

@@ -170,7 +170,7 @@ class Outbox:
             consumer.close()
         return bitmaps
 
-    def _transaction(self, producer: Producer, letters: Sequence[Letter], told: Sequence[tuple[bytes, bytes]]) -> None:
+    def _transaction(self, producer: Producer, letters: Sequence[Letter], added: Sequence[tuple[bytes, bytes]]) -> None:
         failures: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, message: Any) -> None:
@@ -183,7 +183,7 @@ class Outbox:
                 for letter in letters:
                     headers = list(letter.headers)
                     self._produce(producer, self.target, letter.key, letter.value, headers, delivered)
-                for key, value in told:
+                for key, value in added:
                     self._produce(producer, self.progress, key, value, [], delivered)
                 producer.flush(self.seconds)
                 self.before_step("commit")

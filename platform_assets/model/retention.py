@@ -56,7 +56,7 @@ class Forecast:
     """When retention may overtake what is not loaded of a partition, at the earliest.
 
     `lost` offsets are gone by now. `by_time` and `by_size` are hours from now, 0 where it may happen any moment; None where that
-    bound does not hold, nothing waits, or it cannot be told. `share` is how much of the retention is left, of 0 to 1 (a timestamp
+    bound does not hold, nothing waits, or it cannot be known. `share` is how much of the retention is left, of 0 to 1 (a timestamp
     ahead of the clock makes it more), by the bound that comes nearer to its end; None as above.
     """
 

@@ -188,11 +188,11 @@ _COLUMNS: Final = (
 def result(table: TableRef, ahead: Ahead) -> dg.AssetCheckResult:
     """What the check has found: a warning where retention comes near."""
     near = [(p, p.forecast) for p in ahead.partitions if p.forecast is not None and p.forecast.near]
-    hours, told = ahead.hours, [p for p in ahead.partitions if p.forecast is not None]
+    hours, foretold = ahead.hours, [p for p in ahead.partitions if p.forecast is not None]
     if near:
         text = "; ".join(_overtaken(p, f) for p, f in near[:_NAMED])
         headline = f"**Retention comes near**: {text}."
-    elif ahead.unknown and len(told) < len(ahead.partitions):
+    elif ahead.unknown and len(foretold) < len(ahead.partitions):
         headline = f"**Could not tell**: {'; '.join(ahead.unknown)}"
     elif hours is None:
         headline = "Nothing that retention could remove waits to be loaded."

@@ -83,7 +83,7 @@ def other_clock(cluster: Cluster, lake: Lake, now: datetime) -> OtherClock:
 def _asked(cluster: Cluster, lake: Lake) -> OtherClock:
     from platform_assets.kafka.quorum import controller_time  # loads a second Kafka client, needed only here
 
-    told = controller_time(cluster.settings, min(cluster.timeout, 2.0))
-    if told is not None:
-        return OtherClock("Kafka's controller", told)
+    answer = controller_time(cluster.settings, min(cluster.timeout, 2.0))
+    if answer is not None:
+        return OtherClock("Kafka's controller", answer)
     return OtherClock("the lake's file system", lake.root.time())

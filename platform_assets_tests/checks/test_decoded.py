@@ -1,4 +1,4 @@
-"""The check and the audit of decoded tables: what others do to their files is told from damage, and damage is named."""
+"""The check and the audit of decoded tables: what others do to their files is not taken for damage, and damage is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why brokers do not answer: names, ports and protocols that are wrong, each told apart."""
+"""Why brokers do not answer: names, ports and protocols that are wrong, each named."""
 
 from __future__ import annotations
 

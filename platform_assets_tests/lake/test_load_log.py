@@ -1,4 +1,4 @@
-"""What a table's own log tells: loads, files, and how they are told from what others did."""
+"""What a table's own log says: loads, files, and which of them are not ours."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def with_section(page: str, name: str, text: str) -> str:
 
 
 def main() -> None:
-    """Write every section anew."""
+    """Write every section again."""
     for name, (page, make) in SECTIONS.items():
         page.write_text(with_section(page.read_text(), name, make()))
 

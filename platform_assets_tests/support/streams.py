@@ -1,4 +1,4 @@
-"""Records on a real topic, for tests of what is cut: timestamps as told, and transactions that are left open."""
+"""Records on a real topic, for tests of what is cut: timestamps as given, and transactions that are left open."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Transactions:
 
 
 def create_again(broker: Broker, name: str) -> None:
-    """Delete a topic and create it anew. A deletion ends some time after its answer, so creation is tried until let."""
+    """Delete a topic and create it again. A deletion ends some time after its answer, so creation is tried until let."""
     former = Cluster.connect(ClientSettings(broker.bootstrap)).topic(name).topic_id
     broker.admin.delete_topics([name])[name].result(30)
 

@@ -38,7 +38,7 @@ def test_the_run_that_the_documents_show_comes_out_the_same(
     assert doubled.rows > len(doubled.committed) + len(doubled.doubled)
     assert exact.rows == len(exact.committed)
     assert all(v.passed for v in exact.verdicts)
-    # What people read is this run. `make semantics` writes it anew.
+    # What people read is this run. `make semantics` writes it again.
     assert semantics.with_section(README.read_text(), semantics.table(results)) == README.read_text()
     assert semantics.document(crashes, results, SEED) == DOCUMENT.read_text()
 
