@@ -87,19 +87,26 @@ def test_connecting_gives_no_session_of_another_address_or_token(spark_remote: s
     assert session.connect(spark_remote).range(3).count() == 3
 
 
-def test_a_session_that_ended_takes_no_other_with_it(spark_remote: str) -> None:
-    """pyspark closes a session's client once more when it is collected, which may be in any thread."""
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_session_that_is_collected_takes_no_other_with_it(spark_remote: str, ended: bool) -> None:
+    """pyspark closes a session's client when its memory is freed, once more where it has ended, which may be in any thread."""
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator as Execution
 
-    ended, other = (SparkSession.builder.remote(spark_remote).create() for _ in range(2))
-    session.end(ended)
+    gone, other = (SparkSession.builder.remote(spark_remote).create() for _ in range(2))
+    session.set_up_client(gone)
+    if ended:
+        session.end(gone)
+        assert gone.client.is_closed
     try:
         assert other.range(3).count() == 3
-        Execution._get_or_create_release_thread_pool().submit(ended.__del__).result()
+        pool = Execution._get_or_create_release_thread_pool()
+        pool.submit(gone.__del__).result()
+        assert Execution._get_or_create_release_thread_pool() is pool
         assert other.range(3).count() == 3
     finally:
         session.end(other)
+        session.end(gone)
 
 
 def test_token_is_in_no_argument_list(server: ProcessRecord, token: str) -> None:

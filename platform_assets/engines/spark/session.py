@@ -80,7 +80,7 @@ def connect(remote: str) -> SparkSession:
             spark = type(spark).builder.remote(remote).create()
             # Functions of pyspark ask the thread's active session, which for those of another server is the wrong one.
             type(spark)._active_session.session = spark
-        set_retries(spark)
+        set_up_client(spark)
         for name, value in _SETTINGS.items():
             spark.conf.set(name, value)
         _redact(spark)
@@ -89,30 +89,29 @@ def connect(remote: str) -> SparkSession:
     return spark
 
 
-def set_retries(spark: SparkSession) -> None:
-    """Have calls to the server tried again for some seconds.
+def set_up_client(spark: SparkSession) -> None:
+    """Have calls to the server tried again for some seconds, and the client of this session closed by `end` alone.
 
-    The default policy goes on for ten minutes, long after a person would have looked for the cause.
+    pyspark's own policy goes on for ten minutes, long after a person would have looked for the cause. And all sessions of
+    a process share one pool of threads in pyspark, which any client that closes shuts down. A session closes its client when its
+    memory is freed, too; where that happens in a thread of the pool, or in one that is just handing work to it, the pool ends
+    under the queries of other sessions.
     """
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     spark.client.set_retry_policies([DefaultPolicy(max_retries=6, initial_backoff=100, max_backoff=2_000)])
+    spark.client.close = _not_now
 
 
 def end(spark: SparkSession) -> None:
-    """Stop `spark`, and keep it from closing its client a second time when its memory is freed.
-
-    All sessions of a process share one pool of threads in pyspark, which is shut down with any client that closes. A
-    session closes its client again when it is collected, and where that happens in a thread of the pool, the pool ends
-    without being replaced: every later query of every other session then fails.
-    """
+    """Stop `spark`, and keep it from closing its client a second time when its memory is freed: see `set_up_client`."""
+    vars(spark.client).pop("close", None)
     spark.stop()
-    # What pyspark's `__del__` calls.
-    spark.client.close = _nothing_left
+    spark.client.close = _not_now
 
 
-def _nothing_left() -> None:
-    """The client is closed."""
+def _not_now() -> None:
+    """Instead of closing the client, which `end` does or has done."""
 
 
 def _redact(spark: SparkSession) -> None:

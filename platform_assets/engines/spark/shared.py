@@ -13,7 +13,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from platform_assets.engines.spark.session import address_of, check_reachable, end, set_retries, without_token
+from platform_assets.engines.spark.session import address_of, check_reachable, end, set_up_client, without_token
 from platform_assets.errors import SparkUnreachableError
 from platform_assets.lake.location import Lake
 
@@ -72,7 +72,7 @@ class SharedSession:
         for generation in itertools.count(known):
             session = SparkSession(connection=f"{with_id.rstrip(';')};session_id={self.session_id(generation)}")
             session.release_session_on_close = False
-            set_retries(session)
+            set_up_client(session)
             try:
                 _ = session.version  # asks the server, which says whether it takes the id
             except PySparkException as e:
