@@ -1,0 +1,148 @@
+"""Two first loads of one window at once, many times over, by every pair of engines: never two sets of rows.
+
+Both open the table before either commits, so that the later one commits from a handle that is out of date. A first load
+removes nothing, so nothing in Delta's own rules keeps the second out. And a task that Spark runs twice, or that goes on
+after the commit of its load, leaves files that no version names, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from platform_assets.engines.choice import choose_engine
+from platform_assets.engines.columnar import job, task
+from platform_assets.engines.columnar.engine import ColumnarEngine
+from platform_assets.engines.columnar.reports import Report
+from platform_assets.engines.columnar.work import Work
+from platform_assets.lake.commits import WindowCommit
+from platform_assets.lake.location import Folder, Lake
+from platform_assets.lake.vacuum import vacuum
+from platform_assets.model.declaration import EngineName
+from testbed.loads import numbered, records
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import LakeMaker
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+PAIRS: Final[tuple[tuple[EngineName, EngineName], ...]] = (
+    ("columnar", "columnar"),
+    ("connector", "connector"),
+    ("columnar", "connector"),
+)
+
+
+class Rivals:
+    """Holds both loads of a round right before their first commit, then lets them go at once."""
+
+    def __init__(self) -> None:
+        self._barrier = threading.Barrier(2)
+        self._held = threading.local()
+
+    def begin(self) -> None:
+        """To be called by each of the two threads before it loads."""
+        self._held.at_commit = False
+
+    @contextmanager
+    def at_commit(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Within the block, commits wait for one another."""
+        replace = WindowCommit.replace
+
+        def together(commit: WindowCommit, *arguments: Any) -> Any:
+            if not self._held.at_commit:
+                self._held.at_commit = True
+                self._barrier.wait(120)
+            return replace(commit, *arguments)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(WindowCommit, "replace", together)
+            yield
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+@pytest.mark.parametrize("rounds", [4, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+def test_of_two_first_loads_at_once_one_wins_each_time(
+    lake: LakeMaker,
+    monkeypatch: pytest.MonkeyPatch,
+    rng: random.Random,
+    pair: tuple[EngineName, EngineName],
+    rounds: int,
+) -> None:
+    lk = lake(partitions=2)
+    rivals = Rivals()
+    loaders = [lk.loader(engine=choose_engine(Lake.at(lk.root), lambda: lk.settings, lk.spark, name)) for name in pair]
+    winners: Counter[str | None] = Counter()
+
+    def load(number: int, key: str) -> str:
+        rivals.begin()
+        loaded = loaders[number].load(key)
+        if loaded.outcome == "loaded":
+            winners[loaded.receipt.engine] += 1
+        return loaded.outcome
+
+    expected = 0
+    with rivals.at_commit(monkeypatch), ThreadPoolExecutor(2) as pool:
+        for n in range(rounds):
+            count = rng.randint(1, 400)
+            expected += count
+            key = lk.window_of(numbered(count, 2, f"round {n} "))
+            outcomes = list(pool.map(load, range(2), [key, key]))
+            assert sorted(outcomes) == ["loaded", "unchanged"]
+            assert len(lk.rows(key)) == count
+
+    assert lk.version() == rounds, "one commit a window, beside the one that made the table"
+    assert len(lk.rows()) == expected
+    assert records(lk.rows()) == records(lk.committed())
+    assert lk.orphans() == [], "the load that lost has deleted its files"
+    print(f"rounds won: {dict(winners)}")
+
+
+def test_a_task_that_ran_twice_or_ends_after_the_commit_leaves_files_that_nobody_reads(
+    lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with speculation, or where a worker was thought dead: a twin before the commit, another one after it."""
+    lk = lake(partitions=2)
+    works: list[Work] = []
+    reports_of = job.reports_of
+
+    def with_a_twin(spark: Any, work: Work, tasks: int) -> Generator[Report, None, None]:
+        works.append(work)
+        assert done(work) > 0
+        return (yield from reports_of(spark, work, tasks))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("platform_assets.engines.columnar.engine.reports_of", with_a_twin)
+        key = lk.window_of(numbered(300, 2))
+        own = ColumnarEngine(Lake.at(lk.root), lambda: lk.settings, lk.spark)
+        assert lk.loader(engine=own).load(key).outcome == "loaded"
+    (work,) = works
+    twins = lk.orphans()
+    late = done(work)
+    assert len(lk.orphans()) == len(twins) + late
+    assert (lk.version(), len(lk.rows())) == (1, 300)
+    assert records(lk.rows()) == records(lk.committed())
+    assert lk.load(key).outcome == "unchanged"
+
+    for path in lk.orphans():
+        os.utime(path, (0, 0))
+    deleted = vacuum(lk.declaration.raw_table, Folder.at(lk.table))
+    assert len(deleted.files) == len(twins) + late
+    assert lk.orphans() == []
+    assert records(lk.rows()) == records(lk.committed())
+    assert lk.load(key).outcome == "unchanged"
+
+
+def done(work: Work) -> int:
+    """Do all shares of `work` as a task does, reported to nobody; how many files that wrote."""
+    found = list(task.reports(work, range(len(work.shares))))
+    assert not [report.error for report in found if report.error]
+    return sum(report.file is not None for report in found)
