@@ -36,15 +36,16 @@ def test_pages_are_walked_in_the_order_of_the_navigation() -> None:
 
 def test_declarations_in_the_docs_are_ones_that_are_taken() -> None:
     from platform_assets.components.decode_block import decode_declaration
-    from platform_assets.components.topic_table import TopicTable
+    from platform_assets.components import TopicTable, TopicTables
 
     found = 0
     for page in (CHECKOUT / "README.md", *(CHECKOUT / "docs").rglob("*.md")):
         for _, language, _, text in fences(page.read_text()):
             # Others show a part of one: `decode:` alone, or what stands in it.
             if language == "yaml" and "attributes" in (declared := yaml.safe_load(text)):
-                TopicTable(**declared["attributes"]).declaration()
-                found += 1
+                given = declared["attributes"]
+                tables = TopicTables(**given).tables() if "topics" in given else (TopicTable(**given),)
+                found += len([table.declaration() for table in tables])
             elif language == "yaml" and "decode" in declared and "…" not in text:
                 decode_declaration(declared["decode"])
                 found += 1

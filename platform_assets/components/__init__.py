@@ -1,5 +1,6 @@
 """Dagster components: what a `defs.yaml` can declare."""
 
 from platform_assets.components.topic_table import TopicTable
+from platform_assets.components.topic_tables import TopicTables
 
-__all__ = ["TopicTable"]
+__all__ = ["TopicTable", "TopicTables"]

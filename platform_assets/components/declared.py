@@ -16,6 +16,7 @@ import dagster as dg
 from infra import platform
 from platform_assets.components import yaml_check
 from platform_assets.components.topic_table import TopicTable
+from platform_assets.components.topic_tables import TopicTables
 from platform_assets.components.yaml_check import Declared, Judgement, Mistake
 from platform_assets.errors import ConfigurationError, DeclarationsError
 from platform_assets.ledger.store import Ledger
@@ -96,10 +97,11 @@ def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
     if _is_empty(tree.defs_module_path):
         return {}
     found: dict[str, TopicDeclaration] = {}
-    for component in tree.get_all_components(of_type=TopicTable):
-        if component.topic in found:
-            raise ConfigurationError(f"topic {component.topic!r} is declared twice under defs/: keep one of them")
-        found[component.topic] = component.declaration()
+    lists = tree.get_all_components(of_type=TopicTables)
+    for table in (*tree.get_all_components(of_type=TopicTable), *(table for each in lists for table in each.tables())):
+        if table.topic in found:
+            raise ConfigurationError(f"topic {table.topic!r} is declared twice under defs/: keep one of them")
+        found[table.topic] = table.declaration()
     return dict(sorted(found.items()))
 
 

@@ -20,14 +20,22 @@ from dagster_shared.yaml_utils.source_position import SourcePositionTree, ValueA
 from pydantic import TypeAdapter, ValidationError
 
 from platform_assets.components.topic_table import TopicTable
+from platform_assets.components.topic_tables import TopicTables
 from platform_assets.model.declaration import TopicDeclaration
 
 TOPIC_TABLE: Final = "platform_assets.components.TopicTable"
+TOPIC_TABLES: Final = "platform_assets.components.TopicTables"
 NAMES: Final = ("defs.yaml", "defs.yml", "component.yaml")
 """What Dagster reads in a folder: the first of these that is there."""
 
 _FOLDER: Final = "dagster.DefsFolderComponent"
-_EXAMPLES: Final = {"topic": "orders", "window": '"0 * * * *"', "start": '"2026-01-31T00:00Z"'}
+_EXAMPLES: Final = {
+    "topics": "[orders, payments]",
+    "each": '{window: "0 * * * *", start: "2026-01-31T00:00Z"}',
+    "topic": "orders",
+    "window": '"0 * * * *"',
+    "start": '"2026-01-31T00:00Z"',
+}
 _STAND_INS: Final = {"topic": "stand-in", "window": "0 * * * *", "start": "2000-01-01T00:00Z"}
 """For required fields that are missing or of a wrong type, so that the other fields are judged too."""
 _TYPES: Final = {
@@ -110,7 +118,7 @@ def _in_file(file: Path, folder: Path) -> Iterator[Declared | Mistake]:
         yield Mistake(file, 1, f"it cannot be read as UTF-8 text ({e}): save it as such, readable for this user")
         return
     if file.name not in NAMES:
-        if any(isinstance(d.value, dict) and d.value.get("type") == TOPIC_TABLE for d in documents):
+        if any(isinstance(d.value, dict) and d.value.get("type") in (TOPIC_TABLE, TOPIC_TABLES) for d in documents):
             yield Mistake(file, 1, f"Dagster reads {NAMES[0]} alone: move it to {file.with_suffix('')}/{NAMES[0]}")
         return
     if shadow := _shadow(file, folder):
@@ -176,6 +184,9 @@ def _in_document(file: Path, document: ValueAndSourcePositionTree) -> Iterator[D
     if component.type == TOPIC_TABLE:
         given = dict(component.attributes or {})
         yield from _topic_table(file, attributes, given, templates=component.template_vars_module is None)
+    elif component.type == TOPIC_TABLES:
+        given = dict(component.attributes or {})
+        yield from _topic_tables(file, attributes, given, templates=component.template_vars_module is None)
     elif not component.type.startswith(".") and (problem := _not_a_component(component.type)):
         yield Mistake(file, _line(tree, "type"), problem)
 
@@ -224,6 +235,26 @@ def _topic_table(
     yield from _mistakes(file, tree, wrong)
     if made is not None and not wrong and judged == given:
         yield Declared(made.declaration(), file, _line(tree, "topic"), _line(tree, "start"))
+
+
+def _topic_tables(
+    file: Path, tree: SourcePositionTree, given: dict[str, Any], *, templates: bool
+) -> Iterator[Declared | Mistake]:
+    """Judge the attributes of a list of topics: what is wrong with a shared field is said once."""
+    try:
+        made = TopicTables(**given)
+    except ValidationError as e:
+        yield from _mistakes(file, tree, _by_field(e, tuple(TopicTables.model_fields)))
+        return
+    said: set[Mistake] = set()
+    for entry in made.entries(tree):
+        if entry.tree is None:
+            raise AssertionError("unreachable: it was given")
+        for found in _topic_table(file, entry.tree, dict(entry.attributes), templates=templates):
+            if isinstance(found, Declared) or found not in said:
+                yield found
+            if isinstance(found, Mistake):
+                said.add(found)
 
 
 def _by_field(error: ValidationError, known: Sequence[str]) -> dict[str, str]:

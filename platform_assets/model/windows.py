@@ -6,6 +6,7 @@ window whose length changed still names one instant; the ledger knows its end.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -101,6 +102,7 @@ def first_edge(schedule: str, start: datetime) -> datetime:
     return next(edges_from(schedule, start))
 
 
+@functools.cache
 def longest_window(schedule: str, start: datetime) -> timedelta:
     """The length of the longest of the windows that follow on the first edge at or after `start`: of a hundred, and so of
     more than three months where windows are days of the week."""

@@ -1,0 +1,118 @@
+"""A list of topics that share their settings is as many topics declared one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from platform_assets.components import declared, yaml_check
+from platform_assets.components.declared import DEFS_VARIABLE
+from platform_assets.orchestration.names import table_key, topic_key
+from platform_assets_tests.support.shell import DAGSTER_WARNINGS
+
+pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
+
+LIST = """type: platform_assets.components.TopicTables
+attributes:
+  topics:
+    - orders
+    - topic: clicks
+      window: "*/5 * * * *"
+      decode: {value: {format: json, schema: "id BIGINT"}}
+    - topic: "{{ env.PAYMENTS }}"
+  each:
+    window: "0 * * * *"
+    start: "2026-01-01T00:00Z"
+    owners: [team:sales]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where `defs.yaml` of a domain is written; the topic of the third entry is in the environment."""
+    monkeypatch.setenv(DEFS_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("PAYMENTS", "payments")
+    (tmp_path / "shop").mkdir()
+    return tmp_path / "shop"
+
+
+def mistakes(folder: Path, text: str) -> list[tuple[int, str]]:
+    (folder / "defs.yaml").write_text(text)
+    return [(m.line, m.message) for m in yaml_check.judge(folder.parent).mistakes]
+
+
+def test_each_topic_has_what_is_shared_and_what_is_its_own(folder: Path) -> None:
+    (folder / "defs.yaml").write_text(LIST)
+    found = declared.declarations()
+    assert {name: d.schedule for name, d in found.items()} == {
+        "clicks": "*/5 * * * *",
+        "orders": "0 * * * *",
+        "payments": "0 * * * *",
+    }
+    assert [name for name, d in found.items() if d.decode is not None] == ["clicks"]
+    assert len({d.start for d in found.values()}) == 1
+
+
+def test_dagster_has_the_same_assets_and_sensors_as_of_topics_declared_one_by_one(folder: Path) -> None:
+    (folder / "defs.yaml").write_text(LIST)
+    definitions = declared.definitions()
+    resources = dict.fromkeys(("kafka", "lake", "spark"), dg.ResourceDefinition.hardcoded_resource(None))
+    graph = dg.Definitions.merge(definitions, dg.Definitions(resources=resources)).resolve_asset_graph()
+    known = declared.declarations().values()
+    keys = {topic_key(d.topic) for d in known} | {table_key(t) for d in known for t in d.tables}
+    assert graph.get_all_asset_keys() == keys
+    assert all(graph.get(table_key(d.raw_table)).owners == ["team:sales"] for d in known)
+    assert {graph.get(table_key(d.raw_table)).group_name for d in known} == {"shop"}
+    assert len([*(definitions.sensors or ())]) == 3
+
+
+def test_what_is_right_is_declared_with_the_lines_of_its_own(folder: Path) -> None:
+    assert mistakes(folder, LIST.replace('"{{ env.PAYMENTS }}"', "payments")) == []
+    places = {d.declaration.topic: (d.topic_line, d.start_line) for d in yaml_check.judge(folder.parent).declared}
+    assert places == {"orders": (4, 11), "clicks": (5, 11), "payments": (8, 11)}
+
+
+@pytest.mark.parametrize(
+    ("given", "instead", "line", "says"),
+    [
+        ("- orders", "- or ders", 4, "topic: 'or ders' is not a legal Kafka topic name"),
+        ("- orders", "- 5", 3, "topics: 5 is neither a topic's name nor a mapping with `topic: <name>`"),
+        ("- orders", "- {window: '0 * * * *'}", 3, "is neither a topic's name nor a mapping"),
+        ('"*/5 * * * *"', "61 * * * *", 6, "window: '61 * * * *' is not a cron schedule"),
+        ("BIGINT", "BIGGEST", 7, "decode: "),
+        ('window: "0 * * * *"', "window: often", 10, "window: 'often' is not a cron schedule"),
+        ('    start: "2026-01-01T00:00Z"\n', "", 9, "start: it is missing: add `start: "),
+        ("owners:", "ownres:", 12, "ownres: there is no such field: did you mean 'owners'?"),
+        ("owners: [team:sales]", "topic: orders", 9, "each: it has `topic`, which is not the same for all"),
+        ("  each:", "  every:", 9, "every: there is no such field: known are topics, each"),
+        ("- orders", "- clicks", 5, "topic: 'clicks' is declared twice, first at"),
+    ],
+)
+def test_a_mistake_is_named_once_with_the_line_that_it_stands_on(
+    folder: Path, given: str, instead: str, line: int, says: str
+) -> None:
+    found = mistakes(folder, LIST.replace(given, instead))
+    assert (line, True) in [(at, says in message) for at, message in found], found
+    assert len({at for at, _ in found}) == len(found)
+    assert len(found) == 1 or "each: it is missing" in str(found)
+
+
+def test_no_topics_are_a_mistake(folder: Path) -> None:
+    ((line, message),) = mistakes(
+        folder, LIST.replace(LIST[LIST.index("    - orders") : LIST.index("  each:")], "    []\n")
+    )
+    assert (line, message) == (3, "topics: there is none: name one, or delete the component")
+
+
+def test_dagster_names_file_and_line_where_a_topic_is_refused(folder: Path) -> None:
+    (folder / "defs.yaml").write_text(LIST.replace('"*/5 * * * *"', "61 * * * *"))
+    with pytest.raises(Exception, match="shop") as caught:
+        declared.component_tree().build_defs()
+    error: BaseException | None = caught.value
+    said = []
+    while error is not None:
+        said.append(str(error))
+        error = error.__cause__
+    assert f"{folder / 'defs.yaml'}:6" in "\n".join(said)
