@@ -35,8 +35,8 @@ def test_pages_are_walked_in_the_order_of_the_navigation() -> None:
 
 
 def test_declarations_in_the_docs_are_ones_that_are_taken() -> None:
-    from platform_assets.components.decode_block import decode_declaration
     from platform_assets.components import TopicTable, TopicTables
+    from platform_assets.components.decode_block import decode_declaration
 
     found = 0
     for page in (CHECKOUT / "README.md", *(CHECKOUT / "docs").rglob("*.md")):
