@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.lake.location import Folder
+from platform_assets.lake.python_values import python_values
 from platform_assets.lake.rows import reading_files
 from platform_assets.model.samples import shown
 
@@ -54,7 +55,10 @@ def groups(table: Folder, keys: Sequence[str], samples: int = 3) -> tuple[Group,
 
 
 def rows(table: Folder, key: str, version: int) -> Iterator[dict[str, Any]]:
-    """Each dead letter of one window, whole, by the table's column names. Raises FilesLostError."""
+    """Each dead letter of one window, whole, by the table's column names. Raises FilesLostError.
+
+    A timestamp that Python has not is a number of microseconds.
+    """
     with table.reading():
         dataset = table.delta(version).to_pyarrow_dataset(file_pruning_predicate=[("window", "=", key)])
     batches = dataset.to_batches(filter=pc.field("window") == key, batch_size=1024)
@@ -63,7 +67,8 @@ def rows(table: Folder, key: str, version: int) -> Iterator[dict[str, Any]]:
             batch = next(batches, None)
         if batch is None:
             return
-        yield from batch.to_pylist()
+        columns = [python_values(column) for column in batch.columns]
+        yield from (dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
 def _count(

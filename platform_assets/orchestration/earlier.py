@@ -71,7 +71,8 @@ def build_job(declaration: TopicDeclaration) -> dg.JobDefinition:
             if check.blocking and verdict.alarming:
                 blocking.append(check.name)
         if declaration.decode is not None:
-            for found in decoded_checks.results(declaration, declaration.decode, evaluation.ledger, None):
+            of_run = sorted(runs.named_by(context.run, evaluation.ledger.edges(topic)[:-1])) or None
+            for found in decoded_checks.results(declaration, declaration.decode, evaluation.ledger, of_run):
                 yield decoded_checks.evaluation(found)
                 if not found.passed and found.severity == dg.AssetCheckSeverity.ERROR:
                     blocking.append(str(found.check_name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from platform_assets.kafka.outbox import Letter, Outbox, Sent
@@ -32,11 +33,12 @@ def letters(topic: str, table: Folder, versions: Mapping[str, int]) -> Iterator[
 
 
 def _letter(topic: str, row: Mapping[str, Any]) -> Letter:
+    at = row["kafka_timestamp"]
     kept = tuple((header["key"], header["value"]) for header in row["headers"] or ())
     why = {
         "topic": topic,
         **{name: row[name] for name in _ADDED},
-        "kafka_timestamp": row["kafka_timestamp"].isoformat(),
+        "kafka_timestamp": at.isoformat() if isinstance(at, datetime) else f"{at} µs since 1970",
     }
     added = tuple((PREFIX + name, None if value is None else str(value).encode()) for name, value in why.items())
     return Letter(row["topic_id"], row["kafka_partition"], row["kafka_offset"], row["key"], row["value"], kept + added)

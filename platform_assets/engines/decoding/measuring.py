@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.decoding.expectations import failing
+from platform_assets.lake.python_values import python_values
 from platform_assets.model.expectations import MOST_SAMPLES, Expectation, FailingRow, Figures
 from platform_assets.model.samples import shown_value
 
@@ -44,5 +45,5 @@ def _first(rows: pa.RecordBatch, column: str, mask: pa.BooleanArray) -> tuple[Fa
     if not mask.true_count:
         return ()
     places = pa.array(np.flatnonzero(mask.to_numpy(zero_copy_only=False))[:MOST_SAMPLES])
-    found = (rows[name].take(places).to_pylist() for name in ("kafka_partition", "kafka_offset", column))
+    found = (python_values(rows[name].take(places)) for name in ("kafka_partition", "kafka_offset", column))
     return tuple(FailingRow(p, o, shown_value(value)) for p, o, value in zip(*found, strict=True))

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from platform_assets.engines.decoding.digests import row_hashes
 from platform_assets.engines.protocol import Written
 from platform_assets.lake.location import Folder
+from platform_assets.lake.python_values import python_values
 from platform_assets.lake.rows import reading_files
 from platform_assets.model.expectations import MOST_SAMPLES, Expectation, FailingRow, Figures
 from platform_assets.model.samples import shown_value
@@ -100,7 +101,8 @@ def _samples(names: Sequence[str], blocks: Blocks, chosen: dict[int, int]) -> tu
         for hash_, held in firsts.items():
             rows = np.flatnonzero(hashes == np.uint64(hash_))
             rows = rows[np.lexsort((offsets[rows], partitions[rows]))[:2]]
-            values = keys.select(list(names)).take(pa.array(rows)).to_pylist()
+            columns = [python_values(keys[name].take(pa.array(rows))) for name in names]
+            values = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
             held += zip(partitions[rows].tolist(), offsets[rows].tolist(), values, strict=True)
             held.sort(key=lambda row: row[:2])
             del held[2:]

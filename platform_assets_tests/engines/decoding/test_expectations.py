@@ -204,3 +204,19 @@ def test_samples_are_short_and_shown() -> None:
 def test_figures_are_read_back() -> None:
     found = {"d": Figures(3, 1, (FailingRow(0, 7, None),)), "e": Figures(3, 0)}
     assert expectations.from_fields(expectations.to_fields(found)) == found
+
+
+def test_times_beyond_the_year_9999_are_counted_and_shown_as_numbers() -> None:
+    """As where a producer sends microseconds for milliseconds, which is what a range is declared to find."""
+    layout = pa.schema([*list(LAYOUT)[:3], ("at", pa.timestamp("us", "UTC"))])
+    far = pa.array([1 << 60] * 2, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array([0, 0], pa.int32()), pa.array([0, 1]), pa.array([False, False]), far], schema=layout
+    )
+    recent = Expectation("at_recent", "range", ("at",), most="2100-01-01T00:00:00Z")
+    (sample,) = uniqueness.figures(Expectation("at_unique", "unique", ("at",)), lambda: iter([rows]), 2).samples
+    assert sample.value == f"{1 << 60}: 2 rows, the first at partition 0 offset 0"
+    measurer = Measurer([recent], layout)
+    measurer.add(rows)
+    assert measurer.figures[recent.digest].failing == 2
+    assert [sample.value for sample in measurer.figures[recent.digest].samples] == [str(1 << 60)] * 2
