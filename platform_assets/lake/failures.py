@@ -61,6 +61,18 @@ class TableGoneError(Terminal):
         super().__init__(f"there is no Delta table at {place}: it was deleted or moved away. {_way_back(place)}")
 
 
+class VersionGoneError(Terminal):
+    """A past version of a table that its log no longer reaches back to."""
+
+    def __init__(self, place: str, version: int) -> None:
+        self.place, self.version = place, version
+        super().__init__(
+            f"version {version} of the table at {place} cannot be read any more: its log does not reach back to it, since log files "
+            "that are older than 30 days are deleted, or as long as its property delta.logRetentionDuration says. Newer versions "
+            "are whole; nothing was changed."
+        )
+
+
 class TableDamagedError(Terminal):
     """What the log of a table has cannot be read, or a file that it names is gone or no Parquet."""
 

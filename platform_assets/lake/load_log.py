@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from platform_assets.errors import LedgerCorruptError
 from platform_assets.lake import delta_log
 from platform_assets.lake.delta_log import Anchor, DataFile
-from platform_assets.lake.failures import TableDamagedError, TableGoneError
+from platform_assets.lake.failures import TableDamagedError, TableGoneError, VersionGoneError
 from platform_assets.lake.location import Folder
 from platform_assets.model import expectations
 from platform_assets.model.expectations import FiguresByDigest
@@ -275,9 +275,20 @@ def files_if_kept(path: Folder, key: str, version: int) -> WindowFiles | None:
     """The data files of one window at a past version; None where the log no longer reaches back to it, or is damaged there."""
     try:
         return files_of(path, key, version)
-    except TableDamagedError as e:
+    except (TableDamagedError, VersionGoneError) as e:
         _log.info("version %d of %s cannot be read any more: %s", version, path.name, e)
         return None
+
+
+def version_with(path: Folder, key: str, digest: str, past: int) -> int:
+    """A version of the table that has a window's files as their digest says: the newest if it has them, since it does not expire.
+
+    Else `past`, which had them, if the log still reaches back to it; and the newest where it does not.
+    """
+    newest = version(path)
+    if files_of(path, key, newest).digest == digest or files_if_kept(path, key, past) is None:
+        return newest
+    return past
 
 
 def files_at(path: Folder, key: str, version: int | None = None) -> tuple[WindowFiles, list[dict[str, Any]]]:

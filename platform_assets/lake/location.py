@@ -19,7 +19,7 @@ from typing import Final, get_args
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Schema
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import failures
@@ -61,10 +61,17 @@ class Folder:
     def delta(self, version: int | None = None) -> DeltaTable:
         """The Delta table in it, at its newest version or at `version`.
 
-        Raises the errors of `failures`; what is asked of the table then has to be inside of `reading` or `writing`.
+        Raises the errors of `failures`, VersionGoneError where the log no longer reaches back to `version`; what is asked of the
+        table then has to be inside of `reading` or `writing`.
         """
         with self.reading():
-            return DeltaTable(self.uri, version=version)
+            try:
+                return DeltaTable(self.uri, version=version)
+            except TableNotFoundError as e:
+                # delta-rs says so too where the log has no files of that version any more.
+                if version is None or not DeltaTable.is_deltatable(self.uri):
+                    raise
+                raise failures.VersionGoneError(str(self), version) from e
 
     def reading(self) -> AbstractContextManager[None]:
         """For a block that reads what is in it."""
