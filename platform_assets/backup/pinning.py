@@ -79,7 +79,7 @@ def _in_order(lake: Lake) -> Iterator[tuple[Folder, str]]:
     for kind in _DERIVED_FIRST:
         yield from ((lake.table(table), table.name) for table in tables if table.kind == kind)
     yield lake.cuts, "_ledger/cuts"
-    ledger = lake.root / "_ledger"
+    ledger = lake.ledger
     for name in sorted({*ledger.folders()} - {"commits", "cuts"}):
         if (ledger / name).has_delta_log():
             yield ledger / name, f"_ledger/{name}"
@@ -91,8 +91,9 @@ def _pinned(folder: Folder, name: str) -> PinnedTable | None:
 
 
 def _loose(lake: Lake, tables: list[PinnedTable]) -> Iterator[str]:
-    """Files of the ledger that are in no table: schemas of registries, outcomes of deep audits."""
-    ledger = lake.root / "_ledger"
+    """Files of the ledger that are in no table: its version, schemas of registries, outcomes of deep audits."""
+    ledger = lake.ledger
+    yield from (f"_ledger/{name}" for name in sorted(ledger.files()) if not name.startswith("."))
     known = {table.name for table in tables} | {f"_ledger/{name}" for name in _CACHES}
     for folder in sorted(ledger.folders()):
         if f"_ledger/{folder}" not in known:
