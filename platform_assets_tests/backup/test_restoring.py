@@ -54,6 +54,19 @@ def test_all_is_restored_to_another_root_too(platform: BackedUp, tmp_path: Path)
     assert moved.state == platform.state
 
 
+def test_a_lake_that_was_moved_names_no_former_place_and_goes_on(platform: BackedUp, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    former = platform.lake.root.path
+    former.rename(tmp_path / "elsewhere" / "lake")
+    moved = BackedUp(tmp_path / "elsewhere")
+    assert [f for f in moved.lake.root.path.rglob("*") if f.is_file() and bytes(former) in f.read_bytes()] == []
+    assert left_to_load(moved) == []
+    moved.seal()
+    assert left_to_load(moved) == ["2026-01-01-03:00"]
+    moved.load()
+    assert left_to_load(moved) == []
+
+
 def test_what_is_there_is_not_replaced_unasked(platform: BackedUp) -> None:
     platform.destroy("raw/orders")
     with pytest.raises(ConfigurationError, match=r"ledger, dagster would be replaced.*--only.*--force"):
