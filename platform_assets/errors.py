@@ -284,6 +284,18 @@ class LedgerLostError(Terminal):
         )
 
 
+class LedgerNewerError(Terminal):
+    """A later release has written the ledger, in a way that this one would misread."""
+
+    def __init__(self, place: str, found: int, known: int) -> None:
+        self.place, self.found, self.known = place, found, known
+        super().__init__(
+            f"the ledger at {place} is of version {found}, and this release reads up to version {known}: a later one has written it. "
+            "Nothing was changed. Upgrade this installation too. To go back to this release for good, restore `_ledger` from a backup "
+            "that was taken before the upgrade, and run `platform-assets rebuild-ledger`."
+        )
+
+
 class LedgerCorruptError(Terminal):
     """The ledger contradicts itself or the caller's immutable knowledge."""
 

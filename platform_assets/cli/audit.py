@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 def audit(table: str, deep: bool, windows: str | None, as_json: bool) -> None:
     """Prove that TABLE holds every committed record once, or say which offsets are amiss and what to do.
 
-    TABLE is raw/<topic>, or the topic's name alone. Brokers and Spark are asked only where ledger and table leave
+    TABLE is raw/<topic>, or the topic's name alone, which need not be declared any more. Brokers and Spark are asked only where ledger
+    and table leave
     something open, or with --deep. What is proved is written into the ledger and stays proved until the window's files
     change.
 
@@ -60,7 +61,7 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
     from platform_assets.checks.facts import Orchestration
     from platform_assets.cli.audit_table import progress
     from platform_assets.cli.environment import Environment
-    from platform_assets.components.declared import table_of
+    from platform_assets.components.declared import table_held
     from platform_assets.model.windows import Span
     from platform_assets.orchestration import runs
 
@@ -68,9 +69,9 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
         span = None if windows is None else Span.parse(windows)
     except ValueError as e:
         raise click.BadParameter(str(e), param_hint="--windows") from e
-    declaration, target = table_of(table)
     environment = Environment.of_process()
     ledger, instance = environment.ledger(), environment.instance()
+    declaration, target = table_held(table, ledger)
     if target.kind != "raw":
         with progress(Console(stderr=True)) as tell:
             return _said(

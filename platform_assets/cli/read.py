@@ -25,13 +25,14 @@ def read(table: str, as_json: bool) -> None:
     name, so that SQL can say raw.orders. The embedded server forgets names when it ends: run this again then.
     """
     from platform_assets.cli.environment import Environment
-    from platform_assets.components.declared import declaration_of
+    from platform_assets.components.declared import table_held
     from platform_assets.errors import ConfigurationError
     from platform_assets.orchestration.reading import snippets
 
     environment = Environment.of_process()
-    name = declaration_of(table).raw_table
-    folder = environment.ledger().lake.table(name)
+    ledger = environment.ledger()
+    name = table_held(table, ledger)[0].raw_table
+    folder = ledger.lake.table(name)
     if not folder.has_delta_log():
         raise ConfigurationError(f"{name} has no rows yet: it is created by its first load (`platform-assets status`)")
     known_as, why_not = _register(environment, name, folder)

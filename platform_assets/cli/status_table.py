@@ -75,7 +75,7 @@ def _all_cells(row: TableStatus) -> Iterator[tuple[str, ...]]:
 
 def _cells(row: TableStatus) -> tuple[str, ...]:
     return (
-        row.table,
+        f"{row.table} (paused)" if row.paused else row.table,
         f"{row.windows_loaded:,}/{row.windows_sealed:,}",
         f"{row.windows_waiting:,}",
         f"[bold red]{row.windows_failed:,}[/]" if row.windows_failed else "0",

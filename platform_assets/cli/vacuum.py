@@ -25,12 +25,13 @@ def vacuum(table: str, retain_hours: int | None, dry_run: bool, as_json: bool) -
     """
     from platform_assets.checks.findings import counted
     from platform_assets.cli.environment import Environment
-    from platform_assets.components.declared import table_of
+    from platform_assets.components.declared import table_held
     from platform_assets.errors import ConfigurationError
     from platform_assets.lake.vacuum import vacuum as vacuum_table
 
-    _, name = table_of(table)
-    folder = Environment.of_process().ledger().lake.table(name)
+    ledger = Environment.of_process().ledger()
+    _, name = table_held(table, ledger)
+    folder = ledger.lake.table(name)
     if not folder.has_delta_log():
         raise ConfigurationError(f"{name} has no files yet: it is created by its first load (`platform-assets status`)")
     done = vacuum_table(name, folder, retain_hours=retain_hours, dry_run=dry_run)

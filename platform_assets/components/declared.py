@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ from platform_assets.components.topic_table import TopicTable
 from platform_assets.components.topic_tables import TopicTables
 from platform_assets.components.yaml_check import Declared, Judgement, Mistake
 from platform_assets.errors import ConfigurationError, DeclarationsError
+from platform_assets.ledger import stretches
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
@@ -26,6 +27,7 @@ from platform_assets.orchestration import limits
 
 DEFS_VARIABLE: Final = "PLATFORM_DEFS"
 
+_ANY_SCHEDULE: Final = "0 0 * * *"
 _PACKAGE: Final = Path(__file__).parents[1]
 _MODULE: Final = "platform_defs"
 """Under this name Python files of a folder outside of this package are imported."""
@@ -130,6 +132,20 @@ def table_of(name: str) -> tuple[TopicDeclaration, TableRef]:
         names = ", ".join(t.name for d in known.values() for t in d.tables)
         raise ConfigurationError(f"{name!r} is no table of this project; there are: {names or 'none'}")
     return named[name]
+
+
+def table_held(name: str, ledger: Ledger) -> tuple[TopicDeclaration, TableRef]:
+    """As `table_of`; also for a raw table of the lake whose topic is declared no more.
+
+    What is given as its declaration then says what the ledger knows: its topic and first edge, and no schedule to seal by.
+    """
+    known = declarations()
+    retired = [t for t in ledger.lake.tables() if t.kind == "raw" and t.topic not in known]
+    found = next((t for t in retired if name in (t.name, t.topic)), None)
+    if found is None:
+        return table_of(name)
+    first = stretches.first_edge(ledger, found.topic) or datetime.fromtimestamp(0, UTC)
+    return TopicDeclaration(found.topic, _ANY_SCHEDULE, first, paused=True), found
 
 
 def declaration_of(table: str) -> TopicDeclaration:

@@ -47,6 +47,13 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         int, Field(description="Time between two ticks, to the five seconds of Dagster's daemon; 1 or more.")
     ] = 30
     sensor_running: Annotated[bool, Field(description="Whether the sensor runs unless somebody stops it.")] = True
+    paused: Annotated[
+        bool,
+        Field(
+            description="Whether the topic is let rest: no window is sealed, loaded or decoded but by hand, and `status` says so. "
+            "Retention is watched all the same. Without it, loading goes on where it was."
+        ),
+    ] = False
     tick_budget_seconds: Annotated[int, Field(description="Longest time that one tick may take; 1 to 50.")] = 20
     max_records_per_run: Annotated[int, Field(description="Most records that a run of many windows loads.")] = 5_000_000
     max_windows_per_run: Annotated[int, Field(description="Most windows in one run.")] = 200
@@ -189,6 +196,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             engine=self.engine,
             decode=None if self.decode is None else decode_declaration(self.decode),
             publish_position=self.publish_position,
+            paused=self.paused,
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

@@ -236,6 +236,11 @@ class Lake:
         return Lake(self.root / "replays" / name)
 
     @property
+    def ledger(self) -> Folder:
+        """What the ledger is in: the tables and folders below."""
+        return self.root / "_ledger"
+
+    @property
     def cuts(self) -> Folder:
         """The ledger of cuts, a Delta table."""
         return self.root / "_ledger" / "cuts"

@@ -21,6 +21,7 @@ from deltalake.schema import PrimitiveType
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import delta_log
 from platform_assets.lake.location import Lake
+from platform_assets.ledger import version
 from platform_assets.ledger.entries import arrow_type
 from platform_assets.model.topics import checked_topic
 
@@ -94,9 +95,10 @@ def record(lake: Lake, decision: Decision) -> None:
         "decided_at": decision.decided_at or datetime.now(UTC),
     }
     schema = pa.schema([(name, arrow_type(kind)) for name, (kind, _) in DECISION_COLUMNS.items()])
+    handle = folder.delta()
     write_deltalake(
-        folder.delta(),
-        pa.Table.from_pylist([row], schema=schema),
+        handle,
+        version.fitted(handle, pa.Table.from_pylist([row], schema=schema)),
         mode="append",
         commit_properties=CommitProperties(max_commit_retries=50),
     )

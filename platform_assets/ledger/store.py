@@ -22,7 +22,7 @@ from deltalake.schema import PrimitiveType
 from platform_assets.errors import LedgerConflictError, LedgerCorruptError, Terminal
 from platform_assets.lake import delta_log, failures
 from platform_assets.lake.location import Folder, Lake
-from platform_assets.ledger import newest_cuts, pruning
+from platform_assets.ledger import newest_cuts, pruning, version
 from platform_assets.ledger.entries import (
     COMMIT_COLUMNS,
     CUT_COLUMNS,
@@ -68,7 +68,8 @@ class Ledger:
         return self._lake
 
     def create(self) -> None:
-        """Create the tables where they are missing. Raises LakeNotWritableError."""
+        """Create the tables where they are missing. Raises LakeNotWritableError and LedgerNewerError."""
+        version.bring_up(self._lake)
         for path, columns, partition in ((self._cuts, CUT_COLUMNS, "topic"), (self._commits, COMMIT_COLUMNS, "table")):
             if delta_log.exists(path):
                 continue
@@ -167,7 +168,7 @@ class Ledger:
                 _complete(handle, CUT_COLUMNS)
                 write_deltalake(
                     handle,
-                    cut_table(cuts),
+                    version.fitted(handle, cut_table(cuts)),
                     mode="append",
                     commit_properties=CommitProperties(
                         app_transactions=[Transaction(_app_id(topic), _epoch(cuts[-1].edge))], max_commit_retries=50
@@ -284,12 +285,13 @@ class Ledger:
                 if _lacking(handle, COMMIT_COLUMNS):
                     raise
             properties = CommitProperties(max_commit_retries=50)
-            write_deltalake(handle, entries, mode="append", commit_properties=properties)
+            write_deltalake(handle, version.fitted(handle, entries), mode="append", commit_properties=properties)
         return handle
 
     # --- both -------------------------------------------------------------------------------------------------
 
     def _open(self, path: Folder) -> DeltaTable | None:
+        version.check(self._lake)
         return path.delta() if delta_log.exists(path) else None
 
     def _prune(self, handle: DeltaTable, table: TableRef, new_rows: int) -> None:

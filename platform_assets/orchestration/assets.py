@@ -92,7 +92,7 @@ def _raw_table(
         description=f"Every committed record of Kafka topic {topic}, exactly once, as bytes. Materialising a partition "
         "again proves it equal, heals it, or refuses and changes nothing.",
         metadata={"dagster/table_name": declaration.raw_table.name, "dagster/storage_kind": "delta"},
-        freshness_policy=foresight.freshness(declaration),
+        freshness_policy=None if declaration.paused else foresight.freshness(declaration),
         op_tags={"platform_assets/topic": topic},
     )
     def _load(

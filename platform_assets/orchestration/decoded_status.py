@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import dagster as dg
@@ -99,6 +99,11 @@ def collect(
         undecoded=tuple(windows[:_MOST_NAMED]),
         problems=tuple(_problems(d, instance, windows)),
     )
+
+
+def at_rest(found: DecodedStatus) -> DecodedStatus:
+    """The same of a topic that is paused: what is not decoded waits, whatever its last run came to."""
+    return replace(found, windows_waiting=found.windows_waiting + found.windows_failed, windows_failed=0, problems=())
 
 
 def _problems(

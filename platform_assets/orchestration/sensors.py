@@ -71,6 +71,8 @@ class Tick:
     def evaluate(self, cursor: str | None) -> dg.SensorResult:
         """Seal, report, ask. Raises what `sealing.seal` raises; nothing was reported then."""
         d = self.declaration
+        if d.paused:
+            return dg.SensorResult(skip_reason=f"topic {d.topic}: paused in its YAML", cursor=cursor)
         deadline = time.monotonic() + d.tick_budget.total_seconds()
         self.ledger.create()
         newest = self.ledger.newest_edges([d.topic]).get(d.topic)

@@ -72,7 +72,7 @@ class TableStatus:
     the oldest windows that are not loaded, 20 at most; `sensor` is None where Dagster has nothing on record of it;
     `problems` say what keeps windows from being loaded, or soon will. `lag_to_high_watermark` counts what open transactions hold
     back too; `hours_left` are those of the partition that retention overtakes first. `decoded` is None where nothing is decoded,
-    or nothing could be read.
+    or nothing could be read. Of a topic that is `paused` no window counts as failed, and problems are those of its log alone.
     """
 
     table: str
@@ -99,6 +99,7 @@ class TableStatus:
     open_transactions: tuple[TransactionStatus, ...] = ()
     hours_left: float | None = None
     decoded: DecodedStatus | None = None
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,8 @@ def _table(
     parked = decisions.parking(ledger.lake, topic).parked if missing else {}
     set_aside = [k for k in missing if k in parked and k not in under_way]
     failed = [k for k in missing if newest is not None and k < newest and k not in {*under_way, *set_aside}]
+    if declaration.paused:
+        failed = []
     unloaded = health.windows(declaration, instance, missing[:_JUDGED], under_way, parked)
     sensor = None if instance is None else health.sensor(instance, states, topic)
     pending = next(iter(sealing.pending_edges(declaration, newest_cut.edge, now, 1)), None) if newest_cut else None
@@ -209,6 +212,7 @@ def _table(
         now,
     )
     to_act_on, passing = _foreseen(ahead, cluster, now)
+    held_up = health.problems(declaration, unloaded, sensor, pending if instance else None, now, moved or clock, behind)
     decoded, error = _decoded(declaration, ledger, instance, older.windows + len(loaded), frozenset(missing))
     held = older.rows + (pc.sum(rows["rows"]).as_py() or 0)
     return TableStatus(
@@ -228,19 +232,17 @@ def _table(
         broker_error=broker_error,
         error=error,
         warning=" ".join([*_warnings(declaration, first, now), *passing]) or None
-        if newest_cut is not None
+        if newest_cut is not None or declaration.paused
         else _not_begun(declaration, sensor, now),
         unloaded=tuple(unloaded[:_MOST_UNLOADED]),
         sensor=sensor,
         windows_parked=len(set_aside),
-        problems=(
-            *health.problems(declaration, unloaded, sensor, pending if instance else None, now, moved or clock, behind),
-            *to_act_on,
-        ),
+        problems=(*(() if declaration.paused else held_up), *to_act_on),
         lag_to_high_watermark=_sum(p.lag_to_high_watermark for p in partitions),
         open_transactions=() if ahead is None else foresight.transactions(ahead),
         hours_left=None if ahead is None or ahead.hours is None else round(ahead.hours, 2),
         decoded=decoded,
+        paused=declaration.paused,
     )
 
 
@@ -255,7 +257,8 @@ def _decoded(
     if declaration.decode is None:
         return None, None
     try:
-        return decoded_status.collect(declaration, declaration.decode, ledger, instance, loaded, missing), None
+        found = decoded_status.collect(declaration, declaration.decode, ledger, instance, loaded, missing)
+        return (decoded_status.at_rest(found) if declaration.paused else found), None
     except PlatformError as e:
         return None, str(e)
 
@@ -311,6 +314,8 @@ def _moved_start(declaration: TopicDeclaration, ledger: Ledger) -> str | None:
 
 
 def _warnings(declaration: TopicDeclaration, first: datetime | None, now: datetime) -> Iterator[str]:
+    if declaration.paused:
+        yield "it is paused in its YAML: no window is sealed, loaded or decoded until `paused` is taken out."
     if first is None:
         return
     many = limits.warning(declaration, now)

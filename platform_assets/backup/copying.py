@@ -1,0 +1,178 @@
+"""Copying files into a backup: linked to those of the backup before where they are the same, and else copied and digested."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Final
+
+from platform_assets.backup.failures import BackupInterruptedError, writing_backup
+from platform_assets.backup.manifest import BackedUpFile
+from platform_assets.lake import failures
+
+_BLOCK: Final = 1 << 20
+_SQLITE: Final = b"SQLite format 3\x00"
+_BESIDE_DATABASES: Final = (".db-wal", ".db-shm", ".db-journal")
+_BUSY_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """The backup before this one."""
+
+    folder: Path
+    files: Mapping[str, BackedUpFile]
+
+
+@dataclass
+class Copier:
+    """Fills the folder `into`. Files of `former` are linked to where `links` says that the file system can."""
+
+    into: Path
+    former: Former | None
+    links: bool
+    copied_bytes: int = 0
+    copied: int = 0
+    done: list[BackedUpFile] = field(default_factory=list)
+
+    def file(self, origin: Path, path: str) -> bool:
+        """Have the file `origin` in the backup as `path`; False where there is no such file, or no longer.
+
+        Raises the errors of `lake.failures` for one that cannot be read, and BackupNotWritableError.
+        """
+        try:
+            opened = origin.open("rb")
+        except FileNotFoundError:
+            return False
+        except OSError as e:
+            raise failures.to_platform_error(e, str(origin)) from e
+        with opened:
+            stat = os.fstat(opened.fileno())
+            source = f"{stat.st_size} {stat.st_mtime_ns}"
+            if self._linked(path, source):
+                return True
+            digest, size = self._copy(opened, path)
+        with writing_backup(self.into):
+            # As the original, so that after a restore the next backup finds it unchanged.
+            os.utime(self.into / path, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
+        self._done(path, size, digest, source)
+        return True
+
+    def database(self, origin: Path, path: str) -> bool:
+        """The same of an SQLite database that may be in use: a copy of one moment. Raises BackupInterruptedError too."""
+        source = _source_of_database(origin)
+        if source is None:
+            return False
+        if self._linked(path, source):
+            return True
+        target = self._target(path)
+        try:
+            with (
+                closing(
+                    sqlite3.connect(f"{origin.resolve().as_uri()}?mode=rw", uri=True, timeout=_BUSY_SECONDS)
+                ) as live,
+                closing(sqlite3.connect(target)) as copy,
+            ):
+                live.backup(copy)
+        except sqlite3.Error as e:
+            raise BackupInterruptedError(str(origin), f"SQLite could not copy the database ({e})") from e
+        with writing_backup(self.into), target.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            self._done(path, target.stat().st_size, digest, source)
+        return True
+
+    def _done(self, path: str, size: int, digest: str, source: str) -> None:
+        self.copied += 1
+        self.copied_bytes += size
+        self.done.append(BackedUpFile(path, size, digest, source))
+
+    def _linked(self, path: str, source: str) -> bool:
+        known = None if self.former is None or not self.links else self.former.files.get(path)
+        if self.former is None or known is None or known.source != source:
+            return False
+        before = self.former.folder / path
+        with writing_backup(self.into):
+            # Somebody may have deleted it by hand, or cut it off: then it is copied as any other.
+            if not before.is_file() or before.stat().st_size != known.bytes:
+                return False
+            os.link(before, self._target(path))
+        self.done.append(known)
+        return True
+
+    def _copy(self, file: IO[bytes], path: str) -> tuple[str, int]:
+        digest, size = hashlib.sha256(), 0
+        with writing_backup(self.into):
+            target = self._target(path).open("xb")
+        with target:
+            while block := _read(file):
+                digest.update(block)
+                size += len(block)
+                with writing_backup(self.into):
+                    target.write(block)
+        return digest.hexdigest(), size
+
+    def _target(self, path: str) -> Path:
+        target = self.into / path
+        with writing_backup(self.into):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        return target
+
+
+def _read(file: IO[bytes]) -> bytes:
+    with failures.reading(file.name):
+        return file.read(_BLOCK)
+
+
+def home_files(home: Path) -> Iterator[tuple[Path, bool]]:
+    """The files of Dagster's home, and whether each is an SQLite database; what SQLite keeps beside one is part of it."""
+    for folder, _, names in sorted(os.walk(home)):
+        for name in sorted(names):
+            file = Path(folder) / name
+            if not name.endswith(_BESIDE_DATABASES) and file.is_file() and not file.is_symlink():
+                yield file, _is_database(file)
+
+
+def can_link(folder: Path) -> bool:
+    """Whether files in `folder` can have a second name; not every file system knows that. Raises BackupNotWritableError."""
+    first, second = folder / f".first-{os.getpid()}", folder / f".second-{os.getpid()}"
+    with writing_backup(folder):
+        first.write_bytes(b"")
+        try:
+            os.link(first, second)
+        except OSError:
+            return False
+        finally:
+            first.unlink()
+            second.unlink(missing_ok=True)
+    return True
+
+
+def _is_database(file: Path) -> bool:
+    with failures.reading(file):
+        try:
+            with file.open("rb") as opened:
+                return opened.read(len(_SQLITE)) == _SQLITE
+        except FileNotFoundError:
+            return False
+
+
+def _source_of_database(origin: Path) -> str | None:
+    """What a database looks like: writes to it change its file, or the one beside it that holds the newest of them."""
+    found = []
+    for file in (origin, origin.with_name(f"{origin.name}-wal")):
+        with failures.reading(file):
+            try:
+                stat = file.stat()
+            except FileNotFoundError:
+                if file == origin:
+                    return None
+                continue
+        # An empty one beside it comes and goes with readers.
+        if file == origin or stat.st_size:
+            found.append(f"{stat.st_size} {stat.st_mtime_ns}")
+    return " + ".join(found)

@@ -1,0 +1,115 @@
+"""The manifest of a backup: what it holds, so that a restore can tell whether all of it is there as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from platform_assets.backup.failures import BackupDamagedError
+from platform_assets.errors import ConfigurationError
+
+FILE: Final = "manifest.json"
+VERSION: Final = 1
+LAKE: Final = "lake"
+DAGSTER: Final = "dagster"
+LEDGER: Final = "ledger"
+
+_VERSION_KEY: Final = "platform_assets_backup"
+
+
+@dataclass(frozen=True, slots=True)
+class BackedUpFile:
+    """A file of a backup. `path` is below the backup's folder, with `/` between the parts.
+
+    `source` describes the file that it was copied from: one that looks the same need not be copied again.
+    """
+
+    path: str
+    bytes: int
+    sha256: str
+    source: str
+
+    @property
+    def part(self) -> str:
+        """The part that it belongs to: `ledger`, `dagster`, or the name of a table."""
+        parts = PurePosixPath(self.path).parts
+        if parts[0] == DAGSTER:
+            return DAGSTER
+        return LEDGER if parts[1] == "_ledger" else "/".join(parts[1:3])
+
+    @property
+    def place(self) -> str:
+        """Its path below the lake root, or below Dagster's home."""
+        return self.path.partition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a backup holds. `tables` are the versions of all Delta tables, by path below the lake root, and `left_out` names what
+    lies beside them and was not backed up. `at` is when it was begun: nothing that was there then is missing."""
+
+    at: datetime
+    tables: Mapping[str, int]
+    files: tuple[BackedUpFile, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What can be restored by itself: `ledger` first, `dagster` last, tables in between."""
+        found = {file.part for file in self.files}
+        tables = sorted(found - {LEDGER, DAGSTER})
+        return tuple(part for part in (LEDGER, *tables, DAGSTER) if part in found)
+
+    def of(self, parts: Iterable[str]) -> list[BackedUpFile]:
+        """The files of these parts."""
+        wanted = set(parts)
+        return [file for file in self.files if file.part in wanted]
+
+    def to_json(self) -> str:
+        """The manifest file's content."""
+        fields = {
+            _VERSION_KEY: VERSION,
+            "at": self.at.astimezone(UTC).isoformat(timespec="seconds"),
+            "tables": dict(self.tables),
+            "left_out": list(self.left_out),
+            "files": [[f.path, f.bytes, f.sha256, f.source] for f in self.files],
+        }
+        return json.dumps(fields, separators=(",", ":"))
+
+
+def read(backup: Path) -> Manifest:
+    """The manifest of the backup in this folder. Raises BackupDamagedError, and ConfigurationError for one of a later release."""
+    place = backup / FILE
+    try:
+        fields: Any = json.loads(place.read_text())
+        version = fields[_VERSION_KEY]
+        if version != VERSION:
+            raise ConfigurationError(
+                f"the backup at {backup} is of version {version}, and this release reads version {VERSION}: restore it with the "
+                "release that made it, or a later one"
+            )
+        found = Manifest(
+            datetime.fromisoformat(fields["at"]),
+            {str(name): int(number) for name, number in fields["tables"].items()},
+            tuple(
+                BackedUpFile(str(p), int(size), str(digest), str(source)) for p, size, digest, source in fields["files"]
+            ),
+            tuple(str(name) for name in fields["left_out"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        raise BackupDamagedError(str(place), f"it is no manifest of a backup ({e})") from e
+    for file in found.files:
+        _check_path(place, file.path)
+    return found
+
+
+def _check_path(manifest: Path, path: str) -> None:
+    """A manifest may have been written by anybody, and its paths are written to."""
+    parts = path.split("/")
+    lowest = {LAKE: 3, DAGSTER: 2}.get(parts[0])
+    if lowest is None or len(parts) < lowest or {"", ".", ".."} & set(parts) or "\0" in path:
+        raise BackupDamagedError(str(manifest), f"{path!r} is no path of a backup")

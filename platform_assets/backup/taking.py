@@ -1,0 +1,155 @@
+"""Taking a backup: a folder of its own below the folder of all backups, whole once it has its name.
+
+Loads go on meanwhile. What is the same as in the backup before is linked to, so each backup can be read, restored or deleted by
+itself, and takes the room and the time of what is new.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from platform_assets.backup import manifest, pinning
+from platform_assets.backup.copying import Copier, Former, can_link, home_files
+from platform_assets.backup.failures import BackupInterruptedError, writing_backup
+from platform_assets.backup.manifest import DAGSTER, LAKE, Manifest
+from platform_assets.errors import ConfigurationError
+from platform_assets.lake.location import Lake
+
+_NAME: Final = "%Y%m%dT%H%M%S.%fZ"
+_UNFINISHED: Final = ".unfinished"
+_LOCK: Final = ".lock"
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A backup that was taken: its folder, what it holds, and how much of that had to be copied."""
+
+    folder: Path
+    manifest: Manifest
+    copied: int
+    copied_bytes: int
+
+
+def take(lake: Lake, home: Path, destination: Path, now: datetime, *, progress: Progress = lambda text: None) -> Taken:
+    """Back up the lake and Dagster's home to a new folder in `destination`, which is made where it is missing.
+
+    A lake or home that does not exist is left out. Raises ConfigurationError for a destination inside of what is backed up, or with
+    nothing to back up; BackupNotWritableError, BackupInterruptedError and what reading the lake raises: then there is no new
+    backup, and those of before are as they were.
+    """
+    _check_apart(destination, (lake.root.path, home))
+    with writing_backup(destination):
+        # What topics hold may be for few eyes, and so is a copy of it.
+        destination.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _alone(destination):
+        unfinished = destination / _UNFINISHED
+        with writing_backup(destination):
+            # Of a backup that died: no other one can be under way.
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(mode=0o700)
+        former = _former(destination)
+        copier = Copier(unfinished, former, former is not None and can_link(destination))
+        progress("copying Dagster's home")
+        # It shows what the lake holds, so it comes first: what it lacks can be reported to it, and nothing that it shows is missing.
+        _copy_home(home, copier)
+        pinned = pinning.pin(lake)
+        _copy_lake(lake, pinned, copier, progress)
+        if not copier.done:
+            raise ConfigurationError(
+                f"there is nothing to back up: neither a table below LAKE_ROOT {lake} nor a file in DAGSTER_HOME {home}. "
+                "Correct LAKE_ROOT or DAGSTER_HOME"
+            )
+        tables = {table.name: table.version for table in pinned.tables}
+        made = Manifest(now.astimezone(UTC), tables, tuple(copier.done), pinned.left_out)
+        progress("writing to disk")
+        folder = _finished(unfinished, destination / now.astimezone(UTC).strftime(_NAME), made)
+    return Taken(folder, made, copier.copied, copier.copied_bytes)
+
+
+def backups(destination: Path) -> list[Path]:
+    """The finished backups in a folder, the oldest first."""
+    try:
+        return sorted(f for f in destination.iterdir() if f.name != _UNFINISHED and (f / manifest.FILE).is_file())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _check_apart(destination: Path, sources: Sequence[Path]) -> None:
+    at = destination.resolve()
+    for source in sources:
+        if at.is_relative_to(source.resolve()):
+            raise ConfigurationError(
+                f"a backup at {destination} would lie inside of {source}, which it is of: name a folder elsewhere, best on "
+                "another disk"
+            )
+
+
+@contextmanager
+def _alone(destination: Path) -> Iterator[None]:
+    """Let no other process back up to this folder meanwhile. Raises BackupInterruptedError where one does."""
+    with writing_backup(destination):
+        lock = os.open(destination / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            raise BackupInterruptedError(str(destination), "another backup is being taken there") from e
+        yield
+    finally:
+        os.close(lock)
+
+
+def _former(destination: Path) -> Former | None:
+    known = backups(destination)
+    if not known:
+        return None
+    return Former(known[-1], {file.path: file for file in manifest.read(known[-1]).files})
+
+
+def _copy_home(home: Path, copier: Copier) -> None:
+    for file, is_database in home_files(home):
+        path = f"{DAGSTER}/{file.relative_to(home).as_posix()}"
+        # One that is gone by now is Dagster's to delete.
+        _ = copier.database(file, path) if is_database else copier.file(file, path)
+
+
+def _copy_lake(lake: Lake, pinned: pinning.PinnedLake, copier: Copier, progress: Progress) -> None:
+    for table in pinned.tables:
+        for name in table.files():
+            if not copier.file(table.folder.path / name, f"{LAKE}/{table.name}/{name}"):
+                raise BackupInterruptedError(
+                    str(table.folder.path / name),
+                    f"a file of {table.name} is gone that its version {table.version} names: deleted meanwhile, as by a vacuum "
+                    "or an erasure, or lost, which `platform-assets audit --deep` would show",
+                )
+            progress(f"{table.name}: {len(copier.done):,} files, {copier.copied:,} of them copied")
+    for name in pinned.loose:
+        copier.file(lake.root.path / name, f"{LAKE}/{name}")
+
+
+def _finished(unfinished: Path, folder: Path, made: Manifest) -> Path:
+    """Give a backup its name, once all of it is on the disk: whatever has a name is whole."""
+    with writing_backup(unfinished):
+        (unfinished / manifest.FILE).write_text(made.to_json())
+        os.sync()
+        unfinished.rename(folder)
+        _sync_folder(folder.parent)
+    return folder
+
+
+def _sync_folder(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,59 @@
+"""`platform-assets backup`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+JSON_VERSION = 1
+
+
+@click.command()
+@click.argument("destination", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; its fields are documented and stay.")
+def backup(destination: Path, as_json: bool) -> None:
+    """Copy the lake and Dagster's home to a new folder in DESTINATION, while loads go on.
+
+    Tables are copied as of one version each, taken in an order that restores to something whole; Dagster's databases by SQLite's own
+    backup. Files that the backup before has too are linked to, so each takes the room of what is new, can be restored by itself, and
+    can be deleted without harm to others. A backup has its name once all of it is on the disk.
+
+    Replays and files that are none of the platform's are left out, and named. Local or mounted folders only.
+    """
+    from datetime import UTC, datetime
+
+    from rich.console import Console
+
+    from platform_assets.backup.taking import take
+    from platform_assets.checks.findings import counted
+    from platform_assets.cli.audit_table import progress
+    from platform_assets.cli.environment import Environment
+
+    environment = Environment.of_process()
+    lake, home = environment.ledger().lake, Path(environment.variables["DAGSTER_HOME"])
+    with progress(Console(stderr=True)) as tell:
+        done = take(lake, home, destination.absolute(), datetime.now(UTC), progress=tell)
+    size = sum(file.bytes for file in done.manifest.files)
+    if as_json:
+        found = {
+            "version": JSON_VERSION,
+            "backup": str(done.folder),
+            "at": done.manifest.at.isoformat(timespec="seconds"),
+            "parts": list(done.manifest.parts),
+            "tables": dict(done.manifest.tables),
+            "files": len(done.manifest.files),
+            "bytes": size,
+            "files_copied": done.copied,
+            "bytes_copied": done.copied_bytes,
+            "left_out": list(done.manifest.left_out),
+        }
+        click.echo(json.dumps(found, indent=2))
+        return
+    click.echo(
+        f"{done.folder}: {', '.join(done.manifest.parts)}: {counted(len(done.manifest.files), 'file')}, {size:,} bytes; "
+        f"{counted(done.copied, 'file')} of {done.copied_bytes:,} bytes copied, the others are those of the backup before"
+    )
+    if done.manifest.left_out:
+        click.echo(f"not backed up: {', '.join(done.manifest.left_out)}")

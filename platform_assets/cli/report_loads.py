@@ -1,0 +1,39 @@
+"""`platform-assets report-loads`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("report-loads")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+def report_loads(topics: tuple[str, ...]) -> None:
+    """Have Dagster show what ledger and tables have of each TOPIC (all declared ones by default), after its database was lost.
+
+    Each window that is sealed or loaded, and that Dagster does not know or knows from another load, is reported as materialised.
+    Nothing is loaded, and running it again reports nothing twice.
+    """
+    from rich.console import Console
+
+    from platform_assets.checks.findings import counted
+    from platform_assets.cli.audit_table import progress
+    from platform_assets.cli.environment import Environment
+    from platform_assets.components.declared import declaration_of, declarations
+    from platform_assets.errors import ConfigurationError
+    from platform_assets.orchestration.reporting import unreported
+
+    environment = Environment.of_process()
+    chosen = [declaration_of(t) for t in topics] or list(declarations().values())
+    ledger, instance = environment.ledger(), environment.instance()
+    if instance is None:
+        raise ConfigurationError(
+            f"DAGSTER_HOME {environment.variables['DAGSTER_HOME']} has no dagster.yaml, so there is no Dagster to report to: "
+            "`platform-assets up` makes one"
+        )
+    for declaration in chosen:
+        number = 0
+        with progress(Console(stderr=True)) as tell:
+            for number, event in enumerate(unreported(declaration, ledger, instance), 1):
+                instance.report_runless_asset_event(event)
+                tell(f"{declaration.topic}: {number:,} reported")
+        click.echo(f"{declaration.topic}: {counted(number, 'materialisation')} reported")

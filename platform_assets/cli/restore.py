@@ -1,0 +1,109 @@
+"""`platform-assets restore`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from platform_assets.backup.restoring import Restored
+    from platform_assets.cli.environment import Environment
+    from platform_assets.lake.location import Lake
+
+JSON_VERSION = 1
+
+
+@click.command()
+@click.argument("source", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@click.option(
+    "--only", "only", multiple=True, metavar="PART", help="Just this: ledger, dagster or a table; may be repeated."
+)
+@click.option("--force", is_flag=True, help="Replace what is there.")
+@click.option("--dry-run", is_flag=True, help="Only compare the backup's files with what was backed up.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; its fields are documented and stay.")
+def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_json: bool) -> None:
+    """Restore a backup: SOURCE, or the newest in the folder SOURCE, to LAKE_ROOT and DAGSTER_HOME.
+
+    Stop Dagster first. All files are compared with what was backed up before anything is replaced, and without --force nothing
+    is. A table that is restored alone is older than the ledger: windows loaded since are taken out of the ledger and loaded
+    again by the sensor. What is to be done afterwards, if anything, is said.
+    """
+    from rich.console import Console
+
+    from platform_assets.backup import restoring
+    from platform_assets.checks.findings import counted
+    from platform_assets.cli.audit_table import progress
+    from platform_assets.cli.environment import Environment
+
+    environment = Environment.of_process()
+    lake, home = environment.ledger().lake, Path(environment.variables["DAGSTER_HOME"])
+    found = restoring.find(source.absolute())
+    if not dry_run:
+        _check_stopped(environment)
+    with progress(Console(stderr=True)) as tell:
+        done = restoring.restore(found, lake, home, only, force=force, dry_run=dry_run, progress=tell)
+    then = [] if dry_run else list(_then(done, lake))
+    if as_json:
+        fields = {
+            "version": JSON_VERSION,
+            "backup": str(found.folder),
+            "at": found.manifest.at.isoformat(timespec="seconds"),
+            "dry_run": dry_run,
+            "parts": list(done.parts),
+            "files": done.files,
+            "bytes": done.bytes,
+            "to_be_loaded_again": {table: list(keys) for table, keys in done.forgotten.items()},
+            "then": then,
+        }
+        click.echo(json.dumps(fields, indent=2))
+        return
+    what = "whole, nothing was restored" if dry_run else "restored"
+    click.echo(
+        f"{found.folder} of {found.manifest.at:%Y-%m-%d %H:%M:%S}Z: {', '.join(done.parts)}: {counted(done.files, 'file')}, "
+        f"{done.bytes:,} bytes, {what}"
+    )
+    for line in then:
+        click.echo(line)
+
+
+def _check_stopped(environment: Environment) -> None:
+    """Raise ConfigurationError while Dagster runs here: it would write to what is replaced."""
+    from infra import platform
+    from infra.dagster_services import DAEMON, WEBSERVER
+    from platform_assets.errors import ConfigurationError
+
+    up = [
+        state.service
+        for state in platform.running_state(environ=environment.variables)
+        if state.service in (DAEMON, WEBSERVER) and state.status in ("running", "starting")
+    ]
+    if up:
+        stop = " ".join(f"--service {name}" for name in up)
+        raise ConfigurationError(
+            f"{' and '.join(up)} would write to what is restored: run `platform-assets down {stop}` first, and `platform-assets up` "
+            "afterwards"
+        )
+
+
+def _then(done: Restored, lake: Lake) -> Iterator[str]:
+    """What is left to be done, in sentences."""
+    from platform_assets.backup.manifest import DAGSTER
+    from platform_assets.backup.restoring import newer_tables
+    from platform_assets.checks.findings import counted
+
+    if newer := newer_tables(done, lake):
+        yield (
+            f"the ledger is older than {', '.join(newer)}: run `platform-assets rebuild-ledger` before you start Dagster: it adds "
+            "what their commits say"
+        )
+    for table, keys in done.forgotten.items():
+        yield f"{table}: {counted(len(keys), 'window')} loaded since the backup will be loaded again by the sensor, first {keys[0]}"
+    if done.parts == (DAGSTER,):
+        yield (
+            "windows loaded since the backup are in their tables, and not on Dagster's record: run `platform-assets report-loads` to "
+            "have them there"
+        )

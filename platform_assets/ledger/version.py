@@ -1,0 +1,67 @@
+"""The version of a ledger: which releases can read it, and how one that an earlier release made is brought up to this one's.
+
+A column that a release adds needs none: older ledgers get it with the next entry, and releases before it leave it empty. A version is
+for a change that a release before it would misread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from platform_assets.errors import MEND_LEDGER, LedgerCorruptError, LedgerNewerError
+from platform_assets.lake.location import Lake
+
+VERSION: Final = 1
+FILE: Final = "version.json"
+
+_STEPS: Final[Mapping[int, Callable[[Lake], None]]] = {}
+"""What brings a ledger to a version from the one before it. Each may be run again where it was cut short, and by two at once."""
+
+
+def check(lake: Lake) -> None:
+    """Raise LedgerNewerError where a later release has written the ledger."""
+    found = _recorded(lake)
+    if found is not None and found > VERSION:
+        raise LedgerNewerError(str(lake.ledger), found, VERSION)
+
+
+def bring_up(lake: Lake) -> None:
+    """Bring the ledger up to this release's version. Raises LedgerNewerError, and what writing to the lake raises."""
+    recorded = _recorded(lake)
+    if recorded == VERSION:
+        return
+    check(lake)
+    # Releases before there were versions left none, and wrote the first one.
+    for version in range((recorded or 1) + 1, VERSION + 1):
+        _STEPS[version](lake)
+        _record(lake, version)
+    if recorded is None:
+        _record(lake, VERSION)
+
+
+def fitted(ledger: DeltaTable, entries: pa.Table) -> pa.Table:
+    """`entries` as they can be added to a table of the ledger that has columns of a later release too: these stay empty."""
+    for column in pa.schema(ledger.schema().to_arrow()):
+        if column.name not in entries.column_names:
+            entries = entries.append_column(column, pa.nulls(entries.num_rows, column.type))
+    return entries
+
+
+def _recorded(lake: Lake) -> int | None:
+    content = lake.ledger.read(FILE)
+    if content is None:
+        return None
+    try:
+        fields: Any = json.loads(content)
+        return int(fields["version"])
+    except (ValueError, KeyError, TypeError) as e:
+        raise LedgerCorruptError(f"{lake.ledger}/{FILE} does not name a version ({e}). {MEND_LEDGER}") from e
+
+
+def _record(lake: Lake, version: int) -> None:
+    lake.ledger.write(FILE, json.dumps({"version": version}).encode())
