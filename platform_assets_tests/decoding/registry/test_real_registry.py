@@ -110,6 +110,53 @@ def test_schemas_are_read_by_id_and_outlive_their_registry(
 
 
 @pytest.mark.alone
+def test_json_is_judged_by_the_schema_that_wrote_it_also_when_its_registry_is_lost(
+    registry: Registry, register: Callable[..., Any], tmp_path: Path
+) -> None:
+    subject = f"j-{uuid.uuid4().hex}"
+    draft = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
+    assert register(f"{subject}-leg", {**draft, "required": ["to"]}, "JSON")[0] == 200
+    references = [{"name": "leg.json", "subject": f"{subject}-leg", "version": 1}]
+    old: dict[str, Any] = {
+        **draft,
+        "properties": {"id": {"type": "integer", "maximum": 9}, "leg": {"$ref": "leg.json"}},
+    }
+    status, first = register(subject, old, "JSON", references=references)
+    assert status == 200
+    wider = {**old, "properties": {**old["properties"], "id": {"type": "integer"}}}
+    status, second = register(subject, wider, "JSON", compatibility="BACKWARD", references=references)
+    assert (status, first != second) == (200, True)
+    narrower = {**old, "properties": {**old["properties"], "id": {"type": "string"}}}
+    assert register(subject, narrower, "JSON", compatibility="BACKWARD", references=references)[0] == 409
+
+    def text() -> Decoder:
+        return decoder_of(FormatSpec("json", {"schema": "id BIGINT", "registry": True}), tmp_path)
+
+    values = block(
+        headed(first["id"], b'{"id": 9}'),
+        headed(first["id"], b'{"id": 10}'),
+        headed(second["id"], b'{"id": 10, "leg": {"to": "A"}}'),
+        headed(second["id"], b'{"id": 10, "leg": {}}'),
+        headed(999_999_999, b"{}"),
+    )
+    found = text().decode(values)
+    assert found.columns["id"].to_pylist() == [9, None, 10, None, None]
+    assert [(each["reason"], each["place"]) for each in found.dead.to_pylist()] == [
+        ("not_admitted", "$.id"),
+        ("not_admitted", "$.leg"),
+        ("unknown_schema", None),
+    ]
+    registry.stop()
+    try:
+        kept = text().decode(values.slice(0, 4))
+        assert kept.columns.to_pylist() == found.columns.slice(0, 4).to_pylist()
+        with pytest.raises(RegistryUnreachableError, match="did not answer"):
+            text().decode(values)
+    finally:
+        registry.start()
+
+
+@pytest.mark.alone
 def test_protobuf_is_read_by_id_with_what_it_imports_and_outlives_its_registry(
     registry: Registry, register: Callable[..., Any], tmp_path: Path
 ) -> None:
