@@ -53,7 +53,9 @@ class AvroDecoder:
         block = read_block(self._program, pieces_of(values), self.max_bytes)
         columns = assembly.columns_of(self.plan, block.read)
         rescued = assembly.rescued_of(self.plan, block.read)
-        return settled(self, values, columns, block.unsettled, rescued=rescued, voided=True)
+        # Below a null struct or list, bytes of a dead value may be left that are no text.
+        flat = not any(pa.types.is_nested(column.type) for column in [*columns, *block.read.type])
+        return settled(self, values, columns, block.unsettled, rescued=rescued, voided=flat)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode_exactly`."""
