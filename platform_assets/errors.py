@@ -233,6 +233,17 @@ class RegistryRefusedError(Terminal):
         )
 
 
+class SchemaCompilerError(Retryable):
+    """The compiler of Protobuf's schemas did not come to an end, for a reason that is not the schema's."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"protoc, which compiles a registered schema, did not come to an end: {reason}. See whether the machine has "
+            "memory, processes and room in its temporary folder left; nothing was changed, so run it again."
+        )
+
+
 # --- evidence ---------------------------------------------------------------------------------------------------
 
 

@@ -53,15 +53,16 @@ class AvroDecoder:
         block = read_block(self._program, pieces_of(values), self.max_bytes)
         columns = assembly.columns_of(self.plan, block.read)
         rescued = assembly.rescued_of(self.plan, block.read)
-        return settled(self, values, columns, block.unsettled, rescued=rescued)
+        # Below a null struct or list, bytes of a dead value may be left that are no text.
+        flat = not any(pa.types.is_nested(column.type) for column in [*columns, *block.read.type])
+        return settled(self, values, columns, block.unsettled, rescued=rescued, voided=flat)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode_exactly`."""
         rows: list[dict[str, Any] | None] = []
         dead: list[DeadLetter] = []
-        for number, value in enumerate(values):
+        for number, content in enumerate(values.to_pylist()):
             rows.append(None)
-            content = value.as_py()
             if content is None:
                 continue
             try:

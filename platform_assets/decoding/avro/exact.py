@@ -29,6 +29,7 @@ from platform_assets.decoding.avro.plan import (
 from platform_assets.decoding.reading import Unfit
 
 _LONG_BITS: Final = 64
+_WHOLE: Final = ("int", "long")
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 _WIDE: Final = Context(prec=100)
 
@@ -150,9 +151,34 @@ class _Reader:
         return symbol
 
     def structure(self, node: Struct) -> dict[str, Any]:
-        """A record."""
-        found = {}
+        """A record. Short numbers, and texts, of columns that may be null are read here, since most of a value is those."""
+        found: dict[str, Any] = {}
+        data, end = self.data, len(self.data)
         for name, part in node.parts:
+            at = self.at
+            if type(part) is Either and at < end and not (byte := data[at]) & 0x81 and byte >> 1 < len(part.branches):
+                branch = part.branches[byte >> 1]
+                if branch is None:
+                    self.at, found[name] = at + 1, None
+                    continue
+                if type(branch) is Leaf:
+                    self.at, part = at + 1, branch
+                    at += 1
+            if type(part) is Leaf and at < end:
+                byte = data[at]
+                if part.wire in _WHOLE and part.column == "whole" and part.factor == 1:
+                    if byte < 0x80:
+                        self.at, found[name] = at + 1, (byte >> 1) ^ -(byte & 1)
+                        continue
+                    if at + 1 < end and (high := data[at + 1]) < 0x80:
+                        byte = byte & 0x7F | high << 7
+                        self.at, found[name] = at + 2, (byte >> 1) ^ -(byte & 1)
+                        continue
+                elif part.column == "text" and part.wire == "bytes" and not byte & 0x81 and at + (byte >> 1) < end:
+                    text = data[at + 1 : at + 1 + (byte >> 1)]
+                    if text.isascii():
+                        self.at, found[name] = at + 1 + (byte >> 1), text.decode("ascii")
+                        continue
             try:
                 found[name] = self.node(part)
             except Unfit:

@@ -1,6 +1,7 @@
 """Values that name the schema that they were written by: a byte 0, the id of a schema in a registry, and the datum.
 
-Option `registry: true` of formats `avro` and `json`. The columns are those of the declared schema, whatever was registered since.
+Option `registry: true` of formats `avro`, `json` and `protobuf`. The columns are those of the declared schema, whatever was
+registered since.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from platform_assets.decoding.avro.types import BadSchema
 from platform_assets.decoding.json import decoder as json_decoder
 from platform_assets.decoding.options import Options
 from platform_assets.decoding.registry.decoder import RegistryDecoder
-from platform_assets.decoding.registry.readers import AvroReader, JsonReader
-from platform_assets.decoding.schema import checked
+from platform_assets.decoding.registry.readers import AvroReader, JsonReader, ProtobufReader
+from platform_assets.decoding.schema import checked, schema_of_ddl
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 
@@ -30,7 +31,11 @@ def decoder(spec: FormatSpec) -> RegistryDecoder:
         return RegistryDecoder(_avro(inner))
     if spec.format == "json":
         return RegistryDecoder(JsonReader(json_decoder(inner)))
-    raise ConfigurationError(f"format {spec.format!r} has no registry, avro and json alone have: leave out 'registry'")
+    if spec.format == "protobuf":
+        return RegistryDecoder(_protobuf(inner))
+    raise ConfigurationError(
+        f"format {spec.format!r} has no registry, avro, json and protobuf alone have: leave out 'registry'"
+    )
 
 
 def _avro(spec: FormatSpec) -> AvroReader:
@@ -41,3 +46,8 @@ def _avro(spec: FormatSpec) -> AvroReader:
     except BadSchema as error:
         raise ConfigurationError(f"option 'schema' of format 'avro': {error}") from error
     return AvroReader(schema, fields, options.max_bytes())
+
+
+def _protobuf(spec: FormatSpec) -> ProtobufReader:
+    options = Options(spec, ("schema", "message", "max_bytes"))
+    return ProtobufReader(options.text("message"), schema_of_ddl(options.text("schema")), options.max_bytes())

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from platform_assets.decoding.registry.schemas import AVRO, Registered, UnknownId
+from platform_assets.decoding.registry.schemas import AVRO, BadReferences, Registered, UnknownId
 from platform_assets.decoding.registry.settings import RegistrySettings
 from platform_assets.errors import RegistryRefusedError, RegistryUnreachableError
 
@@ -55,7 +55,8 @@ class RegistryClient:
     def schema(self, number: int) -> Registered:
         """The schema of an id.
 
-        Raises UnknownId where the registry says that it has none; RegistryUnreachableError (retryable), after some tries, where no
+        Raises UnknownId where the registry says that it has none; BadReferences where it refers to others without end;
+        RegistryUnreachableError (retryable), after some tries, where no
         answer came; RegistryRefusedError where one came that is none of a registry's.
         """
         found = self._asked(f"/schemas/ids/{int(number)}", number)
@@ -80,7 +81,7 @@ class RegistryClient:
                 continue
             asked[0] += 1
             if asked[0] > MOST_REFERENCES:
-                raise self._refused(f"schema {number} refers to more than {MOST_REFERENCES} others")
+                raise BadReferences(f"it refers to more than {MOST_REFERENCES} others, or in a circle")
             other = self._asked(f"/subjects/{quote(subject, safe='')}/versions/{version}", None)
             self._refer(other, references, asked, number)
             references[name] = _text(other, "schema", None, self._settings)

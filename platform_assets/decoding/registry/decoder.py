@@ -18,7 +18,7 @@ from platform_assets.decoding.registry import wire
 from platform_assets.decoding.registry.cache import SchemaCache
 from platform_assets.decoding.registry.client import RegistryClient
 from platform_assets.decoding.registry.readers import Reader
-from platform_assets.decoding.registry.schemas import LARGEST_ID, Registered, UnknownId
+from platform_assets.decoding.registry.schemas import LARGEST_ID, BadReferences, Registered, UnknownId
 from platform_assets.decoding.registry.settings import URL_VARIABLE, RegistrySettings
 
 Order = npt.NDArray[np.int64]
@@ -66,7 +66,8 @@ class RegistryDecoder:
         return {**self.__dict__, "_known": {}}
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """See `Decoder.decode`. Raises RegistryUnreachableError, RegistryRefusedError, ConfigurationError, LakeNotWritableError."""
+        """See `Decoder.decode`. Raises RegistryUnreachableError, RegistryRefusedError, SchemaCompilerError,
+        ConfigurationError, LakeNotWritableError."""
         return self._decoded(values, wire.ids_of(values), lambda decoder: decoder.decode)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
@@ -146,6 +147,8 @@ class RegistryDecoder:
                 schema = client.schema(number)
             except UnknownId as error:
                 return _Fault("unknown_schema", str(error))
+            except BadReferences as error:
+                return _Fault("bad_schema", f"schema {number}: {error}")
             if cache is not None:
                 cache.write(number, schema)
         try:

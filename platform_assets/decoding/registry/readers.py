@@ -11,7 +11,10 @@ import pyarrow as pa
 from platform_assets.decoding.avro.decoder import AvroDecoder
 from platform_assets.decoding.avro.types import AvroType, BadSchema, parsed
 from platform_assets.decoding.decoder import Decoder
-from platform_assets.decoding.registry.schemas import AVRO, JSON, Registered
+from platform_assets.decoding.protobuf.compiler import descriptor_set
+from platform_assets.decoding.protobuf.declared import DeclaredDecoder
+from platform_assets.decoding.registry.admitted import AdmittedDecoder
+from platform_assets.decoding.registry.schemas import AVRO, JSON, PROTOBUF, Registered
 
 
 class Reader(Protocol):
@@ -48,7 +51,7 @@ class AvroReader:
 
 @dataclass(frozen=True, slots=True)
 class JsonReader:
-    """JSON says by itself what it holds, so values of all schemas are read as declared; the id has to be one of JSON Schema's."""
+    """JSON that is read as declared, where the schema that wrote it admits it."""
 
     decoder: Decoder
 
@@ -60,7 +63,28 @@ class JsonReader:
     def decoder_for(self, schema: Registered) -> Decoder:
         """See `Reader.decoder_for`."""
         _check_kind(schema, JSON)
-        return self.decoder
+        made = AdmittedDecoder(self.decoder, schema.text, schema.references)
+        assert made.validator  # which is made here, so that BadSchema is raised here
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class ProtobufReader:
+    """Messages of one full name, in any schema whose fields of the columns' names can be read as declared."""
+
+    message: str
+    fields: pa.Schema
+    max_bytes: int
+
+    def decoder_for(self, schema: Registered) -> DeclaredDecoder:
+        """See `Reader.decoder_for`. Raises SchemaCompilerError too, which is retryable."""
+        _check_kind(schema, PROTOBUF)
+        made = DeclaredDecoder(
+            descriptor_set(schema.text, schema.references), self.message, self.fields, self.max_bytes
+        )
+        if self.message in made.names.values():
+            assert made.read is not None  # which is made here, so that BadSchema is raised here
+        return made
 
 
 def _check_kind(schema: Registered, wanted: str) -> None:

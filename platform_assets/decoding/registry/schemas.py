@@ -44,3 +44,7 @@ class UnknownId(Exception):
     def __init__(self, number: int) -> None:
         self.number = number
         super().__init__(f"the registry has no schema of id {number}")
+
+
+class BadReferences(Exception):
+    """What a schema refers to has no end: it cannot be read, today or later."""

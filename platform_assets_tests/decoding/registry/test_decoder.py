@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,12 +17,14 @@ from hypothesis import strategies as st
 
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.decoding.registry import wire
+from platform_assets.decoding.registry.admitted import AdmittedDecoder
 from platform_assets.decoding.registry.decoder import RegistryDecoder
 from platform_assets.errors import ConfigurationError, RegistryUnreachableError
 from platform_assets.model.decoding import FormatSpec
 from platform_assets_tests.support import decoding
 from platform_assets_tests.support.avro_data import record, written
 from platform_assets_tests.support.fake_registry import FakeRegistry, fake_registry
+from platform_assets_tests.support.proto_data import class_of, indexed, proto
 
 OLD = record(id="int", name="string")
 NEW = record(name="string", id="long", colour=["null", "string"])
@@ -132,13 +135,158 @@ def test_schemas_that_refer_to_others(registry: FakeRegistry) -> None:
     assert decoding.decoded(of, [headed(9, b"\x0e")]).columns.to_pylist() == [{"a": {"x": 7}}]
 
 
+def test_protobuf_by_registry_is_read_by_the_schema_that_wrote_it(registry: FakeRegistry, tmp_path: Path) -> None:
+    old = proto("message Order { int32 id = 1; string name = 2; }")
+    newer = "message Order { Money price = 3; int64 id = 5; string name = 2; }"
+    new = proto("message Key { int32 n = 1; }", newer, imports=("shop/money.proto",))
+    money = proto("message Money { int64 units = 1; }")
+    registry.has("/schemas/ids/11", {"schema": old, "schemaType": "PROTOBUF"})
+    references = [{"name": "shop/money.proto", "subject": "money", "version": 2}]
+    registry.has("/schemas/ids/12", {"schema": new, "schemaType": "PROTOBUF", "references": references})
+    registry.has("/subjects/money/versions/2", {"schema": money, "schemaType": "PROTOBUF"})
+    registry.has("/schemas/ids/13", {"schema": proto("message Order { string id = 1; }"), "schemaType": "PROTOBUF"})
+    registry.has(
+        "/schemas/ids/14",
+        {"schema": proto("message A {}", imports=("../../etc/passwd",)), "schemaType": "PROTOBUF"},
+    )
+    circle = [{"name": "a.proto", "subject": "a", "version": 1}]
+    registry.has("/schemas/ids/15", {"schema": old, "schemaType": "PROTOBUF", "references": circle})
+    registry.has("/subjects/a/versions/1", {"schema": old, "schemaType": "PROTOBUF", "references": circle})
+    first = class_of(old, "shop.Order")(id=1, name="old")
+    second = class_of(new, "shop.Order", {"shop/money.proto": money})(id=2, name="new", price={"units": 7})
+    declared = {"schema": "id BIGINT NOT NULL, name STRING", "message": "shop.Order", "registry": True}
+    values = [
+        headed(11, indexed(first)), headed(12, indexed(second, 1)), headed(13, b"\0"), headed(14, b"\0"), headed(15, b"\0"),
+        headed(1, b"\0"), headed(2, b"\0"), headed(12, b"\0"), headed(11, b""), None,
+    ]  # fmt: skip
+    found = decoding.decoded(decoder_of(FormatSpec("protobuf", declared), tmp_path), values)
+    assert found.columns["id"].to_pylist() == [1, 2, *[None] * 8]
+    assert found.rescued.to_pylist()[:2] == [None, '{"price":{"units":7}}']
+    assert [(each["row"], each["reason"]) for each in found.dead.to_pylist()] == [
+        (2, "bad_schema"), (3, "bad_schema"), (4, "bad_schema"), (5, "bad_schema"), (6, "unknown_schema"),
+        (7, "wrong_type"), (8, "malformed"),
+    ]  # fmt: skip
+    details = found.dead["detail"].to_pylist()
+    assert details[0] == "schema 13: $.id: what was written is string, which cannot be read as BIGINT"
+    assert "etc/passwd" in details[1]
+    assert "in a circle" in details[2]
+    assert "schema of AVRO" in details[3]
+
+    registry.answers.clear()  # the registry is lost, and what it had is on disk
+    again = decoder_of(FormatSpec("protobuf", declared), tmp_path).decode(pa.array(values[:2], pa.binary()))
+    assert again.columns["name"].to_pylist() == ["old", "new"]
+    registry.has("/schemas/ids/16", {}, status=503)
+    with pytest.raises(RegistryUnreachableError):
+        decoder_of(FormatSpec("protobuf", declared), tmp_path).decode(pa.array([headed(16, b"\0")], pa.binary()))
+
+
+def json_decoder(ddl: str) -> RegistryDecoder:
+    """By registry."""
+    made = decoder_of(FormatSpec("json", {"schema": ddl, "registry": True}))
+    assert isinstance(made, RegistryDecoder)
+    return made
+
+
 def test_json_by_registry_is_read_as_declared(registry: FakeRegistry) -> None:
-    of = decoder_of(FormatSpec("json", {"schema": "id BIGINT NOT NULL", "registry": True}))
     found = decoding.decoded(
-        of, [headed(3, b'{"id": 5}'), headed(1, b"{}"), headed(2, b"{}"), headed(3, b'{"id": "x"}'), b'{"id": 5}']
+        json_decoder("id BIGINT NOT NULL"),
+        [headed(3, b'{"id": 5}'), headed(1, b"{}"), headed(2, b"{}"), headed(3, b'{"id": "x"}'), b'{"id": 5}'],
     )
     assert found.columns["id"].to_pylist() == [5, None, None, None, None]
     assert found.dead["reason"].to_pylist() == ["bad_schema", "unknown_schema", "wrong_type", "malformed"]
+
+
+def test_json_has_to_be_as_the_schema_that_wrote_it_says(registry: FakeRegistry) -> None:
+    old = {"type": "object", "properties": {"id": {"type": "integer"}, "more": {"maximum": 5}}, "required": ["id"]}
+    new = {**old, "properties": {"id": {"type": "string"}, "legs": {"items": {"required": ["to"]}}}}
+    registry.has("/schemas/ids/21", {"schema": json.dumps(old), "schemaType": "JSON"})
+    registry.has("/schemas/ids/22", {"schema": json.dumps(new), "schemaType": "JSON"})
+    values = [
+        headed(21, b'{"id": 5, "more": 5}'), headed(21, b'{"id": 5, "more": 6}'), headed(21, b"{}"), headed(21, b'{"id": "x"}'),
+        headed(22, b'{"id": "x", "legs": [{"to": 1}, {}]}'), headed(22, b'{"id": "5"}'), headed(22, b'{"id": 5}'), None,
+        headed(21, b'{"id": 5,'), headed(21, b'{"id": 5, "more": 1' + b"0" * 5_000 + b"}"),
+    ]  # fmt: skip
+    found = decoding.decoded(json_decoder("id STRING"), values)
+    assert found.columns["id"].to_pylist() == [None] * 5 + ["5"] + [None] * 4
+    assert [(each["row"], each["reason"], each["place"]) for each in found.dead.to_pylist()] == [
+        (0, "wrong_type", "$.id"), (1, "wrong_type", "$.id"), (2, "not_admitted", "$"), (3, "not_admitted", "$.id"),
+        (4, "not_admitted", "$.legs[1]"), (6, "wrong_type", "$.id"), (8, "malformed", None), (9, "wrong_type", "$.id"),
+    ]  # fmt: skip
+    numbers = decoding.decoded(json_decoder("id BIGINT, legs STRING"), values)
+    assert numbers.columns["id"].to_pylist() == [5, *[None] * 9]
+    assert numbers.rescued.to_pylist() == ['{"more":5}', *[None] * 9]
+    letters = {each["row"]: (each["reason"], each["place"], each["detail"]) for each in numbers.dead.to_pylist()}
+    assert letters[1][:2] == ("not_admitted", "$.more")
+    assert letters[1][2].endswith("(#/properties/more/maximum)")
+    assert letters[9][0] == "not_admitted"
+    assert letters[6] == ("not_admitted", "$.id", letters[6][2])
+
+
+def test_schemas_of_json_find_their_references_and_nothing_else(registry: FakeRegistry) -> None:
+    leg = {"type": "object", "required": ["to"], "properties": {"next": {"$ref": "#"}}}
+    for number, base in ((31, {}), (32, {"$id": "https://example.com/schemas/order.json"})):
+        draft = "http://json-schema.org/draft-07/schema#"
+        schema = {**base, "$schema": draft, "properties": {"leg": {"$ref": "leg.json"}}}
+        references = [{"name": "leg.json", "subject": "leg", "version": 1}]
+        registry.has(
+            f"/schemas/ids/{number}", {"schema": json.dumps(schema), "schemaType": "JSON", "references": references}
+        )
+    registry.has("/subjects/leg/versions/1", {"schema": json.dumps(leg), "schemaType": "JSON"})
+    with fake_registry() as other:
+        other.has("/x.json", {})
+        bad: list[Any] = [
+            {"$ref": other.url + "/x.json"}, {"$ref": "file:///etc/passwd"}, {"$ref": "missing.json"}, {"type": 5},
+            {"pattern": "(?=a)b"}, {"$schema": other.url + "/x.json"}, 7, nested(5_000), {"$ref": "#/definitions/none"},
+        ]  # fmt: skip
+        for number, each in enumerate(bad, 41):
+            registry.has(f"/schemas/ids/{number}", {"schema": json.dumps(each), "schemaType": "JSON"})
+        registry.has("/schemas/ids/60", {"schema": "{", "schemaType": "JSON"})
+        good = [headed(number, b'{"leg": {"to": "A", "next": {"to": "B"}}}') for number in (31, 32)]
+        refused = [headed(number, b'{"leg": {"to": "A", "next": {}}}') for number in (31, 32)]
+        rest = [headed(number, b"{}") for number in (*range(41, 41 + len(bad)), 60)]
+        found = decoding.decoded(json_decoder("leg STRUCT<to: STRING>"), [*good, *refused, *rest])
+        assert other.asked == []
+    assert found.dead["reason"].to_pylist() == ["not_admitted"] * 2 + ["bad_schema"] * len(rest)
+    assert found.dead["place"].to_pylist()[:2] == ["$.leg.next"] * 2
+    assert found.columns["leg"].to_pylist()[:2] == [{"to": "A"}] * 2
+
+
+def nested(levels: int) -> Any:
+    """A schema within schemas; as text, Python's parser goes no deeper."""
+    made: Any = {}
+    for _ in range(min(levels, 400)):
+        made = {"not": made}
+    return made
+
+
+DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**25), 10**25) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+PROMISED = {
+    "type": "object",
+    "properties": {"a": {"type": ["integer", "null"], "minimum": -5}, "b": {"maxLength": 2}, "c": {"maxItems": 1}},
+}
+
+
+@decoding.UNTIMED
+@given(
+    st.lists(
+        st.none()
+        | st.binary(max_size=6)
+        | st.dictionaries(st.sampled_from("abc"), DOCUMENTS, max_size=3).map(lambda made: json.dumps(made).encode()),
+        max_size=6,
+    )
+)
+def test_what_is_admitted_is_the_same_for_a_block_and_one_by_one(values: list[bytes | None]) -> None:
+    of = AdmittedDecoder(decoder_of(FormatSpec("json", {"schema": "a BIGINT"})), json.dumps(PROMISED))
+    found = decoding.decoded(of, values)
+    dead = set(found.dead["row"].to_pylist())
+    for row, value in enumerate(values):
+        if value is not None and row not in dead:
+            jsonschema.Draft7Validator(PROMISED).validate(json.loads(value))
 
 
 @pytest.mark.parametrize(
@@ -147,6 +295,13 @@ def test_json_by_registry_is_read_as_declared(registry: FakeRegistry) -> None:
         (FormatSpec("avro", {"schema": DECLARED, "registry": "http://x"}), "'registry' of format 'avro' is 'http://x'"),
         (FormatSpec("avro", {"registry": True}), "'schema' of format 'avro' is missing"),
         (FormatSpec("string", {"registry": True}), "'string' has no registry"),
+        (FormatSpec("protobuf", {"schema": "a INT", "registry": True}), "'message' of format 'protobuf' is missing"),
+        (FormatSpec("protobuf", {"message": "a.B", "registry": True}), "'schema' of format 'protobuf' is missing"),
+        (FormatSpec("protobuf", {"message": "a.B", "schema": "a WORD", "registry": True}), "schema: 'WORD'"),
+        (
+            FormatSpec("protobuf", {"message": "a.B", "descriptor_set": "", "registry": True}),
+            "no option 'descriptor_set'",
+        ),
         (FormatSpec("avro", {"schema": record(a=["int", "string"]), "registry": True}), "one type, and null beside it"),
     ],
     ids=str,

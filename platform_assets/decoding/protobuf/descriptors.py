@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -31,8 +32,8 @@ MOST_PARTS: Final = 10_000
 """Of a message with all that is in it, of which a few lines of descriptors could make billions."""
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
 """Of a Timestamp, as its own definition has it: the years 1 to 9999."""
-_TIMESTAMP: Final = "google.protobuf.Timestamp"
-_WRAPPERS: Final = frozenset(
+TIMESTAMP: Final = "google.protobuf.Timestamp"
+WRAPPERS: Final = frozenset(
     f"google.protobuf.{kind}Value"
     for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
@@ -166,9 +167,9 @@ class _Columns:
         inner = field.message_type
         if inner is None:
             return _TYPES[field.cpp_type]
-        if inner.full_name == _TIMESTAMP:
+        if inner.full_name == TIMESTAMP:
             return pa.timestamp("us", "UTC")
-        if inner.full_name in _WRAPPERS:
+        if inner.full_name in WRAPPERS:
             return self._type(inner.fields[0], place, around)
         return pa.struct(self.fields(inner, place, around))
 
@@ -181,7 +182,7 @@ def _part(message: Message, field: FieldDescriptor, place: str) -> Any:
     if field.has_presence and not message.HasField(field.name):
         return None
     value = getattr(message, field.name)
-    if _is_map(field):
+    if is_map(field):
         # The library has no order of its own, and rows have to be the same each time.
         of = field.message_type.fields_by_name["value"]
         return [
@@ -199,28 +200,52 @@ def _part(message: Message, field: FieldDescriptor, place: str) -> Any:
 def _value(field: FieldDescriptor, value: Any, place: str) -> Any:
     inner = field.message_type
     if inner is not None:
-        if inner.full_name == _TIMESTAMP:
-            return _micros(value, place)
-        return _value(inner.fields[0], value.value, place) if inner.full_name in _WRAPPERS else _row(value, place)
+        if inner.full_name == TIMESTAMP:
+            return _placed(micros_of, value, place)
+        return _value(inner.fields[0], value.value, place) if inner.full_name in WRAPPERS else _row(value, place)
     if field.cpp_type == FieldDescriptor.CPPTYPE_UINT64:
         return Decimal(value)
+    if field.type == FieldDescriptor.TYPE_STRING:
+        return _placed(text_of, value, place)
     if field.cpp_type != FieldDescriptor.CPPTYPE_ENUM:
         return value
-    symbol = field.enum_type.values_by_number.get(value)
+    return _placed(lambda number: symbol_of(field, number), value, place)
+
+
+def _placed(read: Callable[[Any], Any], value: Any, place: str) -> Any:
+    try:
+        return read(value)
+    except Unfit as unfit:
+        unfit.place = place
+        raise
+
+
+def symbol_of(field: FieldDescriptor, number: int) -> str:
+    """The name of a number of an enum. Raises Unfit where it has none."""
+    symbol = field.enum_type.values_by_number.get(number)
     if symbol is None:
-        raise Unfit("wrong_type", f"{value} is no number of enum {field.enum_type.full_name}", place)
-    return symbol.name
+        raise Unfit("wrong_type", f"{number} is no number of enum {field.enum_type.full_name}")
+    return str(symbol.name)
 
 
-def _micros(value: Any, place: str) -> int:
+def text_of(value: str | bytes) -> str:
+    """A text. Raises Unfit where it is not UTF-8, which the older syntax lets in: the library gives bytes then."""
+    if isinstance(value, bytes):
+        raise Unfit("malformed", "a string is not UTF-8")
+    return value
+
+
+def micros_of(value: Any) -> int:
+    """Microseconds of a Timestamp since 1970. Raises Unfit."""
     micros, rest = divmod(value.seconds * 1_000_000_000 + value.nanos, 1_000)
     if not _FIRST_SECOND <= value.seconds <= _LAST_SECOND or not 0 <= value.nanos < 1_000_000_000 or rest:
         what = "no whole microseconds of the years 1 to 9999"
-        raise Unfit("out_of_range", f"{value.seconds} s and {value.nanos} ns, which are {what}", place)
+        raise Unfit("out_of_range", f"{value.seconds} s and {value.nanos} ns, which are {what}")
     return int(micros)
 
 
-def _is_map(field: FieldDescriptor) -> bool:
+def is_map(field: FieldDescriptor) -> bool:
+    """Whether a field is a map, which the library has as a list of messages."""
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
@@ -228,13 +253,13 @@ def _lacking(message: Message) -> dict[str, Any]:
     """Fields that the type lacks by their numbers, here and in messages within; bytes as base64."""
     found: dict[str, Any] = {}
     for unknown in UnknownFieldSet(message):
-        found.setdefault(str(unknown.field_number), []).append(_plain(unknown.data))
+        found.setdefault(str(unknown.field_number), []).append(plain(unknown.data))
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
         if not field.is_repeated:
             inner: Any = _lacking(value)
-        elif _is_map(field):
+        elif is_map(field):
             if field.message_type.fields_by_name["value"].message_type is None:
                 continue
             inner = {str(key): part for key in sorted(value) if (part := _lacking(value[key]))}
@@ -246,9 +271,10 @@ def _lacking(message: Message) -> dict[str, Any]:
     return found
 
 
-def _plain(data: Any) -> Any:
+def plain(data: Any) -> Any:
+    """An unknown field as JSON has it; bytes as base64."""
     if isinstance(data, bytes):
         return base64.b64encode(data).decode("ascii")
     if isinstance(data, int):
         return data
-    return {str(part.field_number): _plain(part.data) for part in data}
+    return {str(part.field_number): plain(part.data) for part in data}

@@ -1,0 +1,263 @@
+"""Messages of a registered schema as declared columns, which are found by the names of fields.
+
+Values are read one by one, by the library's C core: there is no vectorised path.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
+from decimal import Decimal
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from platform_assets.decoding.avro.types import BadSchema
+from platform_assets.decoding.decoder import DeadLetter, Decoded, dead_letters
+from platform_assets.decoding.protobuf import indexes
+from platform_assets.decoding.protobuf.descriptors import TIMESTAMP, WRAPPERS, is_map, micros_of, symbol_of, text_of
+from platform_assets.decoding.protobuf.rescued import rescued_of
+from platform_assets.decoding.reading import Unfit
+from platform_assets.decoding.schema import type_name
+
+_Read = Callable[[Any], Any]
+
+_WHOLE = (
+    FieldDescriptor.CPPTYPE_INT32,
+    FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32,
+    FieldDescriptor.CPPTYPE_UINT64,
+)
+_OF_32_BITS = (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_UINT32)
+_AS_THEY_ARE: Mapping[int, Callable[[pa.DataType], bool]] = MappingProxyType(
+    {
+        FieldDescriptor.CPPTYPE_FLOAT: pa.types.is_floating,
+        FieldDescriptor.CPPTYPE_DOUBLE: pa.types.is_float64,
+        FieldDescriptor.CPPTYPE_BOOL: pa.types.is_boolean,
+    }
+)
+"""Kinds of fields, and the columns that take their values unchanged."""
+
+
+@dataclass(frozen=True)
+class DeclaredDecoder:
+    """Values that begin with the indexes of a message in the last file of `descriptor_set`; it has to be `message`, a full name."""
+
+    descriptor_set: bytes
+    message: str
+    fields: pa.Schema
+    max_bytes: int
+
+    @cached_property
+    def names(self) -> dict[indexes.Path, str]:
+        """The full names of the messages of the schema's own file, by where they are in it."""
+        return indexes.names_of(self._files[-1])
+
+    @cached_property
+    def read(self) -> _Read:
+        """A message as a row. Raises BadSchema where it cannot be one."""
+        return _structure(self._kind.DESCRIPTOR, self.fields, "$")
+
+    @cached_property
+    def _files(self) -> list[descriptor_pb2.FileDescriptorProto]:
+        return list(descriptor_pb2.FileDescriptorSet.FromString(self.descriptor_set).file)
+
+    @cached_property
+    def _kind(self) -> Any:
+        pool = descriptor_pool.DescriptorPool()
+        try:
+            for file in self._files:
+                pool.Add(file)
+            return message_factory.GetMessageClass(pool.FindMessageTypeByName(self.message))
+        except TypeError as error:
+            raise BadSchema("$", f"its descriptors do not fit together: {error}") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Classes of messages cannot be pickled.
+        return {each.name: getattr(self, each.name) for each in dataclass_fields(self)}
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """See `Decoder.decode`: the same as `decode_exactly`."""
+        return self.decode_exactly(values)
+
+    def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
+        """See `Decoder.decode_exactly`."""
+        rows: list[dict[str, Any]] = []
+        rescued: list[str | None] = []
+        dead: list[DeadLetter] = []
+        nothing: dict[str, Any] = dict.fromkeys(self.fields.names)
+        for number, value in enumerate(values.to_pylist()):
+            row, lacking = nothing, None
+            if value is not None:
+                try:
+                    row, lacking = self._read(value)
+                except Unfit as unfit:
+                    place = None if unfit.place is None else f"${unfit.place}"
+                    dead.append(DeadLetter(number, unfit.reason, place, unfit.detail))
+            rows.append(row)
+            rescued.append(lacking)
+        arrays = [pa.array([row[field.name] for row in rows], field.type) for field in self.fields]
+        columns = pa.RecordBatch.from_arrays(arrays, schema=self.fields)
+        return Decoded(columns, pa.array(rescued, pa.string()), dead_letters(dead))
+
+    def _read(self, value: bytes) -> tuple[dict[str, Any], str | None]:
+        if len(value) > self.max_bytes:
+            raise Unfit("too_large", f"{len(value)} bytes, and max_bytes is {self.max_bytes}")
+        path, begin = indexes.read(value)
+        name = self.names.get(path)
+        if name is None:
+            raise Unfit("malformed", f"it names message {list(path)} of its schema, which has none there")
+        if name != self.message:
+            raise Unfit("wrong_type", f"it is a message of {name}, where {self.message} is declared")
+        message = self._kind()
+        try:
+            message.MergeFromString(value[begin:])
+        except DecodeError as error:
+            raise Unfit("malformed", f"no message of {self.message}: {error}") from error
+        if missing := message.FindInitializationErrors():
+            raise Unfit("missing", f"required: {', '.join(missing)[:100]}", f".{missing[0]}")
+        row = self.read(message)
+        lacking = rescued_of(message, self.fields)
+        return row, json.dumps(lacking, ensure_ascii=False, separators=(",", ":")) if lacking else None
+
+
+def _structure(of: Descriptor, columns: Iterable[pa.Field], place: str) -> _Read:
+    """What makes a row of a message. Raises BadSchema."""
+    parts: list[tuple[str, FieldDescriptor | None, bool, _Read]] = []
+    for column in columns:
+        where, field = f"{place}.{column.name}", of.fields_by_name.get(column.name)
+        if field is not None:
+            parts.append((column.name, field, column.nullable, _field(field, column.type, where)))
+        elif column.nullable:
+            parts.append((column.name, None, True, _as_it_is))
+        else:
+            raise BadSchema(where, f"{of.full_name} has no such field, and the column is NOT NULL")
+
+    def read(message: Message) -> dict[str, Any]:
+        row: dict[str, Any] = {}
+        for name, field, nullable, read_value in parts:
+            if field is None:
+                row[name] = None
+            elif field.has_presence and not message.HasField(name):
+                if not nullable:
+                    raise Unfit("missing", "is absent, and required", f".{name}")
+                row[name] = None
+            else:
+                try:
+                    row[name] = read_value(getattr(message, name))
+                except Unfit as unfit:
+                    unfit.place = f".{name}{unfit.place or ''}"
+                    raise
+        return row
+
+    return read
+
+
+def _field(field: FieldDescriptor, wanted: pa.DataType, place: str) -> _Read:
+    if is_map(field):
+        return _entries(field.message_type, wanted, place)
+    if not field.is_repeated:
+        return _single(field, wanted, place)
+    if not pa.types.is_list(wanted):
+        raise _differs(place, f"repeated {_named(field)}", wanted)
+    read = _single(field, wanted.value_type, f"{place}[]")
+
+    def items(values: Any) -> list[Any]:
+        found: list[Any] = []
+        for value in values:
+            try:
+                found.append(read(value))
+            except Unfit as unfit:
+                unfit.place = f"[{len(found)}]{unfit.place or ''}"
+                raise
+        return found
+
+    return items
+
+
+def _entries(entry: Descriptor, wanted: pa.DataType, place: str) -> _Read:
+    """A map, by ascending key: the library has no order of its own, and rows have to be the same each time."""
+    inner = wanted.value_type if pa.types.is_list(wanted) else None
+    if inner is None or not pa.types.is_struct(inner) or {part.name for part in inner} != {"key", "value"}:
+        raise BadSchema(
+            place, f"it is a map, which becomes ARRAY<STRUCT<key: …, value: …>> and not {type_name(wanted)}"
+        )
+    key = _single(entry.fields_by_name["key"], inner.field("key").type, f"{place}{{}}")
+    value = _single(entry.fields_by_name["value"], inner.field("value").type, f"{place}{{}}")
+
+    def entries(values: Any) -> list[Any]:
+        found: list[Any] = []
+        for each in sorted(values):
+            try:
+                found.append({"key": key(each), "value": value(values[each])})
+            except Unfit as unfit:
+                unfit.place = f"{{}}{unfit.place or ''}"
+                raise
+        return found
+
+    return entries
+
+
+def _single(field: FieldDescriptor, wanted: pa.DataType, place: str) -> _Read:
+    kind, inner = field.cpp_type, field.message_type
+    if inner is not None:
+        if pa.types.is_struct(wanted):
+            return _structure(inner, [wanted.field(number) for number in range(wanted.num_fields)], place)
+        if inner.full_name == TIMESTAMP and pa.types.is_timestamp(wanted):
+            return micros_of
+        if inner.full_name in WRAPPERS:
+            read = _single(inner.fields[0], wanted, place)
+            return lambda value: read(value.value)
+    elif kind in _WHOLE and (pa.types.is_integer(wanted) or pa.types.is_decimal(wanted)):
+        return _whole(wanted)
+    elif kind in _OF_32_BITS and pa.types.is_float64(wanted):
+        return float
+    elif kind in _AS_THEY_ARE and _AS_THEY_ARE[kind](wanted):
+        return _as_it_is
+    elif kind == FieldDescriptor.CPPTYPE_ENUM and pa.types.is_string(wanted):
+        return lambda number: symbol_of(field, number)
+    elif field.type == FieldDescriptor.TYPE_BYTES and pa.types.is_binary(wanted):
+        return _as_it_is
+    elif field.type == FieldDescriptor.TYPE_STRING and pa.types.is_string(wanted):
+        return text_of
+    raise _differs(place, _named(field), wanted)
+
+
+def _whole(wanted: pa.DataType) -> _Read:
+    make: _Read
+    if pa.types.is_decimal(wanted):
+        bound = 10 ** (wanted.precision - wanted.scale)
+        lowest, end, make = 1 - bound, bound, Decimal
+    else:
+        bound = 1 << (wanted.bit_width - 1)
+        lowest, end, make = -bound, bound, int
+
+    def read(number: int) -> Any:
+        if not lowest <= number < end:
+            raise Unfit("out_of_range", f"{number} does not fit into {type_name(wanted)}")
+        return make(number)
+
+    return read
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _named(field: FieldDescriptor) -> str:
+    if field.message_type is not None:
+        return str(field.message_type.full_name)
+    if field.enum_type is not None:
+        return f"enum {field.enum_type.full_name}"
+    return str(descriptor_pb2.FieldDescriptorProto.Type.Name(field.type)).removeprefix("TYPE_").lower()
+
+
+def _differs(place: str, what: str, wanted: pa.DataType) -> BadSchema:
+    return BadSchema(place, f"what was written is {what}, which cannot be read as {type_name(wanted)}")
