@@ -20,6 +20,7 @@ from platform_assets.cli import (
     demo,
     down,
     env,
+    erase,
     init,
     load,
     park,
@@ -55,6 +56,7 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
     accept_cluster.accept_cluster,
     park.park,
     park.unpark,
+    erase.erase,
 )
 
 
