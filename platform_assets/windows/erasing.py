@@ -320,7 +320,8 @@ class _Window:
 
     def _receipt(self, made: LoadCommit, kept: Measured, began: float) -> Receipt:
         seconds, lake = time.monotonic() - began, self.eraser.ledger.lake
-        return receipt_of(lake, self.table, made, kept, kind="load", seconds=seconds, proof=self._proof(kept))
+        # Made from the table, and not a load that Dagster would have to know of.
+        return receipt_of(lake, self.table, made, kept, kind="rebuilt", seconds=seconds, proof=self._proof(kept))
 
     def _blocks(self, path: str) -> Iterator[pa.RecordBatch]:
         return data_files.blocks(self.folder, path, self.key, _BLOCK_ROWS)

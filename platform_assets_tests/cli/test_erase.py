@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, *map(pytest.mark.filterwarn
 
 DECODE = """  decode:
     value: {format: string}
+    dead_letters: {warn: 0.9, fail: 0.9}
     expect:
       - {column: value, pattern: "[a-z0-9 ]*"}
 """
@@ -107,6 +108,8 @@ def test_a_key_is_erased_and_neither_engine_brings_it_back(lake: LakeMaker, shel
             assert loaded_by(lk, name, damaged) == "healed"
     for needle in (WHO, NEEDLE):
         assert not (places := found_in(lk.root, needle)), shown(places)
+    # What a shell loads is reported to Dagster, and what engines alone have healed is not.
+    assert shell.run("load", lk.topic, first, second).exit_code == 0
     for arguments in ([lk.topic], [lk.topic, "--deep"], [f"decoded/{lk.topic}", "--deep"]):
         audit = shell.run("audit", *arguments)
         assert audit.exit_code == 0, audit.output

@@ -6,11 +6,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from platform_assets.checks.decoded import conserved, windows_of
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Orchestration
+from platform_assets.checks.proving import prove_by_reading
+from platform_assets.checks.registry import CHECKS
 from platform_assets.engines.protocol import Records
 from platform_assets.lake import raw_table
 from platform_assets.lake.load_log import LoadMetadata
@@ -22,6 +27,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.expectations import Expectation
+from platform_assets.model.tables import TableKind
 from platform_assets.windows.decoding import WindowDecoder
 from platform_assets.windows.erasure import Erasure
 from platform_assets.windows.replacing import Loaded, WindowReplacer
@@ -111,13 +117,13 @@ class MadeTopic:
         """What erases records of it."""
         return Erasure(self.declaration, self.ledger)
 
-    def receipts(self, kind: str = "raw") -> dict[str, Receipt]:
+    def receipts(self, kind: TableKind = "raw") -> dict[str, Receipt]:
         """By window."""
-        return self.ledger.receipts(replace(self.declaration.raw_table, kind=kind))  # type: ignore[arg-type]
+        return self.ledger.receipts(replace(self.declaration.raw_table, kind=kind))
 
-    def values(self, kind: str = "raw") -> list[Any]:
+    def values(self, kind: TableKind = "raw") -> list[Any]:
         """The values of all rows of a table, by partition and offset."""
-        folder = self.lake.table(replace(self.declaration.raw_table, kind=kind))  # type: ignore[arg-type]
+        folder = self.lake.table(replace(self.declaration.raw_table, kind=kind))
         rows = (
             folder.delta().to_pyarrow_table().sort_by([("kafka_partition", "ascending"), ("kafka_offset", "ascending")])
         )
@@ -150,3 +156,25 @@ def _buffers(column: pa.ChunkedArray) -> Iterator[pa.Buffer]:
 def shown(places: Sequence[str]) -> str:
     """For a failing test."""
     return json.dumps(list(places), indent=1)
+
+
+def proved(topic: MadeTopic) -> None:
+    """Every check of the raw table passes, its files are those of the receipts, and decoded rows and dead letters are its rows."""
+    evaluation = Evaluation(
+        topic.declaration,
+        topic.ledger,
+        Orchestration(),
+        _nobody,
+        _nobody,
+        topic.engine,
+    )
+    for name, check in CHECKS.items():
+        verdict = check.evaluate(evaluation)
+        assert verdict.passed, (name, verdict)
+    assert not prove_by_reading(evaluation, evaluation.facts(fresh=True), list(topic.receipts())).findings
+    verdict = conserved(windows_of(topic.declaration, topic.ledger))
+    assert verdict.passed, verdict
+
+
+def _nobody() -> NoReturn:
+    raise AssertionError("brokers were asked")

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from platform_assets.checks.decoded import conserved, windows_of
 from platform_assets.errors import ConfigurationError, ErasureUnfinishedError
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Lake
@@ -20,7 +19,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.windows import erasing
 from platform_assets.windows.erasing import WindowEraser
-from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, shown
+from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved, shown
 
 WHO, NEEDLE = b"customer-4711", b"zebra-in-pyjamas"
 A, B, C = 0, 1, 2
@@ -69,7 +68,7 @@ def check_gone(topic: MadeTopic) -> None:
         assert not (places := found_in(topic.root, needle)), shown(places)
     kept = [r.value for r in topic.records if r.key != WHO]
     assert topic.values() == kept
-    assert conserved(windows_of(topic.declaration, topic.ledger)).passed
+    proved(topic)
 
 
 def test_the_search_finds_what_is_there(topic: MadeTopic, windows: list[SealedWindow]) -> None:
@@ -86,10 +85,10 @@ def test_a_key_is_gone_from_every_file_and_the_ledger_says_which_offsets(
 ) -> None:
     before = topic.receipts()
     done = erase(topic)
+    after = topic.receipts()
     check_gone(topic)
     assert done.windows == 2
     assert done.rows == {"raw/people": 3, "decoded/people": 2, "dead_letters/people": 1}
-    after = topic.receipts()
     assert after[windows[A].key].holes == {ERASED: 2}
     assert after[windows[C].key].holes == {ERASED: 1}
     assert after[windows[B].key] == before[windows[B].key]
