@@ -30,6 +30,7 @@ from platform_assets.model.expectations import Expectation
 from platform_assets.model.tables import TableKind
 from platform_assets.windows.decoding import WindowDecoder
 from platform_assets.windows.erasure import Erasure
+from platform_assets.windows.receipts import receipt_of
 from platform_assets.windows.replacing import Loaded, WindowReplacer
 from platform_assets_tests.support.decoded_topic import InProcessEngine, tables_without_spark
 from platform_assets_tests.support.local_engine import Kept, LocalEngine
@@ -87,6 +88,22 @@ class MadeTopic:
         if receipt is None:
             return replacer.first(commit, metadata, write, lambda: None)
         return replacer.again(commit, receipt, metadata, write, lambda: None)
+
+    def load_many(self, windows: Sequence[SealedWindow], together: int = 50) -> None:
+        """Load windows that never were, some at a time, as a backlog is."""
+        table, rows = self.declaration.raw_table, self.declaration.records_per_file
+        for at in range(0, len(windows), together):
+            opened, receipts = self.replacer.open(), []
+            for w in windows[at : at + together]:
+                first = stretches.first_cut(self.ledger, w.topic, w.generation, w.window.start)
+                metadata = LoadMetadata(
+                    w.topic, w.topic_id, w.generation, w.window, w.ranges, f"load of {w.key}", "run", first
+                )
+                records = Records(w.topic, w.topic_id, w.key, w.ranges)
+                written = self.engine.write(records, table, metadata.load_id, rows)
+                made = opened.of_new_window().replace(replace(metadata, engine=written.engine), written.files)
+                receipts.append(receipt_of(self.lake, table, made, written.measured, kind="load", seconds=0.1))
+            self.ledger.record_receipts(receipts)
 
     @property
     def log(self) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -60,17 +61,18 @@ class LocalEngine:
         """As LoadEngine has it."""
         below = load_folder(records.window, load_id)
         series = FileSeries(Path(self.lake.table(table).uri), below, "00000", records_per_file)
-        kept = [
-            r
-            for r in self.records
-            if any(r.offset in p.by_partition.get(r.partition, range(0)) for p in records.pieces)
-        ]
+        places = [(p, r) for piece in records.pieces for p, r in piece.items()]
+        kept = [record for p, r in sorted(places) for record in self._between((p, r.start), (p, r.end))]
         if kept:
             for part in by_partition(_batch(kept, records.topic_id)):
                 series.add(part)
         series.close()
         files = tuple(NewFile(f.path, f.bytes, f.rows, f.statistics) for f in series.written)
         return Written(below, files, sum((f.measured for f in series.written), NO_ROWS), self.name)
+
+    def _between(self, first: tuple[int, int], end: tuple[int, int]) -> list[Kept]:
+        at, until = (bisect_left(self.records, place, key=lambda r: (r.partition, r.offset)) for place in (first, end))
+        return self.records[at:until]
 
     def write_many(
         self, orders: Sequence[Order], table: TableRef, records_per_file: int
