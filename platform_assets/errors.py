@@ -510,6 +510,18 @@ class DecoderUnfitError(LoadError):
         )
 
 
+class ErasureUnfinishedError(Retryable):
+    """Some windows still hold records that were to be erased; no load reads those any more."""
+
+    def __init__(self, table: str, windows: Sequence[str], cause: str) -> None:
+        self.table, self.windows, self.cause = table, tuple(windows), cause
+        named = ", ".join(self.windows[:3]) + (f" and {len(windows) - 3:,} more" if len(windows) > 3 else "")
+        super().__init__(
+            f"records of {table} are not erased yet in windows {named}: {cause} Load them again (`platform-assets load {table} "
+            f'{self.windows[0]}`), then run `platform-assets erase {table} --reason "…"`, which goes on. The other windows are done.'
+        )
+
+
 class CommitOutcomeUnknownError(UnknownOutcome):
     """It cannot be said whether a commit, or the writing of files for it, took place."""
 

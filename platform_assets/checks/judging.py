@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from platform_assets.checks.findings import Finding, FindingKind, counted
 from platform_assets.errors import MEND_LEDGER
-from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED, Receipt
 from platform_assets.model.digest import digest_of
 from platform_assets.model.offsets import OffsetRange, Offsets, common, ranges_of, size_of, subtract
 
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 ByPartition = Mapping[int, Offsets]
 """Offsets of the rows of a window, ascending, by Kafka partition."""
 Accepted = Mapping[int, Sequence[OffsetRange]]
-"""Ranges of a window whose loss was accepted, by Kafka partition."""
-ACCEPTED_LOSS: Final = "accepted loss"
-"""Holes that an operator accepted, whatever the broker has there."""
+"""Ranges of a window whose loss was accepted, or that were erased, by Kafka partition."""
+_NOTHING: Final[Accepted] = {}
 BELOW_LOG_START: Final = "below log start"
 """Holes that retention reached before anybody had asked what they are."""
 
@@ -33,27 +32,32 @@ def needs_listing(receipt: Receipt, evidence: Evidence, accepted: Accepted) -> b
 
 
 def judge(
-    receipt: Receipt, evidence: Evidence, table: Callable[[], ByPartition], accepted: Accepted
+    receipt: Receipt,
+    evidence: Evidence,
+    table: Callable[[], ByPartition],
+    accepted: Accepted,
+    erased: Accepted = _NOTHING,
 ) -> Receipt | tuple[Finding, ...]:
     """The receipt with its holes by kind, or what does not agree.
 
     `evidence` has to list all ranges where `needs_listing` says so; `table` reads the window's offsets, and is only called
     then. A row whose record Kafka has expired or compacted away since the load is no anomaly, as long as the table's rows
-    are those that the load committed. A hole that was accepted is of a kind of its own, and one below the log start stays
-    without an explanation: by the time it was asked about, nobody could say what had been there.
+    are those that the load committed. A hole that was accepted is of a kind of its own, and so is one of `accepted` that is
+    among `erased`. One below the log start stays without an explanation: by the time it was asked about, nobody could say what had
+    been there.
     """
     if not evidence.complete:
         text = f"the evidence was cut short: {evidence.done:,} of {evidence.total:,} offsets were read"
         return (undecided(receipt, text, "Run the check again, or with a larger budget."),)
     if not needs_listing(receipt, evidence, accepted):
-        return _explained(receipt, {p: a.records.listed for p, a in evidence.by_partition.items()}, evidence, {}, 0)
+        return _explained(receipt, {p: a.records.listed for p, a in evidence.by_partition.items()}, evidence, {}, {}, 0)
     if not all(a.of(kind).whole for a in evidence.by_partition.values() for kind in a.holes) or not all(
         a.records.whole for a in evidence.by_partition.values()
     ):
         return (_too_many_pieces(receipt, evidence, accepted),)
     if evidence.digest == receipt.offsets:
         return _explained(
-            receipt, {p: a.records.listed for p, a in evidence.by_partition.items()}, evidence, accepted, 0
+            receipt, {p: a.records.listed for p, a in evidence.by_partition.items()}, evidence, accepted, erased, 0
         )
     offsets = table()
     found = differences(receipt, evidence, offsets, accepted)
@@ -64,19 +68,22 @@ def judge(
         return (Finding("ledger edited", receipt.topic, receipt.window.key, None, (), text, MEND_LEDGER),)
     held = {p: ranges_of(some) for p, some in offsets.items()}
     since = sum(size_of(common(held.get(p, ()), a.compacted_away.listed)) for p, a in evidence.by_partition.items())
-    return _explained(receipt, held, evidence, accepted, since)
+    return _explained(receipt, held, evidence, accepted, erased, since)
 
 
-def judge_without_log(receipt: Receipt, offsets: ByPartition, accepted: Accepted) -> Receipt | tuple[Finding, ...]:
+def judge_without_log(
+    receipt: Receipt, offsets: ByPartition, accepted: Accepted, erased: Accepted = _NOTHING
+) -> Receipt | tuple[Finding, ...]:
     """The receipt of a window of a former log, which nobody can be asked about any more: its holes are those accepted as lost.
 
-    `offsets` are those of the table's rows.
+    `offsets` are those of the table's rows; those of `accepted` that are among `erased` are counted apart.
     """
     if digest_of(offsets) != receipt.offsets:
         text = "the table's rows are not those that the load committed"
         return (finding("offsets not accounted for", receipt, None, (), text),)
     held = {p: ranges_of(some) for p, some in offsets.items()}
-    lost = sum(size_of(common(accepted.get(p, ()), subtract([r], held.get(p, ())))) for p, r in receipt.ranges.items())
+    by_partition = {p: common(accepted.get(p, ()), subtract([r], held.get(p, ()))) for p, r in receipt.ranges.items()}
+    lost = sum(size_of(parts) for parts in by_partition.values())
     if receipt.rows + lost != receipt.ranges.size:
         text = f"{counted(receipt.missing - lost, 'offset')} without a row lay in a log that the topic no longer has"
         remedy = (
@@ -84,9 +91,11 @@ def judge_without_log(receipt: Receipt, offsets: ByPartition, accepted: Accepted
             f'accept-loss {receipt.table} {receipt.window.key} --reason "…"`.'
         )
         return (undecided(receipt, text, remedy),)
-    return replace(
-        receipt, kind="proof", holes={ACCEPTED_LOSS: lost}, proved_by="accepted loss", proved_at=datetime.now(UTC)
-    )
+    holes: dict[str, int] = {}
+    for partition, parts in by_partition.items():
+        _count_decided(holes, parts, erased.get(partition, ()))
+    by = "accepted loss" if ACCEPTED_LOSS in holes or not holes else "erasure"
+    return replace(receipt, kind="proof", holes=holes or {ACCEPTED_LOSS: 0}, proved_by=by, proved_at=datetime.now(UTC))
 
 
 def differences(receipt: Receipt, evidence: Evidence, offsets: ByPartition, accepted: Accepted) -> tuple[Finding, ...]:
@@ -135,6 +144,7 @@ def _explained(
     held: Mapping[int, Sequence[OffsetRange]],
     evidence: Evidence,
     accepted: Accepted,
+    erased: Accepted,
     compacted_since: int,
 ) -> Receipt | tuple[Finding, ...]:
     """The receipt with its holes by kind, where each of them has one; `held` are the ranges that have rows."""
@@ -143,8 +153,7 @@ def _explained(
     for partition, accounted in evidence.by_partition.items():
         rows = held.get(partition, ())
         lost = common(accepted.get(partition, ()), subtract([accounted.range], rows)) if accepted else ()
-        if lost:
-            holes[ACCEPTED_LOSS] = holes.get(ACCEPTED_LOSS, 0) + size_of(lost)
+        _count_decided(holes, lost, erased.get(partition, ()))
         for kind, number in accounted.holes.items():
             ranges = accounted.of(kind).listed
             if evidence.digest != receipt.offsets or accepted:
@@ -170,6 +179,13 @@ def _explained(
     if compacted_since:
         by += f"; {counted(compacted_since, 'row')} of records that were compacted away since the load"
     return replace(receipt, kind="proof", holes=holes, proved_by=by, proved_at=datetime.now(UTC))
+
+
+def _count_decided(holes: dict[str, int], lost: Sequence[OffsetRange], erased: Sequence[OffsetRange]) -> None:
+    """Add offsets without a row that an operator decided on to `holes`: those among `erased` as such."""
+    for kind, ranges in ((ERASED, common(lost, erased)), (ACCEPTED_LOSS, subtract(lost, erased))):
+        if ranges:
+            holes[kind] = holes.get(kind, 0) + size_of(ranges)
 
 
 def _gone_since(accounted: PartitionEvidence, *, compacted: bool) -> tuple[OffsetRange, ...]:

@@ -31,6 +31,7 @@ from platform_assets.engines.batching import read_together
 from platform_assets.errors import FilesLostError, OffsetsExpiredError, PlatformError, Retryable
 from platform_assets.lake import load_log, rows
 from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.erased import erased_of
 from platform_assets.model.digest import Measured, digest_of
 from platform_assets.model.offsets import ranges_of, repeats, size_of
 from platform_assets.windows.generations import FORMER_LOG, beyond_log
@@ -66,6 +67,7 @@ def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
     """Ask the brokers what became of every offset of `windows`, and compare it with the rows loaded."""
     receipts = e.ledger.receipts(e.declaration.raw_table, [w.key for w in windows])
     accepted = e.ledger.accepted_losses_of(e.declaration.raw_table, list(receipts))
+    erased = erased_of(e.ledger, e.declaration.topic, list(accepted)) if accepted else {}
     proved: list[Receipt] = []
     findings: list[Finding] = []
     for number, (key, receipt) in enumerate(sorted(receipts.items()), 1):
@@ -74,7 +76,9 @@ def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
             continue
         e.progress(f"evidence of window {key} ({number} of {len(receipts)})")
         if beyond_log(e.ledger, receipt):
-            outcome = judge_without_log(receipt, rows.offsets_of(e.table, key), accepted.get(key, {}))
+            outcome = judge_without_log(
+                receipt, rows.offsets_of(e.table, key), accepted.get(key, {}), erased.get(key, {})
+            )
             proved += [outcome] if isinstance(outcome, Receipt) else []
             findings += [] if isinstance(outcome, Receipt) else outcome
             continue
@@ -85,7 +89,8 @@ def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
         except PlatformError as error:
             findings.append(_unanswered(receipt, error))
             continue
-        outcome = judge(receipt, evidence, partial(rows.offsets_of, e.table, key), accepted.get(key, {}))
+        offsets = partial(rows.offsets_of, e.table, key)
+        outcome = judge(receipt, evidence, offsets, accepted.get(key, {}), erased.get(key, {}))
         if not isinstance(outcome, Receipt):
             findings.extend(outcome)
         elif receipt.holes is None or _unknown(outcome) < _unknown(receipt):

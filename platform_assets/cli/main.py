@@ -21,6 +21,7 @@ from platform_assets.cli import (
     demo,
     down,
     env,
+    erase,
     init,
     load,
     park,
@@ -61,6 +62,7 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
     accept_cluster.accept_cluster,
     park.park,
     park.unpark,
+    erase.erase,
 )
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -38,13 +39,14 @@ from platform_assets.lake.failures import (
     TableGoneError,
     TableUnsupportedError,
 )
-from platform_assets.lake.load_folders import begun_loads, load_folder
-from platform_assets.lake.load_log import LoadCommit, LoadMetadata
+from platform_assets.lake.load_folders import begun_loads, load_folder, window_folders
+from platform_assets.lake.load_log import LoadCommit, LoadMetadata, WindowFiles
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.model.tables import TableRef
 
 _log = logging.getLogger(__name__)
 
+FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 _ATTEMPTS: Final = 100
 """Commits of other windows that may come first, one after the other."""
 
@@ -87,19 +89,31 @@ class WindowCommit:
 
     def held(self) -> frozenset[str]:
         """The keys of the windows that the table had files of when this was opened."""
+        actions = self._actions()
+        return frozenset(pc.unique(actions["partition.window"]).to_pylist()) if actions.num_rows else frozenset()
+
+    def files(self) -> dict[str, WindowFiles]:
+        """The data files of each window when this was opened."""
+        actions = self._actions()
+        return load_log.window_files(actions) if actions.num_rows else {}
+
+    def _actions(self) -> pa.Table:
         handle = self._shared.handle
         handle = handle if handle.version() == self._since else self._folder.delta(self._since)
         with self._folder.reading():
-            actions = pa.table(handle.get_add_actions(flatten=True))
-        return frozenset(pc.unique(actions["partition.window"]).to_pylist()) if actions.num_rows else frozenset()
+            return pa.table(handle.get_add_actions(flatten=True))
 
     def of_new_window(self) -> WindowCommit:
         """The commit of a window that is not in `held`, by what was read since this was opened.
 
         It shares this one's handle, so that the commits of many windows need not open the table again for each.
         """
+        return self.of_window(load_log.NO_FILES)
+
+    def of_window(self, files: WindowFiles) -> WindowCommit:
+        """The same of a window that held `files`, which `files` of this says."""
         other = copy.copy(self)
-        other._own, other._is_one_of_many = set(), True
+        other._own, other._is_one_of_many = set(files.paths), True
         return other
 
     def replace(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> LoadCommit:
@@ -116,6 +130,28 @@ class WindowCommit:
         with self._known(metadata):
             self._delete_dead(begun - {load_folder(metadata.window.key, metadata.load_id)})
         return made
+
+    def replace_for_good(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> LoadCommit:
+        """The same, and every other file of the window is deleted, also those of its past versions: there is no way back.
+
+        Files that are written from now on are left alone, as they may be those of a load that is under way; one that began before
+        cannot commit any more. Raises LakeNotWritableError also where a file could not be deleted: the commit was made then.
+        """
+        window, new = metadata.window.key, {file.path for file in files}
+        own = {unquote(path) for path in self._files_of(window)}
+        before = own.union(*(self._folder.written_before(FOREVER, below) for below in window_folders(window)))
+        made = self._replaced(metadata, files)
+        self._folder.erase(sorted(before - new))
+        return made
+
+    def has_old_files(self, window: str, files: WindowFiles) -> bool:
+        """Whether there are files of a window besides `files`, those that the table holds of it."""
+        held = {unquote(path) for path in files.paths}
+        return any(not held.issuperset(self._folder.written_before(FOREVER, f)) for f in window_folders(window))
+
+    def is_made(self, metadata: LoadMetadata) -> bool:
+        """Whether the log has the commit of this load since this was opened."""
+        return self._made_since(metadata, self._since) is not None
 
     def is_overtaken(self, window: str) -> bool:
         """Whether another commit touched `window` since this was opened, so that `replace` would raise."""

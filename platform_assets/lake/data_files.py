@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import unquote
@@ -60,6 +61,16 @@ def past_files(table: Folder, window: str, version: int, below: str) -> tuple[Ne
     return tuple(found)
 
 
+def blocks(
+    table: Folder, path: str, window: str, rows_at_once: int, columns: list[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a data file of a window, as the table's log has its path, some at a time. Raises FilesLostError."""
+    with rows.reading_files(table, window), table.open(unquote(path)) as opened:
+        file = pq.ParquetFile(opened)
+        for block in file.iter_batches(rows_at_once, columns=columns, use_threads=False):
+            yield block.cast(_plain_schema(block.schema))
+
+
 def readable_rows(table: Folder, path: str) -> pa.Table | None:
     """The rows of a data file, as the table's log has its path; None where the file is gone or damaged, which is logged."""
     try:
@@ -68,7 +79,11 @@ def readable_rows(table: Folder, path: str) -> pa.Table | None:
     except (PlatformError, pa.ArrowException) as e:
         _log.warning("data file %s of %s cannot be read: %s", path, table.name, e)
         return None
-    return found.cast(pa.schema([f.with_type(_plain(f.type)) for f in found.schema]))
+    return found.cast(_plain_schema(found.schema))
+
+
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([f.with_type(_plain(f.type)).remove_metadata() for f in schema])
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

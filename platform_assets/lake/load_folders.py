@@ -19,6 +19,11 @@ def begun_loads(table: Folder, window: str) -> frozenset[str]:
     return frozenset(load_folder(window, load_id) for load_id in table.folders(window_folder(window)))
 
 
+def window_folders(window: str) -> tuple[str, ...]:
+    """All folders that may hold files of a window, whoever wrote them: the one above, and as others encode a colon."""
+    return window_folder(window), f"window={window}", f"window={window.replace(':', '%253A')}"
+
+
 def window_folder(window: str) -> str:
     """What the folders of a window's loads have in common. A colon is written as Spark writes it, which cannot read one."""
     return f"window={window.replace(':', '%3A')}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -38,7 +38,7 @@ class LoadMetadata:
     `first_cut` is the topic's first edge and its offsets: with it, a rebuilt ledger knows of windows before the first
     load, which were sealed and never loaded. `made_from` is None where the rows were read from Kafka: they are made from
     `ranges` of `topic_id` then, and `engine` names what read them. `figures` are what the rows come to against what is expected of
-    them, if anything is.
+    them, if anything is. `erased` are offsets of `ranges` whose records were erased, by partition: a rebuilt ledger knows of them too.
     """
 
     topic: str
@@ -52,6 +52,7 @@ class LoadMetadata:
     made_from: TableLoad | None = None
     engine: str | None = None
     figures: FiguresByDigest | None = None
+    erased: Mapping[int, tuple[OffsetRange, ...]] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The commit's `userMetadata`."""
@@ -74,6 +75,11 @@ class LoadMetadata:
                 **({} if self.made_from is None else {"made_from": self.made_from.to_fields()}),
                 **({} if self.engine is None else {"engine": self.engine}),
                 **({} if self.figures is None else {"expectations": expectations.to_fields(self.figures)}),
+                **(
+                    {"erased": [[p, r.start, r.end] for p, parts in sorted(self.erased.items()) for r in parts]}
+                    if self.erased
+                    else {}
+                ),
             },
             separators=(",", ":"),
         )
@@ -109,7 +115,15 @@ class LoadMetadata:
             TableLoad.from_fields(fields["made_from"]) if "made_from" in fields else None,
             fields.get("engine"),
             expectations.from_fields(fields["expectations"]) if "expectations" in fields else None,
+            _by_partition(fields.get("erased", ())),
         )
+
+
+def _by_partition(triples: Iterable[tuple[int, int, int]]) -> dict[int, tuple[OffsetRange, ...]]:
+    found: dict[int, tuple[OffsetRange, ...]] = {}
+    for partition, start, end in triples:
+        found[partition] = (*found.get(partition, ()), OffsetRange(start, end))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

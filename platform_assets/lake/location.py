@@ -9,8 +9,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -186,6 +186,32 @@ class Folder:
         (self / to.rpartition("/")[0]).make()
         with self.writing():
             shutil.copyfile(self.path / name, self.path / to)
+
+    def written_before(self, moment: datetime, below: str) -> list[str]:
+        """Paths of all files in the folder `below` and in its folders that were last written before `moment`; see `time`."""
+        found: list[str] = []
+        with self.reading():
+            for root, _, names in os.walk(self.path / below):
+                for name in names:
+                    path = Path(root, name)
+                    try:
+                        changed = path.stat().st_mtime
+                    except FileNotFoundError:
+                        continue
+                    if datetime.fromtimestamp(changed, UTC) < moment:
+                        found.append(path.relative_to(self.path).as_posix())
+        return sorted(found)
+
+    def erase(self, names: Iterable[str]) -> None:
+        """Delete files for good, those that are there, and the folders that are empty then. Raises LakeNotWritableError."""
+        parents = set[Path]()
+        with self.writing():
+            for name in names:
+                (self.path / name).unlink(missing_ok=True)
+                parents |= {p for p in (self.path / name).parents if self.path in p.parents}
+        for parent in sorted(parents, key=lambda p: len(p.parts), reverse=True):
+            with suppress(OSError):  # others' files are in it
+                parent.rmdir()
 
     def delete(self) -> None:
         """Delete it with all that it holds, where it exists; what cannot be deleted stays."""

@@ -21,18 +21,21 @@ from deltalake.schema import PrimitiveType
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import delta_log
 from platform_assets.lake.location import Lake
-from platform_assets.ledger import version
+from platform_assets.ledger import version as ledger_version
 from platform_assets.ledger.entries import arrow_type
 from platform_assets.model.topics import checked_topic
 
-DecisionKind = Literal["loss", "generation", "cluster", "park", "unpark"]
+DecisionKind = Literal["loss", "generation", "cluster", "park", "unpark", "erase", "erased"]
 """loss: offsets that will not be loaded; generation: a topic's log that goes on as another one; cluster: a
 log that goes on on another cluster with its offsets; park, unpark: a window that the
-sensor does not ask for, and does again."""
+sensor does not ask for, and does again; erase: records that have to go; erased: that they are gone."""
 
 DECISION_COLUMNS: Final = {
     "topic": ("string", "Kafka topic"),
-    "kind": ("string", "loss, generation, cluster, park or unpark"),
+    "kind": (
+        "string",
+        "loss, generation, cluster, park, unpark, erase (records that have to go) or erased (they are gone)",
+    ),
     "windows": ("string", "JSON: keys of the windows that it is about, ascending"),
     "decided_by": ("string", "who decided, as the command was given it or as the shell's user is named"),
     "reason": ("string", "why, in the words of whoever decided"),
@@ -98,7 +101,7 @@ def record(lake: Lake, decision: Decision) -> None:
     handle = folder.delta()
     write_deltalake(
         handle,
-        version.fitted(handle, pa.Table.from_pylist([row], schema=schema)),
+        ledger_version.fitted(handle, pa.Table.from_pylist([row], schema=schema)),
         mode="append",
         commit_properties=CommitProperties(max_commit_retries=50),
     )
@@ -125,6 +128,22 @@ def decisions(lake: Lake, topic: str, kinds: Sequence[DecisionKind] = ()) -> lis
         )
         for row in rows
     ]
+
+
+def version(lake: Lake, at_least: int | None = None) -> int | None:
+    """The version of the table of decisions, which each decision raises; None where nothing was ever decided.
+
+    Cheap where the version `at_least` is known: a file is looked for.
+    """
+    return delta_log.newest_version(lake.decisions, at_least)
+
+
+def unfinished_erasures(lake: Lake, topic: str) -> dict[str, Decision]:
+    """The windows in which records have to go and are not known to be gone, by key, with the newest decision on each."""
+    newest: dict[str, Decision] = {}
+    for decision in decisions(lake, topic, ("erase", "erased")):
+        newest |= dict.fromkeys(decision.windows, decision)
+    return {key: d for key, d in sorted(newest.items()) if d.kind == "erase"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,11 @@ from platform_assets.model.windows import Window
 Taken = Literal["log start", "last stable offset", "timestamp", "carried", "rebuilt", "accepted"]
 """How an offset of a cut was found; "carried" where the partition was out of reach, "accepted" where an operator has accepted
 that a new generation goes on from there."""
+
+ACCEPTED_LOSS: Final = "accepted loss"
+ERASED: Final = "erased"
+"""Kinds of holes that an operator decided on: offsets that are lost, and records that had to go. No load reads either."""
+Hole = Literal["accepted loss", "erased"]
 
 CommitKind = Literal["load", "empty", "rebuilt", "proof", "acceptance"]
 
@@ -48,7 +53,7 @@ COMMIT_COLUMNS = {
     "topic": ("string", "Kafka topic"),
     "topic_id": ("string", "Kafka topic id"),
     "generation": ("integer", "generation of the topic's log"),
-    "kind": ("string", "load; empty: no offsets; rebuilt: from the table; proof: of a window loaded before; acceptance: of a loss"),
+    "kind": ("string", "load; empty: no offsets; rebuilt: from the table; proof: of an older load; acceptance: of loss or erasure"),
     "partition": ("integer", "Kafka partition"),
     "start": ("long", "first offset of the range"),
     "end": ("long", "first offset after the range"),
@@ -300,8 +305,10 @@ def _json(figures: FiguresByDigest) -> str:
     return json.dumps(expectations.to_fields(figures), ensure_ascii=False)
 
 
-def acceptance_table(window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str) -> pa.Table:
-    """Entries that accept the loss of `ranges` of `window`; they hold no rows and never count as a load."""
+def acceptance_table(
+    window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str, hole: Hole = ACCEPTED_LOSS
+) -> pa.Table:
+    """Entries that no load reads `ranges` of `window`, since they are lost or erased; they hold no rows and never count as a load."""
     entry = {
         "table": TableRef.raw(window.topic).name,
         "window": window.key,
@@ -312,7 +319,7 @@ def acceptance_table(window: SealedWindow, ranges: Mapping[int, Sequence[OffsetR
         "generation": window.generation,
         "kind": "acceptance",
         "rows": 0,
-        "holes": json.dumps({"accepted loss": reason}),
+        "holes": json.dumps({hole: reason}),
         "load_id": str(uuid.uuid4()),
         "recorded_at": datetime.now(UTC),
     }

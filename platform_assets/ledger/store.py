@@ -24,9 +24,11 @@ from platform_assets.lake import delta_log, failures
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import newest_cuts, pruning, version
 from platform_assets.ledger.entries import (
+    ACCEPTED_LOSS,
     COMMIT_COLUMNS,
     CUT_COLUMNS,
     UTC_MICROS,
+    Hole,
     Receipt,
     RecordedCut,
     SealedWindow,
@@ -249,15 +251,17 @@ class Ledger:
         self.record_acceptances([(window, ranges)], reason)
 
     def record_acceptances(
-        self, losses: Sequence[tuple[SealedWindow, Mapping[int, Sequence[OffsetRange]]]], reason: str
+        self,
+        losses: Sequence[tuple[SealedWindow, Mapping[int, Sequence[OffsetRange]]]],
+        reason: str,
+        hole: Hole = ACCEPTED_LOSS,
     ) -> None:
-        """The same of several windows, in one commit."""
-        if not losses:
-            return
-        self._append(pa.concat_tables([acceptance_table(window, ranges, reason) for window, ranges in losses]))
+        """The same of several windows, in one commit; or, where `hole` says so, that the records there are erased."""
+        if losses:
+            self._append(pa.concat_tables([acceptance_table(w, ranges, reason, hole) for w, ranges in losses]))
 
     def accepted_losses(self, table: TableRef, key: str) -> dict[int, tuple[OffsetRange, ...]]:
-        """The ranges of a window whose loss an operator accepted, by partition."""
+        """The ranges of a window whose loss an operator accepted, or whose records were erased, by partition."""
         return self.accepted_losses_of(table, [key]).get(key, {})
 
     def accepted_losses_of(self, table: TableRef, keys: Sequence[str]) -> dict[str, dict[int, tuple[OffsetRange, ...]]]:

@@ -13,6 +13,7 @@ from platform_assets.lake.location import Folder
 from platform_assets.ledger import newest_cuts
 from platform_assets.ledger.entries import UTC_MICROS, SealedWindow, recorded_cuts, windows_between
 from platform_assets.ledger.store import Ledger
+from platform_assets.model.offsets import Cut
 
 _FIRST: Final = timedelta(hours=1)
 """How long the first stretch is; each is four times as long as the one before, until it holds enough."""
@@ -42,6 +43,16 @@ def first_edge(ledger: Ledger, topic: str) -> datetime | None:
     edge: datetime = oldest.astimezone(UTC)
     known.keep_first(topic, edge)
     return edge
+
+
+def first_cut(ledger: Ledger, topic: str, generation: int, before: datetime) -> tuple[datetime, Cut]:
+    """The first edge of a generation, and its cut; `before` is the start of one of its windows."""
+    if generation > 1:
+        first = next(c for c in ledger.cuts(topic, end=before) if c.generation == generation)
+    else:
+        edge = first_edge(ledger, topic)
+        first = ledger.cuts(topic, edge, edge)[0]
+    return first.edge, first.cut
 
 
 def next_edges(ledger: Ledger, topic: str, start: datetime, number: int) -> list[datetime]:

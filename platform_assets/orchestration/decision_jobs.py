@@ -11,12 +11,13 @@ import dagster as dg
 from pydantic import Field
 
 from platform_assets.engines.choice import choose_engine
-from platform_assets.errors import PlatformError
+from platform_assets.errors import ConfigurationError, PlatformError
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.windows.deciding import Deciding
+from platform_assets.windows.erasure import parsed_ranges
 
 Declared = Callable[[str], TopicDeclaration]
 """The declaration of a topic, or of the raw table of that name. Raises ConfigurationError for an unknown one."""
@@ -49,8 +50,18 @@ class ParkingConfig(DecisionConfig):
     windows: list[str] = Field(description="Keys of the windows, as 2026-01-31-05:00, in UTC.")
 
 
+class ErasureConfig(AcceptanceConfig):
+    """Likewise, and which records: by offsets alone, since Dagster keeps the configuration of its runs, with a key in it."""
+
+    offsets: list[str] = Field(
+        default=[],
+        description="PARTITION:START-END, END exclusive; without any, an erasure that was cut short is gone on with.",
+    )
+    generation: int | None = Field(default=None, description="Of the topic's log; the newest one by default.")
+
+
 def definitions(declared: Declared) -> dg.Definitions:
-    """The jobs `accept_loss`, `accept_generation`, `accept_cluster`, `park_windows` and `unpark_windows`."""
+    """The jobs `accept_loss`, `accept_generation`, `accept_cluster`, `park_windows`, `unpark_windows` and `erase_records`."""
 
     @dg.op(required_resource_keys=RESOURCES)
     def accept_loss_of_window(context: dg.OpExecutionContext, config: LossConfig) -> None:
@@ -71,6 +82,23 @@ def definitions(declared: Declared) -> dg.Definitions:
     @dg.op(required_resource_keys=RESOURCES)
     def unpark_each_window(context: dg.OpExecutionContext, config: ParkingConfig) -> None:
         _decide(context, declared, config, lambda deciding: deciding.unpark(config.windows))
+
+    @dg.op(required_resource_keys=RESOURCES)
+    def erase_named_records(context: dg.OpExecutionContext, config: ErasureConfig) -> None:
+        def erase(deciding: Deciding) -> None:
+            try:
+                offsets = parsed_ranges(config.offsets)
+            except ValueError as e:
+                raise ConfigurationError(f"offsets: {e}") from e
+            deciding.erasure(offsets, (), config.generation)
+
+        _decide(context, declared, config, erase)
+
+    @dg.job(
+        description="Erases records by offset, from raw and decoded tables and their old files: `platform-assets erase` as a run."
+    )
+    def erase_records() -> None:
+        erase_named_records()
 
     @dg.job(
         description="Accepts that offsets of a window will never be loaded: `platform-assets accept-loss` as a run."
@@ -102,7 +130,9 @@ def definitions(declared: Declared) -> dg.Definitions:
     def unpark_windows() -> None:
         unpark_each_window()
 
-    return dg.Definitions(jobs=[accept_loss, accept_generation, accept_cluster, park_windows, unpark_windows])
+    return dg.Definitions(
+        jobs=[accept_loss, accept_generation, accept_cluster, park_windows, unpark_windows, erase_records]
+    )
 
 
 def _decide(

@@ -173,6 +173,7 @@ def _table(
         newest_cut = ledger.newest_cut(topic)
         first = stretches.first_edge(ledger, topic)
         moved = _moved_start(declaration, ledger)
+        unfinished = decisions.unfinished_erasures(ledger.lake, topic)
     except PlatformError as e:
         return TableStatus(
             declaration.raw_table.name, topic, 0, 0, 0, 0, 0, 0, None, None, None, (), (), broker_error, str(e)
@@ -237,12 +238,27 @@ def _table(
         unloaded=tuple(unloaded[:_MOST_UNLOADED]),
         sensor=sensor,
         windows_parked=len(set_aside),
-        problems=(*(() if declaration.paused else held_up), *to_act_on),
+        problems=(
+            *(() if declaration.paused else held_up),
+            *to_act_on,
+            *_unerased(declaration.raw_table.name, unfinished),
+        ),
         lag_to_high_watermark=_sum(p.lag_to_high_watermark for p in partitions),
         open_transactions=() if ahead is None else foresight.transactions(ahead),
         hours_left=None if ahead is None or ahead.hours is None else round(ahead.hours, 2),
         decoded=decoded,
         paused=declaration.paused,
+    )
+
+
+def _unerased(table: str, unfinished: Mapping[str, decisions.Decision]) -> tuple[str, ...]:
+    """What is to be done about an erasure that was cut short, unless it is under way."""
+    if not unfinished:
+        return ()
+    by = next(iter(unfinished.values())).decided_by
+    return (
+        f"records that {by} had erased are not known to be gone yet from {len(unfinished):,} windows: unless that is under way, run "
+        f'`platform-assets erase {table} --reason "…"`, which goes on',
     )
 
 

@@ -7,9 +7,9 @@ as those that were loaded before, do come alone, at their turn.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from platform_assets.engines.batching import read_together
@@ -19,6 +19,7 @@ from platform_assets.lake import raw_table
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.ledger.entries import SealedWindow
+from platform_assets.ledger.erased import erased_of
 from platform_assets.model.windows import edge_of, window_starting_at
 from platform_assets.windows import sealing
 from platform_assets.windows.loading import Loader
@@ -35,6 +36,7 @@ class _Prepared:
     metadata: LoadMetadata
     commit: WindowCommit
     order: Order
+    check: Callable[[], None]
 
 
 def load_many(loader: Loader, keys: Sequence[str]) -> Iterator[tuple[str, Loaded | PlatformError]]:
@@ -80,7 +82,7 @@ def _load_prepared(loader: Loader, window: _Prepared, written: Iterator[Written 
         return outcome
 
     try:
-        return loader.replacer.first(window.commit, window.metadata, write, loader.id_check(window.sealed))
+        return loader.replacer.first(window.commit, window.metadata, write, window.check)
     except ConcurrentLoadError as e:
         _log.info("%s Comparing with it now.", e)
         return loader.load(window.sealed.key)
@@ -115,7 +117,9 @@ def _prepared(loader: Loader, windows: Sequence[SealedWindow]) -> dict[str, _Pre
     opened = loader.replacer.open()
     held = opened.held()
     receipts = loader.ledger.receipts(table, [w.key for w in windows])
+    decided = loader.decided()
     accepted = loader.ledger.accepted_losses_of(table, [w.key for w in windows])
+    erased = erased_of(loader.ledger, topic, list(accepted)) if accepted else {}
     ends: dict[int, int] = {}
     for window in windows:
         ends |= {p: max(r.end, ends.get(p, 0)) for p, r in window.ranges.items() if r.size}
@@ -132,7 +136,8 @@ def _prepared(loader: Loader, windows: Sequence[SealedWindow]) -> dict[str, _Pre
         except PlatformError as e:
             found[window.key] = e
             continue
-        metadata = loader.metadata(window, first_cut)
+        metadata = replace(loader.metadata(window, first_cut), erased=erased.get(window.key, {}))
         order = Order(loader.records(window, without), metadata.load_id)
-        found[window.key] = _Prepared(window, metadata, opened.of_new_window(), order)
+        check = loader.last_check(window, without, decided)
+        found[window.key] = _Prepared(window, metadata, opened.of_new_window(), order, check)
     return found

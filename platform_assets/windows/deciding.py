@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from platform_assets.engines.protocol import LoadEngine
 from platform_assets.errors import UnknownWindowError, ranges_text
@@ -18,6 +19,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.windows import acceptance, clusters, generations, parking, salvage
 from platform_assets.windows.clusters import Continuation
+from platform_assets.windows.erasure import Erasure
 from platform_assets.windows.generations import NewGeneration, Ranges
 from platform_assets.windows.loading import Loader
 
@@ -112,6 +114,33 @@ class Deciding:
                 "accepted; to see that it is so, load a window that is loaded again: it is compared by its digests"
             )
         return found
+
+    def erasure(self, offsets: Ranges, keys: Sequence[bytes], generation: int | None = None) -> dict[str, Any]:
+        """Erase the records at `offsets` of a generation, or those with one of `keys`, and what an erasure before has left.
+
+        Gives what was found and done, as plain JSON values. Raises what `Erasure` raises.
+        """
+        table, erasure = self.declaration.raw_table, Erasure(self.declaration, self.ledger)
+        selected = erasure.of_keys(keys) if keys else erasure.at_offsets(offsets, generation) if offsets else []
+        for each in selected:
+            what = "records" if each.is_loaded else "offsets that are not loaded yet"
+            self.say(f"{table} {each.sealed.key}: {each.offsets:,} {what}: {_named(each.ranges)}")
+        unfinished = erasure.unfinished()
+        if unfinished:
+            self.say(f"{table}: records of an erasure before are not gone yet from {len(unfinished):,} windows")
+        found: dict[str, Any] = {"windows": [each.to_fields() for each in selected], "unfinished": unfinished}
+        if not unfinished and not any(each.offsets for each in selected):
+            self.say(f"{table} has no such record; nothing was erased")
+            return found
+        if self.author is None:
+            return found
+        self.confirm("Erase these for good, and the older files of these windows?")
+        erasure.record(selected, self.author)
+        done = erasure.run(self.author)
+        for name, rows in done.rows.items():
+            self.say(f"{name}: {rows:,} rows erased, {done.bytes[name]:,} bytes written again")
+        self.say(f"erased; {done.windows:,} windows hold none of the records, and no load brings them back")
+        return {**found, "done": done.to_fields()}
 
     def park(self, windows: Sequence[str]) -> None:
         """Set windows aside. Raises what `parking.park` raises."""

@@ -30,19 +30,19 @@ from platform_assets.errors import (
 from platform_assets.lake import dead_letter_table, decoded_table
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.ledger import decisions
 from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.erased import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.model.tables import TableLoad
-from platform_assets.windows.receipts import Proof, empty_receipt
+from platform_assets.windows.erasing import Ranges, WindowEraser
+from platform_assets.windows.receipts import DEAD_LETTERS, DECODED, Proof, empty_receipt, proof_of
 from platform_assets.windows.replacing import Outcome, WindowReplacer, same
 
 _log = logging.getLogger(__name__)
 _RACES = 3
-
-DEAD_LETTERS, DECODED, WITHOUT_ROW = "dead letters", "decoded", "without a raw row"
-"""What offsets of a window are that have no row in one of the two tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,9 @@ class WindowDecoder:
         which leave both tables as they were; ConcurrentLoadError where others kept committing the same window first.
         """
         d, lake, declared = self.declaration, self.ledger.lake, self.declared
+        decided = decisions.version(lake)
+        if erased := erased_of(self.ledger, d.topic, [key]).get(key):
+            WindowEraser(d, self.ledger, self.run_id).settle(key, erased)
         raw = self.ledger.receipts(d.raw_table, [key]).get(key)
         if raw is None:
             raise NotLoadedError(d.decoded_table.name, d.raw_table.name, key)
@@ -127,7 +130,7 @@ class WindowDecoder:
         order = self._order(raw, raw.table_version, layout)
         for attempt in range(_RACES):
             try:
-                return self._decode(raw, replace(order, load_id=str(uuid.uuid4())))
+                return self._decode(raw, replace(order, load_id=str(uuid.uuid4())), erased or {}, decided)
             except ConcurrentLoadError as e:
                 if attempt == _RACES - 1:
                     raise
@@ -169,7 +172,7 @@ class WindowDecoder:
             records_per_file=self.declaration.records_per_file,
         )
 
-    def _decode(self, raw: Receipt, order: DecodeOrder) -> DecodedWindow:
+    def _decode(self, raw: Receipt, order: DecodeOrder, erased: Ranges, decided: int | None) -> DecodedWindow:
         began = time.monotonic()
         # Opened before the receipts are read: what others commit from here on is a conflict.
         letters, rows = self.dead_letters.open(), self.decoded.open()
@@ -179,6 +182,7 @@ class WindowDecoder:
         of_rows = replace(metadata, figures=written.figures or None)
         with self._deleted_if_refused(written):
             self._check_conserved(raw, written)
+            self._check_nothing_erased(order.window, erased, decided)
         if known.are_of(self.declared.digest_of(order.window)):
             return self._again(raw, known, of_rows, written, letters, rows, began)
         self.before_step("dead letters")
@@ -286,6 +290,14 @@ class WindowDecoder:
             )
             raise FilesLostError(raw.table.name, raw.window.key, detail)
 
+    def _check_nothing_erased(self, window: str, erased: Ranges, decided: int | None) -> None:
+        """Raise ConcurrentLoadError where an operator has had records erased since the raw rows were read."""
+        lake, topic = self.ledger.lake, self.declaration.topic
+        if decisions.version(lake, decided) != decided and (
+            erased_of(self.ledger, topic, [window]).get(window, {}) != erased
+        ):
+            raise ConcurrentLoadError(self.declaration.decoded_table.name, window)
+
     @contextmanager
     def _deleted_if_refused(self, written: DecodedFiles, *, decoded_only: bool = False) -> Iterator[None]:
         """Delete what was written where the block, in which none of it is committed, does not end well."""
@@ -304,12 +316,6 @@ def _letters_proof(raw: Receipt, written: DecodedFiles) -> Proof:
 
 def _rows_proof(raw: Receipt, written: DecodedFiles) -> Proof:
     return proof_of(raw, DEAD_LETTERS, written.dead_letters.measured.rows)
-
-
-def proof_of(raw: Receipt, elsewhere: str, rows: int) -> Proof:
-    """The raw load proves which offsets there are; those of both tables add up to them."""
-    holes = {elsewhere: rows, WITHOUT_ROW: raw.missing}
-    return Proof({kind: number for kind, number in holes.items() if number}, "offsets of the raw load")
 
 
 def _difference(receipt: Receipt, now: Written) -> str:

@@ -9,7 +9,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -31,12 +31,14 @@ from platform_assets.lake import raw_table
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder
-from platform_assets.ledger import stretches
+from platform_assets.ledger import decisions, stretches
 from platform_assets.ledger.entries import Receipt, SealedWindow
+from platform_assets.ledger.erased import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.windows import generations, sealing, truncation
+from platform_assets.windows.erasing import WindowEraser
 from platform_assets.windows.receipts import empty_receipt
 from platform_assets.windows.replacing import Loaded, WindowReplacer
 
@@ -97,6 +99,18 @@ class Loader:
         raise AssertionError("unreachable")
 
     def _load(self, sealed: SealedWindow) -> Loaded:
+        decided, accepted = self.decided(), self.ledger.accepted_losses(self.declaration.raw_table, sealed.key)
+        erased = erased_of(self.ledger, sealed.topic, [sealed.key]).get(sealed.key, {}) if accepted else {}
+        eraser = WindowEraser(self.declaration, self.ledger, self.run_id)
+        if erased:
+            eraser.settle(sealed.key, erased)
+        loaded = self._load_without(sealed, accepted, erased, decided)
+        if erased and loaded.outcome == "restored" and eraser.settle(sealed.key, erased):
+            # A damaged window came back from before the erasure.
+            return Loaded(self.replacer.receipt(sealed.key) or loaded.receipt, "restored")
+        return loaded
+
+    def _load_without(self, sealed: SealedWindow, accepted: Losses, erased: Losses, decided: int | None) -> Loaded:
         replacer = self.replacer
         commit = replacer.open()
         receipt = replacer.receipt(sealed.key)
@@ -104,17 +118,23 @@ class Loader:
             return Loaded(
                 receipt or self._record(empty_receipt(self.declaration.raw_table, sealed, self.run_id)), "empty"
             )
-        metadata = self.metadata(sealed)
+        metadata = replace(self.metadata(sealed), erased=erased)
         if receipt is None or receipt.kind == "empty":
             receipt = replacer.recover(metadata)
-        accepted = self.ledger.accepted_losses(self.declaration.raw_table, sealed.key)
+        check = self.last_check(sealed, accepted, decided)
         if receipt is not None:
-            return self._load_again(sealed, commit, receipt, metadata, accepted)
+            return self._load_again(sealed, commit, receipt, metadata, accepted, check)
         self.check_held(sealed, sealed.ranges.non_empty(), accepted)
-        return replacer.first(commit, metadata, self._writer(sealed, accepted), self.id_check(sealed))
+        return replacer.first(commit, metadata, self._writer(sealed, accepted), check)
 
     def _load_again(
-        self, sealed: SealedWindow, commit: WindowCommit, receipt: Receipt, metadata: LoadMetadata, accepted: Losses
+        self,
+        sealed: SealedWindow,
+        commit: WindowCommit,
+        receipt: Receipt,
+        metadata: LoadMetadata,
+        accepted: Losses,
+        check: Callable[[], None],
     ) -> Loaded:
         if receipt.ranges != sealed.ranges:
             raise ReloadDiffersError(
@@ -135,7 +155,7 @@ class Loader:
             return self._from_the_past(sealed, commit, receipt, metadata, e)
         # Below the log start there is nothing to ask for, and by the check above nothing that had a row.
         below = {p: (OffsetRange(0, start), *accepted.get(p, ())) for p, start in bounds.starts.items()}
-        return self.replacer.again(commit, receipt, metadata, self._writer(sealed, below), self.id_check(sealed))
+        return self.replacer.again(commit, receipt, metadata, self._writer(sealed, below), check)
 
     def _from_the_past(
         self,
@@ -158,11 +178,24 @@ class Loader:
         gone = str(cause) if expired is None else f"it no longer holds {ranges_text(expired)}"
         return self.replacer.restore(commit, receipt, metadata, gone)
 
-    def id_check(self, sealed: SealedWindow) -> Callable[[], None]:
-        """Kafka is read by the topic's name: what was read is of the old topic or a new one, so the id is asked again."""
+    def decided(self) -> int | None:
+        """The version of the table of decisions, to be noted before `accepted` is read: see `last_check`."""
+        return decisions.version(self.ledger.lake)
+
+    def last_check(self, sealed: SealedWindow, accepted: Losses, decided: int | None) -> Callable[[], None]:
+        """What could have changed while a window was read; `accepted` was not, and `decided` was noted before that.
+
+        Kafka is read by the topic's name: what was read is of the old topic or a new one, so the id is asked again. And records
+        that an operator has had erased since are not to be committed: raises ConcurrentLoadError then.
+        """
 
         def check() -> None:
             sealing.checked_state(self.cluster, sealed.topic, self.ledger.newest_cut(sealed.topic))
+            lake, table = self.ledger.lake, self.declaration.raw_table
+            if decisions.version(lake, decided) != decided and (
+                self.ledger.accepted_losses(table, sealed.key) != accepted
+            ):
+                raise ConcurrentLoadError(table.name, sealed.key)
 
         return check
 
@@ -237,13 +270,7 @@ class Loader:
 
     def first_cut(self, sealed: SealedWindow) -> tuple[datetime, Cut]:
         """The first edge of the window's generation, and its cut."""
-        if sealed.generation > 1:
-            cuts = self.ledger.cuts(sealed.topic, end=sealed.window.start)
-            first = next(c for c in cuts if c.generation == sealed.generation)
-            return first.edge, first.cut
-        edge = stretches.first_edge(self.ledger, sealed.topic)
-        first = self.ledger.cuts(sealed.topic, edge, edge)[0]
-        return first.edge, first.cut
+        return stretches.first_cut(self.ledger, sealed.topic, sealed.generation, sealed.window.start)
 
     def _record(self, receipt: Receipt) -> Receipt:
         self.ledger.record_receipts([receipt])

@@ -20,11 +20,12 @@ from platform_assets.errors import FilesLostError, LedgerConflictError, LedgerCo
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata, WindowFiles
 from platform_assets.lake.location import Folder, Lake
-from platform_assets.ledger.entries import Receipt, RecordedCut
+from platform_assets.ledger.entries import ERASED, Receipt, RecordedCut
+from platform_assets.ledger.erased import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.digest import Measured
-from platform_assets.model.offsets import Cut, TopicRanges
+from platform_assets.model.offsets import Cut, TopicRanges, subtract
 from platform_assets.model.windows import Window, closed_edges, edge_of, edges_from, key_of
 from platform_assets.windows.receipts import empty_receipt, receipt_of
 
@@ -65,6 +66,7 @@ def rebuild(
         raise LedgerConflictError(
             f"another process records cuts of topic {declaration.topic!r}: stop its sensor, then rebuild again"
         )
+    _restore_erasures(declaration.topic, ledger, loads)
     known = ledger.receipts(declaration.raw_table)
     empty = [w for w in ledger.windows(declaration.topic) if not w.ranges.size and w.key not in known]
     ledger.record_receipts([empty_receipt(declaration.raw_table, w, "") for w in empty])
@@ -76,6 +78,20 @@ def rebuild(
         ledger.record_receipts(receipts)
         restored += len(receipts)
     return Rebuilt(declaration.topic, len(cuts), restored, merged, tuple(unread))
+
+
+def _restore_erasures(topic: str, ledger: Ledger, loads: Sequence[LoadCommit]) -> None:
+    """Record which offsets were erased, so that no load brings those records back: the newest load of each window names them."""
+    named = {load.metadata.window.key: load.metadata.erased for load in loads if load.metadata.erased}
+    known = erased_of(ledger, topic, list(named)) if named else {}
+    lacking = [
+        (window, {p: subtract(parts, known.get(window.key, {}).get(p, ())) for p, parts in named[window.key].items()})
+        for window in ledger.windows(topic)
+        if window.key in named
+    ]
+    ledger.record_acceptances(
+        [(w, r) for w, r in lacking if any(r.values())], "named by the table's own commits", ERASED
+    )
 
 
 def newest_loads(table: Folder) -> list[LoadCommit]:

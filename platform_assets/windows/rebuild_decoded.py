@@ -17,9 +17,8 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.decoding import DEAD_LETTERS, DECODED, proof_of
 from platform_assets.windows.rebuild import newest_loads
-from platform_assets.windows.receipts import empty_receipt, receipt_of
+from platform_assets.windows.receipts import DEAD_LETTERS, DECODED, empty_receipt, proof_of, receipt_of
 
 
 def rebuild_decoded(

@@ -11,10 +11,13 @@ from platform_assets.errors import LoadError
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.load_log import LoadCommit
 from platform_assets.lake.location import Folder, Lake
-from platform_assets.ledger.entries import CommitKind, PartitionReceipt, Receipt, SealedWindow
+from platform_assets.ledger.entries import ERASED, CommitKind, PartitionReceipt, Receipt, SealedWindow
 from platform_assets.model.digest import Measured, dense_digest
 from platform_assets.model.offsets import OffsetRange, repeats
 from platform_assets.model.tables import TableRef
+
+DEAD_LETTERS, DECODED, WITHOUT_ROW = "dead letters", "decoded", "without a raw row"
+"""What offsets of a window are that have no row in one of the two tables made from a raw one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,13 @@ def receipt_of(
         engine=m.engine,
         figures=m.figures,
     )
+
+
+def proof_of(raw: Receipt, elsewhere: str, rows: int) -> Proof:
+    """The raw load proves which offsets there are; those of both tables add up to them. Erased records are none of theirs either."""
+    erased = (raw.holes or {}).get(ERASED, 0)
+    holes = {elsewhere: rows, WITHOUT_ROW: raw.missing - erased, ERASED: erased}
+    return Proof({kind: number for kind, number in holes.items() if number}, "offsets of the raw load")
 
 
 def empty_receipt(table: TableRef, sealed: SealedWindow | Receipt, run_id: str) -> Receipt:

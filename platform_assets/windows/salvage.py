@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -31,15 +30,13 @@ from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Author, Decision
-from platform_assets.ledger.entries import Receipt, SealedWindow
+from platform_assets.ledger.entries import ACCEPTED_LOSS, Receipt, SealedWindow
 from platform_assets.model.offsets import OffsetRange, Offsets, ranges_of
 from platform_assets.windows import generations
 from platform_assets.windows.generations import Ranges
 from platform_assets.windows.loading import Loader
 from platform_assets.windows.receipts import receipt_of
 from platform_assets.windows.sealing import checked_state
-
-ACCEPTED_LOSS: Final = "accepted loss"
 
 
 @dataclass(frozen=True)

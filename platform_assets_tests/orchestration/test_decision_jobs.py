@@ -10,6 +10,7 @@ import pytest
 
 from platform_assets.errors import ConfigurationError, TopicRecreatedError
 from platform_assets.ledger import decisions
+from platform_assets.ledger.erased import erased_of
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.orchestration import decision_jobs
@@ -94,6 +95,17 @@ def test_a_loss_is_accepted_of_the_offsets_that_are_gone(lk: TopicLake) -> None:
     assert sealed.ranges == TopicRanges({0: OffsetRange(0, 6)})
 
 
+def test_records_are_erased_by_offset_before_their_window_is_loaded(lk: TopicLake) -> None:
+    key = lk.window_of(numbered(6))
+    for dry_run in (True, False):
+        done, said = run(lk, "erase_records", offsets=["0:2-4"], dry_run=dry_run)
+        assert done, said
+        assert f"{key}: 2 offsets that are not loaded yet: partition 0 offsets [2, 4)" in said
+        assert bool(decisions.decisions(lk.ledger.lake, lk.topic)) is not dry_run
+    assert erased_of(lk.ledger, lk.topic) == {key: {0: (OffsetRange(2, 4),)}}
+    assert not decisions.unfinished_erasures(lk.ledger.lake, lk.topic)
+
+
 def test_windows_are_parked_and_taken_up_again(lk: TopicLake) -> None:
     key = lk.window_of(numbered(6))
     done, said = run(lk, "park_windows", windows=[key])
@@ -115,6 +127,8 @@ def test_the_same_cluster_has_nothing_to_accept(lk: TopicLake) -> None:
     [
         ("accept_loss", {"window": "yesterday"}, "YYYY-MM-DD-HH:MM"),
         ("accept_loss", {"window": "2020-01-01-00:00"}, "no sealed window of that key"),
+        ("erase_records", {"offsets": ["0:7"]}, "PARTITION:START-END"),
+        ("erase_records", {"offsets": ["0:0-9"], "dry_run": False}, "in no sealed window"),
         ("park_windows", {"windows": ["2020-01-01-00:00"]}, "no sealed window of that key"),
         ("accept_generation", {"reason": " "}, "needs a reason"),
         ("accept_generation", {"topic": "another"}, "'another' is no table of this project"),

@@ -18,9 +18,10 @@ from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Finding, Verdict, counted
-from platform_assets.checks.judging import ACCEPTED_LOSS, BELOW_LOG_START
+from platform_assets.checks.judging import BELOW_LOG_START
 from platform_assets.checks.proving import name_differences, open_windows, prove_by_evidence, prove_by_reading
 from platform_assets.errors import MEND_LEDGER
+from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED
 from platform_assets.model.digest import dense_digest
 
 NAME = "every_offset_accounted_for"
@@ -81,6 +82,8 @@ def verdict(facts: Facts, findings: Iterable[Finding]) -> Verdict:
 def _counted_holes(kind: str, number: int) -> str:
     if kind == ACCEPTED_LOSS:
         return f"{counted(number, 'offset')} of an accepted loss"
+    if kind == ERASED:
+        return f"{counted(number, 'erased record')}"
     return f"{number:,} {kind.removesuffix('s') if number == 1 else kind}"
 
 

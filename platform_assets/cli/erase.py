@@ -1,0 +1,94 @@
+"""`platform-assets erase`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from platform_assets.windows.erasing import Ranges
+
+JSON_VERSION: Final = 1
+
+
+@click.command()
+@click.argument("table")
+@click.option(
+    "--offsets",
+    multiple=True,
+    metavar="PARTITION:START-END",
+    help="Offsets to erase; END is exclusive. May be repeated, as keys may.",
+)
+@click.option("--key", "keys", multiple=True, metavar="TEXT", help="Erase all records with this key, as UTF-8.")
+@click.option("--key-hex", "hex_keys", multiple=True, metavar="HEX", help="The same of a key that is no text.")
+@click.option(
+    "--key-file",
+    "key_files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The same of a key that is the whole content of a file, so that no shell keeps it.",
+)
+@click.option(
+    "--generation", type=click.IntRange(min=1), help="That of the topic's log, for --offsets; the newest by default."
+)
+@click.option("--reason", help="Why; kept in the ledger, so name nobody in it.")
+@click.option("--by", help="Who decides; kept in the ledger. The user of this shell by default.")
+@click.option("--dry-run", is_flag=True, help="Say what would be erased, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: version, topic, erased, windows, and done.")
+def erase(
+    table: str,
+    offsets: tuple[str, ...],
+    keys: tuple[str, ...],
+    hex_keys: tuple[str, ...],
+    key_files: tuple[Path, ...],
+    generation: int | None,
+    reason: str | None,
+    by: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Erase records of TABLE for good: from it, from what is decoded of it, from replays, and from all their old files.
+
+    TABLE is raw/<topic>, or the topic's name alone. Records are named by offsets or by keys, which are compared with those in
+    the table and kept nowhere. The ledger names the offsets first: from then on no load, replay or decoding brings the records
+    back, and checks count them as erased. Then each window that holds some is written again without them, and its older
+    files are deleted, so that it has no way back; other windows keep theirs.
+
+    One that was cut short is gone on with by running it again; without offsets and keys, it does that alone. Records that are
+    in Kafka stay there, and so do dead letters that were sent to a topic.
+    """
+    from platform_assets.cli.deciding import deciding, print_decision
+    from platform_assets.ledger.decisions import Author
+
+    given = [key.encode() for key in keys] + [_bytes(text) for text in hex_keys] + [f.read_bytes() for f in key_files]
+    if offsets and given:
+        raise click.UsageError("name records by --offsets or by keys, not by both")
+    if generation is not None and not offsets:
+        raise click.UsageError("--generation says which log --offsets are of")
+    ranges = _ranges(offsets)
+    author = None if dry_run else Author.of(by, reason)
+    decided = deciding(table, author, quiet=as_json, ask=not yes and not as_json)
+    found = decided.erasure(ranges, given, generation)
+    if as_json:
+        print_decision(JSON_VERSION, decided, found)
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        # Without the text: it may be somebody's.
+        raise click.BadParameter("a key in hexadecimal has two digits a byte", param_hint="--key-hex") from None
+
+
+def _ranges(texts: tuple[str, ...]) -> Ranges:
+    from platform_assets.windows.erasure import parsed_ranges
+
+    try:
+        return parsed_ranges(texts)
+    except ValueError as e:
+        raise click.BadParameter(str(e), param_hint="--offsets") from e

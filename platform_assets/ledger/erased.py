@@ -1,0 +1,43 @@
+"""Which records were erased: their offsets, window by window, as the ledger of loads has them. Their keys are nowhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.lake import delta_log
+from platform_assets.ledger.entries import ERASED, UTC_MICROS
+from platform_assets.ledger.store import Ledger
+from platform_assets.ledger.stretches import rows
+from platform_assets.model.offsets import OffsetRange, merge
+from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import edge_of
+
+
+def erased_of(
+    ledger: Ledger, topic: str, keys: Sequence[str] | None = None
+) -> dict[str, dict[int, tuple[OffsetRange, ...]]]:
+    """The offsets of erased records, by window and partition, ascending; of all windows, or of those in `keys`.
+
+    They count from when they are recorded on, whether the rows are gone by then or not. Windows without any are left out.
+    """
+    commits = ledger.lake.commits
+    if not delta_log.exists(commits):
+        return {}
+    table = TableRef.raw(topic).name
+    condition = pc.field("table") == table
+    if keys is not None:
+        condition &= pc.field("window_start").isin(pa.array([edge_of(key) for key in keys], UTC_MICROS))
+    found = rows(commits, condition, ["window", "kind", "partition", "start", "end", "holes"], ("table", table))
+    erased: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
+    for row in found.filter(pc.equal(found["kind"], "acceptance")).to_pylist():
+        if ERASED not in json.loads(row["holes"]):
+            continue
+        of_window = erased.setdefault(row["window"], {})
+        of_window[row["partition"]] = merge(
+            (*of_window.get(row["partition"], ()), OffsetRange(row["start"], row["end"]))
+        )
+    return erased

@@ -1,0 +1,132 @@
+"""What logs and ledger say of values of erased records: bounds of columns, and samples of rows that failed an expectation.
+
+Data files alone hold records, but a log has the least and the greatest value of a column where another writer put them there, and
+a commit of decoded rows and its receipt have up to three failing values of each expectation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow.compute as pc
+from deltalake import CommitProperties
+from deltalake.exceptions import CommitFailedError
+
+from platform_assets.errors import LedgerConflictError
+from platform_assets.lake import delta_log, load_log
+from platform_assets.lake.redaction import redact, replaced_files, without_columns
+from platform_assets.ledger.store import FOLDED, Ledger
+from platform_assets.ledger.stretches import rows
+from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableRef
+
+_PLACES: Final = frozenset({"kafka_partition", "kafka_offset", "kafka_timestamp"})
+"""Columns whose bounds say where records are, and nothing of what is in them."""
+_ATTEMPTS: Final = 20
+
+Ranges = Mapping[int, tuple[OffsetRange, ...]]
+
+
+def clean(ledger: Ledger, tables: Sequence[TableRef], windows: Mapping[str, Ranges]) -> None:
+    """Have neither the logs of `tables` nor the ledger of loads hold values of records at these offsets, by window.
+
+    Raises LakeNotWritableError, and LedgerConflictError where others kept writing to the ledger: running it again goes on.
+    """
+    for table in tables:
+        folder = ledger.lake.table(table)
+        if load_log.exists(folder):
+            redact(
+                folder,
+                lambda partition, known: _bounds(windows, partition, known),
+                lambda text: _metadata(windows, text),
+            )
+        if table.kind == "decoded" and delta_log.exists(ledger.lake.commits):
+            _clean_receipts(ledger, table, windows)
+
+
+def _bounds(
+    windows: Mapping[str, Ranges], partition: Mapping[str, str | None], known: dict[str, Any]
+) -> dict[str, Any]:
+    if partition.get("window") not in windows:
+        return known
+    return without_columns(known, lambda column: column not in _PLACES)
+
+
+def _metadata(windows: Mapping[str, Ranges], text: str) -> str:
+    """A commit's metadata without samples of erased rows."""
+    fields = _parsed(text)
+    if not isinstance(fields, dict) or fields.get("window") not in windows or "expectations" not in fields:
+        return text
+    left = _without_samples(fields["expectations"], windows[fields["window"]])
+    return (
+        text if left == fields["expectations"] else json.dumps({**fields, "expectations": left}, separators=(",", ":"))
+    )
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return None  # of somebody else's commit, whose metadata need not be JSON
+
+
+def _without_samples(figures: Mapping[str, Any], erased: Ranges) -> dict[str, Any]:
+    return {
+        digest: {
+            name: [s for s in value if not _is_erased(s, erased)] if name == "samples" else value
+            for name, value in of.items()
+        }
+        for digest, of in figures.items()
+    }
+
+
+def _is_erased(sample: Mapping[str, Any], erased: Ranges) -> bool:
+    return any(sample["offset"] in r for r in erased.get(sample["partition"], ()))
+
+
+def _clean_receipts(ledger: Ledger, table: TableRef, windows: Mapping[str, Ranges]) -> None:
+    """Take figures with samples of erased rows out of receipts that no longer count, and out of the files that they were in."""
+    folder = ledger.lake.commits
+    for _ in range(_ATTEMPTS):
+        named = ["window", "load_id", "expectations"]
+        found = rows(folder, pc.field("table") == table.name, named, ("table", table.name))
+        loads = sorted({row["load_id"] for row in found.to_pylist() if _has_samples(row, windows)})
+        if not loads:
+            break
+        try:
+            with folder.writing():
+                folder.delta().update(
+                    updates={"expectations": "NULL"},
+                    predicate=f'"table" = \'{table.name}\' AND "load_id" IN ({", ".join(map(_quoted, loads))})',
+                    writer_properties=FOLDED,
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
+        except CommitFailedError:
+            continue  # others wrote meanwhile
+        break
+    else:
+        raise LedgerConflictError(f"others kept writing to {folder.name}: run the erasure again, which goes on")
+    # Files that were folded or updated stay on disk otherwise. Readers of the ledger open it for each call.
+    folder.erase(replaced_files(folder, lambda partition: partition.get("table") == table.name))
+    redact(folder, lambda partition, known: _of_ledger(table, partition, known))
+
+
+def _of_ledger(table: TableRef, partition: Mapping[str, str | None], known: dict[str, Any]) -> dict[str, Any]:
+    return (
+        without_columns(known, lambda column: column == "expectations")
+        if partition.get("table") == table.name
+        else known
+    )
+
+
+def _has_samples(row: Mapping[str, Any], windows: Mapping[str, Ranges]) -> bool:
+    if row["expectations"] is None or row["window"] not in windows:
+        return False
+    figures = json.loads(row["expectations"])
+    return bool(_without_samples(figures, windows[row["window"]]) != figures)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

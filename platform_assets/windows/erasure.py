@@ -1,0 +1,289 @@
+"""Erasure: records that must go, by offset or by key, are named in the ledger and then taken out of every table and file.
+
+Recorded first, they are left out by every load from then on; so an erasure that is cut short is gone on with by running it again.
+A key is compared and forgotten: the ledger has coordinates alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.errors import ConcurrentLoadError, ConfigurationError, ErasureUnfinishedError, PlatformError
+from platform_assets.lake import load_log, rows
+from platform_assets.ledger import decisions
+from platform_assets.ledger.decisions import Author, Decision
+from platform_assets.ledger.entries import ERASED, SealedWindow
+from platform_assets.ledger.erased import erased_of
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.offsets import OffsetRange, Offsets, common, merge, ranges_of, size_of, subtract
+from platform_assets.model.tables import TableRef
+from platform_assets.windows import erased_logs
+from platform_assets.windows.erasing import ErasedWindow, Ranges, WindowEraser
+
+_RANGE: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
+_RACES: Final = 10
+"""Loads of the same windows that may come first, one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """Offsets of one sealed window that are to be erased, by partition.
+
+    Of a window that is loaded only those that have a row, so that each stands for a record; of another one all that were named.
+    """
+
+    sealed: SealedWindow
+    ranges: Ranges
+    is_loaded: bool
+
+    @property
+    def offsets(self) -> int:
+        """Number of offsets."""
+        return sum(size_of(parts) for parts in self.ranges.values())
+
+    def to_fields(self) -> dict[str, Any]:
+        """As plain JSON values, with offsets as `[partition, start, end]`, end exclusive."""
+        return {
+            "window": self.sealed.key,
+            "generation": self.sealed.generation,
+            "loaded": self.is_loaded,
+            "offsets": _triples(self.ranges),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an erasure did: rows taken out and bytes written again, by table, in how many windows, and what old files had."""
+
+    windows: int
+    rows: Mapping[str, int]
+    bytes: Mapping[str, int]
+
+    def to_fields(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {"windows": self.windows, "rows": dict(self.rows), "bytes_written": dict(self.bytes)}
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """Erases records of one topic from a lake, and from the replays inside of it."""
+
+    declaration: TopicDeclaration
+    ledger: Ledger
+    run_id: str = ""
+    progress: Callable[[str], None] = lambda text: None
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.declaration.topic
+
+    def at_offsets(self, wanted: Ranges, generation: int | None = None) -> list[Selected]:
+        """The records at the offsets `wanted`, by partition, of a generation of the topic's log, the newest one by default.
+
+        Raises ConfigurationError for offsets that are in no sealed window.
+        """
+        newest = self.ledger.newest_cut(self.topic)
+        number = generation or (1 if newest is None else newest.generation)
+        windows = [w for w in self.ledger.windows(self.topic) if w.generation == number]
+        parts = [(w, _within(wanted, w)) for w in windows]
+        for partition, ranges in wanted.items():
+            left = subtract(ranges, [r for _, found in parts for r in found.get(partition, ())])
+            if left:
+                raise ConfigurationError(
+                    f"offsets {', '.join(map(str, left[:5]))} of partition {partition} of topic {self.topic!r} are in no sealed "
+                    f"window of generation {number}; nothing was changed. What is newer can be erased once its window is sealed"
+                )
+        return self._selected([(w, found) for w, found in parts if found])
+
+    def of_keys(self, keys: Sequence[bytes]) -> list[Selected]:
+        """The records with one of these keys that the raw table has. Memory is that of a batch and of what is found."""
+        folder = self.ledger.lake.table(self.declaration.raw_table)
+        if not load_log.exists(folder):
+            return []
+        found: dict[str, dict[int, list[Offsets]]] = {}
+        wanted = pa.array(list(keys), pa.binary())
+        names = ["window", "kafka_partition", "kafka_offset"]
+        with folder.reading():
+            dataset = folder.delta().to_pyarrow_dataset()
+            for batch in dataset.to_batches(columns=[*names, "key"]):
+                hits = batch.filter(pc.is_in(batch["key"].cast(pa.binary()), wanted))
+                for window in pc.unique(hits["window"]).to_pylist():
+                    of_window = hits.filter(pc.equal(hits["window"], window))
+                    for partition, offsets in rows.split_by_partition(of_window.select(names[1:])):
+                        found.setdefault(window, {}).setdefault(partition, []).append(offsets)
+        sealed = {w.key: w for w in self.ledger.windows(self.topic) if w.key in found}
+        if unknown := sorted(set(found) - set(sealed)):
+            raise ConfigurationError(
+                f"{self.declaration.raw_table} has rows of windows that the ledger has no cuts of ({', '.join(unknown[:3])}); "
+                "nothing was changed. Run `platform-assets rebuild-ledger` first"
+            )
+        return [
+            Selected(
+                sealed[key], {p: ranges_of(np.concatenate(parts)) for p, parts in sorted(by_partition.items())}, True
+            )
+            for key, by_partition in sorted(found.items())
+        ]
+
+    def unfinished(self) -> list[str]:
+        """The keys of windows that an erasure has named and not done with."""
+        return sorted(decisions.unfinished_erasures(self.ledger.lake, self.topic))
+
+    def record(self, selected: Sequence[Selected], author: Author) -> None:
+        """Have the ledger name the offsets. From then on no load reads them, and `run` has them gone."""
+        known = erased_of(self.ledger, self.topic, [s.sealed.key for s in selected]) if selected else {}
+        new = [replace(s, ranges=_without(s.ranges, known.get(s.sealed.key, {}))) for s in selected]
+        new = [s for s in new if s.offsets]
+        if not new:
+            return
+        by_generation: dict[int, list[Selected]] = {}
+        for s in new:
+            by_generation.setdefault(s.sealed.generation, []).append(s)
+        for generation, some in by_generation.items():
+            details = {
+                "topic_id": some[0].sealed.topic_id,
+                "generation": generation,
+                "offsets": {s.sealed.key: _triples(s.ranges) for s in some},
+            }
+            keys = tuple(s.sealed.key for s in some)
+            now = self.ledger.lake.root.time()
+            decision = Decision(self.topic, "erase", keys, author.name, author.reason, details, now)
+            decisions.record(self.ledger.lake, decision)
+        self.ledger.record_acceptances([(s.sealed, s.ranges) for s in new], author.reason, ERASED)
+
+    def run(self, author: Author) -> Done:
+        """Have what the ledger names be gone, of all windows that no erasure is done with.
+
+        Running it again goes on. Raises ErasureUnfinishedError where some windows could not be done: the others are.
+        """
+        unfinished = decisions.unfinished_erasures(self.ledger.lake, self.topic)
+        if not unfinished:
+            return Done(0, {}, {})
+        windows = self._named(sorted(unfinished))
+        decided = max(d.decided_at for d in unfinished.values() if d.decided_at is not None)
+        eraser = WindowEraser(self.declaration, self.ledger, self.run_id, decided)
+        gone, written = dict[str, int](), dict[str, int]()
+        failed = dict[str, PlatformError]()
+        for table in eraser.tables:
+            for outcome in self._each(eraser, table, windows, failed):
+                gone[table.name] = gone.get(table.name, 0) + outcome.rows
+                written[table.name] = written.get(table.name, 0) + outcome.bytes
+        erased_logs.clean(self.ledger, eraser.tables, windows)
+        for name in sorted((self.ledger.lake.root / "replays").folders()):
+            done = self._in_replay(name, windows, author)
+            for table_name in done.rows:
+                gone[f"replays/{name}/{table_name}"] = done.rows[table_name]
+                written[f"replays/{name}/{table_name}"] = done.bytes[table_name]
+        done_with = tuple(key for key in windows if key not in failed)
+        result = Done(len(done_with), gone, written)
+        if done_with:
+            now = self.ledger.lake.root.time()
+            decision = Decision(self.topic, "erased", done_with, author.name, author.reason, result.to_fields(), now)
+            decisions.record(self.ledger.lake, decision)
+        if failed:
+            raise ErasureUnfinishedError(
+                self.declaration.raw_table.name, sorted(failed), str(next(iter(failed.values())))
+            )
+        return result
+
+    def _each(
+        self, eraser: WindowEraser, table: TableRef, windows: Mapping[str, Ranges], failed: dict[str, PlatformError]
+    ) -> Iterator[ErasedWindow]:
+        """The windows of a table that were written again; those that could not be are put into `failed`."""
+        done = 0
+        for attempt in range(_RACES):
+            try:
+                for outcome in eraser.erase(table, windows):
+                    if isinstance(outcome, ErasedWindow):
+                        done += 1
+                        self.progress(f"{table} {outcome.window}: {outcome.rows:,} rows erased ({done:,} windows)")
+                        yield outcome
+                    elif isinstance(outcome, PlatformError):
+                        failed[getattr(outcome, "window", "")] = outcome
+                return
+            except ConcurrentLoadError:
+                if attempt == _RACES - 1:
+                    raise
+
+    def _named(self, keys: Sequence[str]) -> dict[str, Ranges]:
+        """All offsets that decisions have named of these windows, which the ledger of loads has from here on, too."""
+        windows = dict[str, Ranges]()
+        reasons = dict[str, str]()
+        for decision in decisions.decisions(self.ledger.lake, self.topic, ("erase",)):
+            for key in set(decision.windows).intersection(keys):
+                windows[key] = _joined(windows.get(key, {}), decision.details["offsets"][key])
+                reasons[key] = decision.reason
+        known = erased_of(self.ledger, self.topic, keys)
+        lacking = {key: left for key, ranges in windows.items() if (left := _without(ranges, known.get(key, {})))}
+        sealed = {w.key: w for w in self.ledger.windows(self.topic) if w.key in lacking}
+        for key, window in sealed.items():
+            # Cut short between the two ledgers.
+            self.ledger.record_acceptances([(window, lacking[key])], reasons[key], ERASED)
+        return windows
+
+    def _in_replay(self, name: str, windows: Mapping[str, Ranges], author: Author) -> Done:
+        """The same in the lake that a replay made inside of this one."""
+        other = replace(self, ledger=Ledger(self.ledger.lake.replay(name)))
+        if not load_log.exists(other.ledger.lake.table(self.declaration.raw_table)):
+            return Done(0, {}, {})
+        there = {w.key: w for w in other.ledger.windows(self.topic) if w.key in windows}
+        other.record([Selected(there[key], windows[key], True) for key in sorted(there)], author)
+        return other.run(author)
+
+    def _selected(self, found: Sequence[tuple[SealedWindow, Ranges]]) -> list[Selected]:
+        folder = self.ledger.lake.table(self.declaration.raw_table)
+        has_files = set(load_log.window_files(load_log.file_actions(folder))) if load_log.exists(folder) else set()
+        selected = []
+        for sealed, ranges in found:
+            if sealed.key not in has_files:
+                selected.append(Selected(sealed, ranges, False))
+                continue
+            held = rows.offsets_of(folder, sealed.key)
+            with_rows = {p: common(parts, ranges_of(held.get(p, ()))) for p, parts in ranges.items()}
+            selected.append(Selected(sealed, {p: parts for p, parts in with_rows.items() if parts}, True))
+        return selected
+
+
+def parsed_ranges(texts: Sequence[str]) -> dict[int, tuple[OffsetRange, ...]]:
+    """Offsets by partition, of texts `PARTITION:START-END` with exclusive ends. Raises ValueError, which says what is wrong."""
+    found: dict[int, tuple[OffsetRange, ...]] = {}
+    for text in texts:
+        named = _RANGE.fullmatch(text)
+        if named is None or int(named[2]) >= int(named[3]):
+            raise ValueError(f"{text!r} is not PARTITION:START-END with START before END, as 0:4711-4712")
+        partition, start, end = (int(part) for part in named.groups())
+        found[partition] = merge((*found.get(partition, ()), OffsetRange(start, end)))
+    return found
+
+
+def _within(wanted: Ranges, window: SealedWindow) -> dict[int, tuple[Any, ...]]:
+    found = {
+        p: common(parts, [window.ranges.by_partition[p]])
+        for p, parts in wanted.items()
+        if p in window.ranges.by_partition
+    }
+    return {p: parts for p, parts in found.items() if parts}
+
+
+def _without(ranges: Ranges, known: Ranges) -> dict[int, tuple[Any, ...]]:
+    left = {p: subtract(parts, known.get(p, ())) for p, parts in ranges.items()}
+    return {p: parts for p, parts in left.items() if parts}
+
+
+def _joined(ranges: Ranges, triples: Sequence[Sequence[int]]) -> dict[int, tuple[OffsetRange, ...]]:
+    joined = dict(ranges)
+    for partition, start, end in triples:
+        joined[partition] = merge((*joined.get(partition, ()), OffsetRange(start, end)))
+    return joined
+
+
+def _triples(ranges: Ranges) -> list[list[int]]:
+    return [[p, r.start, r.end] for p, parts in sorted(ranges.items()) for r in merge(parts)]

@@ -1,0 +1,108 @@
+"""A load engine without Kafka and Spark: records come from memory, and this process writes and reads files as workers do."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+from platform_assets.engines.columnar.digests import measured
+from platform_assets.engines.columnar.files import FileSeries
+from platform_assets.engines.decoding.rows import by_partition
+from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
+from platform_assets.errors import FilesLostError, PlatformError
+from platform_assets.lake import data_files, load_log
+from platform_assets.lake.commits import NewFile
+from platform_assets.lake.load_folders import load_folder
+from platform_assets.lake.location import Lake
+from platform_assets.model.digest import Measured
+from platform_assets.model.tables import TableRef
+
+_ROWS = 10_000
+_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+_FILES = pa.schema(
+    [
+        ("topic_id", pa.string()),
+        ("kafka_partition", pa.int32()),
+        ("kafka_offset", pa.int64()),
+        ("kafka_timestamp", pa.timestamp("us", "UTC")),
+        ("kafka_timestamp_type", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", _HEADERS),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A record that Kafka would have, at an offset of a partition."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: datetime
+
+
+@dataclass
+class LocalEngine:
+    """A LoadEngine whose Kafka is `records`, ascending by partition and offset."""
+
+    lake: Lake
+    records: list[Kept] = field(default_factory=list)
+    name: str = "columnar"
+
+    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
+        """As LoadEngine has it."""
+        below = load_folder(records.window, load_id)
+        series = FileSeries(Path(self.lake.table(table).uri), below, "00000", records_per_file)
+        places = [(p, r) for piece in records.pieces for p, r in piece.items()]
+        kept = [record for p, r in sorted(places) for record in self._between((p, r.start), (p, r.end))]
+        if kept:
+            for part in by_partition(_batch(kept, records.topic_id)):
+                series.add(part)
+        series.close()
+        files = tuple(NewFile(f.path, f.bytes, f.rows, f.statistics) for f in series.written)
+        return Written(below, files, sum((f.measured for f in series.written), NO_ROWS), self.name)
+
+    def _between(self, first: tuple[int, int], end: tuple[int, int]) -> list[Kept]:
+        at, until = (bisect_left(self.records, place, key=lambda r: (r.partition, r.offset)) for place in (first, end))
+        return self.records[at:until]
+
+    def write_many(
+        self, orders: Sequence[Order], table: TableRef, records_per_file: int
+    ) -> Generator[Written | PlatformError, None, None]:
+        """As LoadEngine has it."""
+        for order in orders:
+            yield self.write(order.records, table, order.load_id, records_per_file)
+
+    def measure(
+        self, table: TableRef, keys: Sequence[str], version: int
+    ) -> Iterator[tuple[str, Measured | PlatformError]]:
+        """As LoadEngine has it."""
+        folder = self.lake.table(table)
+        for key in keys:
+            try:
+                paths = load_log.files_of(folder, key, version).paths
+                yield key, sum((measured(b) for p in paths for b in data_files.blocks(folder, p, key, _ROWS)), NO_ROWS)
+            except FilesLostError as error:
+                yield key, error
+
+
+def _batch(kept: Sequence[Kept], topic_id: str) -> pa.RecordBatch:
+    columns = {
+        "topic_id": [topic_id] * len(kept),
+        "kafka_partition": [r.partition for r in kept],
+        "kafka_offset": [r.offset for r in kept],
+        "kafka_timestamp": [r.timestamp for r in kept],
+        "kafka_timestamp_type": [0] * len(kept),
+        "key": [r.key for r in kept],
+        "value": [r.value for r in kept],
+        "headers": [None] * len(kept),
+    }
+    return pa.RecordBatch.from_arrays([pa.array(columns[f.name], f.type) for f in _FILES], schema=_FILES)

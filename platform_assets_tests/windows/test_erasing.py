@@ -1,0 +1,342 @@
+"""Erasing records: gone from every file of the lake, named in the ledger, and brought back by nothing. No Kafka, no Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from platform_assets.errors import ConfigurationError, ErasureUnfinishedError
+from platform_assets.lake import load_log
+from platform_assets.lake.location import Lake
+from platform_assets.ledger import decisions
+from platform_assets.ledger.entries import ERASED, SealedWindow
+from platform_assets.ledger.erased import erased_of
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.offsets import OffsetRange
+from platform_assets.windows import erasing
+from platform_assets.windows.erasing import WindowEraser
+from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved, shown
+
+WHO, NEEDLE = b"customer-4711", b"zebra-in-pyjamas"
+A, B, C = 0, 1, 2
+
+
+def other(number: int) -> tuple[bytes, bytes]:
+    """A record that stays."""
+    return b"customer-%d" % number, b"value-%d" % number
+
+
+def hers(form: bytes = b"") -> tuple[bytes, bytes]:
+    """A record that has to go; `form` is put in front of its value."""
+    return WHO, form + NEEDLE
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> MadeTopic:
+    """A topic of two partitions whose records nobody has loaded yet."""
+    return MadeTopic(tmp_path)
+
+
+@pytest.fixture
+def windows(topic: MadeTopic) -> list[SealedWindow]:
+    """Three windows: hers are in the first and the last, one of them as a dead letter and one against what is expected."""
+    sealed = topic.seal(
+        [
+            {0: [other(1), hers(), other(2)], 1: [hers(b"\xff"), other(3)]},
+            {0: [other(4)], 1: [other(5)]},
+            {0: [hers(b"NOT AS EXPECTED "), other(6)], 1: [other(7), other(7)]},
+        ]
+    )
+    topic.fill(sealed)
+    return sealed
+
+
+def erase(topic: MadeTopic) -> Any:
+    """All of hers."""
+    erasure = topic.erasure
+    erasure.record(erasure.of_keys([WHO]), AUTHOR)
+    return erasure.run(AUTHOR)
+
+
+def check_gone(topic: MadeTopic) -> None:
+    """No file of the lake has her bytes, and what stays is as it was."""
+    for needle in (WHO, NEEDLE):
+        assert not (places := found_in(topic.root, needle)), shown(places)
+    kept = [r.value for r in topic.records if r.key != WHO]
+    assert topic.values() == kept
+    proved(topic)
+
+
+def test_the_search_finds_what_is_there(topic: MadeTopic, windows: list[SealedWindow]) -> None:
+    """Else all that follows would show nothing."""
+    places = found_in(topic.root, NEEDLE)
+    for table in ("raw", "decoded", "dead_letters"):
+        assert any(p.startswith(table) for p in places), shown(places)
+    assert any(p.startswith("_ledger/commits") for p in places), "samples of failing rows are in receipts"
+    assert any("_delta_log" in p for p in places), "and in the commits of decoded rows"
+
+
+def test_a_key_is_gone_from_every_file_and_the_ledger_says_which_offsets(
+    topic: MadeTopic, windows: list[SealedWindow]
+) -> None:
+    before = topic.receipts()
+    done = erase(topic)
+    after = topic.receipts()
+    check_gone(topic)
+    assert done.windows == 2
+    assert done.rows == {"raw/people": 3, "decoded/people": 2, "dead_letters/people": 1}
+    assert after[windows[A].key].holes == {ERASED: 2}
+    assert after[windows[C].key].holes == {ERASED: 1}
+    assert after[windows[B].key] == before[windows[B].key]
+    assert after[windows[A].key].ranges == windows[A].ranges
+    assert erased_of(topic.ledger, topic.topic) == {
+        windows[A].key: {0: (OffsetRange(1, 2),), 1: (OffsetRange(0, 1),)},
+        windows[C].key: {0: (OffsetRange(4, 5),)},
+    }
+    assert topic.receipts("decoded")[windows[C].key].holes == {ERASED: 1}
+
+
+def test_a_decision_is_in_the_ledger_with_who_and_why_and_its_end(
+    topic: MadeTopic, windows: list[SealedWindow]
+) -> None:
+    erase(topic)
+    asked, done = decisions.decisions(topic.lake, topic.topic, ("erase", "erased"))
+    assert (asked.decided_by, asked.reason) == (AUTHOR.name, AUTHOR.reason)
+    assert asked.details["offsets"] == {windows[A].key: [[0, 1, 2], [1, 0, 1]], windows[C].key: [[0, 4, 5]]}
+    assert done.details["windows"] == 2
+    assert not decisions.unfinished_erasures(topic.lake, topic.topic)
+
+
+def test_a_load_from_kafka_which_still_has_the_records_finds_the_window_unchanged(
+    topic: MadeTopic, windows: list[SealedWindow]
+) -> None:
+    erase(topic)
+    for window in windows:
+        assert topic.load(window).outcome == "unchanged"
+        assert topic.decoder().decode(window.key).outcome == "unchanged"
+    check_gone(topic)
+
+
+def test_a_window_that_is_damaged_afterwards_heals_without_them(topic: MadeTopic, windows: list[SealedWindow]) -> None:
+    erase(topic)
+    folder = topic.lake.table(topic.declaration.raw_table)
+    (path,) = load_log.files_of(folder, windows[A].key).paths
+    (folder.path / path.replace("%25", "%")).unlink()
+    assert topic.load(windows[A]).outcome == "healed"
+    check_gone(topic)
+
+
+def test_offsets_are_erased_as_a_key_is(topic: MadeTopic, windows: list[SealedWindow]) -> None:
+    erasure = topic.erasure
+    selected = erasure.at_offsets({0: (OffsetRange(1, 2), OffsetRange(4, 5)), 1: (OffsetRange(0, 1),)})
+    assert [s.sealed.key for s in selected] == [windows[A].key, windows[C].key]
+    erasure.record(selected, AUTHOR)
+    erasure.run(AUTHOR)
+    check_gone(topic)
+
+
+def test_offsets_of_no_sealed_window_are_refused(topic: MadeTopic, windows: list[SealedWindow]) -> None:
+    with pytest.raises(ConfigurationError, match=r"\[5, 9\) of partition 1 .* no sealed window of generation 1"):
+        topic.erasure.at_offsets({1: (OffsetRange(4, 9),)})
+
+
+def test_offsets_of_a_window_that_is_not_loaded_never_are(topic: MadeTopic) -> None:
+    (window,) = topic.seal([{0: [other(1), hers(), other(2)]}])
+    orphan = topic.lake.table(topic.declaration.raw_table) / f"window={window.key.replace(':', '%3A')}" / "dead-load"
+    orphan.write("part-0.parquet", WHO + NEEDLE)
+    erasure = topic.erasure
+    erasure.record(erasure.at_offsets({0: (OffsetRange(1, 2),)}), AUTHOR)
+    erasure.run(AUTHOR)
+    assert not found_in(topic.root, NEEDLE)
+    assert topic.load(window).outcome == "loaded"
+    topic.decoder().decode(window.key)
+    assert topic.values() == [b"value-1", b"value-2"]
+    assert not found_in(topic.root, NEEDLE)
+    # Brokers say what its other holes are, so it is open until a check has asked them.
+    assert topic.receipts()[window.key].holes is None
+
+
+def test_old_versions_of_touched_windows_go_and_those_of_others_stay(
+    topic: MadeTopic, windows: list[SealedWindow]
+) -> None:
+    folder = topic.lake.table(topic.declaration.raw_table)
+    version = load_log.version(folder)
+    for window in windows:  # written again: the files of before are those of a past version
+        receipt = topic.receipts()[window.key]
+        path = folder.path / load_log.files_of(folder, window.key).paths[0].replace("%25", "%")
+        kept = path.read_bytes()
+        path.unlink()
+        assert topic.load(window).outcome == "healed"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(kept)
+        assert receipt.files_digest != topic.receipts()[window.key].files_digest
+    erase(topic)
+    check_gone(topic)
+    past = DeltaTable(folder.uri, version=version).to_pyarrow_dataset()
+    import pyarrow.dataset as ds
+
+    assert past.to_table(filter=ds.field("window") == windows[B].key).num_rows == 2
+    with pytest.raises(FileNotFoundError):
+        past.to_table(filter=ds.field("window") == windows[A].key)
+
+
+def test_orphans_of_dead_loads_go(topic: MadeTopic, windows: list[SealedWindow]) -> None:
+    for kind in ("raw", "decoded", "dead_letters"):
+        below = f"window={windows[A].key.replace(':', '%3A')}"
+        (topic.lake.root / kind / topic.topic / below / "dead" / "_temporary" / "0").write("x.parquet", NEEDLE)
+    erase(topic)
+    check_gone(topic)
+
+
+def test_bounds_of_columns_that_another_writer_put_into_the_log_go(
+    topic: MadeTopic, windows: list[SealedWindow]
+) -> None:
+    """OPTIMIZE by others keeps the least and the greatest text of a column, in commits and checkpoints."""
+    table = DeltaTable(topic.root / "decoded" / topic.topic)
+    table.alter.set_table_properties({"delta.dataSkippingStatsColumns": "kafka_partition,kafka_offset,value"})
+    bound = "NOT AS EXPECTED zebra-in-pyjamas"
+    log = topic.root / "decoded" / topic.topic / "_delta_log"
+    for path in sorted(log.glob("*.json")):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for action in lines:
+            if "add" in action and action["add"]["partitionValues"]["window"] == windows[C].key:
+                statistics = json.loads(action["add"]["stats"])
+                statistics["minValues"]["value"] = statistics["maxValues"]["value"] = bound
+                action["add"]["stats"] = json.dumps(statistics)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    DeltaTable(topic.root / "decoded" / topic.topic).create_checkpoint()
+    assert any("checkpoint" in place for place in found_in(topic.root, NEEDLE))
+    erase(topic)
+    check_gone(topic)
+    assert DeltaTable(topic.root / "decoded" / topic.topic).to_pyarrow_table().num_rows == 8
+
+
+def test_samples_of_what_failed_go_and_those_of_others_stay(topic: MadeTopic, windows: list[SealedWindow]) -> None:
+    figures = topic.receipts("decoded")[windows[C].key].figures
+    assert figures is not None
+    assert sorted(f.failing for f in figures.values()) == [1, 1]
+    erase(topic)
+    left = topic.receipts("decoded")[windows[C].key].figures
+    assert left is not None
+    (once,) = (f for f in left.values() if f.failing)
+    assert [(s.partition, s.offset) for s in once.samples] == [(1, 4)]
+
+
+@pytest.mark.parametrize("table", ["raw", "dead_letters", "decoded"])
+@pytest.mark.parametrize("by", ["erase", "load"])
+def test_one_that_is_cut_short_is_gone_on_with(
+    topic: MadeTopic, windows: list[SealedWindow], monkeypatch: pytest.MonkeyPatch, table: str, by: str
+) -> None:
+    """A run dies after the commits to a table, before their receipts; until it is gone on with, a load does the same."""
+
+    class Died(BaseException):
+        pass
+
+    record = Ledger.record_receipts
+
+    def die(ledger: Ledger, receipts: Any) -> None:
+        if receipts and receipts[0].table.kind == table:
+            raise Died
+        record(ledger, receipts)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "record_receipts", die)
+        with pytest.raises(Died):
+            erase(topic)
+    assert list(decisions.unfinished_erasures(topic.lake, topic.topic)) == [windows[A].key, windows[C].key]
+    if by == "load":
+        eraser = WindowEraser(topic.declaration, topic.ledger)
+        for key, ranges in erased_of(topic.ledger, topic.topic).items():
+            eraser.settle(key, ranges)
+        for window in windows:
+            assert topic.load(window).outcome == "unchanged"
+            assert topic.decoder().decode(window.key).outcome == "unchanged"
+    topic.erasure.run(AUTHOR)
+    check_gone(topic)
+    for window in windows:
+        assert topic.load(window).outcome == "unchanged"
+
+
+def test_one_that_dies_between_the_ledgers_is_gone_on_with(
+    topic: MadeTopic, windows: list[SealedWindow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "record_acceptances", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            erase(topic)
+    topic.erasure.run(AUTHOR)
+    check_gone(topic)
+    assert topic.load(windows[A]).outcome == "unchanged"
+
+
+def test_a_second_time_there_is_nothing_left_to_do(topic: MadeTopic, windows: list[SealedWindow]) -> None:
+    erase(topic)
+    versions = [load_log.version(topic.lake.table(t)) for t in topic.declaration.tables]
+    assert not topic.erasure.of_keys([WHO])
+    assert topic.erasure.run(AUTHOR).windows == 0
+    assert [load_log.version(topic.lake.table(t)) for t in topic.declaration.tables] == versions
+
+
+def test_a_window_whose_rows_are_not_its_receipts_waits_and_no_other_does(
+    topic: MadeTopic, windows: list[SealedWindow]
+) -> None:
+    erasure = topic.erasure
+    selected = erasure.of_keys([WHO])
+    folder = topic.lake.table(topic.declaration.raw_table)
+    (path,) = load_log.files_of(folder, windows[A].key).paths
+    lost = folder.path / path.replace("%25", "%")
+    content = lost.read_bytes()
+    lost.unlink()
+    erasure.record(selected, AUTHOR)
+    with pytest.raises(ErasureUnfinishedError, match=windows[A].key):
+        erasure.run(AUTHOR)
+    assert erasure.unfinished() == [windows[A].key]
+    assert topic.receipts()[windows[C].key].holes == {ERASED: 1}
+    lost.write_bytes(content)
+    erasure.run(AUTHOR)
+    check_gone(topic)
+
+
+def test_replays_lose_the_records_too(topic: MadeTopic, windows: list[SealedWindow]) -> None:
+    beside = MadeTopic(topic.lake.replay("june").root.path, records=topic.records)
+    beside.ledger.create()
+    beside.ledger.record_cuts(topic.ledger.cuts(topic.topic), None)
+    beside.fill(windows, decode=False)
+    done = erase(topic)
+    assert done.rows["replays/june/raw/people"] == 3
+    check_gone(topic)
+    assert beside.load(windows[A]).outcome == "unchanged"
+
+
+def test_a_rebuilt_ledger_knows_what_was_erased(topic: MadeTopic, windows: list[SealedWindow]) -> None:
+    from platform_assets.windows.rebuild import rebuild
+
+    erase(topic)
+    known = erased_of(topic.ledger, topic.topic)
+    topic.lake.root.path.joinpath("_ledger").rename(topic.root / "_gone")
+    ledger = Ledger(Lake.at(topic.root))
+    rebuild(topic.declaration, ledger, topic.engine)
+    assert erased_of(ledger, topic.topic) == known
+    assert topic.load(windows[A]).outcome == "unchanged"
+
+
+def test_all_rows_of_a_window_may_go(topic: MadeTopic) -> None:
+    windows = topic.seal([{0: [hers(), hers(b"\xff")]}, {0: [other(1)]}])
+    topic.fill(windows)
+    erase(topic)
+    check_gone(topic)
+    assert topic.receipts()[windows[A].key].holes == {ERASED: 2}
+    assert topic.load(windows[A]).outcome == "unchanged"
+
+
+def test_many_windows_are_committed_in_batches(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(erasing, "TOGETHER", 3)
+    windows = topic.seal([{0: [hers(), other(n)]} for n in range(8)])
+    topic.fill(windows)
+    assert erase(topic).windows == 8
+    check_gone(topic)
+    assert all(topic.load(w).outcome == "unchanged" for w in windows)
