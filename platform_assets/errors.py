@@ -441,13 +441,13 @@ class ReloadDiffersError(LoadError):
 
 
 class ConcurrentLoadError(Retryable):
-    """Another run committed the same window first."""
+    """Another run committed the same window first, or changed the table's columns."""
 
     def __init__(self, table: str, window: str) -> None:
         self.table, self.window = table, window
         super().__init__(
-            f"another run committed window {window} of {table} first; Delta refused this one, so the table holds "
-            "the window once. Run it again to compare it with what was committed."
+            f"another run committed window {window} of {table} first, or changed the table's columns; this one was refused, so the "
+            "table holds the window once. Run it again to compare it with what was committed."
         )
 
 

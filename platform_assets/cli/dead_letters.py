@@ -35,6 +35,7 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
     from platform_assets.components.declared import table_of
     from platform_assets.errors import ConfigurationError
     from platform_assets.kafka.outbox import Outbox
+    from platform_assets.lake import load_log
     from platform_assets.lake.dead_letters import groups
     from platform_assets.windows.sending import send
 
@@ -55,9 +56,14 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
     records = dead + sum(decoded[key].rows for key in letters if key in decoded)
     sent = None
     if send_to is not None:
-        versions = {key: version for key in keys if (version := letters[key].table_version) is not None}
+        folder = ledger.lake.table(declaration.dead_letter_table)
+        versions = {
+            key: load_log.version_with(folder, key, letters[key].files_digest, version)
+            for key in keys
+            if (version := letters[key].table_version) is not None
+        }
         outbox = Outbox(environment.cluster(), declaration.topic, send_to)
-        sent = send(outbox, ledger.lake.table(declaration.dead_letter_table), versions)
+        sent = send(outbox, folder, versions)
     if as_json:
         whole = {
             "version": JSON_VERSION,

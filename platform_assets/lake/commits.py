@@ -84,8 +84,13 @@ class WindowCommit:
         self._folder: Folder = lake.table(table)
         self._shared = _Shared(self._open())
         self._since = self._shared.handle.version()
+        self._columns = self._shared.handle.schema()
         self._own: set[str] | None = None
         self._is_one_of_many = False
+
+    def columns(self) -> pa.Schema:
+        """The table's columns when this was opened, which files have to have: others since then are a conflict."""
+        return pa.schema(self._columns.to_arrow())
 
     def held(self) -> frozenset[str]:
         """The keys of the windows that the table had files of when this was opened."""
@@ -121,9 +126,9 @@ class WindowCommit:
 
         Files that dead loads of the window have left are deleted then.
 
-        Raises ConcurrentLoadError where another commit touched the window since this was opened, CommitOutcomeUnknownError
-        where it cannot be said whether the commit took place, TableRefusedError where delta-rs cannot write the table, and
-        LakeNotWritableError; nothing was committed after the last two.
+        Raises ConcurrentLoadError where another commit touched the window, or changed the columns, since this was opened;
+        CommitOutcomeUnknownError where it cannot be said whether the commit took place, TableRefusedError where delta-rs cannot
+        write the table, and LakeNotWritableError; nothing was committed after the last two.
         """
         begun = begun_loads(self._folder, metadata.window.key)
         made = self._replaced(metadata, files)
@@ -205,7 +210,8 @@ class WindowCommit:
         )
 
     def _made_or_conflict(self, metadata: LoadMetadata) -> LoadCommit | None:
-        """Raises ConcurrentLoadError where a commit since this was opened touched the window, up to the handle's version.
+        """Raises ConcurrentLoadError where a commit since this was opened, up to the handle's version, touched the window or
+        changed the table's columns.
 
         Gives this load's own commit where it is that: the answer of a store was lost, and the same write was sent twice.
         """
@@ -220,6 +226,8 @@ class WindowCommit:
                 if load is not None and load.metadata.load_id == metadata.load_id:
                     return load
                 raise ConcurrentLoadError(self._table.name, window)
+        if self._shared.handle.schema() != self._columns:
+            raise ConcurrentLoadError(self._table.name, window)
         return None
 
     def _catch_up(self) -> None:

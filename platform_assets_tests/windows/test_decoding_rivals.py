@@ -1,0 +1,153 @@
+"""Decoding while others commit, and long after the raw load: by the code that decodes, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+from platform_assets.checks import decoded as checks
+from platform_assets.engines.decoding.engine import DecodedFiles, DecodeOrder
+from platform_assets.errors import ConcurrentLoadError, SchemaChangeError
+from platform_assets.lake import decoded_table, load_log
+from platform_assets.lake.dead_letters import rows as dead_rows
+from platform_assets.lake.schema_change import fingerprint
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.windows.decoding import WindowDecoder
+from platform_assets_tests.support.decoded_topic import DecodedTopic, InProcessEngine, order, tables_without_spark
+
+OLD = DecodeDeclaration(FormatSpec("json", {"schema": "at STRING, amount INT"}))
+
+
+class Interrupted(InProcessEngine):
+    """Has something else happen once, right after it has written its files."""
+
+    then: Callable[[], object] = staticmethod(lambda: None)
+
+    def decode(self, order: DecodeOrder) -> DecodedFiles:
+        written = super().decode(order)
+        then, Interrupted.then = Interrupted.then, staticmethod(lambda: None)
+        then()
+        return written
+
+
+def interrupted(topic: DecodedTopic, then: Callable[[], object]) -> WindowDecoder:
+    """A run by the declaration of now, in the middle of which `then` happens."""
+    Interrupted.then = staticmethod(then)
+    return WindowDecoder(topic.declaration, topic.ledger, Interrupted(topic.lake, tables_without_spark))
+
+
+def begun_again(topic: DecodedTopic, schema: str) -> DecodeDeclaration:
+    """A declaration that replaces the columns which the table has now."""
+    held = decoded_table.held(topic.lake.table(topic.declaration.decoded_table))
+    return DecodeDeclaration(FormatSpec("json", {"schema": schema}), replaces=fingerprint(held))
+
+
+@pytest.mark.parametrize("schema", ["at TIMESTAMP, amount INT", "at STRING, qty INT"])
+def test_files_of_former_columns_are_not_put_into_a_table_that_was_begun_again(tmp_path: Path, schema: str) -> None:
+    topic = DecodedTopic(tmp_path, "orders", OLD)
+    values = [b'{"at": "2026-01-0%dT00:00:00Z", "amount": 1, "qty": 2}' % (n + 1) for n in range(3)]
+    first, second, third = topic.load(*[[value] for value in values])
+    topic.decode(first)
+    newer = DecodedTopic(tmp_path, "orders", begun_again(topic, schema))
+    newer.windows = topic.windows
+    old = interrupted(topic, lambda: newer.decode(first, second))
+    with pytest.raises(SchemaChangeError):
+        old.decode(third)
+    table = DeltaTable(tmp_path / "decoded" / "orders").to_pyarrow_table()
+    assert set(table["window"].to_pylist()) == {first, second}
+    newer.decode(third)
+    assert checks.conserved(checks.windows_of(newer.declaration, newer.ledger, None)).passed
+    assert DeltaTable(tmp_path / "decoded" / "orders").to_pyarrow_table().num_rows == 3
+
+
+def test_a_run_that_was_overtaken_by_another_declaration_leaves_what_that_one_made(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path, "orders")
+    (key,) = topic.load([order(1)])
+    newer = DecodedTopic(tmp_path, "orders", replace(topic.declared, revision=2))
+    newer.windows = topic.windows
+    with pytest.raises(ConcurrentLoadError):
+        interrupted(topic, lambda: newer.decode(key)).decode(key)
+    held = newer.ledger.receipts(newer.declaration.decoded_table)[key].made_from
+    assert held is not None
+    assert held.declaration == newer.declared.digest_of(key)
+
+
+def test_a_run_that_was_overtaken_by_its_own_declaration_compares(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path, "orders")
+    (key,) = topic.load([order(1), b"broken"])
+    assert interrupted(topic, lambda: topic.decode(key)).decode(key).outcome == "unchanged"
+
+
+def expire(folder: Path, upto: int) -> None:
+    """As delta-rs does by itself with log files that are older than a month: a checkpoint, and none of those before it."""
+    DeltaTable(folder).create_checkpoint()
+    for file in (folder / "_delta_log").glob("*.json"):
+        if int(file.stem) <= upto:
+            file.unlink()
+
+
+def test_a_window_whose_load_has_left_the_log_is_decoded_sent_and_has_a_way_back(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path, "orders")
+    first, _ = topic.load([order(1), b"broken"], [order(2)])
+    raw = tmp_path / "raw" / "orders"
+    expire(raw, load_log.version(topic.lake.table(topic.declaration.raw_table)) - 1)
+    assert topic.decode(first)[0].outcome == "loaded"
+    assert topic.decode(first)[0].outcome == "unchanged"
+
+    letters = topic.lake.table(topic.declaration.dead_letter_table)
+    receipt = topic.ledger.receipts(topic.declaration.dead_letter_table)[first]
+    topic.decode()
+    expire(tmp_path / "dead_letters" / "orders", load_log.version(letters) - 1)
+    assert receipt.table_version is not None
+    version = load_log.version_with(letters, first, receipt.files_digest, receipt.table_version)
+    assert [row["value"] for row in dead_rows(letters, first, version)] == [b"broken"]
+
+    # Damaged, with no version in the log that has it: said so by None, and not by an error.
+    folder = topic.lake.table(topic.declaration.raw_table)
+    held = topic.ledger.receipts(topic.declaration.raw_table)[first]
+    DeltaTable(raw).delete(f"window = '{first}'")
+    assert held.table_version is not None
+    assert load_log.files_if_kept(folder, first, held.table_version) is None
+
+
+def test_a_window_that_an_accepted_loss_left_fewer_rows_is_decoded_again_where_the_check_says_so(
+    tmp_path: Path,
+) -> None:
+    topic = DecodedTopic(tmp_path, "orders")
+    (key,) = topic.load([order(1), order(2), b"broken"])
+    topic.decode(key)
+    # What `accept-loss` leaves of a damaged window: other files, and a receipt of fewer rows.
+    left = DecodedTopic(tmp_path / "left", "orders")
+    left.load([order(1), order(2)])
+    receipt = left.ledger.receipts(left.declaration.raw_table)[key]
+    source, target = tmp_path / "left" / "raw" / "orders", tmp_path / "raw" / "orders"
+    for path in source.rglob("*.parquet"):
+        (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+        (target / path.relative_to(source)).write_bytes(path.read_bytes())
+    _take_over(target, source, key)
+    version = load_log.version(topic.lake.table(topic.declaration.raw_table))
+    topic.ledger.record_receipts([replace(receipt, table_version=version)])
+    verdict = checks.conserved(checks.windows_of(topic.declaration, topic.ledger, None))
+    assert not verdict.passed
+    assert topic.decode(key)[0].outcome == "replaced"
+    assert checks.conserved(checks.windows_of(topic.declaration, topic.ledger, None)).passed
+    assert DeltaTable(tmp_path / "decoded" / "orders").to_pyarrow_table().num_rows == 2
+
+
+def _take_over(table: Path, other: Path, key: str) -> None:
+    """Have `table` hold the window as `other` has it, whose files were copied into it."""
+    held, actions = DeltaTable(table), pa.table(DeltaTable(other).get_add_actions(flatten=True))
+    adds: list[AddAction | RemoveAction] = [
+        AddAction(unquote(action["path"]), action["size_bytes"], {"window": key}, 0, True, "{}")
+        for action in actions.to_pylist()
+    ]
+    held.create_write_transaction(
+        adds, "overwrite", held.schema(), partition_by=["window"], partition_filters=[("window", "=", key)]
+    )
