@@ -116,8 +116,9 @@ def test_what_is_destroyed_behind_a_backup_under_load_is_restored_and_loads_go_o
         assert all(daemon.verdicts().values()), daemon.verdicts()
     assert records(lk.rows()) == records(lk.committed())
     assert len(lk.rows()) == 4 * 20
-    # Nothing that an engine writes names the place where the lake lies, so it may be moved.
-    assert [f for f in lk.root.rglob("*") if f.is_file() and bytes(lk.root) in f.read_bytes()] == []
+    # Nothing that is read names the place where the lake lies, so it may be moved: only where tables were made stands in the log.
+    named = {f.name for f in lk.root.rglob("*") if f.is_file() and bytes(lk.root) in f.read_bytes()}
+    assert named <= {"00000000000000000000.json"}
     audit = at_work.shell.run("audit", lk.topic, "--deep")
     assert audit.exit_code == 0, audit.output
     status = at_work.shell.run("status", "--json")
