@@ -6,7 +6,7 @@ Nothing of a table is changed. What reading proves is written into the ledger.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, TypeVar
@@ -111,7 +111,7 @@ class DecodedAudit:
             read, found = self._table(of_table, decoder, deadline)
             proved += read
             findings += found
-        self.ledger.record_receipts(proved)
+        self.ledger.record_receipts(self._still_newest(proved))
         again, skipped, left = 0, 0, 0
         with_raw = [key for key in windows.keys if key in windows.raw]
         oldest = sorted(with_raw, key=lambda k: (_last_proof(windows.decoded.get(k)), k))
@@ -172,6 +172,17 @@ class DecodedAudit:
                 else:
                     proved.append(proved_again(by_key[key], of_table.files.get(key, load_log.NO_FILES), version))
         return proved, findings
+
+    def _still_newest(self, proved: Sequence[Receipt]) -> list[Receipt]:
+        """Those of windows that nobody has loaded again meanwhile: what is proved of a former load must not hide the newest one."""
+        of_table: dict[TableRef, list[Receipt]] = {}
+        for receipt in proved:
+            of_table.setdefault(receipt.table, []).append(receipt)
+        kept: list[Receipt] = []
+        for table, receipts in of_table.items():
+            newest = self.ledger.receipts(table, [r.window.key for r in receipts])
+            kept += [r for r in receipts if newest[r.window.key].load_id == r.load_id]
+        return kept
 
     def _finding(self, kind: FindingKind, key: str, detail: str) -> Finding:
         remedy = f"Materialise partition {key} of {self.table}: it is decoded again, and healed, or the run says why it cannot be."

@@ -10,6 +10,9 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from platform_assets.checks.findings import counted
+from platform_assets.lake import load_log
+from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions, unloaded
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -33,7 +36,7 @@ class DecodedStatus:
     them under way; `windows_waiting` the others that are not decoded. `windows_stale` are decoded, by another declaration than
     today's. `rows` and `dead_letters` are of all windows; `recent_windows` are the newest ones with records, 24 at most, which
     `recent_records` and `recent_dead_letters` are of. `undecoded` are the oldest windows that are not decoded, 20 at most;
-    `problems` say what keeps windows from being decoded.
+    `problems` say what keeps windows from being decoded, and which are not there any more.
     """
 
     table: str
@@ -83,13 +86,14 @@ def collect(
         parked = decisions.parking(ledger.lake, d.topic).parked
         windows = health.windows(d, instance, lacking[:_JUDGED], under_way, parked, table)
     failed = sum(w.state in ("failed", "waits for somebody") for w in windows)
+    gone = _without_files(ledger.lake.table(table), rows)
     return DecodedStatus(
         table=table.name,
-        windows_decoded=max(loaded - len(lacking), 0),
+        windows_decoded=max(loaded - len(lacking) - len(gone), 0),
         windows_waiting=len(lacking) - failed,
         windows_failed=failed,
         windows_stale=_stale(rows, declared),
-        rows=pc.sum(rows["rows"]).as_py() or 0,
+        rows=pc.sum(rows.filter(pc.invert(pc.is_in(rows["window"], gone)))["rows"]).as_py() or 0,
         dead_letters=pc.sum(letters["rows"]).as_py() or 0,
         newest_window=pc.max(rows["window"]).as_py() if rows.num_rows else None,
         recent_windows=len(recent),
@@ -97,7 +101,7 @@ def collect(
         recent_dead_letters=sum(dead for _, dead in recent),
         checks=check_status.latest(instance, selections.check_keys(d)),
         undecoded=tuple(windows[:_MOST_NAMED]),
-        problems=tuple(_problems(d, instance, windows)),
+        problems=(*_problems(d, instance, windows), *_emptied(d, gone.to_pylist())),
     )
 
 
@@ -115,6 +119,25 @@ def _problems(
         yield (
             f"{health.counted(waiting)} not decoded: a check of {declaration.raw_table} fails, and holds back what is made from it. "
             "Act as that check says; the windows are then asked for by themselves"
+        )
+
+
+def _without_files(folder: Folder, rows: pa.Table) -> pa.Array:
+    """The windows that have rows by their receipts, and no file in the table: it was begun again since, or emptied."""
+    with_rows = pc.unique(rows.filter(pc.greater(rows["rows"], 0))["window"])
+    if not len(with_rows) or not load_log.exists(folder):
+        return with_rows
+    held = load_log.file_actions(folder)["partition.window"].combine_chunks()
+    return with_rows.filter(pc.invert(pc.is_in(with_rows, pc.unique(held))))
+
+
+def _emptied(declaration: TopicDeclaration, windows: Sequence[str]) -> Iterator[str]:
+    if windows:
+        table, named = declaration.decoded_table, sorted(windows)
+        yield (
+            f"{counted(len(windows), 'window')} between {named[0]} and {named[-1]} had rows that are not in {table} any more: it was "
+            f"begun again with other columns, or somebody emptied it. Decode them again: `platform-assets load {table} {named[0]}`, "
+            "or a backfill of these partitions in Dagster"
         )
 
 

@@ -20,7 +20,9 @@ from platform_assets.cli.status_table import print_status
 from platform_assets.errors import SchemaChangeError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.model.decoding import Repair
+from platform_assets.lake import decoded_table
+from platform_assets.lake.schema_change import fingerprint
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.orchestration import status
 from platform_assets.orchestration.decoded_status import LATELY, DecodedStatus
 from platform_assets.orchestration.names import table_key
@@ -182,6 +184,20 @@ def test_windows_that_a_check_of_the_raw_table_holds_back_are_named(
     )
     (problem,) = of_decoded(seen(topic, instance)).problems
     assert f"1 window ({key}) not decoded: a check of raw/{TOPIC} fails" in problem
+
+
+def test_windows_whose_rows_went_with_former_columns_are_named_with_what_brings_them_back(topic: DecodedTopic) -> None:
+    first, second = topic.load([order(1)], [order(2), order(3)])
+    topic.decode()
+    held = decoded_table.held(topic.lake.table(topic.declaration.decoded_table))
+    topic.declared = DecodeDeclaration(FormatSpec("json", {"schema": "id STRING"}), replaces=fingerprint(held))
+    topic.decode(second)
+    found = of_decoded(seen(topic))
+    assert (found.windows_decoded, found.rows, found.healthy) == (1, 0, False)
+    (problem,) = found.problems
+    assert f"1 window between {first} and {first} had rows that are not in decoded/orders any more" in problem
+    topic.decode(first)
+    assert of_decoded(seen(topic)).healthy
 
 
 def test_windows_of_another_declaration_are_counted_and_need_no_attention(topic: DecodedTopic) -> None:
