@@ -113,12 +113,12 @@ class WindowDecoder:
         Raises NotLoadedError where the raw table has not got it; SchemaChangeError, DecodingDiffersError and other LoadErrors,
         which leave both tables as they were; ConcurrentLoadError where others kept committing the same window first.
         """
-        before = self._receipts(key)
+        digest, before = self.declared.digest_of(key), self._receipts(key)
         for attempt in range(_RACES):
             try:
                 return self._once(key)
             except ConcurrentLoadError as e:
-                now, digest = self._receipts(key), self.declared.digest_of(key)
+                now = self._receipts(key)
                 # Whose declaration is the newer one, nobody can say here: it is for a run to come, by the one that it finds.
                 lost_to_another = now != before and now.are_there and not now.are_of(digest)
                 if attempt == _RACES - 1 or lost_to_another:
