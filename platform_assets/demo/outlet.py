@@ -45,13 +45,13 @@ class Outlet:
         self._dataset = dataset
         self._headers = SOURCES[dataset.topic].headers
         self._failures: list[KafkaError] = []
-        self._fatal: KafkaError | None = None
         self._broken = False
         settings: dict[str, Any] = {
             **client.librdkafka(),
             **_PRODUCER_SETTINGS,
             "on_delivery": self._delivered,
-            "error_cb": self._noticed,
+            # With a callback for errors the client raises a fatal one from whichever call serves its events.
+            "error_cb": _noticed,
         }
         if transactional_id is not None:
             settings["transactional.id"] = transactional_id
@@ -74,7 +74,7 @@ class Outlet:
         for row, value, key, stamp in zip(rows.tolist(), values, keys, stamps, strict=True):
             headers = [("source", PACKAGE.encode()), ("row", str(row).encode())] if self._headers else None
             self._produce(value, key, stamp, headers)
-        self._producer.poll(0)
+        self._poll(0)
 
     def commit(self) -> None:
         """Commit the transaction: its rows are in the topic when this returns.
@@ -122,7 +122,7 @@ class Outlet:
                     self._dataset.topic, value=value, key=key, timestamp=stamp, headers=headers or []
                 )
             except BufferError:
-                self._producer.poll(0.1)
+                self._poll(0.1)
                 if self._failures:
                     raise translated(self._failures[0], self._doing("sending rows")) from None
             except KafkaException as error:
@@ -130,8 +130,18 @@ class Outlet:
             else:
                 return
 
+    def _poll(self, seconds: float) -> None:
+        try:
+            self._producer.poll(seconds)
+        except KafkaException as error:
+            raise self._own(error.args[0], "sending rows") from error
+
     def _flush(self) -> None:
-        if self._producer.flush(CALL_SECONDS):
+        try:
+            left = self._producer.flush(CALL_SECONDS)
+        except KafkaException as error:
+            raise self._own(error.args[0], "sending rows") from error
+        if left:
             raise BrokerUnreachableError(self._doing("sending rows"), CALL_SECONDS, "not all were acknowledged")
 
     def _call(self, doing: str, call: Callable[[], object]) -> None:
@@ -152,21 +162,23 @@ class Outlet:
             return TransactionAbortedError(f"{self._doing(doing)}: {reason.str()}")
         self._broken = True
         if reason.code() == KafkaError._FATAL:
-            # It says only that something fatal came before; what that was the client tells by another way.
-            self._producer.poll(0)
-            reason = self._fatal or reason
+            # It says only that something fatal came before; what that was the next poll raises, once.
+            try:
+                self._producer.poll(0)
+            except KafkaException as fatal:
+                reason = fatal.args[0]
         return translated(reason, self._doing(doing))
 
     def _doing(self, doing: str) -> str:
         return f"{doing} to topic {self._dataset.topic!r}"
 
-    def _noticed(self, error: KafkaError) -> None:
-        if error.fatal():
-            self._fatal = error
-
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
             self._failures.append(error)
+
+
+def _noticed(error: KafkaError) -> None:
+    _log.debug("the client heals by itself from %s", error)
 
 
 def _taken(column: Any, rows: Rows) -> list[bytes]:

@@ -52,6 +52,13 @@ def client(broker: Broker) -> Iterator[ClientSettings]:
     delete_topics(broker)
 
 
+def send_for(former: outlet.Outlet, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        former.send(np.arange(1), None)
+        time.sleep(0.01)  # not to fill the client's queue while it waits for the broker's answer
+
+
 def messages(client: ClientSettings, topic: TopicName) -> list[Any]:
     """The topic's committed messages whole."""
     ends = topic_log.whole_log(Cluster.connect(client), topic)
@@ -227,6 +234,24 @@ def test_a_former_process_is_shut_out(client: ClientSettings) -> None:
         with pytest.raises(BrokerRefusedError, match="fenced"):
             former.send_backlog()
     assert holds_each_row_once(committed(client, "flights"), ROWS)
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("polled", [False, True])
+def test_being_shut_out_is_named_whichever_call_of_the_client_learns_of_it(
+    client: ClientSettings, monkeypatch: pytest.MonkeyPatch, *, polled: bool
+) -> None:
+    topic_log.create_topics(client)
+    dataset = small(ROWS)[0]
+    former = outlet.Outlet(client, dataset, "shut-out")
+    former.begin()
+    former.send(np.arange(1), None)
+    outlet.Outlet(client, dataset, "shut-out").close()
+    if not polled:
+        monkeypatch.setattr(former, "_poll", lambda _seconds: None)
+    with pytest.raises(BrokerRefusedError, match="fenced"):
+        send_for(former, seconds=60)
+    former.close()
 
 
 @pytest.mark.broker
