@@ -475,6 +475,17 @@ class SchemaChangeError(LoadError):
         )
 
 
+class RepairUnfitError(ConfigurationError):
+    """A value is declared for a record that its window has not."""
+
+    def __init__(self, raw: str, window: str, partition: int, offset: int) -> None:
+        self.raw, self.window, self.partition, self.offset = raw, window, partition, offset
+        super().__init__(
+            f"repairs: window {window} of {raw} has no offset {offset} of partition {partition}: correct it, or take it out of "
+            "`decode:` in the topic's YAML; `platform-assets dead-letters` shows window, partition and offset"
+        )
+
+
 class NotLoadedError(Retryable):
     """A window is to be decoded whose raw table has not got it yet."""
 

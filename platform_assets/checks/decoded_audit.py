@@ -20,6 +20,7 @@ from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.engines.batching import read_together
 from platform_assets.errors import FilesLostError, PlatformError, Retryable
 from platform_assets.lake import load_log
+from platform_assets.ledger import decisions
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -55,7 +56,7 @@ class DecodedAudit:
         """Evaluate every check, and read files where `deep`; what cannot be found out is reported and never raised."""
         deadline = time.monotonic() + self.budget
         self.progress(decoded.CONSERVATION)
-        windows = _attempt(lambda: decoded.windows_of(self.declaration, self.ledger, None, self.budget))
+        windows = _attempt(lambda: decoded.settled(self.declaration, self.ledger, None, self.in_flight, self.budget))
         if isinstance(windows, str):
             outcomes = (CheckOutcome(decoded.CONSERVATION, None, windows),)
             return Audit(self.table.name, now.isoformat(timespec="seconds"), self.span, deep, outcomes, None)
@@ -86,18 +87,27 @@ class DecodedAudit:
         newest = max(windows.keys, default="")
         missing = [key for key in sorted(windows.raw) if key not in windows.decoded and key not in windows.dead_letters]
         under_way = self.in_flight(missing) if missing else frozenset()
-        late = [key for key in missing if key < newest and key not in under_way]
+        parked = decisions.parking(self.ledger.lake, self.table).parked if missing else {}
+        late = [key for key in missing if key < newest and key not in {*under_way, *parked}]
+        set_aside = sorted({*missing} & {*parked} - under_way)
         findings = tuple(
             Finding(
                 "window not decoded", windows.topic, key, None, (), "the raw table has it, and newer ones are decoded",
                 f"`platform-assets load {self.table} {key}`, or let the topic's sensor ask for it.",
             )
             for key in late
+        ) + tuple(
+            Finding(
+                "window parked", windows.topic, key, None, (), "an operator has set it aside, so nobody asks for it to be decoded",
+                f"`platform-assets unpark {self.table} {key}` once it can be decoded.",
+            )
+            for key in set_aside
         )  # fmt: skip
-        waiting = len(missing) - len(late)
+        waiting = len(missing) - len(late) - len(set_aside)
         headline = f"{counted(len(late), 'window')} not decoded." if late else (
             f"{counted(len(windows.raw) - len(missing), 'window')} of the raw table decoded"
-            + (f"; {counted(waiting, 'window')} waiting" if waiting else "") + "."
+            + (f"; {counted(waiting, 'window')} waiting" if waiting else "")
+            + (f"; {counted(len(set_aside), 'window')} parked" if set_aside else "") + "."
         )  # fmt: skip
         figures = (("windows", len(windows.raw)), ("windows_not_decoded", len(missing)))
         return Verdict(DECODED, self.table, findings, headline, figures)

@@ -217,7 +217,11 @@ def _collected(
     missing = [k for k in windows if k not in recorded]
     # Rows without a receipt are no window that waits: the ledger is behind.
     waiting = frozenset(k for k in missing if k in in_flight or (k > newest and k not in files))
-    parked = frozenset(missing).intersection(decisions.parking(ledger.lake, topic).parked) if missing else frozenset()
+    parked = (
+        frozenset(missing).intersection(decisions.parking(ledger.lake, TableRef.raw(topic)).parked)
+        if missing
+        else frozenset()
+    )
     waiting -= parked
     unasked = frozenset(missing) - waiting - parked
     retried = frozenset(known.again(sorted(unasked - set(files)))) if unasked else frozenset()

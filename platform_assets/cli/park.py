@@ -13,13 +13,15 @@ import click
 def park(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> None:
     """Set each WINDOW of TABLE aside: the sensor asks for it no more, and `status` shows it as parked, not as failed.
 
-    TABLE is raw/<topic>, or the topic's name alone. The records of a parked window are in no table, and the checks go on saying so.
-    `platform-assets load` loads it all the same; `unpark` brings it back.
+    TABLE is raw/<topic>, or the topic's name alone, and the records of a parked window are in no table then; or decoded/<topic>, where
+    they are in the raw table alone. The checks go on saying so. `platform-assets load` loads it all the same; `unpark` brings it back.
     """
     from platform_assets.cli.deciding import deciding
+    from platform_assets.components.declared import table_of
     from platform_assets.ledger.decisions import Author
 
-    deciding(table, Author.of(by, reason)).park(windows)
+    _, target = table_of(table)
+    deciding(target.topic, Author.of(by, reason)).park(windows, target)
 
 
 @click.command()
@@ -30,9 +32,11 @@ def park(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> N
 def unpark(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> None:
     """Bring each parked WINDOW of TABLE back: the sensor asks for it again at its next tick.
 
-    TABLE is raw/<topic>, or the topic's name alone.
+    TABLE is raw/<topic>, or the topic's name alone; or decoded/<topic>.
     """
     from platform_assets.cli.deciding import deciding
+    from platform_assets.components.declared import table_of
     from platform_assets.ledger.decisions import Author
 
-    deciding(table, Author.of(by, reason)).unpark(windows)
+    _, target = table_of(table)
+    deciding(target.topic, Author.of(by, reason)).unpark(windows, target)

@@ -23,12 +23,16 @@ from platform_assets.lake import delta_log
 from platform_assets.lake.location import Lake
 from platform_assets.ledger import version as ledger_version
 from platform_assets.ledger.entries import arrow_type
+from platform_assets.model.tables import TableRef
 from platform_assets.model.topics import checked_topic
 
 DecisionKind = Literal["loss", "generation", "cluster", "park", "unpark", "erase", "erased"]
 """loss: offsets that will not be loaded; generation: a topic's log that goes on as another one; cluster: a
 log that goes on on another cluster with its offsets; park, unpark: a window that the
 sensor does not ask for, and does again; erase: records that have to go; erased: that they are gone."""
+
+TABLE: Final = "table"
+"""Detail of a decision on windows of a table that is not the raw one: the table's name."""
 
 DECISION_COLUMNS: Final = {
     "topic": ("string", "Kafka topic"),
@@ -148,17 +152,18 @@ def unfinished_erasures(lake: Lake, topic: str) -> dict[str, Decision]:
 
 @dataclass(frozen=True, slots=True)
 class Parking:
-    """Which windows of a topic are parked, by the decision that parked them, and when others were last unparked, by key."""
+    """Which windows of a table are parked, by the decision that parked them, and when others were last unparked, by key."""
 
     parked: Mapping[str, Decision] = field(default_factory=dict)
     unparked: Mapping[str, datetime] = field(default_factory=dict)
 
 
-def parking(lake: Lake, topic: str) -> Parking:
+def parking(lake: Lake, table: TableRef) -> Parking:
     """Of each window the newest decision counts. A window that was loaded since is parked no more than any other."""
     newest: dict[str, Decision] = {}
-    for decision in decisions(lake, topic, ("park", "unpark")):
-        newest |= dict.fromkeys(decision.windows, decision)
+    for decision in decisions(lake, table.topic, ("park", "unpark")):
+        if decision.details.get(TABLE, TableRef.raw(table.topic).name) == table.name:
+            newest |= dict.fromkeys(decision.windows, decision)
     parked = {key: d for key, d in sorted(newest.items()) if d.kind == "park"}
     unparked = {key: d.decided_at for key, d in newest.items() if d.kind == "unpark" and d.decided_at is not None}
     return Parking(parked, unparked)

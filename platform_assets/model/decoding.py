@@ -89,6 +89,12 @@ class DecodeDeclaration:
         ]
         return self.digest if not repairs else _digest({"declared": self.digest, "repairs": repairs})
 
+    @property
+    def fingerprint(self) -> str:
+        """Names all that decides whether windows can be decoded: the digest, repairs, and what makes room for other columns."""
+        repairs = [[r.window, r.partition, r.offset, r.value] for r in self.repairs]
+        return _digest({"declared": self.digest, "replaces": self.replaces, "repairs": repairs})
+
     def repairs_of(self, window: str) -> tuple[Repair, ...]:
         """Those of one window."""
         return tuple(r for r in self.repairs if r.window == window)

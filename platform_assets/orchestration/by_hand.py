@@ -114,7 +114,7 @@ def check_decoded(
     decoder: WindowDecoder, keys: Sequence[str], instance: dg.DagsterInstance | None
 ) -> list[dg.AssetCheckEvaluation]:
     """Evaluate the checks of the decoded windows `keys`, and report them to `instance`."""
-    found = decoded_checks.results(decoder.declaration, decoder.declared, decoder.ledger, keys)
+    found = decoded_checks.results(decoder.declaration, decoder.declared, decoder.ledger, instance, keys)
     evaluations = [decoded_checks.evaluation(each) for each in found]
     if instance is not None:
         for evaluation in evaluations:

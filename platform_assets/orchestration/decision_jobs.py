@@ -15,6 +15,7 @@ from platform_assets.errors import ConfigurationError, PlatformError
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.windows.deciding import Deciding
 from platform_assets.windows.erasure import parsed_ranges
@@ -48,6 +49,12 @@ class ParkingConfig(DecisionConfig):
     """Likewise, and which windows."""
 
     windows: list[str] = Field(description="Keys of the windows, as 2026-01-31-05:00, in UTC.")
+    decoded: bool = Field(default=False, description="They are windows of the decoded table; false: of the raw one.")
+
+    def table(self, deciding: Deciding) -> TableRef:
+        """Whose windows they are."""
+        d = deciding.declaration
+        return d.decoded_table if self.decoded else d.raw_table
 
 
 class ErasureConfig(AcceptanceConfig):
@@ -77,11 +84,11 @@ def definitions(declared: Declared) -> dg.Definitions:
 
     @dg.op(required_resource_keys=RESOURCES)
     def park_each_window(context: dg.OpExecutionContext, config: ParkingConfig) -> None:
-        _decide(context, declared, config, lambda deciding: deciding.park(config.windows))
+        _decide(context, declared, config, lambda deciding: deciding.park(config.windows, config.table(deciding)))
 
     @dg.op(required_resource_keys=RESOURCES)
     def unpark_each_window(context: dg.OpExecutionContext, config: ParkingConfig) -> None:
-        _decide(context, declared, config, lambda deciding: deciding.unpark(config.windows))
+        _decide(context, declared, config, lambda deciding: deciding.unpark(config.windows, config.table(deciding)))
 
     @dg.op(required_resource_keys=RESOURCES)
     def erase_named_records(context: dg.OpExecutionContext, config: ErasureConfig) -> None:

@@ -56,7 +56,12 @@ def decode(
         # The step's own events are lost with it.
         for event in events(declaration, now_done, root):
             context.log_event(event)
-        runs.record_failures(context.instance, context.run.run_id, declaration.decoded_table, Failures.of(errors))
+        runs.record_failures(
+            context.instance,
+            context.run.run_id,
+            declaration.decoded_table,
+            Failures.of(errors, decoder.declared.fingerprint),
+        )
         text = failure_text(errors, len(keys), len(done))
         raise as_dagster(errors, text, context.retry_number) from next(iter(errors.values()))
     return done

@@ -1,7 +1,7 @@
 """The checks of decoded tables in Dagster: in the runs that decode, and in ticks that report windows without offsets."""
 
 # No postponed annotations here: Dagster reads those of the functions below.
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import dagster as dg
@@ -51,7 +51,7 @@ def build_checks(declaration: TopicDeclaration, declared: DecodeDeclaration) -> 
         sealed = ledger.edges(declaration.topic)[:-1]
         of_run = sorted(runs.named_by(context.run, sealed))
         wanted = {key.name for key in context.selected_asset_check_keys}
-        for found in results(declaration, declared, ledger, of_run or None):
+        for found in results(declaration, declared, ledger, context.instance, of_run or None, context.run.run_id):
             if found.check_name in wanted:
                 yield found
 
@@ -59,10 +59,18 @@ def build_checks(declaration: TopicDeclaration, declared: DecodeDeclaration) -> 
 
 
 def results(
-    declaration: TopicDeclaration, declared: DecodeDeclaration, ledger: Ledger, keys: Sequence[str] | None
+    declaration: TopicDeclaration,
+    declared: DecodeDeclaration,
+    ledger: Ledger,
+    instance: dg.DagsterInstance | None,
+    keys: Sequence[str] | None,
+    run_id: str | None = None,
 ) -> Iterator[dg.AssetCheckResult]:
-    """All checks of the windows `keys` and the newest ones; of all where there are none."""
-    windows = checks.windows_of(declaration, ledger, keys)
+    """All checks of the windows `keys` and the newest ones; of all where there are none.
+
+    What other runs of `instance` than `run_id` decode meanwhile is not judged.
+    """
+    windows = checks.settled(declaration, ledger, keys, _in_flight(declaration, instance, run_id))
     yield _conservation(declaration, checks.conserved(windows))
     found = checks.shares(windows, declared, ledger, keys or windows.keys[-1:])
     yield dg.AssetCheckResult(
@@ -97,11 +105,19 @@ def quiet(
     if not any(last.values()):
         return
     # A tick reads no files: where some have changed, what the last run found of them stands until the next one reads them.
-    verdict = checks.conserved(checks.windows_of(declaration, ledger, (), budget=0))
+    in_flight = _in_flight(declaration, instance, None)
+    verdict = checks.conserved(checks.settled(declaration, ledger, (), in_flight, budget=0))
     before = last.pop(checks.CONSERVATION)
     now = evaluation(_conservation(declaration, verdict))
     yield now if before is None or not verdict.undecided else _again(before)
     yield from (_again(known) for known in last.values() if known is not None)
+
+
+def _in_flight(
+    declaration: TopicDeclaration, instance: dg.DagsterInstance | None, but: str | None
+) -> Callable[[list[str]], frozenset[str]]:
+    asset = table_key(declaration.decoded_table)
+    return lambda keys: frozenset() if instance is None else runs.windows_in_flight(instance, asset, keys, but)
 
 
 def _last(asset: dg.AssetKey, name: str, instance: dg.DagsterInstance) -> dg.AssetCheckEvaluation | None:

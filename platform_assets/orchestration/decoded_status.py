@@ -83,7 +83,7 @@ def collect(
         under_way = (
             frozenset() if instance is None else runs.windows_in_flight(instance, table_key(table), lacking[:_JUDGED])
         )
-        parked = decisions.parking(ledger.lake, d.topic).parked
+        parked = decisions.parking(ledger.lake, table).parked
         windows = health.windows(d, instance, lacking[:_JUDGED], under_way, parked, table)
     failed = sum(w.state in ("failed", "waits for somebody") for w in windows)
     gone = _without_files(ledger.lake.table(table), rows)

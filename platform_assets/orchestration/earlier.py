@@ -72,7 +72,9 @@ def build_job(declaration: TopicDeclaration) -> dg.JobDefinition:
                 blocking.append(check.name)
         if declaration.decode is not None:
             of_run = sorted(runs.named_by(context.run, evaluation.ledger.edges(topic)[:-1])) or None
-            for found in decoded_checks.results(declaration, declaration.decode, evaluation.ledger, of_run):
+            for found in decoded_checks.results(
+                declaration, declaration.decode, evaluation.ledger, context.instance, of_run, context.run.run_id
+            ):
                 yield decoded_checks.evaluation(found)
                 if not found.passed and found.severity == dg.AssetCheckSeverity.ERROR:
                     blocking.append(str(found.check_name))

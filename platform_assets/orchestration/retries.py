@@ -20,23 +20,26 @@ from platform_assets.errors import (
     OffsetsExpiredError,
     PlatformError,
     ReloadDiffersError,
+    RepairUnfitError,
+    SchemaChangeError,
     TopicRecreatedError,
     TruncationError,
     UnknownOutcome,
     UnreadableTimestampError,
 )
 
-Cause = Literal["passing", "abrupt", "log", "decision"]
+Cause = Literal["passing", "abrupt", "log", "decision", "declaration"]
 """Why a window failed. passing: what is wrong may be mended where the platform cannot see it, so the window is asked for
 again, ever more rarely; abrupt: the same, and the run ended in a way that the window itself may have brought about; log: the
 topic's log is not the one that the ledger knows, and once it is again, a later window can be sealed; decision: it waits
-until the loss of its offsets is accepted."""
+until the loss of its offsets is accepted; declaration: it waits until its table is declared otherwise."""
 
 LONGEST: Final = timedelta(minutes=10)
 """The longest wait before a window is asked for again."""
 _LONGEST_TEXT: Final = 500
 
 _DECISION = (OffsetsExpiredError, UnreadableTimestampError, ReloadDiffersError, LostForGoodError, LedgerCorruptError)
+_DECLARATION = (SchemaChangeError, RepairUnfitError)
 _LOG = (TruncationError, TopicRecreatedError, ClusterChangedError)
 
 
@@ -46,32 +49,41 @@ def cause_of(error: PlatformError) -> Cause:
         return "decision"
     if isinstance(error, _LOG):
         return "log"
+    if isinstance(error, _DECLARATION):
+        return "declaration"
     return "abrupt" if isinstance(error, UnknownOutcome) else "passing"
 
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """What a failed run says of its windows: why each failed that it tried to load, by key, and the first error."""
+    """What a failed run says of its windows: why each failed that it tried to load, by key, and the first error.
+
+    `declaration` is the fingerprint of how they were to be decoded, empty for loads into a raw table.
+    """
 
     causes: Mapping[str, Cause]
     error: str
+    declaration: str = ""
 
     @classmethod
-    def of(cls, errors: Mapping[str, PlatformError]) -> Failures:
+    def of(cls, errors: Mapping[str, PlatformError], declaration: str = "") -> Failures:
         """From the errors by window."""
         first = str(next(iter(errors.values()), ""))
         text = first if len(first) <= _LONGEST_TEXT else first[: _LONGEST_TEXT - 1] + "…"
-        return cls({key: cause_of(e) for key, e in errors.items()}, text)
+        return cls({key: cause_of(e) for key, e in errors.items()}, text, declaration)
 
     def to_tag(self) -> str:
         """JSON, for a tag of the run."""
-        return json.dumps({"causes": self.causes, "error": self.error}, ensure_ascii=False)
+        fields = {"causes": self.causes, "error": self.error}
+        if self.declaration:
+            fields["declaration"] = self.declaration
+        return json.dumps(fields, ensure_ascii=False)
 
     @classmethod
     def from_tag(cls, text: str) -> Failures:
         """From `to_tag`."""
         fields = json.loads(text)
-        return cls(fields["causes"], fields["error"])
+        return cls(fields["causes"], fields["error"], fields.get("declaration", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +122,11 @@ class FailedRun:
         return "abrupt" if self.failures is None else self.failures.causes.get(key, "passing")
 
     @property
+    def declaration(self) -> str:
+        """The fingerprint of how its windows were to be decoded."""
+        return self.failures.declaration if self.failures else ""
+
+    @property
     def error(self) -> str:
         """What the run said of it."""
         return self.failures.error if self.failures else f"run {self.run_id} ended without saying why"
@@ -128,7 +145,7 @@ class Tries:
     @property
     def waits_for_somebody(self) -> bool:
         """Whether it is asked for again only once something has been decided or has changed."""
-        return self.cause in ("decision", "log")
+        return self.cause in ("decision", "log", "declaration")
 
     def again_at(self, interval: timedelta) -> datetime:
         """When a window that waits for nobody is asked for again; `interval` is that of the sensor."""
@@ -169,21 +186,25 @@ def decided_at(accepted: Mapping[str, datetime], unparked: Mapping[str, datetime
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What decides whether windows are due at `now`: the sensor's `interval`, the newest edge that has a cut, and when the
-    loss of offsets of a window was last accepted or it was unparked, by key."""
+    """What decides whether windows are due at `now`: the sensor's `interval`, the newest edge that has a cut, when the loss of
+    offsets of a window was last accepted or it was unparked, by key, and the fingerprint of how windows are decoded now."""
 
     now: datetime
     interval: timedelta
     newest_edge: datetime
     accepted: Mapping[str, datetime] = field(default_factory=dict)
+    declaration: str = ""
 
     def is_due(self, key: str, tries: Tries | None) -> bool:
         """Whether the window `key` is to be asked for now. One that has never failed is."""
         if tries is None:
             return True
+        at = self.accepted.get(key)
+        decided = at is not None and at > tries.last.ended
         if tries.cause == "decision":
-            at = self.accepted.get(key)
-            return at is not None and at > tries.last.ended
+            return decided
+        if tries.cause == "declaration":
+            return decided or tries.last.declaration != self.declaration
         if tries.cause == "log":
             return self.newest_edge > tries.last.ended
         return tries.again_at(self.interval) <= self.now

@@ -130,10 +130,12 @@ class Tick:
         }
         decoded = [empty_receipt(t, w, "") for w in empty.values() for t in _made_from_raw(d)]
         self.ledger.record_receipts([*empty.values(), *decoded])
+        before = [key for key, receipt in receipts.items() if receipt.kind == "empty"]
         receipts |= empty
         loads = self._loads(windows, receipts, left, newest, _edge_in(cursor))
         decodings = self._decodings(undecoded, newest)
-        fresh_empty = self._empty_to_report(receipts)
+        fresh_empty = self._unreported(d.raw_table, receipts)
+        decoded += self._decoded_to_report(before)
         checks = quiet.NOTHING
         # A load's run evaluates the checks behind its materialisation, and so does the tick that has caught up.
         if fresh_empty and not loads and windows[-1].window.end == newest:
@@ -209,9 +211,10 @@ class Tick:
         in_flight = runs.windows_in_flight(self.instance, table_key(table), keys)
         # A run that ended just now is not in flight, and what it loaded is in the ledger since.
         left = unloaded.find(self.ledger, table, newest)
-        parking = decisions.parking(self.ledger.lake, d.topic)
+        parking = decisions.parking(self.ledger.lake, table)
         tries = tries_of(keys, runs.failed_runs(self.instance, table, keys))
-        waiting = Waiting(self.now, d.sensor_interval, newest, decided_at(left.accepted, parking.unparked))
+        decided = decided_at(left.accepted, parking.unparked)
+        waiting = Waiting(self.now, d.sensor_interval, newest, decided, d.decode.fingerprint if d.decode else "")
         due = [
             window
             for key, window in open_windows.items()
@@ -231,9 +234,14 @@ class Tick:
         named = requests.grouped([w for w in chosen if w.key in partitions], (), schedule=d.schedule, **bounds)
         return [*named, *requests.listed([w for w in chosen if w.key not in partitions], **bounds)]
 
-    def _empty_to_report(self, receipts: dict[str, Receipt]) -> list[Receipt]:
+    def _decoded_to_report(self, keys: Sequence[str]) -> list[Receipt]:
+        """Of windows without offsets that an earlier tick recorded, what Dagster has not heard: that tick's result was lost."""
+        tables = _made_from_raw(self.declaration) if keys else ()
+        return [r for t in tables for r in self._unreported(t, self.ledger.receipts(t, list(keys)))]
+
+    def _unreported(self, table: TableRef, receipts: Mapping[str, Receipt]) -> list[Receipt]:
         empty = {k: r for k, r in receipts.items() if r.kind == "empty"}
-        known = runs.reported_partitions(self.instance, table_key(self.declaration.raw_table), list(empty))
+        known = runs.reported_partitions(self.instance, table_key(table), list(empty))
         return [receipt for window, receipt in sorted(empty.items()) if window not in known]
 
     def _empty_events(self, receipts: Sequence[Receipt]) -> Iterator[dg.AssetMaterialization]:

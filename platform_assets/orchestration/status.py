@@ -185,7 +185,7 @@ def _table(
     under_way: frozenset[str] = frozenset()
     if instance is not None and missing:
         under_way = windows_in_flight(instance, table_key(declaration.raw_table), missing)
-    parked = decisions.parking(ledger.lake, topic).parked if missing else {}
+    parked = decisions.parking(ledger.lake, declaration.raw_table).parked if missing else {}
     set_aside = [k for k in missing if k in parked and k not in under_way]
     failed = [k for k in missing if newest is not None and k < newest and k not in {*under_way, *set_aside}]
     if declaration.paused:

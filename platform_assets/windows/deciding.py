@@ -17,6 +17,7 @@ from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.windows import acceptance, clusters, generations, parking, salvage
 from platform_assets.windows.clusters import Continuation
 from platform_assets.windows.erasure import Erasure
@@ -142,19 +143,26 @@ class Deciding:
         self.say(f"erased; {done.windows:,} windows hold none of the records, and no load brings them back")
         return {**found, "done": done.to_fields()}
 
-    def park(self, windows: Sequence[str]) -> None:
-        """Set windows aside. Raises what `parking.park` raises."""
+    def park(self, windows: Sequence[str], table: TableRef | None = None) -> None:
+        """Set windows of `table` aside, the raw one by default. Raises what `parking.park` raises."""
         if self.author is None:
             raise AssertionError("parking has no dry run")
-        parking.park(self.declaration.raw_table, windows, self.author, self.ledger)
-        self.say(f"{self.declaration.raw_table}: parked {', '.join(windows)}")
+        of = self._asked_for(table)
+        parking.park(of, windows, self.author, self.ledger)
+        self.say(f"{of}: parked {', '.join(windows)}")
 
-    def unpark(self, windows: Sequence[str]) -> None:
-        """Bring parked windows back. Raises what `parking.unpark` raises."""
+    def unpark(self, windows: Sequence[str], table: TableRef | None = None) -> None:
+        """Bring parked windows of `table` back, the raw one by default. Raises what `parking.unpark` raises."""
         if self.author is None:
             raise AssertionError("parking has no dry run")
-        parking.unpark(self.declaration.raw_table, windows, self.author, self.ledger)
-        self.say(f"{self.declaration.raw_table}: {', '.join(windows)} will be asked for again")
+        of = self._asked_for(table)
+        parking.unpark(of, windows, self.author, self.ledger)
+        self.say(f"{of}: {', '.join(windows)} will be asked for again")
+
+    def _asked_for(self, table: TableRef | None) -> TableRef:
+        """The table whose windows the sensor asks for where `table` is named: dead letters come with decoded rows."""
+        made_together = table == self.declaration.dead_letter_table
+        return self.declaration.decoded_table if made_together else table or self.declaration.raw_table
 
     def _remains(self, sealed: SealedWindow, author: Author) -> None:
         """Have what is left of a loaded window that is lost for good be the window."""

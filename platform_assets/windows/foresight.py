@@ -93,7 +93,7 @@ def look(declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster, now: d
     starts = {p: f.offset for p, f in cluster.log_starts(state).items()}
     now = now or datetime.now(UTC)
     # What an operator has parked is nobody's to load, so its loss is none to warn of.
-    parked = decisions.parking(ledger.lake, topic).parked
+    parked = decisions.parking(ledger.lake, declaration.raw_table).parked
     reached = position.loaded_to(ledger, declaration.raw_table, parked)
     unknown: list[str] = []
     if reached is not None and (reached.topic_id != state.topic_id or not reached.is_of_cluster(state.cluster_id)):

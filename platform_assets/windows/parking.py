@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from platform_assets.errors import ConfigurationError, UnknownWindowError
 from platform_assets.ledger import decisions
@@ -27,15 +28,21 @@ def park(table: TableRef, keys: Sequence[str], author: Author, ledger: Ledger) -
     loaded = sorted(ledger.receipts(table, list(keys)))
     if loaded:
         raise ConfigurationError(f"{', '.join(loaded)} of {table}: loaded, so nobody asks for it; nothing was parked")
-    decision = Decision(table.topic, "park", tuple(keys), author.name, author.reason)
-    decisions.record(ledger.lake, decision)
+    _record("park", table, keys, author, ledger)
 
 
 def unpark(table: TableRef, keys: Sequence[str], author: Author, ledger: Ledger) -> None:
     """Have the windows `keys` asked for again. Raises ConfigurationError for one that is not parked; nothing is changed then."""
-    parked = decisions.parking(ledger.lake, table.topic).parked
+    parked = decisions.parking(ledger.lake, table).parked
     others = sorted(set(keys) - set(parked))
     if others:
         known = ", ".join(parked) or "none is"
         raise ConfigurationError(f"{', '.join(others)} of {table}: not parked ({known}); nothing was changed")
-    decisions.record(ledger.lake, Decision(table.topic, "unpark", tuple(keys), author.name, author.reason))
+    _record("unpark", table, keys, author, ledger)
+
+
+def _record(
+    kind: Literal["park", "unpark"], table: TableRef, keys: Sequence[str], author: Author, ledger: Ledger
+) -> None:
+    details = {} if table == TableRef.raw(table.topic) else {decisions.TABLE: table.name}
+    decisions.record(ledger.lake, Decision(table.topic, kind, tuple(keys), author.name, author.reason, details))

@@ -27,8 +27,10 @@ from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.engines.decoding.rows import RowMaker
 from platform_assets.errors import SparkUnreachableError
 from platform_assets.lake import load_log
+from platform_assets.ledger.decisions import Author
 from platform_assets.model.windows import Span
 from platform_assets.orchestration import decoded_checks
+from platform_assets.windows import parking
 from platform_assets.windows.decoding import WindowDecoder
 from platform_assets_tests.support.decoded_topic import DecodedTopic, InProcessEngine, order
 
@@ -179,6 +181,20 @@ def test_without_reading_receipts_are_enough_and_no_session_is_asked_for(topic: 
 
     found = DecodedAudit(topic.declaration, topic.ledger, nobody).run(NOW)
     assert (found.outcome, found.deep) == ("proved", False)
+
+
+def test_a_parked_window_is_named_as_such(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path, TOPIC)
+    first, second = topic.load([order(1)], [order(2)])
+    topic.decode(second)
+    found = audit(topic, deep=False)
+    assert [(f.kind, f.window) for f in findings(found)] == [("window not decoded", first)]
+    assert found.exit_code == 1
+    parking.park(topic.declaration.decoded_table, [first], Author("ann", "a test"), topic.ledger)
+    found = audit(topic, deep=False)
+    assert [(f.kind, f.window) for f in findings(found)] == [("window parked", first)]
+    assert not findings(found)[0].alarming
+    assert "1 window parked" in found.checks[0].headline
 
 
 def rewrite(topic: DecodedTopic, change: Callable[[pa.Table], pa.Table], kind: str = "decoded") -> None:

@@ -110,10 +110,10 @@ def test_windows_are_parked_and_taken_up_again(lk: TopicLake) -> None:
     key = lk.window_of(numbered(6))
     done, said = run(lk, "park_windows", windows=[key])
     assert done, said
-    assert set(decisions.parking(lk.ledger.lake, lk.topic).parked) == {key}
+    assert set(decisions.parking(lk.ledger.lake, lk.declaration.raw_table).parked) == {key}
     done, said = run(lk, "unpark_windows", windows=[key])
     assert done, said
-    assert not decisions.parking(lk.ledger.lake, lk.topic).parked
+    assert not decisions.parking(lk.ledger.lake, lk.declaration.raw_table).parked
 
 
 def test_the_same_cluster_has_nothing_to_accept(lk: TopicLake) -> None:

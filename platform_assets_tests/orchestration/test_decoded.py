@@ -13,12 +13,15 @@ import pytest
 from deltalake import DeltaTable
 
 from platform_assets.checks import decoded as checks
+from platform_assets.ledger import decisions
+from platform_assets.ledger.decisions import Author
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.model.expectations import Expectation
 from platform_assets.model.windows import closed_edges, key_of, milliseconds
-from platform_assets.orchestration import load_runs, metadata, runs, selections
+from platform_assets.orchestration import load_runs, metadata, runs, selections, status
 from platform_assets.orchestration.names import table_key
+from platform_assets.windows import parking
 from platform_assets_tests.support.daemon import Daemon
 from platform_assets_tests.support.damage import delete_rows
 from platform_assets_tests.support.runs_of import failure_of, materializations, materialize, minutes_ago, plain
@@ -304,6 +307,53 @@ def test_changed_columns_fail_the_run_with_the_difference(
     run = instance.get_run_by_id(result.run_id)
     assert run is not None
     assert run.tags[runs.TABLE_TAG] == f"decoded/{lk.topic}"
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_columns_that_do_not_fit_spend_one_run_until_they_are_declared_otherwise_or_the_window_is_parked(
+    lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
+) -> None:
+    now = datetime.now(UTC)
+    edges = closed_edges("* * * * *", now - timedelta(minutes=7), now)
+    lk = lake(config=ANY_TIME, start=edges[0])
+    lk.send([Record(b"0", timestamp=milliseconds(edges[0]))])
+    declared = replace(lk.declaration, decode=TEXT)
+    d = Daemon(lk, instance, spark_remote, declared, now=edges[1] + timedelta(seconds=5))
+    assert d.tick() == 1
+    lk.send([Record(b"1", timestamp=milliseconds(edges[1]))])
+    renamed = DecodeDeclaration(FormatSpec("string", {"column": "line"}))
+    d.declaration = replace(lk.declaration, decode=renamed)
+    d.now = edges[2] + timedelta(seconds=5)
+    assert d.tick() == 1
+    (second,) = set(lk.ledger.receipts(declared.raw_table)) - set(lk.ledger.receipts(declared.decoded_table))
+    # Of that moment on; a failed run's end is a real one, whatever time the tick is at.
+    d.now = datetime.now(UTC)
+    known = {w.key for w in lk.ledger.windows(lk.topic)}
+    assert d.tick() == 0
+    assert {w.key for w in lk.ledger.windows(lk.topic)} >= known
+
+    def shown() -> tuple[int, int, str]:
+        (table,) = status.collect([d.declaration], lk.ledger, lk.cluster, instance, (), datetime.now(UTC)).tables
+        assert table.decoded is not None
+        return table.decoded.windows_failed, table.decoded.windows_waiting, " ".join(table.decoded.problems)
+
+    failed, _, said = shown()
+    assert failed == 1
+    assert f"window {second} waits for somebody" in said
+    assert "value STRING is dropped, or renamed to line" in said
+
+    table, author = declared.decoded_table, Author("ann", "the old columns are right")
+    parking.park(table, [second], author, lk.ledger)
+    assert decisions.parking(lk.ledger.lake, declared.raw_table).parked == {}
+    assert (shown()[0], shown()[2]) == (0, "")
+    assert d.tick() == 0
+    d.declaration = declared
+    assert d.tick() == 0, "parked, whatever is declared"
+    parking.unpark(table, [second], author, lk.ledger)
+    assert d.tick() == 1
+    assert d.newest_succeeded()
+    assert second in lk.ledger.receipts(table)
 
 
 def test_assets_have_columns_lineage_and_the_version_of_what_is_declared(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rich.console import Console
 from platform_assets.checks.decoded import CONSERVATION, SHARE
 from platform_assets.checks.registry import CHECKS
 from platform_assets.cli.status_table import print_status
-from platform_assets.errors import SchemaChangeError
+from platform_assets.errors import NotLoadedError, PlatformError, SchemaChangeError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import decoded_table
@@ -67,7 +67,7 @@ def text(found: Status) -> str:
     return console.file.getvalue()
 
 
-def failed_run(topic: DecodedTopic, instance: dg.DagsterInstance, key: str, error: SchemaChangeError) -> None:
+def failed_run(topic: DecodedTopic, instance: dg.DagsterInstance, key: str, error: PlatformError) -> None:
     table = topic.declaration.decoded_table
     tags = {PARTITION_NAME_TAG: key, TABLE_TAG: table.name, FAILURES_TAG: Failures.of({key: error}).to_tag()}
     keys = frozenset([table_key(table)])
@@ -163,11 +163,16 @@ def test_runs_that_fail_to_decode_are_named_with_their_error(topic: DecodedTopic
     found = seen(topic, instance)
     d = of_decoded(found)
     assert (d.windows_failed, d.windows_waiting, healthy(found)) == (1, 1, False)
-    assert [(w.window, w.state, w.tries) for w in d.undecoded] == [(first, "failed", 1), (second, "to be asked for", 0)]
+    assert [(w.window, w.state, w.tries) for w in d.undecoded] == [
+        (first, "waits for somebody", 1),
+        (second, "to be asked for", 0),
+    ]
     (problem,) = d.problems
-    assert f"1 window ({first}) could not be decoded" in problem
+    assert f"window {first} waits for somebody" in problem
     assert "amount DECIMAL(12, 2) is dropped" in problem
-    assert f"decoded/{TOPIC}: 1 window ({first}) could not be decoded" in text(found)
+    assert f"decoded/{TOPIC}: window {first} waits for somebody" in text(found)
+    failed_run(topic, instance, second, NotLoadedError(f"decoded/{TOPIC}", f"raw/{TOPIC}", second))
+    assert any(f"1 window ({second}) could not be decoded" in p for p in of_decoded(seen(topic, instance)).problems)
     topic.decode()
     assert of_decoded(seen(topic, instance)).problems == ()
 

@@ -11,6 +11,8 @@ from platform_assets.errors import (
     LakeNotWritableError,
     OffsetsExpiredError,
     PlatformError,
+    RepairUnfitError,
+    SchemaChangeError,
     SparkUnreachableError,
     TruncationError,
     UnreadableTimestampError,
@@ -58,6 +60,8 @@ KEYS = [key(n) for n in range(10)]
         (OffsetsExpiredError("t", "w", [(0, 1, 2)], ""), "decision"),
         (UnreadableTimestampError("raw/t", "w", [(0, 1, 2)]), "decision"),
         (TruncationError("t", 0, 5, 3), "log"),
+        (SchemaChangeError("decoded/t", ["a is dropped"], "0" * 16), "declaration"),
+        (RepairUnfitError("raw/t", "w", 0, 5), "declaration"),
     ],
 )
 def test_what_a_person_has_to_decide_is_told_from_what_may_pass(error: PlatformError, cause: Cause) -> None:
@@ -116,6 +120,18 @@ def test_what_failed_at_a_changed_log_is_asked_for_again_once_a_later_edge_could
     later = NOW + timedelta(days=30)
     assert not Waiting(later, INTERVAL, NOW - MINUTE).is_due(key(1), tries)
     assert Waiting(later, INTERVAL, NOW + MINUTE).is_due(key(1), tries)
+
+
+def test_what_a_declaration_refused_is_asked_for_again_once_there_is_another_one() -> None:
+    error = SchemaChangeError("decoded/t", ["a is dropped"], "0" * 16)
+    said = Failures.from_tag(Failures.of({key(1): error}, "the first").to_tag())
+    tries = tries_of(KEYS, [FailedRun("run", NOW, Named(key(1), key(1)), said)])[key(1)]
+    assert tries.waits_for_somebody
+    later = NOW + timedelta(days=30)
+    assert not Waiting(later, INTERVAL, later, declaration="the first").is_due(key(1), tries)
+    assert Waiting(NOW, INTERVAL, NOW, declaration="another").is_due(key(1), tries)
+    # As an operator decides who unparks it.
+    assert Waiting(later, INTERVAL, later, {key(1): NOW + SECOND}, "the first").is_due(key(1), tries)
 
 
 def test_a_window_that_brings_its_runs_down_is_alone_in_one_in_the_end() -> None:

@@ -28,6 +28,7 @@ from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of, milliseconds
 from platform_assets.orchestration import status
@@ -266,6 +267,21 @@ def test_a_tick_that_crashed_before_its_cursor_was_kept_reports_nothing_twice(
     assert t.reports(t.source) == Counter(key(n) for n in range(5))
     assert t.reports(t.table) == Counter([key(1)])
     assert sum(r.kind == "empty" for r in t.ledger.receipts(t.declaration.raw_table).values()) == 1
+
+
+@pytest.mark.parametrize("kept", [0, 4, 5, 6, None])
+def test_decoded_windows_without_offsets_are_reported_once_where_a_tick_crashed(
+    ticker: Callable[..., Ticker], kept: int | None
+) -> None:
+    t = ticker(decode=DecodeDeclaration(FormatSpec("string")))
+    backlog(t, 1, 0, 1)
+    crashed = t.tick(minute(3.9))
+    assert len(_materializations(crashed)) == 6
+    t.keep(crashed, kept)
+    t.keep(t.tick(minute(3.9), None, Untouchable()))
+    d = t.declaration
+    for table in (d.raw_table, d.decoded_table, d.dead_letter_table):
+        assert t.reports(table_key(table)) == Counter([key(1)])
 
 
 @pytest.mark.parametrize("status", UNDER_WAY)

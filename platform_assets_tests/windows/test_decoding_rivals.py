@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
@@ -18,7 +21,7 @@ from platform_assets.errors import ConcurrentLoadError, SchemaChangeError
 from platform_assets.lake import decoded_table, load_log
 from platform_assets.lake.dead_letters import rows as dead_rows
 from platform_assets.lake.schema_change import fingerprint
-from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.windows.decoding import WindowDecoder
 from platform_assets_tests.support.decoded_topic import DecodedTopic, InProcessEngine, order, tables_without_spark
 
@@ -83,6 +86,69 @@ def test_a_run_that_was_overtaken_by_its_own_declaration_compares(tmp_path: Path
     topic = DecodedTopic(tmp_path, "orders")
     (key,) = topic.load([order(1), b"broken"])
     assert interrupted(topic, lambda: topic.decode(key)).decode(key).outcome == "unchanged"
+
+
+@pytest.mark.parametrize(
+    ("seen", "known", "found"),
+    [
+        (("decoded", "decoded"), True, ["could not tell"]),
+        (("receipts", "receipts"), True, ["could not tell"]),
+        (("decoded", "receipts"), False, ["could not tell"]),
+        (("decoded", "end"), False, []),
+        (("receipts", "end"), True, ["could not tell"]),
+    ],
+)
+def test_a_check_calls_no_window_wrong_that_another_load_replaces(
+    tmp_path: Path, seen: tuple[str, str], known: bool, found: list[str]
+) -> None:
+    """The check reads when that load has come to each of the two steps `seen`; `known`: it is of a run on record."""
+    topic = DecodedTopic(tmp_path, "orders")
+    first, _ = topic.load([order(1), b"broken"], [order(2)])
+    topic.decode()
+    repaired = replace(topic.declared, repairs=(Repair(first, 0, 1, order(3).decode()),))
+    newer = DecodedTopic(tmp_path, "orders", repaired)
+    reached, go_on = queue.Queue[str](), threading.Semaphore(0)
+
+    def wait(step: str) -> None:
+        reached.put(step)
+        assert go_on.acquire(timeout=60)
+
+    def load() -> None:
+        engine = InProcessEngine(newer.lake, tables_without_spark)
+        WindowDecoder(newer.declaration, newer.ledger, engine, before_step=wait).decode(first)
+        reached.put("end")
+
+    def come_to(step: str) -> None:
+        while (at := reached.get(timeout=60)) != step:
+            assert at != "end"
+            go_on.release()
+
+    def in_flight(keys: list[str]) -> frozenset[str]:
+        assert keys == [first]
+        if seen[1] != seen[0]:
+            go_on.release()
+            come_to(seen[1])
+        return frozenset(keys) if known else frozenset()
+
+    with ThreadPoolExecutor(1) as other:
+        loading = other.submit(load)
+        come_to(seen[0])
+        verdict = checks.conserved(checks.settled(newer.declaration, newer.ledger, None, in_flight))
+        go_on.release(5)
+        loading.result(60)
+    assert [f.kind for f in verdict.findings] == found
+    assert not verdict.alarming
+    assert checks.conserved(checks.windows_of(newer.declaration, newer.ledger, None)).passed
+
+
+def test_a_window_that_is_wrong_and_stays_so_is_called_wrong(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path, "orders")
+    first, _ = topic.load([order(1), b"broken"], [order(2)])
+    topic.decode()
+    DeltaTable(tmp_path / "decoded" / "orders").delete(f"window = '{first}'")
+    verdict = checks.conserved(checks.settled(topic.declaration, topic.ledger, None, lambda keys: frozenset()))
+    assert [(f.window, f.kind) for f in verdict.findings] == [(first, "not conserved")]
+    assert verdict.alarming
 
 
 def expire(folder: Path, upto: int) -> None:
