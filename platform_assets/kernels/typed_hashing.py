@@ -156,6 +156,13 @@ def chain_column(memory: Bytes, nodes: Longs, node: int, mark: int, first: int, 
             number = np.int64(load64(memory, values + 8 * (begin + row)))
             h = hash_long(number, hash_long(mark, hashes[row]))
             hashes[row] = h if _bit(memory, validity, begin + row) else hashes[row]
+    elif kind == TEXT and mark != NO_MARK:
+        content = nodes[at + 4]
+        for row in range(hashes.size):
+            if validity == NO_NULLS or _bit(memory, validity, begin + row):
+                start = np.int64(np.int32(load32(memory, values + 4 * (begin + row))))
+                end = np.int64(np.int32(load32(memory, values + 4 * (begin + row) + 4)))
+                hashes[row] = hash_bytes(memory, content + start, end - start, hash_long(mark, hashes[row]))
     else:
         for row in range(hashes.size):
             if validity == NO_NULLS or _bit(memory, validity, begin + row):

@@ -59,10 +59,10 @@ def shares_of(pieces: Sequence[Piece], most: int) -> tuple[tuple[Piece, ...], ..
 def _divided(pieces: Sequence[Piece], total: int, number: int) -> Iterator[tuple[Piece, ...]]:
     share, before, given = list[Piece](), 0, 0
     for piece in pieces:
-        share.append(piece)
-        before += piece.bytes
-        if before * number >= total * (given + 1):
+        # A piece goes where most of it belongs: a share is at most half a piece too large.
+        if share and given + 1 < number and (2 * before + piece.bytes) * number > 2 * total * (given + 1):
             yield tuple(share)
             share, given = [], given + 1
-    if share:
-        yield tuple(share)
+        share.append(piece)
+        before += piece.bytes
+    yield tuple(share)

@@ -112,6 +112,8 @@ def test_columns_of_dead_letters_are_those_of_the_raw_table_and_why() -> None:
         ([BYTES_APART] * 8, 4, [2, 2, 2, 2]),
         ([BYTES_APART] * 5, 2, [3, 2]),
         ([9 * BYTES_APART, 1, 1], 3, [1, 1, 1]),
+        ([BYTES_APART, BYTES_APART, BYTES_APART // 4, 2 * BYTES_APART], 2, [3, 1]),
+        ([BYTES_APART, BYTES_APART, BYTES_APART, BYTES_APART // 4, BYTES_APART, BYTES_APART], 2, [3, 3]),
     ],
 )
 def test_row_groups_are_shared_among_tasks(sizes: list[int], most: int, shares: list[int]) -> None:
