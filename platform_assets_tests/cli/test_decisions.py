@@ -14,6 +14,7 @@ from platform_assets.errors import LostForGoodError, TopicRecreatedError, Trunca
 from platform_assets.ledger.decisions import decisions
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets_tests.support.damage import delete_rows
+from platform_assets_tests.support.logs import cut_off
 from platform_assets_tests.support.runs_of import minutes_ago
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell, ShellOf
 from platform_assets_tests.support.streams import create_again, delete_before
@@ -118,17 +119,11 @@ def test_a_topic_made_again_is_decided_and_goes_on_under_the_same_name(
 # --- a log that lost its end ----------------------------------------------------------------------------------------
 
 
-def cut_off(broker: Broker, home: Home, topic: str, end: int) -> None:
-    """Have the broker lose all records from offset `end` on, which begins a batch, as in an unclean leader election."""
+def lose(broker: Broker, home: Home, topic: str, end: int) -> None:
+    """Have the broker lose all records from offset `end` on, which begins a batch."""
     (folder,) = home.root.rglob(f"{topic}-0")
     broker.stop()
-    (log,) = folder.glob("*.log")
-    content, at = log.read_bytes(), 0
-    while at < len(content) and int.from_bytes(content[at : at + 8], "big") < end:
-        at += 12 + int.from_bytes(content[at + 8 : at + 12], "big")
-    log.write_bytes(content[:at])
-    for beside in (*folder.glob("*.index"), *folder.glob("*.timeindex"), *folder.glob("*.snapshot")):
-        beside.unlink()
+    assert cut_off(folder, end) == end
     broker.start()
 
 
@@ -144,7 +139,7 @@ def test_a_log_that_lost_its_end_is_decided_and_loaded_from_there_on(
     assert shell.run("load", lk.topic, first, second).exit_code == GREEN
     third = lk.window_of(numbered(3, stem="never loaded"))
     before = records(lk.rows())
-    cut_off(broker, platform_home, lk.topic, 8)
+    lose(broker, platform_home, lk.topic, 8)
     wait_until("the log is read again", lambda: lk.high_watermarks() == {0: 8})
     lk.send(numbered(1, stem="in the place of others"))
     with pytest.raises(TruncationError) as found:

@@ -1,4 +1,4 @@
-"""`make soak`: storms, the crash matrix and outages, for as long as one likes; prints what was done and found.
+"""`make soak`: storms, the crash matrix, outages and days of a topic, for as long as one likes; prints what was done and found.
 
 Exits 1 where anything was found, or where something did not heal by itself; what runs goes on after that.
 """
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Final, get_args
 
 from platform_assets.model.declaration import EngineName
-from platform_assets_tests.soak import matrix, outages, storm
+from platform_assets_tests.soak import day, matrix, outages, storm
 from platform_assets_tests.soak.cells import cells
 from platform_assets_tests.soak.outages import OUTAGES
 
 ENGINES: Final[tuple[EngineName, ...]] = tuple(e for e in get_args(EngineName) if e != "auto")
-SCENARIOS: Final = ("storm", "matrix", "outages")
+SCENARIOS: Final = ("storm", "matrix", "outages", "day")
 
 
 class Report:
@@ -92,12 +92,19 @@ def _outages(report: Report, minutes: float, root: Path) -> None:
                 report.add(outages.HEADER, found.line(), found.anomalies)
 
 
+def _days(report: Report, first: int, seeds: int, root: Path) -> None:
+    for seed in range(first, first + seeds):
+        with report.going_on(f"day of seed {seed}"):
+            found = day.run(seed, root / f"day-{seed}", ENGINES[seed % len(ENGINES)])
+            report.add(day.HEADER, found.line(), found.anomalies)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a scenario and print what was done and found."""
     parser = argparse.ArgumentParser(prog="make soak", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scenario", choices=(*SCENARIOS, "all"), default="all")
     parser.add_argument("--seed", type=int, default=0, help="the first one")
-    parser.add_argument("--seeds", type=int, default=3, help="how many storms and matrices")
+    parser.add_argument("--seeds", type=int, default=3, help="how many storms, matrices and days")
     parser.add_argument("--seconds", type=float, default=120, help="how long each of them lasts")
     parser.add_argument("--minutes", type=float, default=3, help="how long each outage lasts")
     parser.add_argument(
@@ -114,6 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _matrices(report, chosen.seed, chosen.seeds, chosen.seconds, root, chosen.cell)
     if chosen.scenario in ("outages", "all"):
         _outages(report, chosen.minutes, root)
+    if chosen.scenario in ("day", "all"):
+        _days(report, chosen.seed, chosen.seeds, root)
     report.print()
     return int(bool(report.failed))
 

@@ -1,0 +1,23 @@
+"""All that can happen to a topic's log happens to one topic, in random order; the commands that messages name end each of them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from platform_assets.model.declaration import EngineName
+from platform_assets_tests.soak import day
+from platform_assets_tests.soak.__main__ import ENGINES
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_day_ends_whole_by_what_messages_say(engine: EngineName, tmp_path: Path, rng: random.Random) -> None:
+    found = day.run(rng.randrange(1 << 16), tmp_path, engine)
+    print(day.HEADER, found.line(), sep="\n")
+    assert found.anomalies == ()
+    # Each of these cannot be ended but by a decision.
+    assert {"accept-loss", "accept-generation", "accept-cluster"} <= set(found.commands)
