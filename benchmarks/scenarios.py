@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from benchmarks import (
+    broken_avro,
     bulk,
     code_location,
     curves,
@@ -25,6 +26,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "bulk": bulk.run,
     "topic-kinds": topic_kinds.run,
     "decoding": decoding.run,
+    "broken-avro": broken_avro.run,
     "code-location": code_location.run,
     "many-windows": many_windows.run,
     "ticks": ticks.run,
