@@ -11,6 +11,7 @@ from benchmarks import (
     curves,
     decoding,
     decoding_avro,
+    decoding_memory,
     file_formats,
     growth,
     many_windows,
@@ -38,5 +39,6 @@ SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "growth": growth.run,
     "file-formats": file_formats.run,
     "memory": memory.run,
+    "decoding-memory": decoding_memory.run,
     "streams": streams.run,
 }
