@@ -34,6 +34,7 @@ SCHEMA: Final = (
     "sched_arr_time INT, arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT, "
     "distance INT, hour INT, minute INT, time_hour TIMESTAMP"
 )
+SPEC: Final = FormatSpec("json", {"schema": SCHEMA})
 BOTH: Final = "raw and decoded tables, both hops"
 STREAMING: Final = "Structured Streaming availableNow with from_json, one table"
 HOP: Final = "decode hop alone"
@@ -46,10 +47,11 @@ KAFKA_DELTA_INGEST_RECORDS: Final = 34_000
 
 @dataclass(frozen=True)
 class Typed:
-    """A topic of JSON, and ways to have its records as typed rows. `lake` has its raw table."""
+    """A topic whose values are as `spec` says, and ways to have its records as typed rows. `lake` has its raw table."""
 
     bulk: Bulk
     lake: Lake
+    spec: FormatSpec
 
     @property
     def topic(self) -> str:
@@ -63,7 +65,7 @@ class Typed:
 
     def decode(self) -> None:
         """The decode hop: files of both tables, digests, a commit each. Every record has to be in one of them."""
-        declared = DecodeDeclaration(FormatSpec("json", {"schema": SCHEMA}))
+        declared = DecodeDeclaration(self.spec)
         rows, letters = TableRef("decoded", self.topic), TableRef("dead_letters", self.topic)
         columns = decoded_table.columns(None, decoder_of(declared.value).fields)
         layout = decoded_table.prepare(self.lake.table(rows), self.topic, columns, None)
@@ -90,11 +92,11 @@ class Typed:
         if found != self.bulk.records:
             raise RuntimeError(f"{found:,} rows of {self.bulk.records:,} records: the figure would mean nothing")
 
-    def from_json(self) -> None:
-        """The same columns by Spark's own parser, which makes nulls of what it cannot read, into a Delta table."""
+    def by_spark(self, typed: Callable[..., DataFrame]) -> None:
+        """The same columns by Spark's own parser, into a Delta table; `typed` adds them to the columns that it names."""
         raw = self.bulk.spark.read.format("delta").load(self.lake.table(TableRef.raw(self.topic)).spark_path)
-        frame = _typed(raw, "kafka_partition", "kafka_offset", "kafka_timestamp")
-        frame.write.format("delta").save(str(self.bulk.root / f"from-json-{uuid.uuid4().hex[:8]}"))
+        frame = typed(raw, "kafka_partition", "kafka_offset", "kafka_timestamp")
+        frame.write.format("delta").save(str(self.bulk.root / f"by-spark-{uuid.uuid4().hex[:8]}"))
 
     def stream(self) -> None:
         """Kafka to one table of typed rows, as many run it."""
@@ -102,6 +104,7 @@ class Typed:
 
 
 def _typed(frame: DataFrame, *kept: str) -> DataFrame:
+    """Spark makes nulls of what it cannot read."""
     from pyspark.sql import functions as F
 
     value: Column = F.from_json(F.col("value").cast("string"), SCHEMA)
@@ -112,14 +115,14 @@ def run(bench: Bench) -> Measured:
     """Seconds for all records of one window."""
     records, rounds = bench.pick(2_000_000, 200_000), bench.pick(5, 3)
     values = kinds(records)["flights as JSON"]
-    good = _made(bench, values, "good")
-    broken = _made(bench, _broken(values), "broken")
+    good = made(bench, values, "good", SPEC)
+    broken = made(bench, _broken(values), "broken", SPEC)
     shipped = replace(good, bulk=replace(good.bulk, spark=as_shipped(bench.remote)))
     contenders: dict[str, Callable[[], object]] = {
         BOTH: good.both,
         STREAMING: shipped.stream,
         HOP: good.decode,
-        FROM_JSON: shipped.from_json,
+        FROM_JSON: lambda: shipped.by_spark(_typed),
         BROKEN: broken.decode,
     }
     seconds = alternate(contenders, rounds, bench.report, good.bulk.clear)
@@ -136,7 +139,7 @@ def run(bench: Bench) -> Measured:
     return Measured("decoding", seconds, goals, setting=setting, more={"records per second": rates})
 
 
-def _made(bench: Bench, values: pa.Array, name: str) -> Typed:
+def made(bench: Bench, values: pa.Array, name: str, spec: FormatSpec) -> Typed:
     """A topic of `values`, and a lake that has them."""
     bench.report(f"producing {len(values):,} records: {name}")
     topic = f"typed-{name}-{uuid.uuid4().hex[:8]}"
@@ -144,7 +147,7 @@ def _made(bench: Bench, values: pa.Array, name: str) -> Typed:
     produce(bench.bootstrap, (Sent(topic, n % 2, v.as_py(), n.to_bytes(8, "big")) for n, v in enumerate(values)))
     bulk = Bulk.of(bench.bootstrap, connect(bench.remote), bench.root / "typed", len(values), topic)
     # Beside the folder that is cleared after each round.
-    return Typed(bulk, replace(bulk, root=bench.root / f"kept-{name}").load("columnar"))
+    return Typed(bulk, replace(bulk, root=bench.root / f"kept-{name}").load("columnar"), spec)
 
 
 def _broken(values: pa.Array) -> pa.Array:

@@ -37,7 +37,7 @@ def run(bench: Bench) -> Measured:
     sizes = (200_000, 2_000_000) if bench.quick else (2_000_000, 20_000_000)
     end = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     start = end - timedelta(hours=1)
-    server = _listening(bench.remote)
+    server = listening(bench.remote)
     rounds: dict[str, list[float]] = {}
     for records in sizes:
         bench.report(f"producing {records:,} records")
@@ -64,7 +64,7 @@ def run(bench: Bench) -> Measured:
     return Measured("memory", rounds, goals, unit="bytes", setting=setting)
 
 
-def _listening(remote: str) -> psutil.Process:
+def listening(remote: str) -> psutil.Process:
     """The process that listens at the address of a Spark Connect server on this machine."""
     port = int(remote.removeprefix("sc://").split("/")[0].rsplit(":", 1)[1])
     for connection in psutil.net_connections("tcp"):
@@ -119,12 +119,15 @@ def main(bootstrap: str, topic: str, start: str, folder: str) -> None:
         WindowRuns(stack, declaration, bootstrap, os.environ["SPARK_REMOTE"], Path(folder)).load(
             key_of(declaration.first_edge)
         )
-    print(_most_held())
+    print(most_held())
 
 
-def _most_held() -> int:
-    """Bytes. Not `getrusage`'s, which a process starts with at what its parent held."""
-    status = Path("/proc/self/status").read_text()
+def most_held(process: int | None = None) -> int:
+    """The most bytes that a process, or this one, ever held. Not `getrusage`'s, which begins with what its parent held.
+
+    Raises OSError and StopIteration where it has ended.
+    """
+    status = Path(f"/proc/{process or 'self'}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]) * 1024
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from benchmarks import (
+    broken_avro,
     bulk,
     code_location,
     curves,
     decoding,
+    decoding_avro,
+    decoding_memory,
     file_formats,
     growth,
     many_windows,
@@ -25,6 +28,8 @@ SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "bulk": bulk.run,
     "topic-kinds": topic_kinds.run,
     "decoding": decoding.run,
+    "decoding-avro": decoding_avro.run,
+    "broken-avro": broken_avro.run,
     "code-location": code_location.run,
     "many-windows": many_windows.run,
     "ticks": ticks.run,
@@ -34,5 +39,6 @@ SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "growth": growth.run,
     "file-formats": file_formats.run,
     "memory": memory.run,
+    "decoding-memory": decoding_memory.run,
     "streams": streams.run,
 }

@@ -24,10 +24,11 @@ _HEADER: Final = (
 class Jar:
     """One jar as locked: the set it belongs to, its coordinates and the sha256 of its bytes in hex.
 
-    The registry is no set of jars but one archive, which `infra.registry` names.
+    The registry is no set of jars but one archive, which `infra.registry` names; what benchmarks compare with is in no lock, and
+    no service has it.
     """
 
-    jar_set: JarSet | Literal["registry"]
+    jar_set: JarSet | Literal["registry", "benchmark"]
     organisation: str
     name: str
     version: str

@@ -6,6 +6,7 @@ letters, today and when a window is decoded again in a year.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args
 
@@ -79,7 +80,7 @@ class Decoder(Protocol):
         """The same, value by value in plain Python. Tests hold both against each other."""
 
 
-def dead_letters(found: list[DeadLetter]) -> pa.RecordBatch:
+def dead_letters(found: Sequence[DeadLetter]) -> pa.RecordBatch:
     """As `Decoded.dead` has them; `found` ascends by row."""
     columns = [
         [each.row for each in found],

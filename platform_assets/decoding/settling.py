@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from platform_assets.decoding.decoder import Decoded, Decoder, dead_letters
+from platform_assets.decoding.decoder import DeadLetter, Decoded, Decoder, dead_letters
 from platform_assets.decoding.pieces import Marks
 
 
@@ -19,28 +20,39 @@ def settled(
     *,
     rescued: pa.Array | None = None,
     voided: bool = False,
+    dead: Sequence[DeadLetter] = (),
 ) -> Decoded:
     """`columns` of the fast path, with what the exact path of `decoder` makes of the rows that are `unsettled`.
 
     What `columns` have in those rows does not matter, unless they are `voided`: `columns` and `rescued` are null in them, so that
-    nothing is copied where all turn out to be dead.
+    nothing is copied where all turn out to be dead. `dead` has, in ascending order, what the fast path itself found of other rows;
+    `columns` and `rescued` are null in them.
     """
     if rescued is None:
         rescued = pa.nulls(len(values), pa.string())
     if not unsettled.any():
-        return Decoded(_batch(decoder, columns), rescued, dead_letters([]))
+        return Decoded(_batch(decoder, columns), rescued, dead_letters(dead))
     rows = np.flatnonzero(unsettled)
     exact = decoder.decode_exactly(values.take(pa.array(rows)))
-    dead = exact.dead.set_column(0, exact.dead.schema.field(0), pa.array(rows[exact.dead["row"]], pa.int32()))
-    if voided and len(dead) == rows.size:
-        return Decoded(_batch(decoder, columns), rescued, dead)
+    found = exact.dead.set_column(0, exact.dead.schema.field(0), pa.array(rows[exact.dead["row"]], pa.int32()))
+    letters = _joined(found, dead_letters(dead))
+    if voided and len(found) == rows.size:
+        return Decoded(_batch(decoder, columns), rescued, letters)
     order = np.arange(len(values))
     order[rows] = len(values) + np.arange(rows.size)
     taken = pa.array(order)
     both = [
         pa.concat_arrays([fast, slow]).take(taken) for fast, slow in zip(columns, exact.columns.columns, strict=True)
     ]
-    return Decoded(_batch(decoder, both), pa.concat_arrays([rescued, exact.rescued]).take(taken), dead)
+    return Decoded(_batch(decoder, both), pa.concat_arrays([rescued, exact.rescued]).take(taken), letters)
+
+
+def _joined(one: pa.RecordBatch, other: pa.RecordBatch) -> pa.RecordBatch:
+    """Dead letters of both, in ascending order of rows."""
+    if not len(one) or not len(other):
+        return one if len(one) else other
+    both = pa.concat_batches([one, other])
+    return both.take(pc.sort_indices(both["row"]))
 
 
 def _batch(decoder: Decoder, columns: Sequence[pa.Array]) -> pa.RecordBatch:

@@ -24,27 +24,31 @@ from platform_assets.kernels.compilation import (
     INT,
     INTS,
     LONGS,
+    Truth,
     Whole,
     inlined,
     kernel,
 )
 from platform_assets.kernels.memory import copy_bytes, load32, load64
+from platform_assets.kernels.text import is_utf8
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
 
 WIDTH = 6
-LONG, INT32, TEXT, FIXED, DOUBLE, FLOAT, BOOLEAN, ENUM, UNION, MARK, LIST, ITEMS, ITEM_END, JUMP, EMPTY_ITEMS, END = (
-    range(16)
-)
-"""Steps, with what their three numbers are. LONG (factor), INT32, TEXT, FIXED (size), DOUBLE, FLOAT, BOOLEAN: a plain value.
-ENUM (first, count): an index into `count` entries of the table from `first` on, of which a negative one is refused. UNION (first,
-count): likewise, and the entry is the next step. MARK: a struct is there. LIST (level of its items): begins one, and
-ITEMS (level of its items, least size of one, step behind the list) comes next; ITEM_END (level of the items, step of ITEMS)
-ends each. JUMP (step). EMPTY_ITEMS: blocks whose items take no bytes. END: of the value."""
-FRAME = 3
-"""Numbers on the stack for each list that is being read: items left in the block, where it has to end or -1, first item."""
+(
+    LONG, INT32, BYTES_OF_SIZE, TEXT, FIXED, DOUBLE, FLOAT, BOOLEAN, ENUM, UNION, MARK, LIST, ITEMS, ITEM_END, JUMP, EMPTY_ITEMS, END,
+) = range(17)  # fmt: skip
+"""Steps, with what their three numbers are. LONG (factor), INT32, BYTES_OF_SIZE (-, limit), TEXT, FIXED (size, limit), DOUBLE, FLOAT,
+BOOLEAN: a plain value. TEXT is UTF-8. `limit` is the first of two entries of the table, the low and the high 64 bits of the largest
+magnitude of a decimal; it is negative for other bytes. ENUM (first, count): an index into `count` entries of the table from `first`
+on, of which a negative one is refused. UNION (first, count): likewise, and the entry is the next step. MARK: a struct is there. LIST
+(level of its items): begins one, and ITEMS (level of its items, least size of one, step behind the list) comes next; ITEM_END (level
+of the items, step of ITEMS) ends each. JUMP (step). EMPTY_ITEMS: blocks whose items take no bytes. END: of the value."""
+FRAME = 5
+"""Numbers on the stack for each list that is being read: items left in the block, where it has to end or -1, first item; the step
+that began it, and where."""
 
 _FAILED = np.int64(-1)
 _LAST_SHIFT = np.uint64(63)
@@ -84,6 +88,17 @@ def _block(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole, Whole]:
 
 
 @inlined
+def _decimal(data: Bytes, at: Whole, size: Whole) -> tuple[Whole, np.uint64]:
+    """The high and the low 64 bits of a big-endian two's complement of 1 to 16 bytes."""
+    high = np.int64(-1) if data[at] & 0x80 else np.int64(0)
+    low = np.uint64(high)
+    for byte in range(size):
+        high = np.int64((np.uint64(high) << np.uint64(8)) | (low >> np.uint64(56)))
+        low = (low << np.uint64(8)) | np.uint64(data[at + byte])
+    return high, low
+
+
+@inlined
 def _take_back(columns: Longs, levels: Longs, slots: Longs, valid: Bytes) -> None:
     """Nothing was read of the value at which `levels` are."""
     for column in range(columns.size // 3):
@@ -93,8 +108,24 @@ def _take_back(columns: Longs, levels: Longs, slots: Longs, valid: Bytes) -> Non
             valid[begin + item] = 0
 
 
+@kernel(BYTES, INT, INT, LONGS, INT)
+def _is_within(data: Bytes, at: Whole, size: Whole, table: Longs, limit: Whole) -> Truth:
+    """Whether `limit` is negative, or the decimal at `at` has 1 to 16 bytes and a magnitude of at most that of the table's entry."""
+    if limit < 0:
+        return True
+    if size == 0 or size > 16:
+        return False
+    upper, lower = _decimal(data, at, size)
+    if upper < 0:
+        lower = ~lower + np.uint64(1)
+        upper = np.int64(~np.uint64(upper) + np.uint64(1 if lower == 0 else 0))
+    # Of the least of all numbers, the magnitude is negative again.
+    high = table[limit + 1]
+    return bool(0 <= upper < high or (upper == high and lower <= np.uint64(table[limit])))
+
+
 @kernel(
-    LONGS, LONGS, LONGS, BYTES, INTS, INTS, INT, INT, FILLED_LONGS, FILLED_LONGS, FILLED_BYTES, FILLED_BYTES, FILLED_LONGS
+    LONGS, LONGS, LONGS, BYTES, INTS, INTS, INT, INT, FILLED_LONGS, FILLED_LONGS, FILLED_BYTES, FILLED_LONGS, FILLED_LONGS
 )  # fmt: skip
 def read_values(
     program: Longs,
@@ -108,14 +139,16 @@ def read_values(
     levels: Longs,
     slots: Longs,
     valid: Bytes,
-    failed: Bytes,
+    stops: Longs,
     stack: Longs,
 ) -> int:
     """Read value i, `data[starts[i]:starts[i] + sizes[i]]`, from the one of number `first` on. A negative size is a null.
 
     `columns` has three numbers for each column: where its items begin, its level, and the room of that level. `levels` has
     three for each level: its items so far, those before the value that is being read, its room. `slots` and `valid` are 0
-    where nothing was read. `failed[i]` is set to 1 for values that the program cannot read, and their items are taken back.
+    where nothing was read. Of a value that the program cannot read, the items are taken back, and `stops` has two numbers: 1 more
+    than the step that could not be done, and how many bytes into the value that step begins; within a list, those of the
+    outermost list's LIST, and for a value of more than `largest` bytes -1 and 0. Of others it keeps what it had.
 
     Returns the number of values, or that of one for which a level's room is not enough: give it more, and go on there.
     """
@@ -131,9 +164,13 @@ def read_values(
         frame = np.int64(-FRAME)
         step = np.int64(0)
         done = False
+        now: Whole = np.int64(-2)
+        before: Whole = at
         if stop - at > largest:
             step = _FAILED
         while step >= 0:
+            now = step
+            before = at
             begin = step * WIDTH
             what = program[begin]
             level = program[begin + 2]
@@ -158,7 +195,15 @@ def read_values(
                 valid[slot] = 1
             elif what == TEXT:
                 size, at = _varint(data, at, stop)
-                if at < 0 or size < 0 or size > stop - at:
+                if at < 0 or size < 0 or size > stop - at or not is_utf8(data, at, at + size):
+                    step = _FAILED
+                else:
+                    slots[slot] = at << 32 | size
+                    valid[slot] = 1
+                    at += size
+            elif what == BYTES_OF_SIZE:
+                size, at = _varint(data, at, stop)
+                if at < 0 or size < 0 or size > stop - at or not _is_within(data, at, size, table, program[begin + 4]):
                     step = _FAILED
                 else:
                     slots[slot] = at << 32 | size
@@ -191,7 +236,7 @@ def read_values(
                     at += 1
             elif what == FIXED:
                 size = program[begin + 3]
-                if size > stop - at:
+                if size > stop - at or not _is_within(data, at, size, table, program[begin + 4]):
                     step = _FAILED
                 else:
                     slots[slot] = at << 32 | size
@@ -213,6 +258,8 @@ def read_values(
                 stack[frame] = 0
                 stack[frame + 1] = -1
                 stack[frame + 2] = levels[3 * program[begin + 3]]
+                stack[frame + 3] = now
+                stack[frame + 4] = before
                 valid[slot] = 1
             elif what == ITEMS:
                 inner = 3 * program[begin + 3]
@@ -253,7 +300,10 @@ def read_values(
                 done = at == stop
                 step = _FAILED
         if not done:
-            failed[row] = 1
+            if frame >= 0:
+                now, before = stack[3], stack[4]
+            stops[2 * row] = now + 1
+            stops[2 * row + 1] = before - np.int64(starts[row])
             _take_back(columns, levels, slots, valid)
             for level in range(count):
                 levels[3 * level] = levels[3 * level + 1]
@@ -274,35 +324,11 @@ def copy_pieces(slots: Longs, valid: Bytes, data: Bytes, offsets: Ints, values: 
     return int(at)
 
 
-@kernel(LONGS, BYTES, BYTES, LONGS, FILLED_LONGS, FILLED_BYTES)
-def to_decimals(slots: Longs, valid: Bytes, data: Bytes, limit: Longs, values: Longs, failed: Bytes) -> int:
-    """Big-endian two's complement to 128 bits, two numbers in `values` each; returns how many were marked in `failed`.
-
-    `limit` is the largest magnitude that is allowed, its low 64 bits and its high ones. Marked is what is beyond it, of no
-    bytes, or of more than 16.
-    """
-    marked = 0
+@kernel(LONGS, BYTES, BYTES, FILLED_LONGS)
+def to_decimals(slots: Longs, valid: Bytes, data: Bytes, values: Longs) -> None:
+    """Big-endian two's complement, of 1 to 16 bytes each, to 128 bits: two numbers in `values` for each slot."""
     for index in range(slots.size):
-        if not valid[index]:
-            continue
-        at = slots[index] >> 32
-        size = slots[index] & 0xFFFFFFFF
-        if size == 0 or size > 16:
-            failed[index] = 1
-            marked += 1
-            continue
-        high = np.int64(-1) if data[at] & 0x80 else np.int64(0)
-        low = np.uint64(high)
-        for byte in range(size):
-            high = np.int64((np.uint64(high) << np.uint64(8)) | (low >> np.uint64(56)))
-            low = (low << np.uint64(8)) | np.uint64(data[at + byte])
-        values[2 * index] = np.int64(low)
-        values[2 * index + 1] = high
-        if high < 0:
-            low = ~low + np.uint64(1)
-            high = np.int64(~np.uint64(high) + np.uint64(1 if low == 0 else 0))
-        # Of the least of all numbers, the magnitude is negative again.
-        if high < 0 or high > limit[1] or (high == limit[1] and low > np.uint64(limit[0])):
-            failed[index] = 1
-            marked += 1
-    return marked
+        if valid[index]:
+            high, low = _decimal(data, slots[index] >> 32, slots[index] & 0xFFFFFFFF)
+            values[2 * index] = np.int64(low)
+            values[2 * index + 1] = high

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from platform_assets.kernels.compilation import BYTES, FILLED_BYTES, INTS, kernel
+from platform_assets.kernels.compilation import BYTES, FILLED_BYTES, INT, INTS, Truth, Whole, kernel
 from platform_assets.kernels.memory import load64
 
 Bytes = npt.NDArray[np.uint8]
@@ -14,44 +14,50 @@ Ints = npt.NDArray[np.int32]
 _HIGH_BITS = np.uint64(0x8080808080808080)
 
 
+@kernel(BYTES, INT, INT)
+def is_utf8(data: Bytes, at: Whole, end: Whole) -> Truth:
+    """Whether `data[at:end]` is UTF-8 by RFC 3629: no surrogates, nothing overlong."""
+    while at < end:
+        if at + 8 <= end and (load64(data, at) & _HIGH_BITS) == np.uint64(0):
+            at += 8
+            continue
+        first = data[at]
+        if first < 0x80:
+            at += 1
+            continue
+        low, high = 0x80, 0xBF  # of the second byte, which rules out what is overlong, surrogate or too large
+        if 0xC2 <= first <= 0xDF:
+            more = 1
+        elif 0xE0 <= first <= 0xEF:
+            more = 2
+            if first == 0xE0:
+                low = 0xA0
+            elif first == 0xED:
+                high = 0x9F
+        elif 0xF0 <= first <= 0xF4:
+            more = 3
+            if first == 0xF0:
+                low = 0x90
+            elif first == 0xF4:
+                high = 0x8F
+        else:
+            return False
+        if at + more >= end or not low <= data[at + 1] <= high:
+            return False
+        for further in range(2, more + 1):
+            if (data[at + further] & 0xC0) != 0x80:
+                return False
+        at += more + 1
+    return True
+
+
 @kernel(BYTES, INTS, INTS, FILLED_BYTES)
 def mark_invalid_utf8(data: Bytes, starts: Ints, sizes: Ints, marks: Bytes) -> int:
-    """Set `marks[i]` to 1 where piece i is not UTF-8 by RFC 3629 (no surrogates, nothing overlong); returns their number."""
+    """Set `marks[i]` to 1 where piece i is not UTF-8; returns their number."""
     found = 0
     for index in range(sizes.size):
         at = np.int64(starts[index])
-        end = at + np.int64(sizes[index])
-        while at < end:
-            if at + 8 <= end and (load64(data, at) & _HIGH_BITS) == np.uint64(0):
-                at += 8
-                continue
-            first = data[at]
-            if first < 0x80:
-                at += 1
-                continue
-            low, high = 0x80, 0xBF  # of the second byte, which rules out what is overlong, surrogate or too large
-            if 0xC2 <= first <= 0xDF:
-                more = 1
-            elif 0xE0 <= first <= 0xEF:
-                more = 2
-                if first == 0xE0:
-                    low = 0xA0
-                elif first == 0xED:
-                    high = 0x9F
-            elif 0xF0 <= first <= 0xF4:
-                more = 3
-                if first == 0xF0:
-                    low = 0x90
-                elif first == 0xF4:
-                    high = 0x8F
-            else:
-                more = 0
-            good = more > 0 and at + more < end and low <= data[at + 1] <= high
-            for further in range(2, more + 1):
-                good = good and (data[at + further] & 0xC0) == 0x80
-            if not good:
-                marks[index] = 1
-                found += 1
-                break
-            at += more + 1
+        if not is_utf8(data, at, at + np.int64(sizes[index])):
+            marks[index] = 1
+            found += 1
     return found

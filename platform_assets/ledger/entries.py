@@ -327,6 +327,10 @@ def acceptance_table(
     return _table(COMMIT_COLUMNS, rows)
 
 
+COLUMNS_OF_NEWEST: Final = ("window", "window_start", "partition", "load_id", "table_version", "recorded_at")
+"""What `newest_entries` goes by."""
+
+
 def newest_entries(rows: pa.Table) -> pa.Table:
     """Of each window the entry with the highest table version; of equal ones that recorded last.
 

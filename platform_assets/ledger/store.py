@@ -25,6 +25,7 @@ from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import newest_cuts, pruning, version
 from platform_assets.ledger.entries import (
     ACCEPTED_LOSS,
+    COLUMNS_OF_NEWEST,
     COMMIT_COLUMNS,
     CUT_COLUMNS,
     UTC_MICROS,
@@ -225,11 +226,16 @@ class Ledger:
             self._compact(self._commits, handle, "table", table.name)
 
     def commit_rows(
-        self, table: TableRef, keys: Sequence[str] | None = None, start: datetime | None = None
+        self,
+        table: TableRef,
+        keys: Sequence[str] | None = None,
+        start: datetime | None = None,
+        columns: Sequence[str] | None = None,
     ) -> pa.Table:
         """The rows of `commits` that count, newest entry of each window only, one row a partition.
 
-        Of all windows, of those in `keys`, or of those that start at `start` or later.
+        Of all windows, of those in `keys`, or of those that start at `start` or later. With `columns`, those are read, and the
+        few that say which entry is the newest; all the others, most of a ledger's bytes, are not.
         """
         handle = self._open(self._commits)
         condition = pc.field("table") == table.name
@@ -239,7 +245,8 @@ class Ledger:
             condition &= pc.field("window_start") >= pa.scalar(start, UTC_MICROS)
         if handle is None:
             return pa.table({n: pa.array([], arrow_type(t)) for n, (t, _) in COMMIT_COLUMNS.items()})
-        rows = _rows(handle, condition, partition=("table", table.name))
+        read = None if columns is None else sorted({*columns, *COLUMNS_OF_NEWEST, "kind"})
+        rows = _rows(handle, condition, read, partition=("table", table.name))
         return newest_entries(rows.filter(pc.field("kind") != "acceptance"))
 
     def receipts(self, table: TableRef, keys: Sequence[str] | None = None) -> dict[str, Receipt]:
@@ -360,11 +367,12 @@ def _rows(
     name, value = partition
     with failures.reading(unquote(urlsplit(handle.table_uri).path).rstrip("/")):
         dataset = handle.to_pyarrow_dataset(file_pruning_predicate=[(name, "=", value)])
-        rows = dataset.to_table(filter=condition, columns=columns)
-    if columns is None and name == "table" and (lacking := _lacking(handle, COMMIT_COLUMNS)):
-        for added in lacking:
-            kind = arrow_type(COMMIT_COLUMNS[added.name][0])
-            rows = rows.append_column(added.name, pa.nulls(rows.num_rows, kind))
+        lacking = [field.name for field in _lacking(handle, COMMIT_COLUMNS)] if name == "table" else []
+        there = None if columns is None else [column for column in columns if column not in lacking]
+        rows = dataset.to_table(filter=condition, columns=there)
+    for added in lacking:
+        if columns is None or added in columns:
+            rows = rows.append_column(added, pa.nulls(rows.num_rows, arrow_type(COMMIT_COLUMNS[added][0])))
     return rows
 
 

@@ -76,7 +76,8 @@ def collect(
     newest_edge = ledger.newest_edges([d.topic]).get(d.topic)
     waiting = [] if newest_edge is None else sorted(unloaded.find(ledger, table, newest_edge).windows)
     lacking = [key for key in waiting if key not in missing]
-    rows, letters = ledger.commit_rows(table), ledger.commit_rows(d.dead_letter_table)
+    rows = ledger.commit_rows(table, columns=["rows", "made_from"])
+    letters = ledger.commit_rows(d.dead_letter_table, columns=["rows"])
     recent = _recent(rows, letters)
     windows: list[UnloadedWindow] = []
     if lacking:

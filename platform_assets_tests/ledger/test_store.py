@@ -28,7 +28,7 @@ from platform_assets.lake.failures import LakeNotReadableError
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import newest_cuts, unloaded
 from platform_assets.ledger import store as ledger_module
-from platform_assets.ledger.entries import RecordedCut, SealedWindow, receipt_table
+from platform_assets.ledger.entries import COLUMNS_OF_NEWEST, RecordedCut, SealedWindow, receipt_table
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableLoad, TableRef
@@ -579,6 +579,16 @@ def test_a_load_written_down_twice_counts_once(ledger: Ledger) -> None:
     rows = ledger.commit_rows(TableRef.raw("t"))
     assert pc.sum(rows["rows"]).as_py() == entry.rows == 8
     assert rows.num_rows == 2
+
+
+def test_only_the_columns_that_are_asked_for_are_read_and_the_same_entries_count(ledger: Ledger) -> None:
+    entry = receipt(window_of(0, p0=(0, 5), p1=(0, 3)))
+    ledger.record_receipts([entry, receipt(window_of(1))])
+    ledger.record_receipts([replace(entry, kind="rebuilt", seconds=0.1)])
+    ledger.record_acceptance(window_of(0), {0: [OffsetRange(0, 2)]}, "retention")
+    every, some = (ledger.commit_rows(TableRef.raw("t"), columns=columns) for columns in (None, ["rows", "made_from"]))
+    assert set(some.column_names) == {*COLUMNS_OF_NEWEST, "kind", "rows", "made_from"}
+    assert some.to_pylist() == every.select(some.column_names).to_pylist()
 
 
 def test_nothing_to_record_makes_no_commit(ledger: Ledger, tmp_path: Path) -> None:

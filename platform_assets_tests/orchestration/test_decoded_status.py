@@ -7,8 +7,11 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from dagster._core.storage.tags import PARTITION_NAME_TAG
 from deltalake import DeltaTable
@@ -22,6 +25,8 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import decoded_table
 from platform_assets.lake.schema_change import fingerprint
+from platform_assets.ledger import store
+from platform_assets.ledger.entries import COLUMNS_OF_NEWEST
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.orchestration import status
 from platform_assets.orchestration.decoded_status import LATELY, DecodedStatus
@@ -100,6 +105,31 @@ def test_only_the_newest_windows_count_as_recent(topic: DecodedTopic) -> None:
     topic.decode()
     d = of_decoded(seen(topic))
     assert (d.dead_letters, d.recent_windows, d.recent_records, d.recent_dead_letters) == (1, LATELY, LATELY, 0)
+
+
+def test_receipts_are_read_once_a_table_and_nothing_of_them_that_is_not_shown(
+    topic: DecodedTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.load([order(1), b"broken"], [order(2)], [order(3)])
+    topic.decode()
+    read: list[tuple[str, frozenset[str]]] = []
+    plain = store._rows
+
+    def counted(
+        handle: DeltaTable, condition: pc.Expression, columns: list[str] | None = None, **partition: Any
+    ) -> pa.Table:
+        found = plain(handle, condition, columns, **partition)
+        read.append((partition["partition"][1], frozenset(found.column_names)))
+        return found
+
+    monkeypatch.setattr(store, "_rows", counted)
+    of_table = of_decoded(seen(topic))
+    assert (of_table.rows, of_table.dead_letters, of_table.windows_stale) == (3, 1, 0)
+    of_tables = [
+        (name, columns) for name, columns in read if name.endswith(f"/{TOPIC}") and not name.startswith("raw/")
+    ]
+    needed = frozenset([*COLUMNS_OF_NEWEST, "kind", "rows"])
+    assert of_tables == [(f"decoded/{TOPIC}", needed | {"made_from"}), (f"dead_letters/{TOPIC}", needed)]
 
 
 def test_a_topic_that_is_not_decoded_has_no_such_tables(topic: DecodedTopic) -> None:

@@ -47,15 +47,16 @@ class AvroDecoder:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode`."""
         from platform_assets.decoding.avro.fast import read_block
+        from platform_assets.decoding.avro.verdicts import verdicts
         from platform_assets.decoding.pieces import pieces_of
         from platform_assets.decoding.settling import settled
 
-        block = read_block(self._program, pieces_of(values), self.max_bytes)
+        pieces = pieces_of(values)
+        block = read_block(self._program, pieces, self.max_bytes)
         columns = assembly.columns_of(self.plan, block.read)
         rescued = assembly.rescued_of(self.plan, block.read)
-        # Below a null struct or list, bytes of a dead value may be left that are no text.
-        flat = not any(pa.types.is_nested(column.type) for column in [*columns, *block.read.type])
-        return settled(self, values, columns, block.unsettled, rescued=rescued, voided=flat)
+        dead, unsettled = verdicts(self._program, block, pieces, self.max_bytes)
+        return settled(self, values, columns, unsettled, rescued=rescued, voided=True, dead=dead)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode_exactly`."""

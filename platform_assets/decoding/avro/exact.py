@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from decimal import Context, Decimal
 from types import MappingProxyType
 from typing import Any, Final
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from platform_assets.decoding.avro.plan import (
+    RESCUED,
     Choice,
     Either,
     Empty,
@@ -34,27 +36,73 @@ _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 _WIDE: Final = Context(prec=100)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a value: how it is read, None for the end behind all of them, and the steps to it, such as `.legs.carrier`."""
+
+    node: Node | None
+    place: str
+
+
+END: Final = Part(None, "")
+
+
 def read(plan: Struct, value: bytes, max_bytes: int) -> dict[str, Any]:
     """One value, as pyarrow takes it for the type of `plan`. Raises Unfit."""
     if len(value) > max_bytes:
-        raise Unfit("too_large", f"{len(value)} bytes, and max_bytes is {max_bytes}")
+        raise too_large(len(value), max_bytes)
     reader = _Reader(value)
     try:
         found: dict[str, Any] = reader.node(plan)
-        if reader.at < len(value):
-            raise Unfit("malformed", f"{len(value) - reader.at} bytes follow the datum, which ends at byte {reader.at}")
+        reader.end()
     except Unfit as unfit:
-        place = "".join(reversed(reader.place))
-        raise Unfit(unfit.reason, unfit.detail, "$" + place if place else None) from unfit
+        raise Unfit(unfit.reason, unfit.detail, reader.placed("")) from unfit
     return found
+
+
+def too_large(size: int, max_bytes: int) -> Unfit:
+    """Of a value of `size` bytes."""
+    return Unfit("too_large", f"{size} bytes, and max_bytes is {max_bytes}")
+
+
+def fault_at(part: Part, value: bytes, at: int) -> Unfit | None:
+    """What `read` would raise for `value`, where nothing before the byte `at` is wrong and `part` begins there.
+
+    None where that part can be read: then this says nothing of the value.
+    """
+    reader = _Reader(value, at)
+    try:
+        if part.node is None:
+            reader.end()
+        else:
+            reader.node(part.node)
+    except Unfit as unfit:
+        unfit.place = reader.placed(part.place)
+        return unfit
+    return None
+
+
+def step_to(name: str) -> str:
+    """To a part of that name, as places have it."""
+    return "." + name.lstrip(RESCUED)
 
 
 class _Reader:
     """Where in `data` the next part begins; and of a part that is at fault, the steps to it, innermost first."""
 
-    def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self.data, self.at = data, at
         self.place: list[str] = []
+
+    def placed(self, outside: str) -> str | None:
+        """The place of what is at fault, as dead letters have it; what is read is that of the steps `outside`."""
+        inside = "".join(reversed(self.place))
+        return f"${outside}{inside}" if outside or inside else None
+
+    def end(self) -> None:
+        """Nothing follows."""
+        if self.at < len(self.data):
+            raise Unfit("malformed", f"{len(self.data) - self.at} bytes follow the datum, which ends at byte {self.at}")
 
     def node(self, node: Node) -> Any:
         return _READERS[type(node)](self, node)
@@ -182,7 +230,7 @@ class _Reader:
             try:
                 found[name] = self.node(part)
             except Unfit:
-                self.place.append("." + name.lstrip("\0"))
+                self.place.append(step_to(name))
                 raise
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,33 +12,37 @@ import pyarrow as pa
 from platform_assets.decoding.avro.plan import Choice, Leaf
 from platform_assets.decoding.avro.program import Column, Program
 from platform_assets.decoding.pieces import Pieces
-from platform_assets.kernels import avro, text
+from platform_assets.kernels import avro
 
 Longs = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+TOO_LARGE: Final = -2
+"""The step of a value of more than `max_bytes`."""
 _FEW = 64
 """Items for which a list has room at first, beside one for each value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What was read of a block: an array of the plan's type, and which values are left to the exact path: those are null."""
+    """What was read of a block: an array of the plan's type, null where the kernel stopped.
+
+    `rows` ascend, and are those of the values where it did; of each, `steps` has the step of the program that could not be done, or
+    `TOO_LARGE`, and `places` how many bytes into the value it begins.
+    """
 
     read: pa.StructArray
-    unsettled: npt.NDArray[np.bool_]
+    rows: Longs
+    steps: Longs
+    places: Longs
 
 
 def read_block(program: Program, values: Pieces, max_bytes: int) -> Block:
-    """Read `values` by `program`; one of more than `max_bytes` is left to the exact path."""
+    """Read `values` by `program`, which stops at one of more than `max_bytes`."""
     reading = _Reading(program, values)
     reading.run(max_bytes)
-    read, unsettled = reading.array(program.root), reading.failed.view(np.bool_)
-    if unsettled.any():
-        kept = read.is_valid().to_numpy(zero_copy_only=False) & ~unsettled
-        children = [read.field(number) for number in range(read.type.num_fields)]
-        validity = pa.py_buffer(np.packbits(kept, bitorder="little"))
-        read = pa.Array.from_buffers(read.type, len(read), [validity], children=children)
-    return Block(read, unsettled)
+    steps = reading.stops[0::2]
+    rows = np.flatnonzero(steps)
+    return Block(reading.array(program.root), rows, steps[rows] - 1, reading.stops[1::2][rows])
 
 
 class _Reading:
@@ -50,7 +55,7 @@ class _Reading:
         self._rooms[0] = max(count, 1)
         self._levels = np.zeros(3 * program.levels, np.int64)
         self._stack = np.zeros(avro.FRAME * program.levels, np.int64)
-        self.failed = np.zeros(count, np.uint8)
+        self.stops = np.zeros(2 * count, np.int64)
         self._begins, self._slots, self._valid = self._made()
 
     def run(self, max_bytes: int) -> None:
@@ -73,7 +78,7 @@ class _Reading:
                 self._levels,
                 self._slots,
                 self._valid,
-                self.failed,
+                self.stops,
                 self._stack,
             )
             if row == len(self._values):
@@ -111,7 +116,7 @@ class _Reading:
         validity = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
         node = column.node
         if isinstance(node, Leaf):
-            return self._leaf(node, column, slots, valid, validity, nulls)
+            return self._leaf(node, slots, valid, validity, nulls)
         if isinstance(node, Choice):
             indices = pa.Array.from_buffers(pa.int64(), size, [validity, pa.py_buffer(slots)], nulls)
             return self._program.symbols[column.number].take(indices)
@@ -122,54 +127,26 @@ class _Reading:
             return pa.Array.from_buffers(node.type, size, [validity, pa.py_buffer(offsets)], nulls, children=children)
         return pa.Array.from_buffers(node.type, size, [validity], nulls, children=children)
 
-    def _leaf(
-        self, node: Leaf, column: Column, slots: Longs, valid: Bytes, validity: pa.Buffer | None, nulls: int
-    ) -> pa.Array:
+    def _leaf(self, node: Leaf, slots: Longs, valid: Bytes, validity: pa.Buffer | None, nulls: int) -> pa.Array:
         size, kind = len(slots), node.type
         if node.wire in ("bytes", "fixed"):
-            if node.column == "decimal":
-                content = [self._decimals(kind, column, slots, valid)]
-            else:
-                content = self._pieces(kind, column, slots, valid)
+            content = [self._decimals(slots, valid)] if node.column == "decimal" else self._pieces(slots, valid)
         elif node.column == "boolean":
             content = [pa.py_buffer(np.packbits(slots.view(np.uint8)[::8], bitorder="little"))]
         else:
             content = [pa.py_buffer(_numbers(node, slots))]
         return pa.Array.from_buffers(kind, size, [validity, *content], nulls)
 
-    def _pieces(self, kind: pa.DataType, column: Column, slots: Longs, valid: Bytes) -> list[pa.Buffer]:
-        sizes = (slots & 0xFFFFFFFF).astype(np.int32)
-        if kind == pa.string():
-            marks = np.zeros(len(slots), np.uint8)
-            if text.mark_invalid_utf8(self._values.data, (slots >> 32).astype(np.int32), sizes, marks):
-                self._fail(column.level, marks)
-        offsets, found = np.empty(len(slots) + 1, np.int32), np.empty(int(sizes.sum(dtype=np.int64)), np.uint8)
+    def _pieces(self, slots: Longs, valid: Bytes) -> list[pa.Buffer]:
+        size = int((slots & 0xFFFFFFFF).sum())
+        offsets, found = np.empty(len(slots) + 1, np.int32), np.empty(size, np.uint8)
         avro.copy_pieces(slots, valid, self._values.data, offsets, found)
         return [pa.py_buffer(offsets), pa.py_buffer(found)]
 
-    def _decimals(self, kind: pa.Decimal128Type, column: Column, slots: Longs, valid: Bytes) -> pa.Buffer:
-        largest = 10**kind.precision - 1
-        limit = np.frombuffer(largest.to_bytes(16, "little"), np.int64)
-        found, marks = np.zeros(2 * len(slots), np.int64), np.zeros(len(slots), np.uint8)
-        if avro.to_decimals(slots, valid, self._values.data, limit, found, marks):
-            self._fail(column.level, marks)
+    def _decimals(self, slots: Longs, valid: Bytes) -> pa.Buffer:
+        found = np.zeros(2 * len(slots), np.int64)
+        avro.to_decimals(slots, valid, self._values.data, found)
         return pa.py_buffer(found)
-
-    def _fail(self, level: int, marks: Bytes) -> None:
-        """Leave the values that the marked items of a level are in to the exact path."""
-        items = np.flatnonzero(marks)
-        while level:
-            column = self._list_of(level)
-            begin = int(self._begins[column.number])
-            ends = np.cumsum(self._slots[begin : begin + self._size(column.level)])
-            items, level = np.searchsorted(ends, items, "right"), column.level
-        self.failed[items] = 1
-
-    def _list_of(self, level: int) -> Column:
-        pending = [self._program.root]
-        while pending[-1].inner != level:
-            pending += pending.pop().children
-        return pending[-1]
 
 
 def _numbers(node: Leaf, slots: Longs) -> npt.NDArray[np.generic]:

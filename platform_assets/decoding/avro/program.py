@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from platform_assets.decoding.avro.exact import END, Part, step_to
 from platform_assets.decoding.avro.plan import (
     Choice,
     Either,
@@ -28,9 +29,10 @@ _PLAIN: Final = {
     "float": steps.FLOAT,
     "double": steps.DOUBLE,
     "boolean": steps.BOOLEAN,
-    "bytes": steps.TEXT,
+    "bytes": steps.BYTES_OF_SIZE,
     "fixed": steps.FIXED,
 }
+_NO_LIMIT: Final = -1
 REFUSED: Final = -1
 """Entry of the table for what the exact path has to decide."""
 
@@ -48,13 +50,17 @@ class Column:
 
 @dataclass(slots=True)
 class Program:
-    """What a plan was compiled to. Steps name a column by its number, which `bound` replaces."""
+    """What a plan was compiled to. Steps name a column by its number, which `bound` replaces.
+
+    `parts` has for each step the part of a value that begins with it; for those within a list, the outermost list.
+    """
 
     root: Column
     steps: npt.NDArray[np.int64]
     table: npt.NDArray[np.int64]
     column_levels: npt.NDArray[np.int64]
     levels: int
+    parts: tuple[Part, ...]
     symbols: dict[int, pa.Array] = field(default_factory=dict)
 
     def bound(self, begins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -69,6 +75,7 @@ def compiled(plan: Struct) -> Program:
     compiler = _Compiler()
     root = compiler.node(plan, 0)
     assert root is not None
+    compiler.part = END
     compiler.emit(steps.END)
     return Program(
         root,
@@ -76,6 +83,7 @@ def compiled(plan: Struct) -> Program:
         np.array(compiler.table or [0], np.int64),
         np.array(compiler.column_levels, np.int64),
         compiler.levels,
+        tuple(compiler.parts),
         compiler.symbols,
     )
 
@@ -83,6 +91,10 @@ def compiled(plan: Struct) -> Program:
 class _Compiler:
     def __init__(self) -> None:
         self.steps: list[list[int]] = []
+        self.parts: list[Part] = []
+        self.part = END
+        self._place: list[str] = []
+        self._outermost: Part | None = None
         self.table: list[int] = []
         self.column_levels: list[int] = []
         self.levels = 1
@@ -92,12 +104,14 @@ class _Compiler:
         """Add a step; returns its number."""
         at = (column.number, column.level) if column else (0, 0)
         self.steps.append([step, *at, *numbers, *[0] * (3 - len(numbers))])
+        self.parts.append(self.part)
         return len(self.steps) - 1
 
     def node(self, node: Node, level: int, column: Column | None = None) -> Column | None:
         """Add the steps of a node, which fill `column` where there is one already; returns what they fill."""
         if isinstance(node, Empty):
             return None
+        self.part = self._outermost or Part(node, "".join(self._place))
         if isinstance(node, EmptyItems):
             self.emit(steps.EMPTY_ITEMS)
             return None
@@ -105,14 +119,14 @@ class _Compiler:
             return self._either(node, level, column)
         made = column or self._column(node, level)
         if isinstance(node, Leaf):
-            self.emit(_PLAIN[node.wire], made, node.size if node.wire == "fixed" else node.factor)
+            self._leaf(node, made)
         elif isinstance(node, Choice):
             self._choice(node, made)
         elif isinstance(node, Repeated):
             self._repeated(node, made)
         elif isinstance(node, Struct):
             self.emit(steps.MARK, made)
-            made.children = self._parts([part for _, part in node.parts], made)
+            made.children = self._parts(node.parts, made)
         else:
             parts = [None if branch is None else branch[1] for branch in node.branches]
             made.children = self._branches(parts, made)
@@ -122,8 +136,23 @@ class _Compiler:
         self.column_levels.append(level)
         return Column(len(self.column_levels) - 1, level, node)
 
-    def _parts(self, parts: Sequence[Node], column: Column) -> tuple[Column, ...]:
-        made = [self.node(part, column.level) for part in parts]
+    def _leaf(self, node: Leaf, column: Column) -> None:
+        step, number = _PLAIN[node.wire], node.size if node.wire == "fixed" else node.factor
+        limit = _NO_LIMIT
+        if node.column == "decimal":
+            limit = self._reserve(2)
+            largest: int = 10**node.type.precision - 1
+            self.table[limit:] = np.frombuffer(largest.to_bytes(16, "little"), np.int64).tolist()
+        elif node.column == "text":
+            step = steps.TEXT
+        self.emit(step, column, number, limit)
+
+    def _parts(self, parts: Sequence[tuple[str, Node]], column: Column) -> tuple[Column, ...]:
+        made = []
+        for name, part in parts:
+            self._place.append(step_to(name))
+            made.append(self.node(part, column.level))
+            self._place.pop()
         return tuple(each for each in made if each is not None)
 
     def _either(self, node: Either, level: int, column: Column | None) -> Column | None:
@@ -162,6 +191,7 @@ class _Compiler:
     def _repeated(self, node: Repeated, column: Column) -> None:
         column.inner = self.levels
         self.levels += 1
+        outermost, self._outermost = self._outermost, self.part
         self.emit(steps.LIST, column, column.inner)
         begin = self.emit(steps.ITEMS, column, column.inner, node.least)
         item = self.node(node.item, column.inner)
@@ -169,6 +199,7 @@ class _Compiler:
         column.children = (item,)
         self.emit(steps.ITEM_END, None, column.inner, begin)
         self.steps[begin][5] = len(self.steps)
+        self._outermost = outermost
 
     def _reserve(self, count: int) -> int:
         self.table += [REFUSED] * count

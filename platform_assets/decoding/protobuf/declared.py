@@ -15,14 +15,15 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from platform_assets.decoding.avro.types import BadSchema
-from platform_assets.decoding.decoder import DeadLetter, Decoded, dead_letters
+from platform_assets.decoding.decoder import Decoded
 from platform_assets.decoding.protobuf import indexes
 from platform_assets.decoding.protobuf.descriptors import TIMESTAMP, WRAPPERS, is_map, micros_of, symbol_of, text_of
+from platform_assets.decoding.protobuf.messages import Row, class_of, decoded
 from platform_assets.decoding.protobuf.rescued import rescued_of
 from platform_assets.decoding.reading import Unfit
 from platform_assets.decoding.schema import type_name
@@ -71,11 +72,8 @@ class DeclaredDecoder:
 
     @cached_property
     def _kind(self) -> Any:
-        pool = descriptor_pool.DescriptorPool()
         try:
-            for file in self._files:
-                pool.Add(file)
-            return message_factory.GetMessageClass(pool.FindMessageTypeByName(self.message))
+            return class_of(self._files, self.message)
         except TypeError as error:
             raise BadSchema("$", f"its descriptors do not fit together: {error}") from error
 
@@ -89,25 +87,16 @@ class DeclaredDecoder:
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode_exactly`."""
-        rows: list[dict[str, Any]] = []
-        rescued: list[str | None] = []
-        dead: list[DeadLetter] = []
-        nothing: dict[str, Any] = dict.fromkeys(self.fields.names)
-        for number, value in enumerate(values.to_pylist()):
-            row, lacking = nothing, None
-            if value is not None:
-                try:
-                    row, lacking = self._read(value)
-                except Unfit as unfit:
-                    place = None if unfit.place is None else f"${unfit.place}"
-                    dead.append(DeadLetter(number, unfit.reason, place, unfit.detail))
-            rows.append(row)
-            rescued.append(lacking)
-        arrays = [pa.array([row[field.name] for row in rows], field.type) for field in self.fields]
-        columns = pa.RecordBatch.from_arrays(arrays, schema=self.fields)
-        return Decoded(columns, pa.array(rescued, pa.string()), dead_letters(dead))
+        return decoded(self.fields, values, self._placed)
 
-    def _read(self, value: bytes) -> tuple[dict[str, Any], str | None]:
+    def _placed(self, value: bytes) -> Row:
+        try:
+            return self._read(value)
+        except Unfit as unfit:
+            unfit.place = None if unfit.place is None else f"${unfit.place}"
+            raise
+
+    def _read(self, value: bytes) -> Row:
         if len(value) > self.max_bytes:
             raise Unfit("too_large", f"{len(value)} bytes, and max_bytes is {self.max_bytes}")
         path, begin = indexes.read(value)

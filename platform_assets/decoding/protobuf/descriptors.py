@@ -16,13 +16,14 @@ from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from platform_assets.decoding.decoder import DeadLetter, Decoded, dead_letters
+from platform_assets.decoding.decoder import Decoded
 from platform_assets.decoding.options import Options
+from platform_assets.decoding.protobuf.messages import Row, class_of, decoded
 from platform_assets.decoding.reading import Unfit
 from platform_assets.decoding.schema import checked
 from platform_assets.errors import ConfigurationError
@@ -86,10 +87,7 @@ class ProtobufDecoder:
     @cached_property
     def kind(self) -> Any:
         """The class of messages. Raises DecodeError, TypeError where a file is missing, KeyError where the type is."""
-        pool = descriptor_pool.DescriptorPool()
-        for file in descriptor_pb2.FileDescriptorSet.FromString(self.descriptor_set).file:
-            pool.Add(file)
-        return message_factory.GetMessageClass(pool.FindMessageTypeByName(self.message))
+        return class_of(descriptor_pb2.FileDescriptorSet.FromString(self.descriptor_set).file, self.message)
 
     @cached_property
     def fields(self) -> pa.Schema:
@@ -106,24 +104,9 @@ class ProtobufDecoder:
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode_exactly`."""
-        rows: list[dict[str, Any]] = []
-        rescued: list[str | None] = []
-        dead: list[DeadLetter] = []
-        nothing: dict[str, Any] = dict.fromkeys(self.fields.names)
-        for number, value in enumerate(values.to_pylist()):
-            row, lacking = nothing, None
-            if value is not None:
-                try:
-                    row, lacking = self._read(value)
-                except Unfit as unfit:
-                    dead.append(DeadLetter(number, unfit.reason, unfit.place, unfit.detail))
-            rows.append(row)
-            rescued.append(lacking)
-        arrays = [pa.array([row[field.name] for row in rows], field.type) for field in self.fields]
-        columns = pa.RecordBatch.from_arrays(arrays, schema=self.fields)
-        return Decoded(columns, pa.array(rescued, pa.string()), dead_letters(dead))
+        return decoded(self.fields, values, self._read)
 
-    def _read(self, value: bytes) -> tuple[dict[str, Any], str | None]:
+    def _read(self, value: bytes) -> Row:
         if len(value) > self.max_bytes:
             raise Unfit("too_large", f"{len(value)} bytes, and max_bytes is {self.max_bytes}")
         message = self.kind()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -22,11 +24,13 @@ _PLAIN: dict[str, st.SearchStrategy[Any]] = {
     "string": st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
 }
 
+_MOMENTS = st.integers(-(1 << 40), 1 << 40).map(lambda s: datetime.fromtimestamp(s // 1000, UTC))
+
 
 @st.composite
 def schemas(draw: st.DrawFn, level: int = 0) -> tuple[Any, st.SearchStrategy[Any]]:
     """A schema, and its values as fastavro takes them."""
-    kinds = [*_PLAIN, "enum", "fixed", *(["array", "nullable", "record"] if level < 3 else [])]
+    kinds = [*_PLAIN, "enum", "fixed", "decimal", "timestamp", *(["array", "nullable", "record"] if level < 3 else [])]
     kind = draw(st.sampled_from(kinds))
     name = f"N{draw(st.uuids()).hex}"
     if kind in _PLAIN:
@@ -35,6 +39,14 @@ def schemas(draw: st.DrawFn, level: int = 0) -> tuple[Any, st.SearchStrategy[Any
         return {"type": "enum", "name": name, "symbols": ["A", "B", "C"]}, st.sampled_from("ABC")
     if kind == "fixed":
         return {"type": "fixed", "name": name, "size": 3}, st.binary(min_size=3, max_size=3)
+    if kind == "decimal":
+        size = draw(st.integers(1, 20))
+        of: Any = draw(st.sampled_from([{"type": "bytes"}, {"type": "fixed", "name": name, "size": size}]))
+        precision = draw(st.integers(1, min(38, int((8 * size - 1) * 0.30103) or 1)))
+        decimals = st.integers(1 - 10**precision, 10**precision - 1).map(Decimal)
+        return {**of, "logicalType": "decimal", "precision": precision}, decimals
+    if kind == "timestamp":
+        return {"type": "long", "logicalType": "timestamp-millis"}, _MOMENTS
     if kind == "array":
         item, values = draw(schemas(level + 1))
         return {"type": "array", "items": item}, st.lists(values, max_size=4)

@@ -1,0 +1,46 @@
+"""What the ways of reading Protobuf share: classes of messages, and values that become rows one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from platform_assets.decoding.decoder import DeadLetter, Decoded, dead_letters
+from platform_assets.decoding.reading import Unfit
+
+Row: TypeAlias = tuple[dict[str, Any], str | None]
+"""The columns of a value by name, and the text of what they lack; None where that is nothing."""
+
+
+def class_of(files: Iterable[descriptor_pb2.FileDescriptorProto], name: str) -> Any:
+    """The class of the messages of that full name, in a pool of these files alone, each behind those that it imports.
+
+    Raises TypeError where a file is missing or they do not fit together, KeyError where the message is not among them.
+    """
+    pool = descriptor_pool.DescriptorPool()
+    for file in files:
+        pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+
+
+def decoded(fields: pa.Schema, values: pa.BinaryArray, read: Callable[[bytes], Row]) -> Decoded:
+    """What `read` makes of each value as the columns `fields`; a value of which it raises Unfit is a dead letter."""
+    rows: list[dict[str, Any]] = []
+    rescued: list[str | None] = []
+    dead: list[DeadLetter] = []
+    nothing: dict[str, Any] = dict.fromkeys(fields.names)
+    for number, value in enumerate(values.to_pylist()):
+        row, lacking = nothing, None
+        if value is not None:
+            try:
+                row, lacking = read(value)
+            except Unfit as unfit:
+                dead.append(DeadLetter(number, unfit.reason, unfit.place, unfit.detail))
+        rows.append(row)
+        rescued.append(lacking)
+    arrays = [pa.array([row[field.name] for row in rows], field.type) for field in fields]
+    columns = pa.RecordBatch.from_arrays(arrays, schema=fields)
+    return Decoded(columns, pa.array(rescued, pa.string()), dead_letters(dead))
