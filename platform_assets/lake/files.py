@@ -22,7 +22,7 @@ import pyarrow as pa
 STORES: Final = ("s3://",)
 """How the addresses of object stores begin."""
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
-_STATUS: Final = re.compile(r"status code:?\W+(?:\[\d+m)*\W*(\d{3} \w+)")
+_STATUS: Final = re.compile(r"status code.{0,60}?\b(\d{3} [A-Z]\w+)", re.DOTALL)
 _SILENT: Final = re.compile(r"Error performing \w+ http\S+ in .*(HTTP error|error sending request)", re.DOTALL)
 
 

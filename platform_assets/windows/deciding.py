@@ -123,8 +123,8 @@ class Deciding:
         """
         self.ledger.lake.check_local(
             "an erasure",
-            "Buckets keep past versions of what is deleted, so it could not be said that records are gone: copy the lake to a local or "
-            "mounted folder, set LAKE_ROOT to it and erase there.",
+            "Buckets may keep past versions of what is deleted, so it could not be said that records are gone: copy the lake to a "
+            "local or mounted folder, set LAKE_ROOT to it and erase there.",
         )
         table, erasure = self.declaration.raw_table, Erasure(self.declaration, self.ledger)
         selected = erasure.of_keys(keys) if keys else erasure.at_offsets(offsets, generation) if offsets else []

@@ -14,6 +14,7 @@ from infra import platform, spark_server
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
 from platform_assets.engines.spark.session import connect, end
+from platform_assets.lake import object_files
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
 from platform_assets_tests.support.store_lake import StoreLake
 from testbed.homes import home_at, service_environment
@@ -41,6 +42,7 @@ def store(running_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Object
     """The same, with this process's environment that of its client."""
     for name, value in running_store.environment().items():
         monkeypatch.setenv(name, value)
+    object_files._bucket.cache_clear()
     return running_store
 
 

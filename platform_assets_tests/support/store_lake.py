@@ -28,8 +28,15 @@ class StoreLake(TopicLake):
         """Where the raw table is."""
         return self.lake.table(self.declaration.raw_table)
 
-    def unnamed_files(self) -> list[str]:
-        """Data files below the raw table's folder that its newest version does not name."""
+    def data_files(self) -> list[str]:
+        """All data files below the raw table's folder."""
+        return [name for name in self.folder.written_before(FOREVER, "") if not name.startswith("_delta_log/")]
+
+    def named_files(self) -> set[str]:
+        """Those that the raw table's newest version names."""
         paths = pa.table(self.folder.delta().get_add_actions(flatten=True))["path"].to_pylist()
-        there = {name for name in self.folder.written_before(FOREVER, "") if not name.startswith("_delta_log/")}
-        return sorted(there - {unquote(path) for path in paths})
+        return {unquote(path) for path in paths}
+
+    def unnamed_files(self) -> list[str]:
+        """Those that it does not name."""
+        return sorted(set(self.data_files()) - self.named_files())
