@@ -5,11 +5,13 @@ from __future__ import annotations
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.errors import (
     ConcurrentLoadError,
     ConfigurationError,
@@ -28,7 +30,10 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger import newest_cuts
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.tables import TableRef
+from platform_assets.windows.decoding import WindowDecoder
 from platform_assets_tests.object_store.conftest import SECRET
 from platform_assets_tests.support.lost_answers import losing_answers
 from testbed import samples
@@ -38,6 +43,7 @@ from testbed.samples import edge, hourly
 TOPIC = "clicks"
 TABLE = TableRef.raw(TOPIC)
 ROWS = 10
+BY_REGISTRY = FormatSpec("avro", {"registry": True})
 GOOD = {"AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": "https://store.example"}
 
 
@@ -178,6 +184,19 @@ def test_a_store_that_does_not_answer_is_named_and_may_be_asked_again(
             assert SECRET not in str(caught.value)
     object_files._bucket.cache_clear()
     assert opened.replace(*made).version == 1
+
+
+def test_schemas_of_a_registry_are_refused_before_anything_is_written(lake: Lake, store: ObjectStore) -> None:
+    declaration = TopicDeclaration(TOPIC, "0 * * * *", edge(0), decode=DecodeDeclaration(BY_REGISTRY))
+    decoder = WindowDecoder(declaration, Ledger(lake), DecodeEngine(lake, no_spark))
+    before = store.keys(lake.root.name)
+    with pytest.raises(ConfigurationError, match=r"schema registry needs a lake in a local .* without `registry`"):
+        decoder.decode(windows(lake)[0].key)
+    assert store.keys(lake.root.name) == before
+
+
+def no_spark() -> Any:
+    raise AssertionError("Spark is asked for nothing here")
 
 
 @pytest.mark.parametrize("variable", ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"])

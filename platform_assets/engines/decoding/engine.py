@@ -93,11 +93,6 @@ class DecodeEngine:
 
         Raises FilesLostError for files of the raw table, DecoderUnfitError, WorkerLostError, what decoders raise, and others.
         """
-        if order.declaration.by_registry:
-            self.lake.check_local(
-                "decoding by a schema registry",
-                "Declare the schemas in YAML (`decode:` with `schema`), or keep this topic's lake in a local or mounted folder.",
-            )
         pieces = self._pieces(order)
         if not pieces:
             return self._written(order, [])
