@@ -25,7 +25,11 @@ demo: install ## Stream the demo data, load it, prove it; leaves the UI open (ON
 
 .PHONY: test
 test: install ## Run the tests (ARGS="-k name" for some of them)
-	@$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak and not cluster" -n 2 --dist loadgroup $(ARGS)
+
+.PHONY: test-cluster
+test-cluster: install ## Run the tests that need more than a machine's own services, such as an object store
+	@$(BIN)/python -m pytest -m "cluster and not soak" $(ARGS)
 
 .PHONY: soak
 soak: install ## Kill, freeze and cut off at random, then prove (SEEDS=30 SECONDS=300 SCENARIO=storm|matrix|outages MINUTES=10)

@@ -157,7 +157,7 @@ def _figures(folder: Path, values: pa.Array, form: Format, spark: SparkSession) 
 
 def _written(lake: Lake, table: TableRef, values: pa.Array, form: Format) -> tuple[NewFile, ...]:
     series = FileSeries(
-        lake.table(table).path,
+        lake.table(table).content,
         load_folder(_WINDOW.key, "load"),
         "part",
         200_000,

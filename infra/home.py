@@ -57,6 +57,11 @@ class Home:
         )
 
     @property
+    def is_in_store(self) -> bool:
+        """Whether the lake is in an object store."""
+        return self.lake.startswith("s3://")
+
+    @property
     def kafka(self) -> Path:
         """Kafka's log directory."""
         return self.root / "kafka"

@@ -10,8 +10,10 @@ from typing import Final, Literal, get_args
 
 from infra.errors import ConfigurationError, JarMismatchError
 
-JarSet = Literal["broker", "spark"]
+JarSet = Literal["broker", "spark", "s3a", "s3proxy"]
 JAR_SETS: Final[tuple[JarSet, ...]] = get_args(JarSet)
+INSTALLED_SETS: Final[tuple[JarSet, ...]] = ("broker", "spark")
+"""Those that every platform needs. `s3a` is for a lake in an object store, `s3proxy` for tests of one."""
 LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
 
 _HEADER: Final = (
@@ -59,8 +61,7 @@ def read_lock(path: Path = LOCK_FILE) -> tuple[Jar, ...]:
             raise ConfigurationError(
                 f"{path}:{number} is no line of a lock: {line!r}. Run `python -m infra.jars lock`."
             )
-        jar_set: JarSet = "broker" if fields[0] == "broker" else "spark"
-        jars.append(Jar(jar_set, *fields[1:]))
+        jars += [Jar(jar_set, *fields[1:]) for jar_set in JAR_SETS if jar_set == fields[0]]
     return tuple(jars)
 
 

@@ -20,7 +20,7 @@ from typing import Final
 from infra.errors import PlatformError
 from infra.home import Home
 from infra.ivy import Ivy, pyspark_jars, work_folder
-from infra.jarlock import JAR_SETS, LOCK_FILE, Jar, JarSet, read_lock, sha256_of, verify, write_lock
+from infra.jarlock import INSTALLED_SETS, JAR_SETS, LOCK_FILE, Jar, JarSet, read_lock, sha256_of, verify, write_lock
 from infra.java import find_java
 
 Reporter = Callable[[str], None]
@@ -37,7 +37,7 @@ def class_path(home: Home, jar_set: JarSet, jars: Sequence[Jar] | None = None) -
 
 def install(
     home: Home,
-    sets: Sequence[JarSet] = JAR_SETS,
+    sets: Sequence[JarSet] = INSTALLED_SETS,
     *,
     report: Reporter = print,
     environ: Mapping[str, str] | None = None,
@@ -124,7 +124,7 @@ def lock(*, report: Reporter = print, environ: Mapping[str, str] | None = None, 
             out = Ivy(java, Path(folder), home.jars / "ivy-lock.log").resolve(jar_set, lambda: None, env)
             for path in sorted(out.glob("*/*/*.jar")):
                 organisation, name = path.parts[-3:-1]
-                if jar_set == "broker" or name not in provided:
+                if jar_set in ("broker", "s3proxy") or name not in provided:
                     jars.append(Jar(jar_set, organisation, name, path.stem, sha256_of(path)))
     write_lock(jars, lock_file)
     report(f"lock: {len(jars)} jars written to {lock_file}")
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.command == "lock":
             lock()
         else:
-            install(Home.from_environment(), chosen.set or JAR_SETS)
+            install(Home.from_environment(), chosen.set or INSTALLED_SETS)
     except PlatformError as error:
         print(error, file=sys.stderr)
         return 1

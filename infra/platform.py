@@ -50,6 +50,7 @@ _RESERVED: Final = (
     "PYTHON",
     "PATH",
     "LD_",
+    "AWS_",
     "SCHEMA_REGISTRY_",
     "REGISTRY_",
 )
@@ -74,7 +75,8 @@ _PORT_VARIABLE: Final[Mapping[Service, str]] = {
     "dagster-webserver": DAGSTER_VARIABLE,
 }
 _ENGINES: Final = ("kafka", "registry", "spark")
-_JARS: Final[tuple[tuple[JarSet, Service], ...]] = (("broker", "kafka"), ("spark", "spark"))
+_JARS: Final[tuple[tuple[JarSet, Service], ...]] = (("broker", "kafka"), ("spark", "spark"), ("s3a", "spark"))
+"""Those of `s3a` only for a lake in an object store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ def up(
         for service in chosen.services:
             if service not in wanted:
                 report(f"{service}: given by {_GIVEN_BY[service]}, not started")
-        sets = [jar_set for jar_set, service in _JARS if service in wanted]
+        sets = _sets(place, wanted)
         if sets:
             jars.install(place, sets, report=report, environ=env)
         if "registry" in wanted:
@@ -233,7 +235,7 @@ def start_service(
     """
     env = os.environ if environ is None else environ
     with signals_end_in_order(), state.exclusive(home):
-        sets = [jar_set for jar_set, needed_by in _JARS if needed_by == service]
+        sets = _sets(home, [service])
         if sets:
             jars.install(home, sets, report=report, environ=env)
         if service == "registry":
@@ -325,6 +327,10 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
     own = {_GIVEN_BY[s] for s in ALL_SERVICES} - {_GIVEN_BY[s] for s in given(place, environ=env)}
     known = {*found, KAFKA_ADDRESS, SPARK_ADDRESS, REGISTRY_ADDRESS} - own
     return found | {name: env[name] for name in known if env.get(name)}
+
+
+def _sets(home: Home, services: Sequence[Service]) -> list[JarSet]:
+    return [jar_set for jar_set, service in _JARS if service in services and (jar_set != "s3a" or home.is_in_store)]
 
 
 def _reload_what_ran(home: Home, wanted: Sequence[Service], started: Sequence[ProcessRecord], report: Reporter) -> None:

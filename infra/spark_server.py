@@ -114,8 +114,10 @@ def spark_spec(
         "spark.local.dir": str(scratch),
         # As a path: of a URI Spark takes "%20" for the folder's own name, and makes one of that name beside it.
         "spark.sql.warehouse.dir": str(home.spark / "warehouse"),
+        **(object_store(env) if home.is_in_store else {}),
         **chosen.configuration,
     }
+    stores = class_path(home, "s3a") if home.is_in_store else ()
     options = [
         *SPARK_OPTIONS,
         f"-Xmx{env.get(HEAP_VARIABLE) or chosen.heap}",
@@ -129,7 +131,7 @@ def spark_spec(
         *(f"-D{key}={value}" for key, value in configuration.items()),
         "-cp",
         # pyspark's own first: where both hold a class, Spark's is the one it was built with.
-        os.pathsep.join([str(pyspark_jars() / "*"), *map(str, class_path(home, "spark"))]),
+        os.pathsep.join([str(pyspark_jars() / "*"), *map(str, class_path(home, "spark")), *map(str, stores)]),
     ]
     arguments = home.run / "spark.arguments"
     state.write_private(arguments, "".join(f"{_quoted(option)}\n" for option in options))
@@ -154,6 +156,26 @@ def spark_spec(
         timeout=START_TIMEOUT_SECONDS,
         ready=lambda: accepts(LOOPBACK, port, token),
     )
+
+
+def object_store(environ: Mapping[str, str]) -> dict[str, str]:
+    """Settings by which Spark reads and writes files in the object store that the environment names; no secret is among them.
+
+    Credentials are those of the environment of Spark's own processes. Spark never commits there: no LogStore of Delta's for Spark is
+    safe beside other writers.
+    """
+    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or environ.get("AWS_ENDPOINT")
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    found = {
+        "spark.hadoop.fs.s3a.endpoint": endpoint,
+        "spark.hadoop.fs.s3a.endpoint.region": region,
+        # As delta-rs does: a bucket of one's own store has no host name.
+        "spark.hadoop.fs.s3a.path.style.access": "true" if endpoint else None,
+        "spark.hadoop.fs.s3a.connection.ssl.enabled": "false" if (endpoint or "").startswith("http://") else None,
+        "spark.hadoop.fs.s3a.attempts.maximum": "4",
+        "spark.hadoop.fs.s3a.retry.limit": "4",
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def ensure_token(home: Home) -> str:

@@ -325,13 +325,38 @@ class SparkUnreachableError(Retryable):
         )
 
 
+class LakeUnavailableError(Retryable):
+    """The file system or object store of the lake failed in a way that passes; nothing was changed."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        self.place, self.reason = place, reason
+        where = (
+            "AWS_ENDPOINT_URL and the way to the store"
+            if _STORE in place
+            else "the disk or the mount that LAKE_ROOT is on"
+        )
+        super().__init__(
+            f"the lake does not answer at {place}: {reason}. Nothing was changed, so run it again; where it stays, look into {where}."
+        )
+
+
+_STORE: Final = "s3://"
+
+
+def access_to(place: str) -> str:
+    """What to correct where the lake at `place` refuses."""
+    if _STORE not in place:
+        return "its permissions"
+    return "the store's permissions, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the process (for Spark, of its server)"
+
+
 class LakeNotWritableError(Terminal):
     """A folder of the lake refuses writes."""
 
     def __init__(self, folder: str, reason: str) -> None:
         self.folder, self.reason = folder, reason
         full = "No space left" in reason or "quota" in reason.lower()
-        remedy = "Make room on its disk" if full else "Correct LAKE_ROOT or its permissions"
+        remedy = "Make room on its disk" if full else f"Correct LAKE_ROOT or {access_to(folder)}"
         super().__init__(f"the lake cannot be written at {folder}: {reason}. {remedy}.")
 
 

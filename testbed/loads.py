@@ -96,10 +96,15 @@ class TopicLake:
         self.closed = max(self.closed, self.start)
         self.settings = ClientSettings(self.bootstrap)
         self.cluster = Cluster.connect(self.settings)
-        self.ledger = Ledger(Lake.at(self.root))
+        self.ledger = Ledger(self.lake)
         self.declaration = TopicDeclaration(
             self.topic, EVERY_MINUTE, self.start, records_per_file=self.records_per_file, engine=self.engine_name
         )
+
+    @property
+    def lake(self) -> Lake:
+        """Where all of it is."""
+        return Lake.at(self.root)
 
     def declare(self, decode: DecodeDeclaration | None) -> None:
         """Have the topic decoded like this from now on."""
@@ -168,7 +173,7 @@ class TopicLake:
     @property
     def engine(self) -> LoadEngine:
         """What loads, and reads again, by the settings and the session of this lake."""
-        return choose_engine(Lake.at(self.root), lambda: self.settings, self.spark, self.engine_name)
+        return choose_engine(self.lake, lambda: self.settings, self.spark, self.engine_name)
 
     def loader(self, **changes: Any) -> Loader:
         """A loader that lives at the time of the newest closed edge."""
@@ -183,11 +188,11 @@ class TopicLake:
 
     def rows(self, key: str | None = None) -> list[Row]:
         """Rows of one window, or of all, sorted."""
-        return table_rows(self.table, key)
+        return table_rows(self.ledger.lake.table(self.declaration.raw_table).uri, key)
 
     def version(self) -> int:
         """Version of the table."""
-        return DeltaTable(self.table).version()
+        return DeltaTable(self.ledger.lake.table(self.declaration.raw_table).uri).version()
 
     def orphans(self) -> list[Path]:
         """Data files in the table's folder that its newest version does not name."""
@@ -296,7 +301,7 @@ def _row_of(message: Message) -> Row:
     )
 
 
-def table_rows(table: Path, key: str | None = None) -> list[Row]:
+def table_rows(table: Path | str, key: str | None = None) -> list[Row]:
     """Rows of a raw table, or of one of its windows, sorted; read without Spark."""
     filters = None if key is None else [("window", "=", key)]
     found = DeltaTable(table).to_pyarrow_table(filters=filters)

@@ -96,6 +96,7 @@ def restore(
     part that the backup has not got, and without `force` for one whose place is taken; BackupDamagedError, with nothing changed;
     RestoreInterruptedError.
     """
+    lake.check_local("a restore", "Restore to a local or mounted folder: set LAKE_ROOT to one for it.")
     parts = _chosen(backup, only)
     files = backup.manifest.of(parts)
     if not force and not dry_run:

@@ -47,6 +47,7 @@ def take(lake: Lake, home: Path, destination: Path, now: datetime, *, progress: 
     nothing to back up; BackupNotWritableError, BackupInterruptedError and what reading the lake raises: then there is no new
     backup, and those of before are as they were.
     """
+    lake.check_local("a backup", "Use the versions and the replication of the bucket; see docs/guide/object-stores.md.")
     _check_apart(destination, (lake.root.path, home))
     with writing_backup(destination):
         # What topics hold may be for few eyes, and so is a copy of it.

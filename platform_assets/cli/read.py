@@ -36,12 +36,12 @@ def read(table: str, as_json: bool) -> None:
     if not folder.has_delta_log():
         raise ConfigurationError(f"{name} has no rows yet: it is created by its first load (`platform-assets status`)")
     known_as, why_not = _register(environment, name, folder)
-    texts = snippets(name, folder.path, environment.variables.get("SPARK_REMOTE"))
+    texts = snippets(name, folder, environment.variables.get("SPARK_REMOTE"))
     if as_json:
-        found = {"version": JSON_VERSION, "table": name.name, "path": str(folder.path), "spark_name": known_as}
+        found = {"version": JSON_VERSION, "table": name.name, "path": folder.uri, "spark_name": known_as}
         click.echo(json.dumps({**found, "snippets": dict(texts)}, indent=2))
         return
-    click.echo(f"# {name} lies in {folder.path}")
+    click.echo(f"# {name} lies in {folder.uri}")
     for reader, text in texts.items():
         click.echo(f"\n# {reader}\n{text}")
         if reader == "spark":
@@ -59,7 +59,7 @@ def _register(environment: Environment, table: TableRef, folder: Folder) -> tupl
     if not environment.has_spark:
         return None, "no Spark server runs and SPARK_REMOTE is not set: `platform-assets up` starts one"
     try:
-        return register(environment.spark(), table, folder.path), ""
+        return register(environment.spark(), table, folder), ""
     except SparkUnreachableError as e:
         return None, str(e)
     except PySparkException as e:

@@ -27,6 +27,7 @@ from platform_assets.errors import (
     CommitOutcomeUnknownError,
     ConcurrentLoadError,
     LakeNotWritableError,
+    LakeUnavailableError,
     PlatformError,
     TableRefusedError,
 )
@@ -34,7 +35,6 @@ from platform_assets.lake import delta_log, failures, load_log
 from platform_assets.lake.delta_log import Anchor, Commit
 from platform_assets.lake.failures import (
     LakeNotReadableError,
-    LakeUnavailableError,
     TableDamagedError,
     TableGoneError,
     TableUnsupportedError,

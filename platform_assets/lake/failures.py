@@ -16,10 +16,19 @@ from typing import Final
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
 
-from platform_assets.errors import MEND_LEDGER, LakeNotWritableError, PlatformError, Retryable, Terminal, UnknownOutcome
+from platform_assets.errors import (
+    MEND_LEDGER,
+    LakeNotWritableError,
+    LakeUnavailableError,
+    PlatformError,
+    Terminal,
+    UnknownOutcome,
+    access_to,
+)
+from platform_assets.lake.files import answer_of
 
 RAISED: Final = (DeltaError, OSError, pa.ArrowInvalid)
-"""What delta-rs, pyarrow and the file system raise."""
+"""What delta-rs, pyarrow and the file system raise; `files` has what an object store says as the file system's."""
 
 _NO_ACCESS: Final = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EEXIST}
@@ -27,20 +36,12 @@ _NO_ACCESS: Final = frozenset(
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NUMBER: Final = re.compile(r"\(os error (\d+)\)|\bOs \{ code: (\d+)")
 _UNSUPPORTED: Final = re.compile(r"unsupported|not (yet )?supported", re.IGNORECASE)
+_DENIED: Final = re.compile(r"lacked the necessary privileges|valid authentication credentials|\b40[13] \w")
+_MISSING: Final = re.compile(r"Object at location .* not found|\b404 Not Found")
+_UNANSWERED: Final = re.compile(r"Generic S3 error|error sending request|after \d+ retries|Error performing \w+ http")
 _COLOURS: Final = re.compile(r"\x1b\[\d*m")
 _STACK: Final = re.compile(r"^\s+\d+: ")
 _LONGEST: Final = 400
-
-
-class LakeUnavailableError(Retryable):
-    """The file system of the lake failed in a way that passes; nothing was changed."""
-
-    def __init__(self, place: str, reason: str) -> None:
-        self.place, self.reason = place, reason
-        super().__init__(
-            f"the lake does not answer at {place}: {reason}. Nothing was changed, so run it again; where it stays, look into "
-            "the disk or the mount that LAKE_ROOT is on."
-        )
 
 
 class LakeNotReadableError(Terminal):
@@ -49,7 +50,7 @@ class LakeNotReadableError(Terminal):
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
         super().__init__(
-            f"the lake cannot be read at {place}: {reason}. Correct LAKE_ROOT or its permissions; nothing was changed."
+            f"the lake cannot be read at {place}: {reason}. Correct LAKE_ROOT or {access_to(place)}; nothing was changed."
         )
 
 
@@ -159,6 +160,8 @@ def reason_of(error: Exception) -> str:
     """What `error` says, in one line: without the colours, arrows and stacks that delta-rs puts in its texts."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if (answer := answer_of(str(error))) is not None:
+        return answer
     lines = []
     for line in _COLOURS.sub("", str(error)).replace("↳", " ").splitlines():
         if _STACK.match(line):
@@ -173,5 +176,9 @@ def _number_of(error: Exception) -> int | None:
     """The system's number of the error, which those of Rust have in their texts alone."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
-    found = _NUMBER.search(str(error))
+    text = str(error)
+    if _UNANSWERED.search(text) or _DENIED.search(text):
+        # Of an object store: the number of a connection's error may be in the text as well.
+        return errno.EACCES if _DENIED.search(text) else errno.ENOENT if _MISSING.search(text) else errno.EIO
+    found = _NUMBER.search(text)
     return None if found is None else int(found[1] or found[2])

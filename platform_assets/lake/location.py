@@ -1,18 +1,16 @@
-"""Where the lake is: the one module that knows its paths and calls its file system.
+"""Where the lake is: the one module that knows its paths and asks for its files.
 
-A lake is a local or mounted folder. An object store would be another implementation of `Folder`'s few calls.
+A lake is a local or mounted folder, or lies in an object store: `files` has the calls that differ.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Final, get_args
 
@@ -22,7 +20,8 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from platform_assets.errors import ConfigurationError
-from platform_assets.lake import failures
+from platform_assets.lake import failures, store_settings
+from platform_assets.lake.files import STORES, Files, files_at, is_in_store
 from platform_assets.model.tables import TableKind, TableRef
 
 _REPLAY_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
@@ -54,9 +53,21 @@ class Folder:
         return self.uri.rpartition("/")[2]
 
     @property
+    def is_in_store(self) -> bool:
+        """Whether it is in an object store."""
+        return is_in_store(self.uri)
+
+    @property
     def path(self) -> Path:
-        """The same for the file system."""
+        """The same for the file system. Raises ConfigurationError where it is in an object store."""
+        if self.is_in_store:
+            raise ConfigurationError(f"{self} is in an object store, and this needs a local or mounted folder")
         return Path(self.uri)
+
+    @property
+    def content(self) -> Files:
+        """Its files; what they raise is named inside of `reading` and `writing`."""
+        return files_at(self.uri)
 
     def delta(self, version: int | None = None) -> DeltaTable:
         """The Delta table in it, at its newest version or at `version`.
@@ -66,10 +77,10 @@ class Folder:
         """
         with self.reading():
             try:
-                return DeltaTable(self.uri, version=version)
+                return DeltaTable(self.uri, version=version, storage_options=self._options)
             except TableNotFoundError as e:
                 # delta-rs says so too where the log has no files of that version any more.
-                if version is None or not DeltaTable.is_deltatable(self.uri):
+                if version is None or not DeltaTable.is_deltatable(self.uri, self._options):
                     raise
                 raise failures.VersionGoneError(str(self), version) from e
 
@@ -96,6 +107,7 @@ class Folder:
                     name=name,
                     description=description,
                     configuration=dict(configuration),
+                    storage_options=self._options,
                     # Tried again, a creation that lost to another one would be committed on top of it.
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
@@ -105,17 +117,25 @@ class Folder:
 
     def parquet_files(self) -> ds.Dataset:
         """The Parquet files in it, whether a table names them or not."""
-        return ds.dataset(self.uri, format="parquet", exclude_invalid_files=False)
+        if not self.is_in_store:
+            return ds.dataset(self.uri, format="parquet", exclude_invalid_files=False)
+        kind = ds.ParquetFileFormat()
+        found = [kind.make_fragment(self.open(name)) for name in self.files() if name.endswith(".parquet")]
+        return ds.FileSystemDataset(found, found[0].physical_schema, kind)
 
     @property
     def spark_path(self) -> str:
         """The same as Spark is given it."""
-        return self.uri
+        return self.uri.replace("s3://", "s3a://", 1) if self.is_in_store else self.uri
+
+    @property
+    def _options(self) -> dict[str, str] | None:
+        return store_settings.for_delta() if self.is_in_store else None
 
     def has_delta_log(self) -> bool:
         """Whether delta-rs finds a table in it, of which log files may have been removed."""
         with self.reading():
-            return DeltaTable.is_deltatable(self.uri)
+            return DeltaTable.is_deltatable(self.uri, self._options)
 
     def has(self, name: str) -> bool:
         """Whether there is a file of this name. Raises as `read` does."""
@@ -125,59 +145,49 @@ class Folder:
         """The file's content; None where there is no such file. Raises LakeNotReadableError and LakeUnavailableError."""
         with self.reading():
             try:
-                return (self.path / name).read_bytes()
+                return self.content.read(name)
             except FileNotFoundError:
                 return None
 
     def files(self, below: str = "") -> list[str]:
         """Names of the files directly in the folder `below`, in no order; none where there is no such folder."""
         with self.reading():
-            try:
-                with os.scandir(self.path / below) as entries:
-                    return [entry.name for entry in entries if entry.is_file()]
-            except FileNotFoundError:
-                return []
+            return self.content.files(below)
 
     def folders(self, below: str = "") -> list[str]:
         """Names of the folders directly in the folder `below`, in no order; none where there is no such folder."""
         with self.reading():
-            try:
-                with os.scandir(self.path / below) as entries:
-                    return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-            except FileNotFoundError:
-                return []
+            return self.content.folders(below)
 
     def size(self, name: str) -> int | None:
         """Bytes of a file; None where there is no such file."""
         with self.reading():
             try:
-                return (self.path / name).stat().st_size
+                return self.content.size(name)
             except FileNotFoundError:
                 return None
 
     def open(self, name: str) -> pa.NativeFile:
         """The file for reading from any place in it. Raises TableDamagedError where there is none."""
         with self.reading():
-            return pa.OSFile(str(self.path / name), "rb")
+            return self.content.open(name)
 
     def make(self) -> None:
         """Create it where it is missing. Raises LakeNotWritableError."""
         with self.writing():
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.content.make()
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file whole: a reader sees the former content or this one. Raises LakeNotWritableError."""
         self.make()
-        beside = self.path / f".{name}.{os.getpid()}"
         with self.writing():
-            beside.write_bytes(content)
-            beside.replace(self.path / name)
+            self.content.write(name, content)
 
     def time(self) -> datetime:
-        """The clock of its file system: when a file that was written just now was written. Raises LakeNotWritableError."""
+        """The clock of its store: when a file that was written just now was written. Raises LakeNotWritableError."""
         self.make()
-        with self.writing(), tempfile.NamedTemporaryFile(dir=self.path, prefix=".time.") as file:
-            return datetime.fromtimestamp(os.stat(file.name).st_mtime, UTC)
+        with self.writing():
+            return self.content.time()
 
     def copy(self, name: str, to: str) -> None:
         """Copy a file to a new name. Raises TableDamagedError where there is none, and LakeNotWritableError."""
@@ -185,37 +195,21 @@ class Folder:
             pass  # so that what cannot be read is known from what cannot be written
         (self / to.rpartition("/")[0]).make()
         with self.writing():
-            shutil.copyfile(self.path / name, self.path / to)
+            self.content.copy(name, to)
 
     def written_before(self, moment: datetime, below: str) -> list[str]:
         """Paths of all files in the folder `below` and in its folders that were last written before `moment`; see `time`."""
-        found: list[str] = []
         with self.reading():
-            for root, _, names in os.walk(self.path / below):
-                for name in names:
-                    path = Path(root, name)
-                    try:
-                        changed = path.stat().st_mtime
-                    except FileNotFoundError:
-                        continue
-                    if datetime.fromtimestamp(changed, UTC) < moment:
-                        found.append(path.relative_to(self.path).as_posix())
-        return sorted(found)
+            return self.content.written_before(moment, below)
 
     def erase(self, names: Iterable[str]) -> None:
         """Delete files for good, those that are there, and the folders that are empty then. Raises LakeNotWritableError."""
-        parents = set[Path]()
         with self.writing():
-            for name in names:
-                (self.path / name).unlink(missing_ok=True)
-                parents |= {p for p in (self.path / name).parents if self.path in p.parents}
-        for parent in sorted(parents, key=lambda p: len(p.parts), reverse=True):
-            with suppress(OSError):  # others' files are in it
-                parent.rmdir()
+            self.content.remove(names)
 
     def delete(self) -> None:
         """Delete it with all that it holds, where it exists; what cannot be deleted stays."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        self.content.delete()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,16 +220,26 @@ class Lake:
 
     @classmethod
     def at(cls, root: str | Path) -> Lake:
-        """The lake at an absolute local path, also as `file://…`. Raises ConfigurationError for any other.
+        """The lake at an absolute local path, also as `file://…`, or at `s3://bucket/prefix`.
 
-        Object stores are refused rather than half supported: their commits need conditional writes.
+        Raises ConfigurationError for any other, and where the environment does not say how the store is reached, or has its
+        commits overwrite one another.
         """
+        if str(root).startswith(STORES):
+            return cls(Folder(store_settings.checked(str(root), os.environ)))
         path = Path(str(root).removeprefix("file://"))
         if "://" in str(path) or not path.is_absolute():
             raise ConfigurationError(
-                f"LAKE_ROOT must be an absolute path of a local or mounted folder, not {str(root)!r}"
+                f"LAKE_ROOT must be an absolute path of a local or mounted folder, or s3://bucket/prefix, not {str(root)!r}"
             )
         return cls(Folder(str(path)))
+
+    def check_local(self, what: str, instead: str) -> None:
+        """Raise ConfigurationError where the lake is in an object store, for which `what` was not made; `instead` is the remedy."""
+        if self.root.is_in_store:
+            raise ConfigurationError(
+                f"{what} needs a lake in a local or mounted folder, and LAKE_ROOT is {self}. Nothing was changed. {instead}"
+            )
 
     def __str__(self) -> str:
         return str(self.root)

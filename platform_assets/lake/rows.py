@@ -133,7 +133,7 @@ def reading_files(table: Folder, key: str) -> Iterator[None]:
         with table.reading():
             yield
     except TableDamagedError as e:
-        raise FilesLostError(f"{table.path.parent.name}/{table.name}", key, e.reason) from e
+        raise FilesLostError("/".join(table.uri.rsplit("/", 2)[-2:]), key, e.reason) from e
 
 
 def _dataset(table: Folder, key: str, version: int | None = None) -> ds.Dataset:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from platform_assets.lake.location import Folder
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration.names import identifier
 
@@ -17,17 +17,17 @@ Reader = Literal["spark", "polars", "duckdb", "pandas"]
 _NO_ADDRESS: Final = "sc://localhost:15002/;token=…"
 
 
-def snippets(table: TableRef, folder: Path, remote: str | None) -> Mapping[Reader, str]:
+def snippets(table: TableRef, folder: Folder, remote: str | None) -> Mapping[Reader, str]:
     """Python for each reader that ends with the first rows; `remote` is a Connect address with its token, if there is one.
 
     The texts hold the token: they are for the terminal of whoever asked.
     """
-    path = str(folder)
+    path = folder.uri
     lines: Mapping[Reader, tuple[str, ...]] = {
         "spark": (
             "from pyspark.sql import SparkSession",
             f"spark = SparkSession.builder.remote({remote or _NO_ADDRESS!r}).getOrCreate()",
-            f"rows = spark.read.format('delta').load({path!r})",
+            f"rows = spark.read.format('delta').load({folder.spark_path!r})",
             "rows.show(5)",
         ),
         "polars": (
@@ -57,7 +57,7 @@ def sql_name(table: TableRef) -> str:
     return f"{table.kind}.{name}" if name[0].isalpha() else f"{table.kind}.`{name}`"
 
 
-def register(spark: SparkSession, table: TableRef, folder: Path) -> str:
+def register(spark: SparkSession, table: TableRef, folder: Folder) -> str:
     """Make the table known by name to the Spark server, unless it is; gives the name.
 
     The catalogue of the embedded server is in its memory, so that it forgets names when it ends.
@@ -65,7 +65,7 @@ def register(spark: SparkSession, table: TableRef, folder: Path) -> str:
     Raises:
         PySparkException: the server refuses.
     """
-    location = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+    location = folder.spark_path.replace("\\", "\\\\").replace("'", "\\'")
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{table.kind}`")
     name = f"`{table.kind}`.`{identifier(table.topic)}`"
     spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{location}'")

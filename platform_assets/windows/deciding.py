@@ -121,6 +121,11 @@ class Deciding:
 
         Gives what was found and done, as plain JSON values. Raises what `Erasure` raises.
         """
+        self.ledger.lake.check_local(
+            "an erasure",
+            "Buckets may keep past versions of what is deleted, so it could not be said that records are gone: copy the lake to a "
+            "local or mounted folder, set LAKE_ROOT to it and erase there.",
+        )
         table, erasure = self.declaration.raw_table, Erasure(self.declaration, self.ledger)
         selected = erasure.of_keys(keys) if keys else erasure.at_offsets(offsets, generation) if offsets else []
         for each in selected:

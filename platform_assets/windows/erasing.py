@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -286,7 +285,7 @@ class _Window:
         from platform_assets.engines.columnar.files import FileSeries
 
         series = FileSeries(
-            Path(self.folder.uri), below, stem, self.eraser.declaration.records_per_file, measure=self._measure()
+            self.folder.content, below, stem, self.eraser.declaration.records_per_file, measure=self._measure()
         )
         if self.table.kind != "raw":
             from platform_assets.engines.decoding.task import encodings

@@ -20,6 +20,7 @@ from platform_assets.errors import (
     CommitOutcomeUnknownError,
     FilesLostError,
     LakeNotWritableError,
+    LakeUnavailableError,
     PlatformError,
     TableRefusedError,
 )
@@ -27,7 +28,6 @@ from platform_assets.lake import delta_log, load_log, raw_table, rows
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.failures import (
     LakeNotReadableError,
-    LakeUnavailableError,
     TableDamagedError,
     TableGoneError,
     TableUnsupportedError,

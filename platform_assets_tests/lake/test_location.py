@@ -50,7 +50,7 @@ def test_each_table_has_the_folder_of_its_name(tmp_path: Path) -> None:
         assert lake.table(TableRef.parse(name)).path == tmp_path / name
 
 
-@pytest.mark.parametrize("root", ["", "lake", "s3://bucket/lake", "./lake"])
+@pytest.mark.parametrize("root", ["", "lake", "gs://bucket/lake", "./lake"])
 def test_a_root_that_is_no_absolute_local_path_is_refused(root: str) -> None:
     with pytest.raises(ConfigurationError, match="absolute path"):
         Lake.at(root)

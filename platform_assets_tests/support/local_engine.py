@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -60,7 +59,7 @@ class LocalEngine:
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
         """As LoadEngine has it."""
         below = load_folder(records.window, load_id)
-        series = FileSeries(Path(self.lake.table(table).uri), below, "00000", records_per_file)
+        series = FileSeries(self.lake.table(table).content, below, "00000", records_per_file)
         places = [(p, r) for piece in records.pieces for p, r in piece.items()]
         kept = [record for p, r in sorted(places) for record in self._between((p, r.start), (p, r.end))]
         if kept:

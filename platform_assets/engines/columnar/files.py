@@ -5,12 +5,11 @@ A file gets a name that no other has: what a task leaves behind that died or ran
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 
 from platform_assets.engines.columnar.digests import measured
 from platform_assets.engines.columnar.written import Rows, WrittenFile
+from platform_assets.lake.files import Files
 from platform_assets.model.digest import Measured
 
 CODEC: Final = "zstd"
@@ -45,12 +45,12 @@ class FileSeries:
     """Writes rows, which come in order of partition and offset, into as few files as suit their readers.
 
     A file holds one partition wherever that has `rows_apart` rows or more; smaller ones share a file. They lie in the
-    folder `below` of `table`, and `stem` begins all their names. `measure` takes the digests of rows. `dictionaries` names the
-    columns that are written by dictionary, `deltas` those that are by differences, both by the paths of their leaves. `seconds` is
-    what was spent on what. Raises OSError.
+    folder `below` of the table, whose files are `table`, and `stem` begins all their names. `measure` takes the digests of rows.
+    `dictionaries` names the columns that are written by dictionary, `deltas` those that are by differences, both by the paths of
+    their leaves. `seconds` is what was spent on what. Raises OSError.
     """
 
-    table: Path
+    table: Files
     below: str
     stem: str
     rows_apart: int
@@ -73,7 +73,6 @@ class FileSeries:
             self.close()
         if self._open is None:
             path = f"{self.below}/{self.stem}-{len(self.written)}-{uuid.uuid4().hex[:12]}.parquet"
-            (self.table / self.below).mkdir(parents=True, exist_ok=True)
             self._open = _OpenFile(self.table, path, block.schema, self)
         self._open.add(partition, block)
 
@@ -87,17 +86,18 @@ class FileSeries:
         """Delete all that was written."""
         if self._open is not None:
             self._open.discard()
-        for file in self.written:
-            (self.table / file.path).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.table.remove_files([file.path for file in self.written])
 
 
 class _OpenFile:
     """A file that is being written; the last rows of it wait for their row group to be full."""
 
-    def __init__(self, table: Path, path: str, schema: pa.Schema, series: FileSeries) -> None:
+    def __init__(self, table: Files, path: str, schema: pa.Schema, series: FileSeries) -> None:
         self.partitions: dict[int, Rows] = {}
         self.measured, self.size = Measured.of_nothing(), 0
-        self._name, self._path, self._seconds = path, table / path, series.seconds
+        self._name, self._table, self._seconds = path, table, series.seconds
+        self._sink: pa.NativeFile | None = None
         self._oldest, self._newest = 1 << 63, -1 << 63
         self._waiting: list[pa.RecordBatch] = []
         self._measure = series.measure
@@ -128,15 +128,21 @@ class _OpenFile:
         writer = self._write()
         began = time.perf_counter()
         writer.close()
+        if self._sink is not None:
+            self._sink.close()
         self._seconds["write"] += time.perf_counter() - began
-        size = os.path.getsize(self._path)
+        size = self._table.size(self._name)
         return WrittenFile(self._name, size, self.partitions, (self._oldest, self._newest), self.measured)
 
     def discard(self) -> None:
         self._waiting.clear()
         if self._writer is not None:
             self._writer.close()
-        self._path.unlink(missing_ok=True)
+        # What cannot be deleted is named by no commit.
+        with suppress(OSError):
+            if self._sink is not None:
+                self._sink.close()
+            self._table.remove_files([self._name])
 
     def _write(self) -> pq.ParquetWriter:
         """Write what waits, and give the writer, which the first rows open: they decide on the codec of each column."""
@@ -150,8 +156,9 @@ class _OpenFile:
         return writer
 
     def _opened(self) -> pq.ParquetWriter:
+        self._sink = self._table.create(self._name)
         return pq.ParquetWriter(
-            self._path,
+            self._sink,
             self._schema,
             compression=codecs(self._waiting, self._schema, self._series.codec, self._series.dictionaries),
             use_dictionary=list(self._series.dictionaries),

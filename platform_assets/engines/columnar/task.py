@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from platform_assets.engines.columnar.columns import OldFormat, TimestampOutOfRange
 from platform_assets.engines.columnar.files import FileSeries
@@ -16,6 +15,7 @@ from platform_assets.engines.columnar.work import Share, Work
 from platform_assets.errors import (
     BrokerUnreachableError,
     LakeNotWritableError,
+    LakeUnavailableError,
     LoadError,
     OffsetsVanishedError,
     PlatformError,
@@ -24,6 +24,7 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.batches.fetching import Brokers
 from platform_assets.kafka.batches.reading import Buffers
+from platform_assets.lake.files import files_at, is_in_store
 
 
 def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
@@ -50,7 +51,7 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
 
 def _written(work: Work, share: Share) -> FileSeries:
     """The files of a share, closed. Whatever goes wrong is an error of the platform's, and none of the files is left."""
-    series = FileSeries(Path(work.table), share.folder, f"{share.pieces[0].partition:05d}", work.rows_apart)
+    series = FileSeries(files_at(work.table), share.folder, f"{share.pieces[0].partition:05d}", work.rows_apart)
     brokers = Brokers(
         work.settings(os.environ), work.topic, work.topic_id, patience=work.patience, stopped=lambda: False
     )
@@ -70,6 +71,14 @@ def _written(work: Work, share: Share) -> FileSeries:
     return series
 
 
+def not_written(error: OSError, table: str) -> PlatformError:
+    """The platform's error for one of the system's, met while files of the table at `table` were written."""
+    reason = error.strerror or str(error)
+    if is_in_store(table) and not isinstance(error, PermissionError):
+        return LakeUnavailableError(table, reason)
+    return LakeNotWritableError(table, reason)
+
+
 def _named(error: Exception, work: Work, share: Share, piece: Piece) -> PlatformError:
     """The platform's error for what went wrong while `piece` was read and written."""
     if isinstance(error, PlatformError):
@@ -81,7 +90,7 @@ def _named(error: Exception, work: Work, share: Share, piece: Piece) -> Platform
     if isinstance(error, Overtaken):
         return OffsetsVanishedError(work.topic, share.window, str(error))
     if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
-        return LakeNotWritableError(work.table, error.strerror or str(error))
+        return not_written(error, work.table)
     read = ranges_text([(piece.partition, piece.wanted.start, piece.wanted.end)])
     return LoadError(
         f"window {share.window} of topic {work.topic!r} could not be loaded: reading {read} ended in "

@@ -22,6 +22,7 @@ _PACKAGES: Final = (
     "platform_assets.kernels",
     "platform_assets.kafka",
     "platform_assets.kafka.batches",
+    "platform_assets.lake",
     "platform_assets.model",
 )
 """All that a worker imports of the project; of `decoding` also the packages below it."""

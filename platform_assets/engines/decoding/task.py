@@ -14,12 +14,14 @@ import pyarrow.parquet as pq
 
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.engines.columnar.files import CONSTANT, FileSeries, leaves
+from platform_assets.engines.columnar.task import not_written
 from platform_assets.engines.decoding.digests import measured
 from platform_assets.engines.decoding.measuring import Measurer
 from platform_assets.engines.decoding.reports import Report
 from platform_assets.engines.decoding.rows import RAW_COLUMNS, RowMaker, by_partition, in_order
 from platform_assets.engines.decoding.work import Piece, Work
-from platform_assets.errors import FilesLostError, LakeNotWritableError, LoadError, PlatformError
+from platform_assets.errors import FilesLostError, LoadError, PlatformError
+from platform_assets.lake.files import files_at
 
 BLOCK_BYTES: Final = 16 << 20
 BLOCK_ROWS: Final = 32_768
@@ -82,7 +84,7 @@ def _written(work: Work, number: int, maker: RowMaker, measurer: Measurer) -> tu
 def _series(work: Work, table: str, layout: pa.Schema, number: int) -> FileSeries:
     dictionaries, deltas = encodings(layout)
     return FileSeries(
-        Path(table),
+        files_at(table),
         work.below,
         f"{number:05d}",
         work.rows_apart,
@@ -111,7 +113,7 @@ def _blocks(work: Work, piece: Piece) -> Iterator[pa.RecordBatch]:
     rows = max(min(BLOCK_BYTES * piece.rows // max(piece.bytes, 1), BLOCK_ROWS), 1)
     table = f"raw/{work.topic}"
     try:
-        with pq.ParquetFile(Path(work.raw) / piece.path) as file:
+        with files_at(work.raw).open(piece.path) as opened, pq.ParquetFile(opened) as file:
             found = file.iter_batches(rows, [piece.group], list(RAW_COLUMNS), use_threads=False)
             while (block := next(found, None)) is not None:
                 yield block
@@ -123,7 +125,7 @@ def _named(error: Exception, work: Work) -> PlatformError:
     if isinstance(error, PlatformError):
         return error
     if isinstance(error, OSError) and error.errno is not None:
-        return LakeNotWritableError(work.decoded, error.strerror or str(error))
+        return not_written(error, work.decoded)
     return LoadError(
         f"window {work.window} of topic {work.topic!r} could not be decoded: {type(error).__name__}: {error}. The tables were not "
         "changed. Report this as a defect."

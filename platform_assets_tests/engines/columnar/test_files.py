@@ -12,6 +12,7 @@ import pytest
 
 from platform_assets.engines.columnar.columns import SCHEMA
 from platform_assets.engines.columnar.files import CONSTANT, FileSeries, codecs
+from platform_assets.lake.files import files_at
 from platform_assets.model.digest import Measured
 
 SEED = 20261123
@@ -74,7 +75,9 @@ def test_columns_that_the_codec_does_not_shrink_have_none(blocks: list[pa.Record
 @pytest.mark.parametrize(("values", "codec"), [(noise(172, 3_000), "UNCOMPRESSED"), (text(172, 3_000), "ZSTD")])
 def test_files_are_written_so_and_read_back(values: list[bytes], codec: str, tmp_path: Path) -> None:
     """Every other column keeps the codec, down to the leaves of the headers, and rows that come later follow the first."""
-    series = FileSeries(tmp_path, "w", "0", 1, row_group_bytes=200_000, measure=lambda _: Measured.of_nothing())
+    series = FileSeries(
+        files_at(str(tmp_path)), "w", "0", 1, row_group_bytes=200_000, measure=lambda _: Measured.of_nothing()
+    )
     rows = [block(values[at : at + 500], first=at) for at in range(0, 3_000, 500)]
     for each in rows:
         series.add(each)
@@ -93,7 +96,7 @@ def test_files_are_written_so_and_read_back(values: list[bytes], codec: str, tmp
 
 
 def test_a_file_that_is_discarded_before_its_first_row_group_leaves_nothing(tmp_path: Path) -> None:
-    series = FileSeries(tmp_path, "w", "0", 1, measure=lambda _: Measured.of_nothing())
+    series = FileSeries(files_at(str(tmp_path)), "w", "0", 1, measure=lambda _: Measured.of_nothing())
     series.add(block(noise(172, 5)))
     series.discard()
 

@@ -1,0 +1,219 @@
+"""Files of a lake in an object store, by the library that delta-rs uses too: one way to be configured, and one to fail.
+
+Where the store is and who asks comes from the environment of the process (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID` and others),
+in workers of Spark from theirs: nothing of it is in an address, a plan or an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final
+from uuid import uuid4
+
+import obstore
+import pyarrow as pa
+from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import S3Store
+
+from platform_assets.lake.files import answer_of
+
+ATTEMPTS: Final = 6
+"""Requests that fail in passing are sent again so often, and for so long:"""
+PATIENCE: Final = timedelta(seconds=40)
+PART_BYTES: Final = 8 << 20
+"""Bytes of a file that are sent at a time while it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFiles:
+    """Those of a folder of a bucket, which is no more than what keys begin with."""
+
+    uri: str
+
+    def read(self, name: str) -> bytes:
+        """As Files has it."""
+        with self._asking(name) as key:
+            return bytes(obstore.get(self._store, key).bytes())
+
+    def size(self, name: str) -> int:
+        """As Files has it."""
+        with self._asking(name) as key:
+            return obstore.head(self._store, key)["size"]
+
+    def files(self, below: str) -> list[str]:
+        """As Files has it."""
+        with self._asking(below) as key:
+            found = obstore.list_with_delimiter(self._store, key)["objects"]
+        return [_last(item["path"]) for item in found]
+
+    def folders(self, below: str) -> list[str]:
+        """As Files has it."""
+        with self._asking(below) as key:
+            found = obstore.list_with_delimiter(self._store, key)["common_prefixes"]
+        return [_last(path) for path in found]
+
+    def open(self, name: str) -> pa.NativeFile:
+        """As Files has it. What is read from a place in it is one request."""
+        with self._asking(name) as key:
+            size = obstore.head(self._store, key)["size"]
+        return pa.PythonFile(_Download(self, name, size), "r")
+
+    def create(self, name: str) -> pa.NativeFile:
+        """As Files has it."""
+        with self._asking(name) as key:
+            return pa.PythonFile(
+                _Upload(self, name, obstore.open_writer(self._store, key, buffer_size=PART_BYTES)), "w"
+            )
+
+    def make(self) -> None:
+        """As Files has it: there is nothing to do."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """As Files has it."""
+        with self._asking(name) as key:
+            obstore.put(self._store, key, content)
+
+    def time(self) -> datetime:
+        """As Files has it, to the second."""
+        name = f".time.{uuid4().hex}"
+        self.write(name, b"")
+        try:
+            with self._asking(name) as key:
+                return obstore.head(self._store, key)["last_modified"].astimezone(UTC)
+        finally:
+            self.remove([name])
+
+    def copy(self, name: str, to: str) -> None:
+        """As Files has it."""
+        with self._asking(name) as key:
+            obstore.copy(self._store, key, self._key(to))
+
+    def written_before(self, moment: datetime, below: str) -> list[str]:
+        """As Files has it."""
+        inside = len(self._key("")) + 1
+        return sorted(key[inside:] for key, written in self._all(below) if written < moment)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """As Files has it."""
+        for name in names:
+            with self._asking(name) as key, suppress(NotFoundError):
+                obstore.delete(self._store, key)
+
+    def remove_files(self, names: Iterable[str]) -> None:
+        """As Files has it."""
+        self.remove(names)
+
+    def delete(self) -> None:
+        """As Files has it."""
+        with suppress(OSError):
+            inside = len(self._key("")) + 1
+            for key, _ in list(self._all("")):
+                self.remove([key[inside:]])
+
+    def part(self, name: str, start: int, end: int) -> bytes:
+        """The bytes `[start, end)` of a file."""
+        with self._asking(name) as key:
+            return bytes(obstore.get_range(self._store, key, start=start, end=end))
+
+    @contextmanager
+    def asking(self, name: str) -> Iterator[None]:
+        """For a block that asks the store for a file. Raises OSError."""
+        try:
+            yield
+        except NotFoundError as e:
+            raise FileNotFoundError(errno.ENOENT, "there is no such object", f"{self.uri}/{name}") from e
+        except (PermissionDeniedError, UnauthenticatedError) as e:
+            raise PermissionError(errno.EACCES, _reason(e), f"{self.uri}/{name}") from e
+        except BaseError as e:
+            raise OSError(errno.EIO, _reason(e), f"{self.uri}/{name}") from e
+
+    @contextmanager
+    def _asking(self, name: str) -> Iterator[str]:
+        with self.asking(name):
+            yield self._key(name)
+
+    def _all(self, below: str) -> Iterator[tuple[str, datetime]]:
+        with self._asking(below) as key:
+            for some in obstore.list(self._store, key):
+                yield from ((item["path"], item["last_modified"]) for item in some)
+
+    def _key(self, name: str) -> str:
+        prefix = self.uri.removeprefix("s3://").partition("/")[2]
+        return f"{prefix}/{name}" if name else prefix
+
+    @property
+    def _store(self) -> S3Store:
+        return _bucket(self.uri.removeprefix("s3://").partition("/")[0])
+
+
+@lru_cache(maxsize=8)
+def _bucket(name: str) -> S3Store:
+    """A client of a bucket, which keeps connections open."""
+    return S3Store(name, retry_config={"max_retries": ATTEMPTS, "retry_timeout": PATIENCE})
+
+
+def _reason(error: BaseError) -> str:
+    return answer_of(str(error)) or str(error).partition("\n")[0]
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+class _Download(io.RawIOBase):
+    """A file of the store that is read piece by piece."""
+
+    def __init__(self, files: ObjectFiles, name: str, size: int) -> None:
+        self._files, self._name, self._size, self._at = files, name, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        end = self._size if size is None or size < 0 else min(self._at + size, self._size)
+        if end <= self._at:
+            return b""
+        start, self._at = self._at, end
+        return self._files.part(self._name, start, end)
+
+
+class _Upload(io.RawIOBase):
+    """A file of the store that is written part by part."""
+
+    def __init__(self, files: ObjectFiles, name: str, writer: Any) -> None:
+        self._files, self._name, self._writer, self._at = files, name, writer, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def write(self, content: Any, /) -> int:
+        piece = bytes(content)
+        with self._files.asking(self._name):
+            self._writer.write(piece)
+        self._at += len(piece)
+        return len(piece)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            with self._files.asking(self._name):
+                self._writer.close()

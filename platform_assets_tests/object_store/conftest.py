@@ -1,0 +1,101 @@
+"""An object store, and a Spark server that reads and writes there: each started once a session, when a test asks for it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from infra import platform, spark_server
+from infra.platform import UpOptions
+from infra.spark_server import SparkSettings
+from platform_assets.engines.spark.session import connect, end
+from platform_assets.lake import object_files
+from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
+from platform_assets_tests.support.store_lake import StoreLake
+from testbed.homes import home_at, service_environment
+from testbed.object_store import ObjectStore, object_store
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+    from platform_assets_tests.conftest import Broker, TopicMaker
+
+SECRET = "canary-of-the-store-4711"
+StoreLakeMaker = Callable[..., StoreLake]
+
+
+@pytest.fixture(scope="session")
+def running_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """The session's object store."""
+    root = tmp_path_factory.mktemp("object-store")
+    with object_store(home_at(root / "home"), root, SECRET) as store:
+        yield store
+
+
+@pytest.fixture
+def store(running_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    """The same, with this process's environment that of its client."""
+    for name, value in running_store.environment().items():
+        monkeypatch.setenv(name, value)
+    object_files._bucket.cache_clear()
+    return running_store
+
+
+@pytest.fixture(scope="session")
+def store_remote(running_store: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Spark Connect server whose lake is in the store, token included."""
+    home = replace(home_at(tmp_path_factory.mktemp("store-home")), lake=running_store.root("any"))
+    home.prepare()
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in running_store.environment().items():
+            patched.setenv(name, value)
+        options = UpOptions(spark=SparkSettings(heap="2g"))
+        record = platform.start_service("spark", home, options, environ=service_environment())
+    try:
+        yield spark_server.remote(home, record.address)
+    finally:
+        platform.down(home)
+
+
+@pytest.fixture(scope="session")
+def store_connection(store_remote: str) -> Iterator[Callable[[], SparkSession]]:
+    """Gives the session of that server that a run of the platform makes for itself."""
+    session = connect(store_remote)
+    yield lambda: session
+    end(session)
+
+
+@pytest.fixture
+def engine_name() -> EngineName:
+    """What loads in a test."""
+    return DEFAULT_ENGINE
+
+
+@pytest.fixture
+def store_lake(
+    store: ObjectStore,
+    broker: Broker,
+    topic: TopicMaker,
+    store_connection: Callable[[], SparkSession],
+    engine_name: EngineName,
+    tmp_path: Path,
+) -> StoreLakeMaker:
+    """Makes a topic with a lake of its own in the store: `store_lake(partitions=2)`."""
+
+    def make(*, partitions: int = 1, records_per_file: int = 200_000, engine: EngineName = engine_name) -> StoreLake:
+        return StoreLake(
+            broker.bootstrap,
+            topic(partitions=partitions),
+            tmp_path,
+            store_connection,
+            records_per_file,
+            engine_name=engine,
+            address=store.root(f"lake-{uuid.uuid4().hex[:12]}"),
+        )
+
+    return make

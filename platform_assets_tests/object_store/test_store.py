@@ -1,0 +1,242 @@
+"""What a lake in an object store rests on, without brokers and Spark: files, commits, lost answers, and errors with a remedy."""
+
+from __future__ import annotations
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from platform_assets.engines.decoding.engine import DecodeEngine
+from platform_assets.errors import (
+    ConcurrentLoadError,
+    ConfigurationError,
+    LakeNotWritableError,
+    LakeUnavailableError,
+    Retryable,
+    Terminal,
+)
+from platform_assets.lake import object_files, raw_table, store_settings
+from platform_assets.lake.commits import FOREVER, NewFile, WindowCommit
+from platform_assets.lake.data_files import write_rows
+from platform_assets.lake.failures import LakeNotReadableError
+from platform_assets.lake.load_folders import load_folder
+from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.lake.location import Lake
+from platform_assets.ledger import newest_cuts
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.model.tables import TableRef
+from platform_assets.windows.decoding import WindowDecoder
+from platform_assets_tests.object_store.conftest import SECRET
+from platform_assets_tests.support.lost_answers import losing_answers
+from testbed import samples
+from testbed.object_store import ObjectStore
+from testbed.samples import edge, hourly
+
+TOPIC = "clicks"
+TABLE = TableRef.raw(TOPIC)
+ROWS = 10
+BY_REGISTRY = FormatSpec("avro", {"registry": True})
+GOOD = {"AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": "https://store.example"}
+
+
+@pytest.fixture
+def lake(store: ObjectStore) -> Lake:
+    """A lake of its own whose topic has windows of ten offsets, none of them loaded."""
+    made = Lake.at(store.root(f"lake-{uuid.uuid4().hex[:12]}"))
+    ledger = Ledger(made)
+    ledger.create()
+    assert ledger.record_cuts(hourly(TOPIC, [{0: n * ROWS} for n in range(9)]), None)
+    raw_table.create(made.table(TABLE), TOPIC)
+    return made
+
+
+def windows(lake: Lake) -> list[SealedWindow]:
+    return Ledger(lake).windows(TOPIC)
+
+
+def written(lake: Lake, window: SealedWindow, load_id: str) -> tuple[LoadMetadata, tuple[NewFile, ...]]:
+    """The rows of a window in a new file, and what its commit would say."""
+    (offsets,) = (range(r.start, r.end) for _, r in window.ranges.items())
+    folder, path = lake.table(TABLE), f"{load_folder(window.key, load_id)}/0.parquet"
+    write_rows(folder, path, samples.rows(window.key, {0: offsets}).drop_columns(["window"]))
+    size = folder.size(path)
+    assert size is not None
+    metadata = LoadMetadata(TOPIC, window.topic_id, 1, window.window, window.ranges, load_id, "run")
+    return metadata, (NewFile(path, size, ROWS, {}),)
+
+
+def held(lake: Lake) -> dict[str, list[int]]:
+    """The offsets that the table has of each window."""
+    found: dict[str, list[int]] = {}
+    for row in lake.table(TABLE).delta().to_pyarrow_table(columns=["window", "kafka_offset"]).to_pylist():
+        found.setdefault(row["window"], []).append(row["kafka_offset"])
+    return {key: sorted(offsets) for key, offsets in found.items()}
+
+
+def test_files_of_a_bucket_are_what_files_of_a_folder_are(store: ObjectStore, tmp_path: Path) -> None:
+    """Whatever is asked of either gives the same, and names in a log are names of objects, character by character."""
+    name, answers = "window=2026-01-01-00%3A00/a b/0.parquet", []
+    for root in (Lake.at(store.root(f"files-{uuid.uuid4().hex[:8]}")).root, Lake.at(tmp_path).root):
+        table = pa.table({"n": list(range(100_000)), "text": ["x" * 20] * 100_000})
+        with root.content.create(name) as sink:
+            pq.write_table(table, sink)
+        root.write("note", b"first")
+        root.write("note", b"second")
+        root.copy(name, "window=2026-01-01-00%3A00/a b/copy.parquet")
+        with root.open(name) as opened:
+            assert pq.read_table(opened, columns=["n"]).num_rows == 100_000
+        before = root.time()
+        answers.append(
+            [
+                root.read("note"), root.read("nothing"), root.size("note"), root.has("nothing"), sorted(root.files()),
+                root.folders(), root.files("nothing"), (root / name.rpartition("/")[0]).parquet_files().count_rows(),
+                root.folders("window=2026-01-01-00%3A00"), root.written_before(FOREVER, ""), root.size(name),
+                root.written_before(before.replace(year=2000), ""),
+            ]
+        )  # fmt: skip
+        root.erase([name, "nothing"])
+        (root / "window=2026-01-01-00%3A00").delete()
+        answers[-1] += [root.written_before(FOREVER, "")]
+        if root.is_in_store:
+            assert store.keys(root.name) == [f"{root.name}/note"]
+    assert answers[0] == answers[1]
+    assert answers[0][-1] == ["note"]
+
+
+def test_of_two_first_loads_at_once_one_wins_and_the_other_is_refused(lake: Lake) -> None:
+    for number, window in enumerate(windows(lake)):
+        opened = [(name, WindowCommit(lake, TABLE)) for name in ("one", "two")]
+        made = {name: written(lake, window, f"{name}-{number}") for name, _ in opened}
+
+        def load(
+            rival: tuple[str, WindowCommit], made: dict[str, tuple[LoadMetadata, tuple[NewFile, ...]]] = made
+        ) -> bool:
+            try:
+                rival[1].replace(*made[rival[0]])
+            except ConcurrentLoadError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(2) as pool:
+            assert sorted(pool.map(load, opened)) == [False, True]
+    assert held(lake) == {w.key: list(range(n * ROWS, (n + 1) * ROWS)) for n, w in enumerate(windows(lake))}
+
+
+def test_a_commit_whose_answer_was_lost_is_no_conflict_with_itself(
+    lake: Lake, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client sends the request again, which the store refuses, since the first one was taken."""
+    ledger = Ledger(lake)
+    with losing_answers(store.port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.environment(proxy.port)["AWS_ENDPOINT_URL"])
+        # Kept open by each process, and opened before there was a proxy.
+        newest_cuts.of.cache_clear()
+        for number, window in enumerate(windows(lake)[:3]):
+            made = written(lake, window, f"load-{number}")
+            opened = WindowCommit(lake, TABLE)
+            proxy.once(f"{number + 1:020}.json")
+            commit = opened.replace(*made)
+            assert (commit.version, commit.metadata.load_id) == (number + 1, f"load-{number}")
+            proxy.once(".json")
+            ledger.record_receipts([samples.receipt(window, version=number + 1)])
+            # The one that records is the one that is read again, so that it goes on from its own cut.
+            proxy.once(".json")
+            ledger.record_cuts(hourly(TOPIC, [{0: n * ROWS} for n in range(12)])[9 + number :][:1], edge(8 + number))
+        assert proxy.lost == 9
+        assert lake.table(TABLE).delta().version() == 3
+        assert held(lake) == {w.key: list(range(n * ROWS, (n + 1) * ROWS)) for n, w in enumerate(windows(lake)[:3])}
+        assert len(ledger.commit_rows(TABLE)) == 3
+        assert [cut.cut.at(0) for cut in ledger.cuts(TOPIC)] == [n * ROWS for n in range(12)]
+
+
+def test_a_table_whose_creation_has_lost_its_answer_is_there_once(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Lake.at(store.root(f"lake-{uuid.uuid4().hex[:12]}"))
+    with losing_answers(store.port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.environment(proxy.port)["AWS_ENDPOINT_URL"])
+        proxy.once(f"{0:020}.json")
+        raw_table.create(made.table(TABLE), TOPIC)
+        assert proxy.lost == 1
+        assert made.table(TABLE).delta().version() == 0
+
+
+def test_a_store_that_does_not_answer_is_named_and_may_be_asked_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = windows(lake)[0]
+    made, opened = written(lake, window, "load"), WindowCommit(lake, TABLE)
+    with monkeypatch.context() as patched:
+        patched.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        object_files._bucket.cache_clear()
+        for ask in (lambda: lake.table(TABLE).delta(), lambda: lake.table(TABLE).read("x"), lambda: windows(lake)):
+            with pytest.raises(LakeUnavailableError, match=r"does not answer at s3://.*AWS_ENDPOINT_URL") as caught:
+                ask()
+            assert isinstance(caught.value, Retryable)
+            assert SECRET not in str(caught.value)
+    object_files._bucket.cache_clear()
+    assert opened.replace(*made).version == 1
+
+
+def test_schemas_of_a_registry_are_refused_before_anything_is_written(lake: Lake, store: ObjectStore) -> None:
+    declaration = TopicDeclaration(TOPIC, "0 * * * *", edge(0), decode=DecodeDeclaration(BY_REGISTRY))
+    decoder = WindowDecoder(declaration, Ledger(lake), DecodeEngine(lake, no_spark))
+    before = store.keys(lake.root.name)
+    with pytest.raises(ConfigurationError, match=r"schema registry needs a lake in a local .* without `registry`"):
+        decoder.decode(windows(lake)[0].key)
+    assert store.keys(lake.root.name) == before
+
+
+def no_spark() -> Any:
+    raise AssertionError("Spark is asked for nothing here")
+
+
+@pytest.mark.parametrize("variable", ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"])
+def test_wrong_credentials_are_named_with_what_to_correct(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, f"not-{SECRET}")
+    object_files._bucket.cache_clear()
+    for ask in (lambda: lake.table(TABLE).delta(), lambda: lake.table(TABLE).read("x")):
+        with pytest.raises(LakeNotReadableError, match=r"at s3://.*403 Forbidden.*AWS_SECRET_ACCESS_KEY") as caught:
+            ask()
+        assert isinstance(caught.value, Terminal)
+        assert SECRET not in str(caught.value)
+    with pytest.raises(LakeNotWritableError, match=r"403 Forbidden.*AWS_SECRET_ACCESS_KEY"):
+        lake.root.write("x", b"")
+    object_files._bucket.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("root", "environment", "named"),
+    [
+        ("s3://lakes", GOOD, "no s3://bucket/prefix"),
+        ("s3://lakes/", GOOD, "no s3://bucket/prefix"),
+        ("s3://lakes/a b", GOOD, "no s3://bucket/prefix"),
+        ("s3://lakes/a/../b", GOOD, "no s3://bucket/prefix"),
+        ("s3://key:word@lakes/a", GOOD, "no s3://bucket/prefix"),
+        ("s3://lakes/a", {}, "AWS_REGION"),
+        ("s3://lakes/a", {**GOOD, "AWS_ENDPOINT_URL": "http://store.example"}, "AWS_ALLOW_HTTP"),
+        ("s3://lakes/a", {**GOOD, "AWS_S3_ALLOW_UNSAFE_RENAME": "true"}, "AWS_S3_ALLOW_UNSAFE_RENAME"),
+        ("s3://lakes/a", {**GOOD, "AWS_CONDITIONAL_PUT": "disabled"}, "AWS_CONDITIONAL_PUT"),
+        ("s3://lakes/a", {**GOOD, "AWS_S3_LOCKING_PROVIDER": "dynamodb"}, "AWS_S3_LOCKING_PROVIDER"),
+    ],
+)
+def test_a_store_that_could_not_be_relied_on_is_refused_at_once(
+    root: str, environment: dict[str, str], named: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        store_settings.checked(root, environment)
+
+
+def test_a_root_is_taken_with_and_without_a_slash_at_its_end() -> None:
+    for root in ("s3://lakes/a/b", "s3://lakes/a/b/"):
+        assert store_settings.checked(root, GOOD) == "s3://lakes/a/b"

@@ -1,0 +1,42 @@
+"""A topic with its lake in an object store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from platform_assets.lake.commits import FOREVER
+from platform_assets.lake.location import Folder, Lake
+from testbed.loads import TopicLake
+
+
+@dataclass
+class StoreLake(TopicLake):
+    """A topic on a real broker whose lake is at `address`; nothing is in the folder `root`."""
+
+    address: str = ""
+
+    @property
+    def lake(self) -> Lake:
+        """Where all of it is."""
+        return Lake.at(self.address)
+
+    @property
+    def folder(self) -> Folder:
+        """Where the raw table is."""
+        return self.lake.table(self.declaration.raw_table)
+
+    def data_files(self) -> list[str]:
+        """All data files below the raw table's folder."""
+        return [name for name in self.folder.written_before(FOREVER, "") if not name.startswith("_delta_log/")]
+
+    def named_files(self) -> set[str]:
+        """Those that the raw table's newest version names."""
+        paths = pa.table(self.folder.delta().get_add_actions(flatten=True))["path"].to_pylist()
+        return {unquote(path) for path in paths}
+
+    def unnamed_files(self) -> list[str]:
+        """Those that it does not name."""
+        return sorted(set(self.data_files()) - self.named_files())

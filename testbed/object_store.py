@@ -1,0 +1,105 @@
+"""An object store of a test's own: s3proxy on loopback, which keeps objects as files and checks signatures."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from infra import jars
+from infra.home import Home
+from infra.java import UNICODE_PATHS, find_java
+from infra.ports import LOOPBACK, choose_ports
+from testbed.loads import wait_until
+
+KEY_ID: Final = "tests-of-the-lake"
+BUCKET: Final = "lakes"
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """A store that runs. `secret` is its key, which is nowhere to be seen but in environments."""
+
+    port: int
+    secret: str
+    folder: Path
+
+    def environment(self, port: int | None = None) -> dict[str, str]:
+        """What a client's environment needs; `port` is that of a proxy in front of it."""
+        return {
+            "AWS_ENDPOINT_URL": f"http://{LOOPBACK}:{port or self.port}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": KEY_ID,
+            "AWS_SECRET_ACCESS_KEY": self.secret,
+            "AWS_REGION": "us-east-1",
+        }
+
+    def root(self, name: str) -> str:
+        """The root of a lake in it."""
+        return f"s3://{BUCKET}/{name}"
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """The keys of all objects below `prefix`, as the files that hold them are named."""
+        bucket = self.folder / BUCKET
+        return sorted(
+            key
+            for path in bucket.rglob("*")
+            if path.is_file() and (key := path.relative_to(bucket).as_posix()).startswith(prefix)
+        )
+
+
+@contextmanager
+def object_store(home: Home, root: Path, secret: str) -> Iterator[ObjectStore]:
+    """Run one within the block; its jars are fetched where `home` lacks them. Below `root` it keeps all that it has."""
+    jars.install(home, ["s3proxy"], report=lambda _: None)
+    (port,) = choose_ports(1, "S3_PORT", environ={})
+    folder = root / "objects"
+    (folder / BUCKET).mkdir(parents=True)
+    settings = root / "s3proxy.properties"
+    settings.touch(mode=0o600)
+    settings.write_text("".join(f"{name}={value}\n" for name, value in _properties(port, folder, secret).items()))
+    class_path = os.pathsep.join(map(str, jars.class_path(home, "s3proxy")))
+    command = [
+        str(find_java(os.environ).executable), "-Xmx256m", "-cp", class_path, "org.gaul.s3proxy.Main",
+        "--properties", str(settings),
+    ]  # fmt: skip
+    with (root / "s3proxy.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **UNICODE_PATHS}
+        )
+    try:
+        wait_until("s3proxy answers", lambda: _answers(process, port), 120)
+        yield ObjectStore(port, secret, folder)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _properties(port: int, folder: Path, secret: str) -> Mapping[str, str]:
+    return {
+        "s3proxy.endpoint": f"http://{LOOPBACK}:{port}",
+        "s3proxy.authorization": "aws-v2-or-v4",
+        "s3proxy.identity": KEY_ID,
+        "s3proxy.credential": secret,
+        "jclouds.provider": "filesystem-nio2",
+        "jclouds.identity": "unused",
+        "jclouds.credential": "unused",
+        "jclouds.filesystem.basedir": str(folder),
+    }
+
+
+def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
+    assert process.poll() is None, "s3proxy ended: see s3proxy.log"
+    try:
+        urllib.request.urlopen(f"http://{LOOPBACK}:{port}/", timeout=2).close()
+    except urllib.error.HTTPError:
+        return True  # it asks who we are
+    except OSError:
+        return False
+    return True
