@@ -29,7 +29,8 @@ State = Literal["under way", "to be asked for", "failed", "waits for somebody", 
 waits for somebody: its last run says what has to be decided; parked: an operator has set it aside, and `error` says who and
 why."""
 
-_LONGEST: Final = 400
+_LONGEST: Final = 1_500
+"""Characters of an error that are shown. Its end is what to do, so none of the platform's own is cut off."""
 _NAMED: Final = 3
 _KEEPING_UP: Final = 3
 """Windows that may wait while all is well, and over how many of them it is judged whether more and more do."""
@@ -121,7 +122,7 @@ def windows(
             state = "waits for somebody" if tried.waits_for_somebody else "failed"
         again = None if tried is None or state != "failed" else _iso(tried.again_at(declaration.sensor_interval))
         failed_at = None if tried is None else _iso(tried.last.ended)
-        number, error = (0, None) if tried is None else (tried.number, tried.last.error)
+        number, error = (0, None) if tried is None else (tried.number, tried.last.error_of(key))
         since = None if tried is None else _iso(tried.since)
         if state == "parked":
             error = f"parked by {parked[key].decided_by}: {parked[key].reason}"

@@ -7,11 +7,12 @@ lately a window failed are the number and the end of the failed runs that name i
 from __future__ import annotations
 
 import bisect
+import itertools
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from platform_assets.errors import (
     ClusterChangedError,
@@ -36,7 +37,9 @@ until the loss of its offsets is accepted; declaration: it waits until its table
 
 LONGEST: Final = timedelta(minutes=10)
 """The longest wait before a window is asked for again."""
-_LONGEST_TEXT: Final = 500
+_LONGEST_TEXT: Final = 1_500
+"""Characters: no error of the platform's own is longer unless it lists much, and its end is what to do."""
+_MOST_TEXTS: Final = 20
 
 _DECISION = (OffsetsExpiredError, UnreadableTimestampError, ReloadDiffersError, LostForGoodError, LedgerCorruptError)
 _DECLARATION = (SchemaChangeError, RepairUnfitError)
@@ -58,32 +61,41 @@ def cause_of(error: PlatformError) -> Cause:
 class Failures:
     """What a failed run says of its windows: why each failed that it tried to load, by key, and the first error.
 
+    `errors` are those of single windows, the first ones: each may name a remedy of its own.
     `declaration` is the fingerprint of how they were to be decoded, empty for loads into a raw table.
     """
 
     causes: Mapping[str, Cause]
     error: str
     declaration: str = ""
+    errors: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, errors: Mapping[str, PlatformError], declaration: str = "") -> Failures:
         """From the errors by window."""
-        first = str(next(iter(errors.values()), ""))
-        text = first if len(first) <= _LONGEST_TEXT else first[: _LONGEST_TEXT - 1] + "…"
-        return cls({key: cause_of(e) for key, e in errors.items()}, text, declaration)
+        first = _shortened(str(next(iter(errors.values()), "")))
+        texts = {key: _shortened(str(e)) for key, e in itertools.islice(errors.items(), _MOST_TEXTS)}
+        others = {key: text for key, text in texts.items() if text != first}
+        return cls({key: cause_of(e) for key, e in errors.items()}, first, declaration, others)
 
     def to_tag(self) -> str:
         """JSON, for a tag of the run."""
-        fields = {"causes": self.causes, "error": self.error}
+        fields: dict[str, Any] = {"causes": self.causes, "error": self.error}
         if self.declaration:
             fields["declaration"] = self.declaration
+        if self.errors:
+            fields["errors"] = self.errors
         return json.dumps(fields, ensure_ascii=False)
 
     @classmethod
     def from_tag(cls, text: str) -> Failures:
         """From `to_tag`."""
         fields = json.loads(text)
-        return cls(fields["causes"], fields["error"], fields.get("declaration", ""))
+        return cls(fields["causes"], fields["error"], fields.get("declaration", ""), fields.get("errors", {}))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +138,11 @@ class FailedRun:
         """The fingerprint of how its windows were to be decoded."""
         return self.failures.declaration if self.failures else ""
 
-    @property
-    def error(self) -> str:
-        """What the run said of it."""
-        return self.failures.error if self.failures else f"run {self.run_id} ended without saying why"
+    def error_of(self, key: str) -> str:
+        """What the run said of the window `key`, or of the first that failed."""
+        if self.failures is None:
+            return f"run {self.run_id} ended without saying why"
+        return self.failures.errors.get(key, self.failures.error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,7 +187,7 @@ def test_a_run_says_on_itself_why_each_window_failed(
     assert run.failures is not None
     # The second was not tried: Spark was gone.
     assert run.failures.causes == {keys[0]: "passing"}
-    assert "Spark Connect server at localhost:1 does not answer" in run.error
-    assert "secret" not in run.error
+    assert "Spark Connect server at localhost:1 does not answer" in run.error_of("")
+    assert "secret" not in run.error_of("")
     assert wait(1, d.declaration.sensor_interval) == d.declaration.sensor_interval
     assert not runs.windows_in_flight(instance, table_key(TableRef.raw(d.lake.topic)), keys)

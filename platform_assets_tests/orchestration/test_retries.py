@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from platform_assets.errors import (
+    ClusterChangedError,
     CommitOutcomeUnknownError,
     LakeNotWritableError,
     OffsetsExpiredError,
@@ -18,6 +19,7 @@ from platform_assets.errors import (
     UnreadableTimestampError,
 )
 from platform_assets.model.windows import key_of
+from platform_assets.orchestration import health
 from platform_assets.orchestration.requests import grouped
 from platform_assets.orchestration.retries import (
     LONGEST,
@@ -72,7 +74,36 @@ def test_what_a_run_says_of_its_windows_is_read_back_from_its_tag() -> None:
     failures = Failures.of({key(0): SparkUnreachableError("here", "x" * 2_000), key(1): TruncationError("t", 0, 5, 3)})
     assert Failures.from_tag(failures.to_tag()) == failures
     assert failures.causes == {key(0): "passing", key(1): "log"}
-    assert len(failures.error) == 500
+    assert len(failures.error) == 1_500
+    ran = FailedRun("run", NOW, Named(key(0), key(1)), failures)
+    assert ran.error_of(key(0)) == failures.error
+    assert ran.error_of(key(1)) == str(TruncationError("t", 0, 5, 3))
+
+
+def test_each_window_that_waits_names_the_command_that_is_its_own() -> None:
+    """Not that of the first window of its run, which may have been given already."""
+    errors = {
+        key(n): OffsetsExpiredError("t", key(n), [(0, 1, 2)], f"`platform-assets accept-loss raw/t {key(n)}`")
+        for n in range(3)
+    }
+    said = Failures.from_tag(Failures.of(errors).to_tag())
+    ran = FailedRun("run", NOW, Named(key(0), key(2)), said)
+    for n in range(3):
+        assert f"accept-loss raw/t {key(n)}`" in ran.error_of(key(n))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClusterChangedError("a-topic-with-a-long-name" * 5, "A" * 22, "B" * 22),
+        TruncationError("a-topic-with-a-long-name" * 5, 0, 5, 3),
+    ],
+)
+def test_no_command_is_cut_off_where_status_shows_it(error: PlatformError) -> None:
+    shown = health._shortened(Failures.of({key(0): error}).error)
+    assert str(error) == shown
+    assert shown.count("`") % 2 == 0
+    assert "platform-assets accept-" in shown
 
 
 def test_the_wait_doubles_from_the_interval_of_the_sensor_up_to_its_longest() -> None:
