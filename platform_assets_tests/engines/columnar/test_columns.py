@@ -186,14 +186,14 @@ def read_log(log: MadeLog, start: int, end: int, fetch: int) -> list[dict[str, A
     return rows
 
 
-def test_blocks_are_closed_when_they_are_large(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "BLOCK_BYTES", 5_000)
-    records = random_records(rng, range(200))
-    fine = [r for r in records if abs(r.timestamp) < 2**53]
-    batches = [made_batch(fine[i : i + 10], codec="lz4") for i in range(0, len(fine), 10)]
+@pytest.mark.parametrize(("limit", "blocks_made"), [(1, 20), (5_000, 4), (1 << 20, 1)])
+def test_blocks_are_closed_when_they_are_large(limit: int, blocks_made: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "BLOCK_BYTES", limit)
+    records = [Made(offset, value=bytes(100)) for offset in range(200)]
+    batches = [made_batch(records[i : i + 10], codec="lz4") for i in range(0, 200, 10)]  # above 1,000 bytes each
     made = list(blocks(Batches.scan(memoryview(b"".join(batches))), [], TOPIC_ID, EVERYTHING))
-    assert len(made) > 3
-    assert rows_of(made) == [r.row() for r in fine]
+    assert len(made) == blocks_made
+    assert rows_of(made) == [r.row() for r in records]
 
 
 def test_batches_of_all_codecs_in_one_fetch_keep_their_order(rng: random.Random) -> None:
