@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _TASK: Final = "platform_assets.engines.decoding.task"
+_TOPIC_ID: Final = pa.dictionary(pa.int32(), pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +183,8 @@ class DecodeEngine:
             registry=address(os.environ) if order.declaration.by_registry else "",
             below=load_folder(order.window, order.load_id),
             declaration=order.declaration,
-            layout=_of_files(order.layout),
-            dead_layout=_of_files(order.dead_layout),
+            layout=files_layout(order.layout),
+            dead_layout=files_layout(order.dead_layout),
             shares=shares_of(pieces, tasks),
             rows_apart=order.records_per_file,
         )
@@ -222,6 +223,7 @@ class DecodeEngine:
         return to_platform_error(lost.cause, table, order.window, str(self.lake))
 
 
-def _of_files(layout: pa.Schema) -> pa.Schema:
-    """The columns of a table's files: all but that of the partition, without comments."""
-    return pa.schema([field.remove_metadata() for field in layout if field.name != "window"])
+def files_layout(layout: pa.Schema) -> pa.Schema:
+    """The columns of a table's files, as tasks make them: all but that of the partition, without comments."""
+    fields = [field.remove_metadata() for field in layout if field.name != "window"]
+    return pa.schema([f.with_type(_TOPIC_ID) if f.name == "topic_id" else f for f in fields])

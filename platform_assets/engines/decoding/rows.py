@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from platform_assets.model.decoding import Repair
 
 _OWN: Final = ("topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp")
 RAW_COLUMNS: Final = (*_OWN, "kafka_timestamp_type", "key", "value", "headers")
+"""Columns of raw records; dead letters have them all."""
 
 
 class RowMaker:
@@ -38,13 +39,25 @@ class RowMaker:
         self._layout, self._dead_layout, self._declaration = layout, dead_layout, declaration
         self._repairs = {(r.partition, r.offset): r.value.encode() for r in repairs}
 
-    def rows(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Decoded rows and dead letters of `records`, which have `RAW_COLUMNS`; both in the order of `records`."""
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Those of `RAW_COLUMNS` that every record is read with."""
+        return (*_OWN, "value") if self._key is None else (*_OWN, "key", "value")
+
+    def rows(
+        self, records: pa.RecordBatch, whole: Callable[[], pa.RecordBatch] | None = None
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Decoded rows and dead letters of `records`, which have the columns `needed`; both in the order of `records`.
+
+        `whole` gives the same records with `RAW_COLUMNS`, and is asked where some of them are dead letters; without it
+        `records` have them.
+        """
         values = self._repaired(records)
         value = self._value.decode(values)
         key = None if self._key is None else self._key.decode(_binary(records["key"]))
         dead, sides = _all_dead(value, key)
-        return self._decoded(records, values.is_null(), value, key, dead), self._dead(records, dead, sides)
+        all_columns = whole() if whole is not None and dead.num_rows else records
+        return self._decoded(records, values.is_null(), value, key, dead), self._dead(all_columns, dead, sides)
 
     def _decoded(
         self, records: pa.RecordBatch, tombstones: pa.Array, value: Decoded, key: Decoded | None, dead: pa.RecordBatch
@@ -75,6 +88,8 @@ class RowMaker:
         return pc.replace_with_mask(values, mask, pa.array([v for v in found if v is not None], pa.binary()))
 
     def _dead(self, records: pa.RecordBatch, dead: pa.RecordBatch, sides: pa.Array) -> pa.RecordBatch:
+        if not dead.num_rows:
+            return pa.RecordBatch.from_pylist([], self._dead_layout)
         whole = records.take(dead["row"])
         found = {name: whole[name] for name in RAW_COLUMNS}
         found |= {name: dead[name] for name in ("reason", "place", "detail")} | {"side": sides}
@@ -85,11 +100,17 @@ class RowMaker:
 
 def in_order(records: pa.RecordBatch) -> pa.RecordBatch:
     """The same by partition and offset; as they are where they have that order already."""
+    order = order_of(records)
+    return records if order is None else records.take(order)
+
+
+def order_of(records: pa.RecordBatch) -> pa.Array | None:
+    """The rows by partition and offset; None where they have that order already."""
     partitions, offsets = records["kafka_partition"].to_numpy(), records["kafka_offset"].to_numpy()
     steps, ahead = np.diff(partitions), np.diff(offsets)
     if bool(np.all((steps > 0) | ((steps == 0) & (ahead >= 0)))):
-        return records
-    return records.take(pa.array(np.lexsort((offsets, partitions))))
+        return None
+    return pa.array(np.lexsort((offsets, partitions)))
 
 
 def by_partition(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

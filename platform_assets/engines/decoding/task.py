@@ -5,7 +5,9 @@ Memory is that of a few blocks, however large a row group or a window is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +20,7 @@ from platform_assets.engines.columnar.task import not_written
 from platform_assets.engines.decoding.digests import measured
 from platform_assets.engines.decoding.measuring import Measurer
 from platform_assets.engines.decoding.reports import Report
-from platform_assets.engines.decoding.rows import RAW_COLUMNS, RowMaker, by_partition, in_order
+from platform_assets.engines.decoding.rows import RAW_COLUMNS, RowMaker, by_partition, order_of
 from platform_assets.engines.decoding.work import Piece, Work
 from platform_assets.errors import FilesLostError, LoadError, PlatformError
 from platform_assets.lake.files import files_at
@@ -63,8 +65,8 @@ def _written(work: Work, number: int, maker: RowMaker, measurer: Measurer) -> tu
     dead = _series(work, work.dead_letters, work.dead_layout, number)
     try:
         for piece in work.shares[number]:
-            for records in _blocks(work, piece):
-                rows, letters = maker.rows(in_order(records))
+            for records, whole in _blocks(work, piece, maker.needed):
+                rows, letters = maker.rows(records, whole)
                 measurer.add(rows)
                 for part in by_partition(rows):
                     decoded.add(part)
@@ -108,17 +110,51 @@ def _is_whole(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
-def _blocks(work: Work, piece: Piece) -> Iterator[pa.RecordBatch]:
-    """The records of a row group. Raises FilesLostError where it cannot be read."""
-    rows = max(min(BLOCK_BYTES * piece.rows // max(piece.bytes, 1), BLOCK_ROWS), 1)
-    table = f"raw/{work.topic}"
+def _blocks(
+    work: Work, piece: Piece, needed: Sequence[str]
+) -> Iterator[tuple[pa.RecordBatch, Callable[[], pa.RecordBatch]]]:
+    """The records of a row group in blocks, by partition and offset, with the columns `needed` at least.
+
+    With each block comes what gives its records with all columns: only dead letters need them. Both raise FilesLostError
+    where the row group cannot be read.
+    """
+    most = max(min(BLOCK_BYTES * piece.rows // max(piece.bytes, 1), BLOCK_ROWS), 1)
+    # The rest is read for the whole row group at once, so a large one has it read with its blocks.
+    columns = list(needed if piece.bytes <= BLOCK_BYTES else RAW_COLUMNS)
+    rest = [name for name in RAW_COLUMNS if name not in columns]
+    # All rows of a window have the same topic's id: a number for each is cheaper to carry than the text.
+    with (
+        _reading(work, piece),
+        files_at(work.raw).open(piece.path) as opened,
+        pq.ParquetFile(opened, read_dictionary=["topic_id"]) as file,
+    ):
+
+        @cache
+        def others() -> pa.Table:
+            with _reading(work, piece):
+                return file.read_row_group(piece.group, rest, use_threads=False)
+
+        def whole(block: pa.RecordBatch, begin: int, order: pa.Array | None) -> pa.RecordBatch:
+            found = {name: block[name] for name in columns}
+            if rest:
+                more = others().slice(begin, block.num_rows).combine_chunks()
+                found |= {name: more[name].combine_chunks() for name in rest}
+            records = pa.RecordBatch.from_pydict({name: found[name] for name in RAW_COLUMNS})
+            return records if order is None else records.take(order)
+
+        begin = 0
+        for block in file.iter_batches(most, [piece.group], columns, use_threads=False):
+            order = order_of(block)
+            yield block if order is None else block.take(order), partial(whole, block, begin, order)
+            begin += block.num_rows
+
+
+@contextmanager
+def _reading(work: Work, piece: Piece) -> Iterator[None]:
     try:
-        with files_at(work.raw).open(piece.path) as opened, pq.ParquetFile(opened) as file:
-            found = file.iter_batches(rows, [piece.group], list(RAW_COLUMNS), use_threads=False)
-            while (block := next(found, None)) is not None:
-                yield block
+        yield
     except (OSError, pa.ArrowException) as error:
-        raise FilesLostError(table, work.window, f"{piece.path}: {error}") from error
+        raise FilesLostError(f"raw/{work.topic}", work.window, f"{piece.path}: {error}") from error
 
 
 def _named(error: Exception, work: Work) -> PlatformError:
