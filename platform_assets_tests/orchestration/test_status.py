@@ -158,6 +158,7 @@ def tick_of(
             InstigatorType.SENSOR,
             outcome,
             at.timestamp(),
+            run_ids=[] if outcome is TickStatus.SUCCESS else None,
             selector_id=state.selector_id,
             error=None if error is None else SerializableErrorInfo(error, [], "SomeError"),
         )
@@ -339,6 +340,64 @@ def test_a_growing_backlog_is_seen_in_ledger_and_clock(tmp_path: Path, instance:
     for window in recorded(tmp_path, TOPIC, [{0: n * 10} for n in range(9)])[:2]:
         loaded(tmp_path, window)
     assert any("6 sealed windows wait" in p for p in seen(tmp_path, instance, edge(8.2)).problems)
+
+
+# --- a backlog that is caught up with ----------------------------------------------------------------------------------
+
+
+def caught_up_to(
+    root: Path, instance: dg.DagsterInstance, ticks: Mapping[float, TickStatus], hours: float = 40.5
+) -> TableStatus:
+    """After windows of 8 hours, of which 3 are loaded: `ticks` began so many minutes before now, which is at `hours`."""
+    for window in recorded(root, TOPIC, [{0: n * 10} for n in range(9)])[:3]:
+        loaded(root, window)
+    now = edge(hours)
+    state = sensor_state(instance, InstigatorStatus.RUNNING)
+    for minutes, became in ticks.items():
+        tick_of(instance, state, became, now - timedelta(minutes=minutes))
+    return seen(root, instance, now)
+
+
+@pytest.mark.parametrize(
+    "ticks",
+    [
+        pytest.param({0.5: TickStatus.STARTED}, id="the first one"),
+        pytest.param({1.9: TickStatus.SUCCESS, 0.1: TickStatus.STARTED}, id="a later one"),
+    ],
+)
+def test_while_a_sensor_catches_up_status_says_how_far_it_is_and_names_no_problem(
+    tmp_path: Path, instance: dg.DagsterInstance, ticks: Mapping[float, TickStatus]
+) -> None:
+    """What the tick under way has sealed nobody has been asked for yet: Dagster gets the windows first, then the requests."""
+    t = caught_up_to(tmp_path, instance, ticks)
+    assert t.problems == ()
+    assert t.warning is not None
+    assert "8 windows are sealed, and 32 more have ended, the first of them at 2026-01-01T09:00:00+00:00" in t.warning
+
+
+@pytest.mark.parametrize(
+    "ticks",
+    [
+        pytest.param({}, id="none ever"),
+        pytest.param({3: TickStatus.SUCCESS}, id="none lately"),
+        pytest.param({9: TickStatus.SUCCESS, 8: TickStatus.STARTED}, id="one that died"),
+    ],
+)
+def test_a_sensor_that_has_not_ticked_for_long_is_no_catching_up(
+    tmp_path: Path, instance: dg.DagsterInstance, ticks: Mapping[float, TickStatus]
+) -> None:
+    t = caught_up_to(tmp_path, instance, ticks)
+    assert any("no window has been sealed since" in p for p in t.problems)
+    assert any("5 windows" in p and "no run for it is known" in p for p in t.problems)
+    assert t.warning is None
+
+
+def test_windows_that_a_tick_has_left_without_a_run_are_a_problem_although_it_catches_up(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    (problem,) = caught_up_to(tmp_path, instance, {0.5: TickStatus.SUCCESS}).problems
+    assert "5 windows" in problem
+    assert "no run for it is known" in problem
 
 
 # --- Spark ------------------------------------------------------------------------------------------------------------
