@@ -11,9 +11,12 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
 from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.events import DagsterEvent, DagsterEventType
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickData, TickStatus
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._core.storage.tags import PARTITION_NAME_TAG
 from dagster._utils.error import serializable_error_info_from_exc_info
 from dagster_shared.error import SerializableErrorInfo
@@ -31,7 +34,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import health, status
+from platform_assets.orchestration import check_status, health, runs, status
 from platform_assets.orchestration.check_status import CheckStatus
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.retries import Failures
@@ -303,6 +306,31 @@ def test_a_topic_of_which_nothing_was_ever_sealed_says_that_its_sensor_never_tic
     assert "its sensor clicks_windows has never ticked" in warning
     sensor_state(instance, InstigatorStatus.RUNNING)
     assert seen(tmp_path, instance, edge(1.5)).warning is None
+
+
+# --- checks that a run is about to evaluate again ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_what_a_check_found_holds_until_it_has_found_something_else(instance: dg.DagsterInstance, found: bool) -> None:
+    """A run that is about to evaluate it has found nothing yet: what failed is not well again, and holds back what is downstream."""
+    key = dg.AssetCheckKey(table_key(TableRef.raw(TOPIC)), "no_gaps")
+    assert [c.passed for c in check_status.latest(instance, [key])] == [None]
+    assert not runs.blocked_by(instance, [key])
+    evaluation = dg.AssetCheckEvaluation(key.asset_key, key.name, found, {}, severity=dg.AssetCheckSeverity.ERROR)
+    instance.report_runless_asset_event(evaluation)
+    before = check_status.latest(instance, [key])
+    assert [c.passed for c in before] == [found]
+    planned = DagsterEvent(
+        DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value,
+        "a job",
+        event_specific_data=AssetCheckEvaluationPlanned(asset_key=key.asset_key, check_name=key.name),
+    )
+    instance.report_dagster_event(planned, str(uuid.uuid4()))
+    records = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])
+    assert records[key].status is AssetCheckExecutionRecordStatus.PLANNED
+    assert check_status.latest(instance, [key]) == before
+    assert runs.blocked_by(instance, [key]) is not found
 
 
 # --- a backlog that grows -------------------------------------------------------------------------------------------
