@@ -253,7 +253,7 @@ def _receipts(
     # What is as its load left it can be read at the newest version, and with others.
     unchanged, changed = list[LoadCommit](), list[LoadCommit]()
     for load in loads:
-        (unchanged if _is_unchanged(load, newest, opened.files) else changed).append(load)
+        (unchanged if is_unchanged(load, newest, opened.files) else changed).append(load)
     batches = [(batch, newest) for batch in read_together(unchanged, lambda load: load.metadata.ranges.size)]
     batches += [([load], load.version) for load in changed]
     done = 0
@@ -268,7 +268,8 @@ def _receipts(
         yield [_receipt(declaration, lake, by_key[key], m, seconds, at) for key, m in measured.items()]
 
 
-def _is_unchanged(load: LoadCommit, newest: int, files: Mapping[str, WindowFiles]) -> bool:
+def is_unchanged(load: LoadCommit, newest: int, files: Mapping[str, WindowFiles]) -> bool:
+    """Whether the version `newest` of the table, which has `files`, has the window as this load left it."""
     added = load_log.added_files(load)
     now = files.get(load.metadata.window.key, load_log.NO_FILES)
     return load.version == newest or (added is not None and added[0].digest == now.digest)
