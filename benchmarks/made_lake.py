@@ -88,7 +88,7 @@ def make_readable(root: Path, topic: str, windows: int, partitions: int, *, in_l
         _commit(table, [_written(table, keys[n], n, partitions) for n in some], None)
     for number in range(old, windows):
         ranges = {f"p{p}": (number, number + 1) for p in range(partitions)}
-        _commit(table, [_written(table, keys[number], number, partitions)], sealed(topic, keys[number], **ranges))
+        _commit(table, [_written(table, keys[number], number, partitions)], sealed(topic, keys[number], 1, **ranges))
         if number % _CHECKPOINT_EVERY == 0:
             DeltaTable(table).create_checkpoint()
     DeltaTable(table).create_checkpoint()
