@@ -13,11 +13,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from platform_assets.kafka.cluster import Cluster
@@ -29,10 +30,11 @@ from platform_assets.ledger.store import FOLDED, Ledger
 from platform_assets.model.digest import Digest, offset_hashes
 from platform_assets.windows import clocks
 from platform_assets.windows.clocks import OtherClock
-from testbed.samples import START, TOPIC_ID, edge, hourly, receipt
+from testbed.samples import START, TOPIC_ID, edge, hourly, receipt, rows, sealed
 
 _ADDS_A_COMMIT: Final = 5_000
 _FILE_BYTES: Final = 2_000
+_CHECKPOINT_EVERY: Final = 100
 
 _INT = npt.NDArray[np.int64]
 
@@ -71,6 +73,25 @@ def make(root: Path, topic: str, windows: int, partitions: int, topic_id: str = 
                 )
             ]
         )  # fmt: skip
+
+
+def make_readable(root: Path, topic: str, windows: int, partitions: int, *, in_log: int) -> None:
+    """The same table with data files that are there, and without a ledger. The newest `in_log` windows have commits of loads.
+
+    The log is as it is once what is older has expired: the windows before those are in a checkpoint alone.
+    """
+    table = root / "raw" / topic
+    raw_table.create(Folder.at(table), topic)
+    old, keys = max(windows - in_log, 0), _keys(np.arange(windows, dtype=np.int64))
+    for at in range(0, old, _ADDS_A_COMMIT):
+        some = range(at, min(at + _ADDS_A_COMMIT, old))
+        _commit(table, [_written(table, keys[n], n, partitions) for n in some], None)
+    for number in range(old, windows):
+        ranges = {f"p{p}": (number, number + 1) for p in range(partitions)}
+        _commit(table, [_written(table, keys[number], number, partitions)], sealed(topic, keys[number], 1, **ranges))
+        if number % _CHECKPOINT_EVERY == 0:
+            DeltaTable(table).create_checkpoint()
+    DeltaTable(table).create_checkpoint()
 
 
 def clock(cluster: Cluster, lake: Lake, now: datetime) -> OtherClock:
@@ -180,6 +201,15 @@ def _commit(table: Path, adds: Sequence[dict[str, object]], window: SealedWindow
         ).to_json()  # fmt: skip
     lines = [json.dumps(entry) for entry in ({"commitInfo": info}, *({"add": add} for add in adds))]
     (table / "_delta_log" / f"{version:020}.json").write_text("\n".join(lines) + "\n")
+
+
+def _written(table: Path, key: str, number: int, partitions: int) -> dict[str, object]:
+    """The entry of a data file that this writes, with one record a partition."""
+    entry = _add(key, number, partitions)
+    file = table / unquote(str(entry["path"]))
+    file.parent.mkdir(parents=True)
+    pq.write_table(rows(key, {p: range(number, number + 1) for p in range(partitions)}).drop_columns("window"), file)
+    return {**entry, "size": file.stat().st_size}
 
 
 def _add(key: str, number: int, partitions: int) -> dict[str, object]:

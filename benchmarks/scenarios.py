@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from benchmarks import (
+    backlog,
     broken_avro,
     bulk,
     code_location,
@@ -16,6 +17,7 @@ from benchmarks import (
     growth,
     many_windows,
     memory,
+    rebuilding,
     small_window,
     streams,
     ticks,
@@ -40,5 +42,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "file-formats": file_formats.run,
     "memory": memory.run,
     "decoding-memory": decoding_memory.run,
+    "backlog": backlog.run,
+    "rebuilding": rebuilding.run,
     "streams": streams.run,
 }

@@ -90,7 +90,7 @@ def run(bench: Bench) -> Measured:
     start = (datetime.now(UTC) + timedelta(seconds=30)).replace(second=0, microsecond=0) + _MINUTE
     lake = TopicLake(bench.bootstrap, _TOPIC, bench.root / "lake", partial(connect, bench.remote), start=start)
     found: list[Timeline] = []
-    with _records(bench.bootstrap), _daemon(bench, lake) as instance:
+    with _records(bench.bootstrap), daemon(bench, lake, INTERVAL_SECONDS) as instance:
         for number in range(windows + 1):
             timeline = _timeline(instance, lake, start + number * _MINUTE)
             bench.report(f"window {number} of {windows}{'' if number else ' (warm-up)'}: {timeline.whole:.1f} s")
@@ -156,12 +156,10 @@ def _records(bootstrap: str) -> Iterator[None]:
 
 
 @contextmanager
-def _daemon(bench: Bench, lake: TopicLake) -> Iterator[dg.DagsterInstance]:
-    """The daemon on a project of that topic, with the instance settings that the platform ships."""
+def daemon(bench: Bench, lake: TopicLake, interval: int) -> Iterator[dg.DagsterInstance]:
+    """The daemon on a project of that topic, with the instance settings that the platform ships; a tick each `interval` seconds."""
     home = home_at(bench.root / "daemon")
-    workspace = write_project(
-        bench.root / "project", lake, sensor_interval_seconds=INTERVAL_SECONDS, deep_audit_running=False
-    )
+    workspace = write_project(bench.root / "project", lake, sensor_interval_seconds=interval, deep_audit_running=False)
     environ = {
         **service_environment(),
         "KAFKA_BOOTSTRAP_SERVERS": bench.bootstrap,

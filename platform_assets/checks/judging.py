@@ -162,7 +162,9 @@ def _explained(
             if number and kind == "unexplained":
                 text = "the broker has no record, no marker and no reason for them, and the topic's policy allows no compaction"
                 remedy = (
-                    "Look for an unclean leader election or a restored broker; the records may be lost in Kafka itself."
+                    "Look for an unclean leader election, a restored broker, or a cleanup.policy that was `compact` for a while: "
+                    "the records are lost in Kafka itself. To have that count as a loss that is known, accept it: "
+                    f'`platform-assets accept-loss {receipt.table} {receipt.window.key} --reason "…"`.'
                 )
                 found.append(
                     Finding("unexplained offsets", receipt.topic, receipt.window.key, partition, ranges, text, remedy)

@@ -57,7 +57,9 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     tick_budget_seconds: Annotated[int, Field(description="Longest time that one tick may take; 1 to 50.")] = 20
     max_records_per_run: Annotated[int, Field(description="Most records that a run of many windows loads.")] = 5_000_000
     max_windows_per_run: Annotated[int, Field(description="Most windows in one run.")] = 200
-    max_edges_per_tick: Annotated[int, Field(description="Most edges that one tick seals.")] = 1_000
+    max_edges_per_tick: Annotated[
+        int, Field(description="Most edges that one tick seals, and windows that it reports.")
+    ] = 200
     records_per_file: Annotated[int, Field(description="Windows smaller than this are written as one file.")] = 200_000
     engine: Annotated[
         EngineName,

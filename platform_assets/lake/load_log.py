@@ -280,6 +280,19 @@ def window_files(actions: pa.Table) -> dict[str, WindowFiles]:
     return {window: _window_files(files) for window, files in grouped.items()}
 
 
+def data_files(actions: pa.Table) -> dict[str, tuple[DataFile, ...]]:
+    """The data files of each window as the commits that added them have them, from `file_actions`."""
+    found: dict[str, list[DataFile]] = {}
+    for row in actions.to_pylist():
+        statistics = {"numRecords": row["num_records"]}
+        for kind, name in (("min", "minValues"), ("max", "maxValues")):
+            statistics[name] = {k.partition(".")[2]: v for k, v in row.items() if k.startswith(f"{kind}.")}
+        window = row["partition.window"]
+        file = DataFile(row["path"], {"window": window}, row["size_bytes"], statistics)
+        found.setdefault(window, []).append(file)
+    return {window: tuple(files) for window, files in found.items()}
+
+
 def files_of(path: Folder, key: str, version: int | None = None) -> WindowFiles:
     """The data files of one window; none of them where it has no rows."""
     return files_at(path, key, version)[0]

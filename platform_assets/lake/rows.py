@@ -9,15 +9,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from platform_assets.errors import FilesLostError, LedgerCorruptError, ranges_text
+from platform_assets.lake import load_log
 from platform_assets.lake.failures import TableDamagedError
+from platform_assets.lake.load_log import WindowFiles
 from platform_assets.lake.location import Folder
 from platform_assets.model.offsets import OffsetRange, ranges_of
 
@@ -38,6 +42,44 @@ class PartitionRows:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """One version of a table, for whoever asks for many windows: to open it for each costs as much as it has files.
+
+    `files` are the data files of each window at that version.
+    """
+
+    table: Folder
+    files: Mapping[str, WindowFiles]
+
+    @classmethod
+    def at(cls, table: Folder, version: int | None = None) -> Opened:
+        """At a version, the newest by default."""
+        return cls(table, load_log.window_files(load_log.file_actions(table, version)))
+
+    def partition_rows(self, key: str) -> dict[int, PartitionRows]:
+        """As the function of that name."""
+        return _bounds(self._offsets(key))
+
+    def topic_id_of(self, key: str) -> str:
+        """The topic id in the rows of one window. Raises LedgerCorruptError where they name none or several."""
+        ids = [batch.column("topic_id") for batch in self._batches(key, ["topic_id"])]
+        return _only_one(self.table, key, pa.chunked_array(ids, pa.string()))
+
+    def offsets_of(self, key: str) -> dict[int, npt.NDArray[np.int64]]:
+        """As the function of that name."""
+        return _sorted(self._offsets(key))
+
+    def _offsets(self, key: str) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        return _split(self._batches(key, ["kafka_partition", "kafka_offset"]))
+
+    def _batches(self, key: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        for path in self.files.get(key, load_log.NO_FILES).paths:
+            # A log's paths are percent-encoded.
+            with reading_files(self.table, key), self.table.open(unquote(path)) as file:
+                yield from pq.ParquetFile(file).iter_batches(columns=columns)
+
+
 def from_statistics(files: list[dict[str, Any]]) -> dict[int, PartitionRows] | None:
     """Counts and bounds by partition from file statistics; None where a file mixes partitions or has no statistics."""
     found: dict[int, PartitionRows] = {}
@@ -54,18 +96,10 @@ def from_statistics(files: list[dict[str, Any]]) -> dict[int, PartitionRows] | N
 
 def partition_rows(table: Folder, key: str, version: int | None = None) -> dict[int, PartitionRows]:
     """Counts and bounds by partition from the files' own columns; memory is flat."""
-    found: dict[int, PartitionRows] = {}
-    for partition, offsets in _offsets(table, key, version):
-        part = PartitionRows(len(offsets), int(offsets.min()), int(offsets.max()))
-        found[partition] = found[partition] + part if partition in found else part
-    return found
+    return _bounds(_offsets(table, key, version))
 
 
-def topic_id_of(table: Folder, key: str) -> str:
-    """The topic id in the rows of one window. Raises LedgerCorruptError where they name none or several."""
-    dataset = _dataset(table, key)
-    with reading_files(table, key):
-        ids = dataset.to_table(columns=["topic_id"], filter=pc.field("window") == key)["topic_id"]
+def _only_one(table: Folder, key: str, ids: pa.ChunkedArray) -> str:
     found = pc.unique(ids).to_pylist()
     if len(found) != 1:
         raise LedgerCorruptError(f"the rows of window {key} in {table.name} name topic ids {found}, and not just one")
@@ -146,6 +180,14 @@ def _split(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, npt.NDArray
     for batch in batches:
         if batch.num_rows:
             yield from split_by_partition(batch)
+
+
+def _bounds(pieces: Iterable[tuple[int, npt.NDArray[np.int64]]]) -> dict[int, PartitionRows]:
+    found: dict[int, PartitionRows] = {}
+    for partition, offsets in pieces:
+        part = PartitionRows(len(offsets), int(offsets.min()), int(offsets.max()))
+        found[partition] = found[partition] + part if partition in found else part
+    return found
 
 
 def _sorted(pieces: Iterable[tuple[int, npt.NDArray[np.int64]]]) -> dict[int, npt.NDArray[np.int64]]:

@@ -33,7 +33,7 @@ class TopicDeclaration:
     sensor_interval: timedelta = timedelta(seconds=30)
     max_records_per_run: int = 5_000_000
     max_windows_per_run: int = 200
-    max_edges_per_tick: int = 1_000
+    max_edges_per_tick: int = 200
     tick_budget: timedelta = timedelta(seconds=20)
     records_per_file: int = 200_000
     engine: EngineName = DEFAULT_ENGINE

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from platform_assets.checks.report.description import plain
+from platform_assets.orchestration import evaluated
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,13 @@ def latest(instance: dg.DagsterInstance | None, keys: Sequence[dg.AssetCheckKey]
     """The status of each of these checks, in their order. Without an instance none of them is known to have run."""
     if instance is None:
         return tuple(CheckStatus(key.name, None, None, "no DAGSTER_HOME") for key in keys)
-    records = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
+    known = evaluated.newest(instance, keys)
     found: list[CheckStatus] = []
     for key in keys:
-        record = records.get(key)
-        evaluation = record.event.asset_check_evaluation if record is not None and record.event is not None else None
-        if record is None or evaluation is None:
+        if key not in known:
             found.append(CheckStatus(key.name, None, None, "never evaluated"))
             continue
+        record, evaluation = known[key]
         at = datetime.fromtimestamp(record.create_timestamp, UTC).isoformat(timespec="seconds")
         warning = not evaluation.passed and evaluation.severity == dg.AssetCheckSeverity.WARN
         found.append(CheckStatus(key.name, evaluation.passed, at, plain(evaluation.description or ""), warning))

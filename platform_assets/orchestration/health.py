@@ -19,7 +19,7 @@ from platform_assets.errors import PlatformError
 from platform_assets.ledger.decisions import Decision
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
-from platform_assets.model.windows import edge_of, window_starting_at
+from platform_assets.model.windows import count_edges, edge_of, window_starting_at
 from platform_assets.orchestration import runs
 from platform_assets.orchestration.names import sensor_name
 from platform_assets.orchestration.retries import tries_of
@@ -56,9 +56,10 @@ class UnloadedWindow:
 
 @dataclass(frozen=True, slots=True)
 class SensorStatus:
-    """The sensor of a topic as Dagster has it on record: `ticked_at` (ISO 8601, UTC) and `error` are of its last tick.
+    """The sensor of a topic as Dagster has it on record: `ticked_at` (ISO 8601, UTC) and `error` are of the last tick that ended.
 
-    Where that failed, `good_at` is when the last one began that did not; None where none is on record.
+    Where that failed, `good_at` is when the last one began that did not; None where none is on record. `ticking_since` is when
+    the tick began that has not ended yet, if there is one; a daemon that dies in the midst of one leaves it so.
     """
 
     name: str
@@ -66,6 +67,7 @@ class SensorStatus:
     ticked_at: str | None
     error: str | None
     good_at: str | None = None
+    ticking_since: str | None = None
 
 
 def sensors(instance: dg.DagsterInstance) -> dict[str, InstigatorState]:
@@ -93,7 +95,9 @@ def sensor(instance: dg.DagsterInstance, states: Mapping[str, InstigatorState], 
         statuses = [TickStatus.SUCCESS, TickStatus.SKIPPED]
         found = instance.get_ticks(state.instigator_origin_id, state.selector_id, limit=1, statuses=statuses)
         good = next(iter(found), None)
-    return SensorStatus(name, state.status is not InstigatorStatus.STOPPED, _began(last), error, _began(good))
+    ticking = next((tick for tick in ticks[:1] if tick.status is TickStatus.STARTED), None)
+    running = state.status is not InstigatorStatus.STOPPED
+    return SensorStatus(name, running, _began(last), error, _began(good), _began(ticking))
 
 
 def windows(
@@ -161,6 +165,36 @@ def patience(declaration: TopicDeclaration) -> timedelta:
     return max(3 * declaration.sensor_interval, timedelta(minutes=2))
 
 
+def catching_up(
+    declaration: TopicDeclaration, sensor: SensorStatus | None, sealed: int, pending: datetime | None, now: datetime
+) -> str | None:
+    """How far a sensor is that ticks and has more edges to cut than those of one tick; None where none is late, or it does not tick.
+
+    `sealed` windows are, and `pending` is the first edge that has closed and has no cut.
+    """
+    if (
+        declaration.paused
+        or pending is None
+        or now - pending <= patience(declaration)
+        or not _ticks(declaration, sensor, now)
+    ):
+        return None
+    since = count_edges(declaration.schedule, pending, now)
+    counted_windows = f"{sealed:,} window{'' if sealed == 1 else 's'}"
+    return (
+        f"it is catching up: {counted_windows} are sealed, and {since:,} more have ended, the first of them at {_iso(pending)}; "
+        f"a tick seals {declaration.max_edges_per_tick:,} at most"
+    )
+
+
+def _ticks(declaration: TopicDeclaration, sensor: SensorStatus | None, now: datetime) -> bool:
+    """Whether the sensor has ticked lately, or is about to, and without an error."""
+    if sensor is None or not sensor.running or sensor.error is not None:
+        return False
+    began = [datetime.fromisoformat(at) for at in (sensor.ticked_at, sensor.ticking_since) if at is not None]
+    return any(now - at <= patience(declaration) for at in began)
+
+
 def problems(
     declaration: TopicDeclaration,
     unloaded: Sequence[UnloadedWindow],
@@ -190,10 +224,10 @@ def problems(
             f"its sensor {sensor.name} fails, last at {sensor.ticked_at}, and {since}; nothing is sealed or asked for. It "
             f"ticks on by itself. The tick said: {_shortened(sensor.error)}"
         )
-    elif pending is not None and now - pending > late and held_back is None:
+    elif pending is not None and now - pending > late and held_back is None and not _ticks(declaration, sensor, now):
         yield (
-            f"no window has been sealed since the one that ended before {_iso(pending)}: the sensor does not tick, or has "
-            "not caught up. See that Dagster's daemon runs (`platform-assets up`)"
+            f"no window has been sealed since the one that ended before {_iso(pending)}: the sensor does not tick. See that "
+            "Dagster's daemon runs (`platform-assets up`)"
         )
     failed = list(failing(unloaded, "failed to load"))
     yield from failed
@@ -206,7 +240,9 @@ def problems(
     ignored = [
         w for w in unloaded if w.state == "to be asked for" and now - edge_of(w.window) > late + _length(declaration)
     ]
-    if ignored and sensor is not None:
+    # Dagster is given the windows that a tick has sealed, one by one, before it is asked for their runs.
+    asking = sensor is not None and sensor.ticking_since is not None and _ticks(declaration, sensor, now)
+    if ignored and sensor is not None and not asking:
         yield f"{counted(ignored)} sealed and not loaded, and no run for it is known; the sensor asks at its next tick"
 
 

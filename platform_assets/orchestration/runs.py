@@ -18,6 +18,7 @@ from platform_assets.checks.facts import Orchestration
 from platform_assets.errors import ThrowawayInstanceError
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of
+from platform_assets.orchestration import evaluated
 from platform_assets.orchestration.metadata import LOAD_ID, OUTCOME
 from platform_assets.orchestration.names import earlier_windows_op, table_key, topic_key
 from platform_assets.orchestration.retries import FailedRun, Failures, Named, tries_of
@@ -164,11 +165,8 @@ def config_listing(topic: str, keys: Sequence[str], *, decode_only: bool = False
 
 def blocked_by(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey]) -> bool:
     """Whether the newest evaluation of any of these blocking checks has failed with an error."""
-    records = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(checks))
-    found = (r.event.dagster_event for r in records.values() if r.event is not None)
-    evaluated = dg.DagsterEventType.ASSET_CHECK_EVALUATION
-    evaluations = (e.asset_check_evaluation_data for e in found if e is not None and e.event_type == evaluated)
-    return any(not e.passed and e.severity == dg.AssetCheckSeverity.ERROR for e in evaluations)
+    found = evaluated.newest(instance, checks).values()
+    return any(not e.passed and e.severity == dg.AssetCheckSeverity.ERROR for _, e in found)
 
 
 def _named(run: dg.DagsterRun) -> Named:

@@ -216,6 +216,7 @@ def _table(
     held_up = health.problems(declaration, unloaded, sensor, pending if instance else None, now, moved or clock, behind)
     decoded, error = _decoded(declaration, ledger, instance, older.windows + len(loaded), frozenset(missing))
     held = older.rows + (pc.sum(rows["rows"]).as_py() or 0)
+    far = None if moved or clock else health.catching_up(declaration, sensor, older.windows + len(sealed), pending, now)
     return TableStatus(
         table=declaration.raw_table.name,
         topic=topic,
@@ -232,7 +233,7 @@ def _table(
         checks=check_status.latest(instance, [dg.AssetCheckKey(table_key(declaration.raw_table), n) for n in checks]),
         broker_error=broker_error,
         error=error,
-        warning=" ".join([*_warnings(declaration, first, now), *passing]) or None
+        warning=" ".join([*_warnings(declaration, first, now), *([far] if far else []), *passing]) or None
         if newest_cut is not None or declaration.paused
         else _not_begun(declaration, sensor, now),
         unloaded=tuple(unloaded[:_MOST_UNLOADED]),

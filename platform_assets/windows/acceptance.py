@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from platform_assets.errors import ConfigurationError
 from platform_assets.kafka.cluster import Cluster
@@ -20,6 +22,9 @@ from platform_assets.model.tables import TableRef
 from platform_assets.windows import generations
 from platform_assets.windows.generations import Ranges
 from platform_assets.windows.sealing import checked_state
+
+_ALL: Final = 1_000_000
+"""Ranges that evidence lists: of more than these the rest is named by the next call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class Loss:
 
 def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings: ClientSettings) -> list[Loss]:
     """What keeps `sealed` from being loaded, or explained, and can be accepted: expired offsets, those of a log that the topic had
-    before, and unreadable timestamps.
+    before, unreadable timestamps, and of a loaded window the offsets that the brokers have no record of and no reason for.
 
     What was accepted already is left out, and what the table has; of a damaged window nothing is named, since it may be healed.
     Raises what `sealing.checked_state` raises, and ConfigurationError where the table has rows that the ledger has no receipt of.
@@ -63,7 +68,37 @@ def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings
         *former,
         *_losses(sealed, expired, known, "below the log start"),
         *_losses(sealed, unreadable, known, "timestamp that Spark cannot represent"),
+        *_losses(
+            sealed, _unexplained(sealed, left, ledger, cluster, settings), known, "no record, and no reason for that"
+        ),
     ]
+
+
+def _unexplained(
+    sealed: SealedWindow,
+    ranges: Mapping[int, OffsetRange],
+    ledger: Ledger,
+    cluster: Cluster,
+    settings: ClientSettings,
+) -> Ranges:
+    """Which of `ranges` Kafka holds nothing of, though nothing says why. What is not loaded yet, or explained, is not asked about."""
+    receipt = ledger.receipts(TableRef.raw(sealed.topic), [sealed.key]).get(sealed.key)
+    if receipt is None or receipt.holes is not None:
+        return {}
+    # Imported where it is used: the protocol's schemas take a while to load, and a code location needs none of them.
+    from platform_assets.kafka.evidence.gathering import gather_evidence
+
+    compacted = "compact" in cluster.topic_config(sealed.topic).get("cleanup.policy", "")
+    evidence = gather_evidence(
+        settings,
+        sealed.topic,
+        sealed.topic_id,
+        TopicRanges(ranges),
+        compacted=compacted,
+        deadline=math.inf,
+        listed=_ALL,
+    )
+    return {p: found.unexplained.listed for p, found in evidence.by_partition.items()}
 
 
 def _losses(sealed: SealedWindow, lost: Ranges, known: Ranges, cause: str) -> list[Loss]:

@@ -116,7 +116,9 @@ def with_expired(table: Folder, declaration: TopicDeclaration, loads: Sequence[L
     if not expired:
         return list(loads)
     version = load_log.version(table)
-    logs = _logs_of(table, loads, expired)
+    opened = rows.Opened(table, load_log.window_files(actions))
+    adds = load_log.data_files(actions)
+    logs = _logs_of(opened, loads, expired)
     keys = sorted({*known, *expired})
     whole: list[LoadCommit] = []
     reached = Cut({})
@@ -125,7 +127,7 @@ def with_expired(table: Folder, declaration: TopicDeclaration, loads: Sequence[L
             whole.append(known[key])
             reached = Cut({p: r.end for p, r in known[key].metadata.ranges.items()})
             continue
-        bounds = rows.partition_rows(table, key)
+        bounds = opened.partition_rows(key)
         firsts = {p: b.first_offset for p, b in bounds.items()}
         # Behind a break in time lie windows that may never have been loaded: their offsets stay theirs.
         neighbours = whole and whole[-1].metadata.window.end == edge_of(key)
@@ -141,23 +143,23 @@ def with_expired(table: Folder, declaration: TopicDeclaration, loads: Sequence[L
         window = _window_of(declaration, key, following)
         ranges = TopicRanges.between(start, end)
         metadata = LoadMetadata(declaration.topic, topic_id, generation, window, ranges, str(uuid.uuid4()), "")
-        whole.append(LoadCommit(version, metadata))
+        whole.append(LoadCommit(version, metadata, adds[key]))
         reached = end
     return whole
 
 
-def _logs_of(table: Folder, loads: Sequence[LoadCommit], expired: Sequence[str]) -> dict[str, tuple[int, str]]:
+def _logs_of(opened: rows.Opened, loads: Sequence[LoadCommit], expired: Sequence[str]) -> dict[str, tuple[int, str]]:
     """Generation and topic id of each of the windows `expired` (ascending), as their rows have it.
 
     Without any known load the first one is of generation 1. An id that no load names is of a generation before theirs.
     """
     ids: dict[str, str] = {}
     known = {load.metadata.topic_id: load.metadata.generation for load in reversed(loads)}
-    one = rows.topic_id_of(table, expired[0])
-    if {*known, rows.topic_id_of(table, expired[-1])} == {one}:
+    one = opened.topic_id_of(expired[0])
+    if {*known, opened.topic_id_of(expired[-1])} == {one}:
         ids = dict.fromkeys(expired, one)
     else:
-        ids = {key: rows.topic_id_of(table, key) for key in expired}
+        ids = {key: opened.topic_id_of(key) for key in expired}
     in_order = list(dict.fromkeys(ids.values()))
     unknown = [topic_id for topic_id in in_order if topic_id not in known]
     first = max(min(known.values()) - len(unknown), 1) if known else 1
@@ -247,11 +249,11 @@ def _receipts(
         return
     table = lake.table(declaration.raw_table)
     newest = load_log.version(table)
-    files = load_log.window_files(load_log.file_actions(table, newest))
+    opened = rows.Opened.at(table, newest)
     # What is as its load left it can be read at the newest version, and with others.
     unchanged, changed = list[LoadCommit](), list[LoadCommit]()
     for load in loads:
-        (unchanged if _is_unchanged(load, newest, files) else changed).append(load)
+        (unchanged if is_unchanged(load, newest, opened.files) else changed).append(load)
     batches = [(batch, newest) for batch in read_together(unchanged, lambda load: load.metadata.ranges.size)]
     batches += [([load], load.version) for load in changed]
     done = 0
@@ -262,10 +264,12 @@ def _receipts(
         began = time.monotonic()
         measured = dict(engine.measure(declaration.raw_table, list(by_key), version))
         seconds = (time.monotonic() - began) / len(batch)
-        yield [_receipt(declaration, lake, by_key[key], m, seconds) for key, m in measured.items()]
+        at = opened if version == newest else None
+        yield [_receipt(declaration, lake, by_key[key], m, seconds, at) for key, m in measured.items()]
 
 
-def _is_unchanged(load: LoadCommit, newest: int, files: Mapping[str, WindowFiles]) -> bool:
+def is_unchanged(load: LoadCommit, newest: int, files: Mapping[str, WindowFiles]) -> bool:
+    """Whether the version `newest` of the table, which has `files`, has the window as this load left it."""
     added = load_log.added_files(load)
     now = files.get(load.metadata.window.key, load_log.NO_FILES)
     return load.version == newest or (added is not None and added[0].digest == now.digest)
@@ -277,9 +281,10 @@ def _receipt(
     load: LoadCommit,
     measured: Measured | PlatformError,
     seconds: float,
+    opened: rows.Opened | None,
 ) -> Receipt | FilesLostError:
     if isinstance(measured, FilesLostError):
         return measured
     if isinstance(measured, PlatformError):
         raise measured
-    return receipt_of(lake, declaration.raw_table, load, measured, kind="rebuilt", seconds=seconds)
+    return receipt_of(lake, declaration.raw_table, load, measured, kind="rebuilt", seconds=seconds, opened=opened)

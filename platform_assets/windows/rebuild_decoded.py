@@ -7,17 +7,21 @@ Any other is left without, and is decoded again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from platform_assets.engines.batching import read_together
 from platform_assets.engines.protocol import TableReader
 from platform_assets.errors import FilesLostError, PlatformError
+from platform_assets.lake import load_log
 from platform_assets.lake.load_log import LoadCommit
+from platform_assets.lake.location import Folder
+from platform_assets.lake.rows import Opened
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.rebuild import newest_loads
+from platform_assets.windows.rebuild import is_unchanged, newest_loads
 from platform_assets.windows.receipts import DEAD_LETTERS, DECODED, empty_receipt, proof_of, receipt_of
 
 
@@ -43,43 +47,66 @@ def rebuild_decoded(
     if rows or letters:
         ledger.record_receipts([empty_receipt(table, receipt, "") for receipt in empty for table in tables])
         done = len(empty)
-    for key in lacking:
-        if key not in rows or key not in letters or rows[key].metadata.made_from != letters[key].metadata.made_from:
-            continue
-        progress(f"reading decoded window {key}")
+    whole = [k for k in lacking if k in rows and k in letters and _are_of_one(rows[k], letters[k])]
+    readers = [_Reader(reader, ledger.lake.table(table), table) for table in tables] if whole else []
+    read = 0
+    for batch in read_together(whole, lambda key: raw[key].ranges.size):
+        read += len(batch)
+        progress(f"reading decoded windows up to {batch[-1]} ({read:,} of {len(whole):,})")
         began = time.monotonic()
-        of_rows, of_letters = (_measured(reader, t, c) for t, c in zip(tables, (rows[key], letters[key]), strict=True))
-        if of_rows is None or of_letters is None or of_rows.offsets + of_letters.offsets != raw[key].offsets:
-            continue
-        seconds = time.monotonic() - began
-        both: list[Receipt] = [
-            receipt_of(
-                ledger.lake,
-                table,
-                load,
-                measured,
-                kind="rebuilt",
-                seconds=seconds,
-                proof=proof_of(raw[key], *elsewhere),
-            )
-            for table, load, measured, elsewhere in (
-                (tables[1], letters[key], of_letters, (DECODED, of_rows.rows)),
-                (tables[0], rows[key], of_rows, (DEAD_LETTERS, of_letters.rows)),
-            )
-        ]
-        ledger.record_receipts(both)
-        done += 1
+        found = [r.measured([loads[k] for k in batch]) for r, loads in zip(readers, (rows, letters), strict=True)]
+        seconds = (time.monotonic() - began) / len(batch)
+        restored: list[Receipt] = []
+        for key in batch:
+            of_rows, of_letters = (measured.get(key) for measured in found)
+            if of_rows is None or of_letters is None or of_rows.offsets + of_letters.offsets != raw[key].offsets:
+                continue
+            restored += [
+                receipt_of(
+                    ledger.lake, tables[n], load, measured, kind="rebuilt", seconds=seconds,
+                    proof=proof_of(raw[key], *elsewhere), opened=readers[n].opened_for(load),
+                )
+                for n, load, measured, elsewhere in (
+                    (1, letters[key], of_letters, (DECODED, of_rows.rows)),
+                    (0, rows[key], of_rows, (DEAD_LETTERS, of_letters.rows)),
+                )
+            ]  # fmt: skip
+            done += 1
+        ledger.record_receipts(restored)
     return done
+
+
+class _Reader:
+    """Reads windows of one table: those that are as their loads left them together, and any other at the version of its load."""
+
+    def __init__(self, reader: TableReader, folder: Folder, table: TableRef) -> None:
+        self._reader, self._table = reader, table
+        self._newest = load_log.version(folder)
+        self._opened = Opened.at(folder, self._newest)
+
+    def opened_for(self, load: LoadCommit) -> Opened | None:
+        """The newest version of the table, where it has the window as `load` left it."""
+        return self._opened if is_unchanged(load, self._newest, self._opened.files) else None
+
+    def measured(self, loads: Sequence[LoadCommit]) -> dict[str, Measured]:
+        """What the table holds of the windows of `loads`, by key; those whose files are lost left out."""
+        together = [load for load in loads if self.opened_for(load) is not None]
+        others = [([load], load.version) for load in loads if self.opened_for(load) is None]
+        found: dict[str, Measured] = {}
+        for some, version in ([(together, self._newest)] if together else []) + others:
+            for key, measured in self._reader.measure(self._table, [m.metadata.window.key for m in some], version):
+                if isinstance(measured, FilesLostError):
+                    continue
+                if isinstance(measured, PlatformError):
+                    raise measured
+                found[key] = measured
+        return found
+
+
+def _are_of_one(rows: LoadCommit, letters: LoadCommit) -> bool:
+    """Whether the loads of both tables are of one declaration, and made from one load."""
+    return rows.metadata.made_from == letters.metadata.made_from
 
 
 def _loads(ledger: Ledger, table: TableRef) -> dict[str, LoadCommit]:
     return {load.metadata.window.key: load for load in newest_loads(ledger.lake.table(table))}
-
-
-def _measured(reader: TableReader, table: TableRef, load: LoadCommit) -> Measured | None:
-    ((_, measured),) = reader.measure(table, [load.metadata.window.key], load.version)
-    if isinstance(measured, FilesLostError):
-        return None
-    if isinstance(measured, PlatformError):
-        raise measured
-    return measured

@@ -37,18 +37,21 @@ def receipt_of(
     kind: CommitKind,
     seconds: float,
     proof: Proof | None = None,
+    opened: rows.Opened | None = None,
 ) -> Receipt:
     """The receipt of `commit` to `table`, whose rows of the window gave `measured`; `seconds` is the load's duration.
 
     As many rows as offsets, with the digest that just these offsets have, prove the window dense and free of
     duplicates. Any other is read back for duplicates, and stays open until the broker accounts for its holes; unless there is
-    a `proof`. Raises LoadError where Spark observed another number of rows than the files hold.
+    a `proof`. `opened` is a version of the table that has the window as `commit` left it. Raises LoadError where Spark observed
+    another number of rows than the files hold.
     """
     m, path = commit.metadata, lake.table(table)
     files, statistics = load_log.added_files(commit) or load_log.files_at(path, m.window.key, commit.version)
     found = rows.from_statistics(statistics)
     if found is None:
-        found = rows.partition_rows(path, m.window.key, commit.version)
+        key, at = m.window.key, commit.version
+        found = rows.partition_rows(path, key, at) if opened is None else opened.partition_rows(key)
     held = sum(p.rows for p in found.values())
     if held != measured.rows:
         raise LoadError(
@@ -67,7 +70,7 @@ def receipt_of(
         partitions={p: _of_partition(r, found.get(p)) for p, r in m.ranges.items()},
         offsets_digest=measured.offsets.total,
         content_digest=measured.content.total,
-        duplicates=0 if proof is not None else _duplicates(path, m.window.key, commit.version),
+        duplicates=0 if proof is not None else _duplicates(path, m.window.key, commit.version, opened),
         holes=None if proof is None else proof.holes,
         proved_by=None if proof is None else proof.by,
         proved_at=None if proof is None else datetime.now(UTC),
@@ -121,7 +124,7 @@ def _of_partition(r: OffsetRange, found: rows.PartitionRows | None) -> Partition
     return PartitionReceipt(r, found.rows, found.first_offset, found.last_offset)
 
 
-def _duplicates(table: Folder, key: str, version: int) -> int:
+def _duplicates(table: Folder, key: str, version: int, opened: rows.Opened | None) -> int:
     """Number of rows that share their offset with another."""
-    found = rows.offsets_of(table, key, version)
+    found = rows.offsets_of(table, key, version) if opened is None else opened.offsets_of(key)
     return sum(len(repeats(offsets)) for offsets in found.values())

@@ -208,20 +208,24 @@ def test_a_row_that_no_record_can_have_been_is_named_though_the_topic_is_compact
     assert named(check(lk)) == [("row without a record", (OffsetRange(12, 13),))]
 
 
-def compact(broker: Broker, lk: TopicLake) -> None:
-    """Let the cleaner take all records of a key but the newest."""
+def configure(broker: Broker, lk: TopicLake, name: str, value: str) -> None:
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-    entry = ConfigEntry("min.compaction.lag.ms", "0", incremental_operation=AlterConfigOpType.SET)
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, lk.topic, incremental_configs=[entry])
     for future in broker.admin.incremental_alter_configs([resource]).values():
         future.result(30)
+
+
+def compact(broker: Broker, lk: TopicLake, kept: Sequence[int] = ()) -> None:
+    """Let the cleaner take all records of a key but the newest: of the first ten those `kept` are left."""
+    configure(broker, lk, "min.compaction.lag.ms", "0")
     # A newer segment, since the active one is never compacted.
     lk.send([Record(b"new", b"k")])
 
     def thinned() -> bool:
         lk.send([Record(b"newer", b"k")])
-        return all(row.offset >= 10 for row in lk.committed())
+        return [row.offset for row in lk.committed() if row.offset < 10] == list(kept)
 
     wait_until("the log is compacted", thinned)
 
@@ -234,6 +238,36 @@ def test_no_loss_is_accepted_of_a_loaded_window_that_is_explained(
     load(lk, window)
     assert check(lk).passed
     delete_before(broker, lk, 12)
+    assert acceptance.find_losses(window, lk.ledger, lk.cluster, lk.settings) == []
+
+
+def test_records_that_the_brokers_have_lost_without_a_reason_are_accepted_as_the_finding_says(
+    lake: Callable[..., TopicLake], broker: Broker
+) -> None:
+    """As where a topic was compacted for a while: its policy says no more why they went."""
+    lk = lake(
+        {
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0.001",
+            "segment.ms": "100",
+            "min.compaction.lag.ms": "0",
+        }
+    )
+    kept = (1, 3, 5, 7, 9)
+    lk.send(Record(b"v%d" % n, b"own %d" % n if n in kept else b"k") for n in range(10))
+    lk.close_window()
+    (window,) = lk.ledger.windows(lk.topic)
+    compact(broker, lk, kept)
+    configure(broker, lk, "cleanup.policy", "delete")
+    load(lk, window, kept)
+    (finding,) = check(lk).findings
+    assert finding.kind == "unexplained offsets"
+    assert f"platform-assets accept-loss raw/{lk.topic} {window.key} --reason" in finding.remedy
+    losses = acceptance.find_losses(window, lk.ledger, lk.cluster, lk.settings)
+    assert [(loss.offsets, dict(loss.ranges)) for loss in losses] == [(5, {0: finding.ranges})]
+    acceptance.accept(window, losses, Author("a test", "compacted once"), lk.ledger)
+    assert check(lk).passed
+    assert receipt(lk, window).holes == {"accepted loss": 5}
     assert acceptance.find_losses(window, lk.ledger, lk.cluster, lk.settings) == []
 
 

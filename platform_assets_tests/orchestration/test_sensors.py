@@ -248,6 +248,28 @@ def test_a_tick_never_reports_more_windows_than_edges_may_be_sealed_in_one(ticke
     assert seen == [key(n) for n in range(7)]
 
 
+def test_a_topic_with_years_of_backlog_is_sealed_reported_and_asked_for_in_even_portions(
+    ticker: Callable[..., Ticker],
+) -> None:
+    """As it is declared by default: the daemon stores what a tick reports event by event before it starts the runs."""
+    t = ticker()
+    start = START - timedelta(days=3 * 365)
+    t.declaration = replace(t.declaration, schedule="0 * * * *", start=start)
+    t.send([milliseconds(start + timedelta(hours=n, minutes=30)) for n in range(650)])
+    portion, cursor, sealed = t.declaration.max_edges_per_tick, None, 0
+    assert portion <= t.declaration.max_windows_per_run
+    for number in range(3):
+        result = t.tick(START, cursor)
+        # The first edge begins a window and ends none.
+        new = [w.key for w in t.windows()[sealed:]]
+        assert len(new) == portion - (number == 0)
+        assert events(result, t.source) == new
+        assert asked(result) == [(new[0], new[-1])]
+        t.run(UNDER_WAY[0], {ASSET_PARTITION_RANGE_START_TAG: new[0], ASSET_PARTITION_RANGE_END_TAG: new[-1]})
+        t.keep(result)
+        cursor, sealed = result.cursor, sealed + len(new)
+
+
 # --- what was done is not done twice --------------------------------------------------------------------------------
 
 

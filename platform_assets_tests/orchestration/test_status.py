@@ -11,9 +11,12 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
 from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.events import DagsterEvent, DagsterEventType
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickData, TickStatus
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._core.storage.tags import PARTITION_NAME_TAG
 from dagster._utils.error import serializable_error_info_from_exc_info
 from dagster_shared.error import SerializableErrorInfo
@@ -31,7 +34,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import health, status
+from platform_assets.orchestration import check_status, health, runs, status
 from platform_assets.orchestration.check_status import CheckStatus
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.retries import Failures
@@ -158,6 +161,7 @@ def tick_of(
             InstigatorType.SENSOR,
             outcome,
             at.timestamp(),
+            run_ids=[] if outcome is TickStatus.SUCCESS else None,
             selector_id=state.selector_id,
             error=None if error is None else SerializableErrorInfo(error, [], "SomeError"),
         )
@@ -304,6 +308,31 @@ def test_a_topic_of_which_nothing_was_ever_sealed_says_that_its_sensor_never_tic
     assert seen(tmp_path, instance, edge(1.5)).warning is None
 
 
+# --- checks that a run is about to evaluate again ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_what_a_check_found_holds_until_it_has_found_something_else(instance: dg.DagsterInstance, found: bool) -> None:
+    """A run that is about to evaluate it has found nothing yet: what failed is not well again, and holds back what is downstream."""
+    key = dg.AssetCheckKey(table_key(TableRef.raw(TOPIC)), "no_gaps")
+    assert [c.passed for c in check_status.latest(instance, [key])] == [None]
+    assert not runs.blocked_by(instance, [key])
+    evaluation = dg.AssetCheckEvaluation(key.asset_key, key.name, found, {}, severity=dg.AssetCheckSeverity.ERROR)
+    instance.report_runless_asset_event(evaluation)
+    before = check_status.latest(instance, [key])
+    assert [c.passed for c in before] == [found]
+    planned = DagsterEvent(
+        DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value,
+        "a job",
+        event_specific_data=AssetCheckEvaluationPlanned(asset_key=key.asset_key, check_name=key.name),
+    )
+    instance.report_dagster_event(planned, str(uuid.uuid4()))
+    records = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])
+    assert records[key].status is AssetCheckExecutionRecordStatus.PLANNED
+    assert check_status.latest(instance, [key]) == before
+    assert runs.blocked_by(instance, [key]) is not found
+
+
 # --- a backlog that grows -------------------------------------------------------------------------------------------
 
 
@@ -339,6 +368,64 @@ def test_a_growing_backlog_is_seen_in_ledger_and_clock(tmp_path: Path, instance:
     for window in recorded(tmp_path, TOPIC, [{0: n * 10} for n in range(9)])[:2]:
         loaded(tmp_path, window)
     assert any("6 sealed windows wait" in p for p in seen(tmp_path, instance, edge(8.2)).problems)
+
+
+# --- a backlog that is caught up with ----------------------------------------------------------------------------------
+
+
+def caught_up_to(
+    root: Path, instance: dg.DagsterInstance, ticks: Mapping[float, TickStatus], hours: float = 40.5
+) -> TableStatus:
+    """After windows of 8 hours, of which 3 are loaded: `ticks` began so many minutes before now, which is at `hours`."""
+    for window in recorded(root, TOPIC, [{0: n * 10} for n in range(9)])[:3]:
+        loaded(root, window)
+    now = edge(hours)
+    state = sensor_state(instance, InstigatorStatus.RUNNING)
+    for minutes, became in ticks.items():
+        tick_of(instance, state, became, now - timedelta(minutes=minutes))
+    return seen(root, instance, now)
+
+
+@pytest.mark.parametrize(
+    "ticks",
+    [
+        pytest.param({0.5: TickStatus.STARTED}, id="the first one"),
+        pytest.param({1.9: TickStatus.SUCCESS, 0.1: TickStatus.STARTED}, id="a later one"),
+    ],
+)
+def test_while_a_sensor_catches_up_status_says_how_far_it_is_and_names_no_problem(
+    tmp_path: Path, instance: dg.DagsterInstance, ticks: Mapping[float, TickStatus]
+) -> None:
+    """What the tick under way has sealed nobody has been asked for yet: Dagster gets the windows first, then the requests."""
+    t = caught_up_to(tmp_path, instance, ticks)
+    assert t.problems == ()
+    assert t.warning is not None
+    assert "8 windows are sealed, and 32 more have ended, the first of them at 2026-01-01T09:00:00+00:00" in t.warning
+
+
+@pytest.mark.parametrize(
+    "ticks",
+    [
+        pytest.param({}, id="none ever"),
+        pytest.param({3: TickStatus.SUCCESS}, id="none lately"),
+        pytest.param({9: TickStatus.SUCCESS, 8: TickStatus.STARTED}, id="one that died"),
+    ],
+)
+def test_a_sensor_that_has_not_ticked_for_long_is_no_catching_up(
+    tmp_path: Path, instance: dg.DagsterInstance, ticks: Mapping[float, TickStatus]
+) -> None:
+    t = caught_up_to(tmp_path, instance, ticks)
+    assert any("no window has been sealed since" in p for p in t.problems)
+    assert any("5 windows" in p and "no run for it is known" in p for p in t.problems)
+    assert t.warning is None
+
+
+def test_windows_that_a_tick_has_left_without_a_run_are_a_problem_although_it_catches_up(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    (problem,) = caught_up_to(tmp_path, instance, {0.5: TickStatus.SUCCESS}).problems
+    assert "5 windows" in problem
+    assert "no run for it is known" in problem
 
 
 # --- Spark ------------------------------------------------------------------------------------------------------------

@@ -430,4 +430,5 @@ def _problems(text: str) -> str:
         tables = json.loads(text[text.index("{") :])["tables"]
     except (ValueError, KeyError):
         return ""
-    return "\n".join([p for t in tables for p in (*t["problems"], t["error"] or "")])
+    said = [p for t in tables for p in (*t["problems"], t["error"] or "")]
+    return "\n".join([*said, *(c["headline"] for t in tables for c in t["checks"] if c["passed"] is False)])

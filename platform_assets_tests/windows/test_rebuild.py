@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from deltalake import DeltaTable
 
+from platform_assets.engines.protocol import LoadEngine
 from platform_assets.errors import LedgerCorruptError
+from platform_assets.lake import load_log
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata
-from platform_assets.lake.location import Folder
-from platform_assets.ledger.entries import Receipt, RecordedCut, windows_between
+from platform_assets.lake.location import Folder, Lake
+from platform_assets.ledger.entries import Receipt, RecordedCut, SealedWindow, windows_between
+from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.digest import Measured, dense_digest
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
 from platform_assets.windows.rebuild import Rebuilt, cuts_of, newest_loads, rebuild, with_expired
 from platform_assets_tests.support.damage import data_files
@@ -156,6 +161,65 @@ def test_metadata_survives_its_way_through_a_commit() -> None:
     newer = json.dumps({**json.loads(metadata.to_json()), "platform_assets": 99})
     with pytest.raises(LedgerCorruptError, match="version 99"):
         LoadMetadata.from_json(newer)
+
+
+class ReadsItself:
+    """An engine that measures windows of four rows by what their keys say; nothing is loaded by it."""
+
+    name = "a test's"
+
+    def __init__(self, windows: Mapping[str, SealedWindow]) -> None:
+        self.windows = windows
+
+    def measure(self, table: TableRef, keys: Sequence[str], version: int) -> Iterator[tuple[str, Measured]]:
+        for key in keys:
+            digest = dense_digest(self.windows[key].ranges)
+            yield key, Measured(digest, digest)
+
+
+def opens(root: Path, windows: int, in_log: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often a rebuild opens the table of so many windows, of which the newest `in_log` have their commits in the log still."""
+    table = root / "raw" / "clicks"
+    made = {}
+    for number in range(windows):
+        window = sealed(
+            "clicks", f"2026-01-01-{number:02}:00", p0=(2 * number, 2 * number + 2), p1=(2 * number, 2 * number + 2)
+        )
+        overwrite(root, window, load_id=str(number))
+        made[window.key] = window
+    DeltaTable(table).create_checkpoint()
+    for version in range(windows + 1 - in_log):
+        (table / "_delta_log" / f"{version:020}.json").unlink()
+    declared = TopicDeclaration("clicks", "0 * * * *", datetime(2026, 1, 1, tzinfo=UTC))
+    ledger = Ledger(Lake.at(root))
+    opened: list[str] = []
+    delta = Folder.delta
+
+    def counted(folder: Folder, version: int | None = None) -> DeltaTable:
+        opened.append(folder.name)
+        return delta(folder, version)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "delta", counted)
+        done = rebuild(declared, ledger, cast(LoadEngine, ReadsItself(made)))
+    assert (done.receipts, done.unread) == (windows, ())
+    found = ledger.receipts(declared.raw_table)
+    assert {k: (w.ranges, r.rows) for (k, r), w in zip(found.items(), made.values(), strict=True)} == {
+        k: (w.ranges, 4) for k, w in made.items()
+    }
+    assert {r.files_digest for r in found.values()} == {
+        files.digest for files in load_log.window_files(load_log.file_actions(Folder.at(table))).values()
+    }
+    return opened.count("clicks")
+
+
+@pytest.mark.parametrize("in_log", [1, 5])
+def test_a_rebuild_does_not_open_the_table_for_each_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_log: int
+) -> None:
+    """That costs as much as the table has files: of ten thousand windows it would take hours."""
+    few, many = (opens(tmp_path / str(n), n, in_log, monkeypatch) for n in (6, 18))
+    assert many == few
 
 
 # --- with services ------------------------------------------------------------------------------------------------

@@ -1,0 +1,74 @@
+"""How long `rebuild-ledger` takes of a table of many windows, and the most memory that its process holds.
+
+`python -m benchmarks.rebuilding LAKE TOPIC` is the command's process: it rebuilds, with `SPARK_REMOTE` from the environment,
+and prints seconds, receipts and bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from benchmarks import made_lake
+from benchmarks.memory import most_held
+from benchmarks.scenario import Bench, Measured
+from infra.home import CHECKOUT
+from platform_assets.engines.choice import choose_engine
+from platform_assets.engines.spark.session import connect
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake.location import Lake
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.windows.rebuild import rebuild
+from testbed.samples import START
+
+TOPIC: Final = "orders"
+_PARTITIONS: Final = 4
+_MONTH: Final = 720
+"""Hourly windows of 30 days, for which a log keeps its commits."""
+
+
+def run(bench: Bench) -> Measured:
+    """Seconds and bytes by number of windows, with all loads in the table's log, and with none but those of the newest 30 days."""
+    seconds: dict[str, list[float]] = {}
+    held: dict[str, int] = {}
+    for windows in (100, 1_000) if bench.quick else (1_000, 10_000):
+        for name, in_log in {"all loads in the log": windows, "30 days of loads in the log": _MONTH}.items():
+            if in_log > windows:
+                continue
+            what = f"{windows:,} windows, {name}"
+            bench.report(f"{what}: making the table")
+            root = bench.root / f"lake-{windows}-{in_log}"
+            made_lake.make_readable(root, TOPIC, windows, _PARTITIONS, in_log=in_log)
+            done = subprocess.run(
+                [sys.executable, "-m", __name__, str(root), TOPIC],
+                env={**os.environ, "SPARK_REMOTE": bench.remote}, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            took, receipts, peak = done.stdout.split()[-3:]
+            if int(receipts) != windows:
+                raise RuntimeError(f"{receipts} receipts instead of {windows}: the figure would mean nothing")
+            seconds[what], held[what] = [float(took)], int(peak)
+            bench.report(f"{what}: {float(took):.1f} s, {int(peak) / 1e6:,.0f} MB")
+            shutil.rmtree(root)
+    setting = {"partitions": _PARTITIONS, "records a window": _PARTITIONS}
+    return Measured("rebuilding", seconds, setting=setting, more={"most bytes held by the process": held})
+
+
+def main(root: str, topic: str) -> None:
+    """Rebuild as the command does, and print what it took."""
+    lake = Lake.at(Path(root))
+    session = cache(lambda: connect(os.environ["SPARK_REMOTE"]))
+    engine = choose_engine(lake, lambda: ClientSettings("127.0.0.1:1"), session)
+    began = time.perf_counter()
+    done = rebuild(TopicDeclaration(topic, "0 * * * *", START), Ledger(lake), engine)
+    print(time.perf_counter() - began, done.receipts, most_held())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
