@@ -59,8 +59,7 @@ def _load_batch(
         _log.info("windows are loaded one by one: %s", e)
         prepared = {}
     orders = [p.order for p in prepared.values() if isinstance(p, _Prepared)]
-    table = loader.declaration.raw_table
-    with closing(loader.engine.write_many(orders, table, loader.declaration.records_per_file)) as written:
+    with closing(loader.engine.write_many(orders, loader.declaration.records_per_file)) as written:
         for key in keys:
             window = prepared.get(key)
             outcome: Loaded | PlatformError
@@ -137,7 +136,7 @@ def _prepared(loader: Loader, windows: Sequence[SealedWindow]) -> dict[str, _Pre
             found[window.key] = e
             continue
         metadata = replace(loader.metadata(window, first_cut), erased=erased.get(window.key, {}))
-        order = Order(loader.records(window, without), metadata.load_id)
+        order = Order(loader.records(window, without), metadata.load_id, table)
         check = loader.last_check(window, without, decided)
         found[window.key] = _Prepared(window, metadata, opened.of_new_window(), order, check)
     return found
