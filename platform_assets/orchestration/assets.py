@@ -1,4 +1,7 @@
-"""What a topic becomes in Dagster: the external source asset, the raw table, its checks and its sensor."""
+"""What a topic becomes in Dagster: the external source asset, the raw table, its checks and its sensor.
+
+Topics that are together share the sensor that `together` makes of them.
+"""
 
 # No postponed annotations here: Dagster reads those of the functions below.
 from collections.abc import Iterator, Sequence
@@ -70,7 +73,7 @@ def build_definitions(
     return dg.Definitions(
         assets=[source, *tables],
         asset_checks=checks,
-        sensors=[build_sensor(declaration, sensor_running, [load, load_earlier])],
+        sensors=[] if declaration.together else [build_sensor(declaration, sensor_running, [load, load_earlier])],
         jobs=[load, load_earlier, _deep_audit_job(declaration)],
         schedules=[_deep_audit_schedule(declaration, deep_audit)],
     )

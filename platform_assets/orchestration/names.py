@@ -30,9 +30,19 @@ def identifier(topic: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_]', '_', topic)}_{sha256(topic.encode()).hexdigest()[:6]}"
 
 
-def sensor_name(topic: str) -> str:
-    """The name of a topic's sensor."""
-    return f"{identifier(topic)}_windows"
+def sensor_name(topic: str, together: str | None = None) -> str:
+    """The name of a topic's sensor, which is that of all topics that are `together` under one name."""
+    return f"{identifier(topic)}_windows" if together is None else f"{together}_together_windows"
+
+
+def together_job(name: str) -> str:
+    """The job that loads windows of topics which are together under this name."""
+    return f"{name}_together_load"
+
+
+def together_op(name: str) -> str:
+    """The op of that job whose config names the windows."""
+    return f"{together_job(name)}_op"
 
 
 def load_job(topic: str) -> str:
