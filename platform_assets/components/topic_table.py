@@ -200,6 +200,10 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             together=together,
         )
 
+    def audit(self) -> DeepAudit:
+        """When the deep audit runs, and how long one may take."""
+        return DeepAudit(self.deep_audit, self.deep_audit_running, self.deep_audit_budget_seconds)
+
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The topic's source asset, raw table, checks and sensor."""
         return self.build_defs_of(self.declaration(), context)
@@ -213,7 +217,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             description=self.description,
             owners=self.owners,
             sensor_running=self.sensor_running,
-            deep_audit=DeepAudit(self.deep_audit, self.deep_audit_running, self.deep_audit_budget_seconds),
+            deep_audit=self.audit(),
         )
 
 

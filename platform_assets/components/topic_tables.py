@@ -18,7 +18,6 @@ from platform_assets.components.topic_table import TopicTable
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import together
-from platform_assets.orchestration.names import earlier_windows_job, load_job
 from platform_assets.orchestration.together import Group
 
 _SHARED: Final = (
@@ -192,11 +191,10 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
             made = dg.Definitions.merge(made, new_topics.build_definitions(self.pattern, self.wanted, context.path))
         if self.together is None or not tables:
             return made
-        loading = {name for topic in tables for name in (load_job(topic), earlier_windows_job(topic))}
-        jobs = [job for job in made.jobs or () if job.name in loading]
+        audits = {topic: table.audit() for topic, table in tables.items()}
         running = next(iter(tables.values())).sensor_running
         group = Group(self.together, tuple(declared.values()))
-        return dg.Definitions.merge(made, together.build_definitions(group, running, jobs))
+        return dg.Definitions.merge(made, together.build_definitions(group, running, list(made.jobs or ()), audits))
 
 
 def _merged(tree: SourcePositionTree, number: int | None) -> SourcePositionTree:

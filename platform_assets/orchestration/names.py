@@ -7,6 +7,7 @@ from hashlib import sha256
 
 import dagster as dg
 
+from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 
 
@@ -48,6 +49,17 @@ def together_op(name: str) -> str:
 def load_job(topic: str) -> str:
     """The job by which the topic's sensor has windows loaded that are partitions."""
     return f"{identifier(topic)}_load"
+
+
+def assets_job(d: TopicDeclaration) -> str:
+    """The same of any topic. Those that are together have one for each schedule, for what is not done by runs of many.
+
+    A job a topic would be thousands, which take minutes to load; and a job has partitions of one kind.
+    """
+    if d.together is None:
+        return load_job(d.topic)
+    partitions = f"{d.schedule} from {d.first_edge.isoformat()}"
+    return f"{d.together}_together_assets_{sha256(partitions.encode()).hexdigest()[:6]}"
 
 
 def earlier_windows_job(topic: str) -> str:

@@ -43,7 +43,7 @@ from platform_assets.orchestration import (
     trouble,
     unreported,
 )
-from platform_assets.orchestration.names import earlier_windows_job, load_job, sensor_name, table_key, topic_key
+from platform_assets.orchestration.names import assets_job, earlier_windows_job, sensor_name, table_key, topic_key
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.retries import Waiting, decided_at, tries_of
@@ -360,7 +360,7 @@ def _run_request(d: TopicDeclaration, table: TableRef, request: requests.LoadReq
     names = (*CHECKS, foresight.RETENTION_IS_FAR) if table == d.raw_table else ()
     of_raw = [dg.AssetCheckKey(table_key(d.raw_table), name) for name in names]
     selected: dict[str, Any] = {
-        "job_name": load_job(d.topic),
+        "job_name": assets_job(d),
         "asset_selection": selections.tables_of(d) if table == d.raw_table else selections.decoded_keys(d),
         "asset_check_keys": [*of_raw, *selections.check_keys(d)],
     }

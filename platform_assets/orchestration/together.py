@@ -16,12 +16,14 @@ from typing import Any, Final
 
 import dagster as dg
 
+from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.errors import PlatformError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration import foresight, requests, runs, together_runs, trouble, unreported
-from platform_assets.orchestration.names import sensor_name, together_job, together_op
+from platform_assets.orchestration import assets, foresight, requests, runs, together_runs, trouble, unreported
+from platform_assets.orchestration.assets import DeepAudit
+from platform_assets.orchestration.names import assets_job, sensor_name, table_key, together_job, together_op
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.sensors import HELD_BACK, HeldBack, Seen, Tick
@@ -214,14 +216,23 @@ def _from(declarations: Sequence[TopicDeclaration], following: str) -> list[Topi
     return [*ordered[at:], *ordered[:at]]
 
 
-def build_definitions(group: Group, running: bool, jobs: Sequence[Any]) -> dg.Definitions:
-    """The sensor and the job of topics that are together. `jobs` are those of single topics, which a tick asks for too."""
+def build_definitions(
+    group: Group, running: bool, jobs: Sequence[Any], audits: Mapping[str, DeepAudit]
+) -> dg.Definitions:
+    """What topics that are together share: the sensor, its jobs, and when the deep audit runs, which `audits` says by topic.
+
+    `jobs` are those of single topics, which a tick asks for too.
+    """
     job = together_runs.build_job(group.name, group.declarations)
+    by_job: dict[str, list[TopicDeclaration]] = {}
+    for d in group.declarations:
+        by_job.setdefault(assets_job(d), []).append(d)
+    single = [assets.load_job_of(name, some) for name, some in sorted(by_job.items())]
     interval: timedelta = group.first.sensor_interval
 
     @dg.sensor(
         name=sensor_name("", group.name),
-        jobs=[job, *jobs],
+        jobs=[job, *single, *jobs],
         # As the sensor of one topic.
         minimum_interval_seconds=max(round(interval.total_seconds()) - 1, 1),
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
@@ -231,4 +242,39 @@ def build_definitions(group: Group, running: bool, jobs: Sequence[Any]) -> dg.De
         tick = TogetherTick(group, kafka.cluster(), Ledger(lake.lake()), context.instance, datetime.now(UTC))
         return tick.evaluate(context.cursor)
 
-    return dg.Definitions(sensors=[_sensor], jobs=[job])
+    audit_job = dg.define_asset_job(
+        f"{group.name}_together_deep_audit",
+        selection=dg.AssetSelection.checks(*(_audit_of(d) for d in group.declarations)),
+        description="Reads files of these topics' raw tables again, oldest proof first, and recomputes their digests.",
+    )
+    by_time: dict[tuple[str, bool], list[TopicDeclaration]] = {}
+    for d in group.declarations:
+        by_time.setdefault((audits[d.topic].schedule, audits[d.topic].running), []).append(d)
+    schedules = [
+        _audit_schedule(f"{group.name}_together_deep_audit_{number}", audit_job, at, on, some)
+        for number, ((at, on), some) in enumerate(sorted(by_time.items(), key=lambda item: item[0]))
+    ]
+    return dg.Definitions(sensors=[_sensor], jobs=[job, *single, audit_job], schedules=schedules)
+
+
+def _audit_of(d: TopicDeclaration) -> dg.AssetCheckKey:
+    return dg.AssetCheckKey(table_key(d.raw_table), DEEP_AUDIT.name)
+
+
+def _audit_schedule(
+    name: str, job: Any, at: str, running: bool, declarations: Sequence[TopicDeclaration]
+) -> dg.ScheduleDefinition:
+    @dg.schedule(
+        name=name,
+        job=job,
+        cron_schedule=at,
+        default_status=dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED,
+        description=f"Asks for the deep audit of {len(declarations)} topics, a run each.",
+    )
+    def _schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest]:
+        moment = context.scheduled_execution_time.astimezone(UTC)
+        for d in declarations:
+            key = f"{d.raw_table}/deep-audit/{moment:%Y-%m-%dT%H:%M}"
+            yield dg.RunRequest(key, asset_selection=[], asset_check_keys=[_audit_of(d)])
+
+    return _schedule

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from platform_assets.orchestration import together
-from platform_assets.orchestration.names import earlier_windows_job, load_job
+from platform_assets.orchestration.assets import DeepAudit
 from platform_assets.orchestration.together import Group, TogetherTick
 from testbed.loads import TopicLake
 from testbed.project import definitions
@@ -38,13 +38,12 @@ class Together:
             assets=[a for d in each for a in d.assets or ()],
             asset_checks=[c for d in each for c in d.asset_checks or ()],
             jobs=[j for d in each for j in d.jobs or ()],
-            schedules=[s for d in each for s in d.schedules or ()],
             resources=each[0].resources,
             executor=dg.in_process_executor,
         )
-        known = {name for lk in self.lakes for name in (load_job(lk.topic), earlier_windows_job(lk.topic))}
-        jobs = [job for job in made.jobs or () if job.name in known]
-        return dg.Definitions.merge(made, together.build_definitions(self.group, running=False, jobs=jobs))
+        audits = {lk.topic: DeepAudit(running=False) for lk in self.lakes}
+        shared = together.build_definitions(self.group, running=False, jobs=list(made.jobs or ()), audits=audits)
+        return dg.Definitions.merge(made, shared)
 
     def tick(self) -> list[dg.RunRequest]:
         """One tick; what it reports is on record then, and the runs that it asks for are given."""
