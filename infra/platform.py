@@ -262,6 +262,19 @@ def running_state(home: Home | None = None, *, environ: Mapping[str, str] | None
     )
 
 
+def reload(home: Home | None = None) -> bool:
+    """Have the UI reload its definitions where `up` started one and it runs; whether there is one. The daemon does so by itself.
+
+    Raises:
+        ConfigurationError: it did not answer, or the definitions cannot be loaded.
+    """
+    record = state.read_records(home or Home.from_environment()).get(WEBSERVER)
+    if record is None or not is_alive(record) or not record.ready:
+        return False
+    dagster_services.reload(record.address)
+    return True
+
+
 def given(home: Home | None = None, *, environ: Mapping[str, str] | None = None) -> frozenset[Service]:
     """The services that the environment gives, so that none is started here.
 

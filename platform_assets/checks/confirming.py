@@ -23,6 +23,7 @@ from platform_assets.errors import PlatformError
 from platform_assets.ledger.entries import Receipt
 from platform_assets.model.declaration import EngineName
 from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableRef
 
 SAMPLE_WINDOWS: Final = 20
 SAMPLE_OFFSETS: Final = 5_000_000
@@ -100,8 +101,8 @@ def _read(
     """What the witness reads of each window, until the budget is used up; its files are deleted."""
     table = e.declaration.raw_table
     accepted = e.ledger.accepted_losses_of(table, [r.window.key for r in receipts])
-    orders = [_order(r, accepted.get(r.window.key, {})) for r in receipts]
-    with closing(witness.write_many(orders, table, e.declaration.records_per_file)) as outcomes:
+    orders = [_order(r, table, accepted.get(r.window.key, {})) for r in receipts]
+    with closing(witness.write_many(orders, e.declaration.records_per_file)) as outcomes:
         for receipt in receipts:
             if time.monotonic() > e.deadline:
                 return
@@ -112,11 +113,11 @@ def _read(
             yield receipt, outcome
 
 
-def _order(receipt: Receipt, accepted: Mapping[int, tuple[OffsetRange, ...]]) -> Order:
+def _order(receipt: Receipt, table: TableRef, accepted: Mapping[int, tuple[OffsetRange, ...]]) -> Order:
     """What has a row, and what lies between: below the first row there may be nothing left to read."""
     without = {p: (OffsetRange(0, _begin(p, receipt)), *accepted.get(p, ())) for p in receipt.partitions}
     records = Records(receipt.topic, receipt.topic_id, receipt.window.key, receipt.ranges, without)
-    return Order(records, f"audit-{uuid.uuid4()}")
+    return Order(records, f"audit-{uuid.uuid4()}", table)
 
 
 def _differs(receipt: Receipt, outcome: Written) -> Finding:

@@ -100,11 +100,22 @@ def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
         return {}
     found: dict[str, TopicDeclaration] = {}
     lists = tree.get_all_components(of_type=TopicTables)
-    for table in (*tree.get_all_components(of_type=TopicTable), *(table for each in lists for table in each.tables())):
-        if table.topic in found:
-            raise ConfigurationError(f"topic {table.topic!r} is declared twice under defs/: keep one of them")
-        found[table.topic] = table.declaration()
+    single = (table.declaration() for table in tree.get_all_components(of_type=TopicTable))
+    for d in (*single, *(d for each in lists for d in each.declarations().values())):
+        if d.topic in found:
+            raise ConfigurationError(f"topic {d.topic!r} is declared twice under defs/: keep one of them")
+        found[d.topic] = d
     return dict(sorted(found.items()))
+
+
+def patterns() -> list[tuple[Path, TopicTables]]:
+    """Every list that has a pattern, with the folder of its file. Raises ConfigurationError and DeclarationsError."""
+    tree = component_tree()
+    refuse(judgement(tree.defs_module_path).mistakes)
+    if _is_empty(tree.defs_module_path):
+        return []
+    lists = (each for each in tree.get_all_components(of_type=TopicTables) if each.pattern is not None)
+    return [(each.folder, each) for each in lists]
 
 
 def _is_empty(folder: Path) -> bool:

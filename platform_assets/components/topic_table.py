@@ -183,8 +183,8 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         with enrich_validation_errors_with_source_position(lines, ["attributes"]):
             return super().load(attributes, context)
 
-    def declaration(self) -> TopicDeclaration:
-        """The same as a plain value. Raises ConfigurationError."""
+    def declaration(self, together: str | None = None) -> TopicDeclaration:
+        """The same as a plain value, of a topic that is `together` with others under that name. Raises ConfigurationError."""
         return TopicDeclaration(
             topic=self.topic,
             schedule=self.window,
@@ -199,18 +199,27 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             decode=None if self.decode is None else decode_declaration(self.decode),
             publish_position=self.publish_position,
             paused=self.paused,
+            together=together,
         )
+
+    def audit(self) -> DeepAudit:
+        """When the deep audit runs, and how long one may take."""
+        return DeepAudit(self.deep_audit, self.deep_audit_running, self.deep_audit_budget_seconds)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The topic's source asset, raw table, checks and sensor."""
+        return self.build_defs_of(self.declaration(), context)
+
+    def build_defs_of(self, declaration: TopicDeclaration, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The same of this declaration, which is this one's; without a sensor where the topic is together with others."""
         return build_definitions(
-            self.declaration(),
+            declaration,
             # A folder may be named as a topic is, with characters that Dagster's groups do not have.
             group=self.group or re.sub(r"[^A-Za-z0-9_]", "_", context.path.name),
             description=self.description,
             owners=self.owners,
             sensor_running=self.sensor_running,
-            deep_audit=DeepAudit(self.deep_audit, self.deep_audit_running, self.deep_audit_budget_seconds),
+            deep_audit=self.audit(),
         )
 
 

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
 import dagster as dg
 from dagster._utils.pydantic_yaml import enrich_validation_errors_with_source_position
 from dagster_shared.yaml_utils.source_position import SourcePositionTree
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
+from platform_assets.components import found_topics, new_topics
 from platform_assets.components.topic_table import TopicTable
+from platform_assets.errors import ConfigurationError
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.orchestration import together
+from platform_assets.orchestration.together import Group
 
+_SHARED: Final = (
+    "sensor_interval_seconds",
+    "sensor_running",
+    "tick_budget_seconds",
+    "max_records_per_run",
+    "max_windows_per_run",
+)
+"""Fields of a `TopicTable` that are those of the sensor, and of runs that are not one topic's."""
 _AN_ENTRY: Final = "a topic's name nor a mapping with `topic: <name>` and the fields that differ for it"
 
 
@@ -27,22 +42,81 @@ class Entry:
 class TopicTables(dg.Component, dg.Model, dg.Resolvable):
     """Kafka topics that share their settings, each with tables, checks and a sensor of its own."""
 
+    pattern: Annotated[
+        str | None,
+        Field(
+            description="A regular expression of RE2 that the names of further topics match from end to end. Those that "
+            "`platform-assets find-topics` or a sensor has found on the brokers are declared, by the file `found-topics.txt` beside "
+            "this one; Kafka's own, whose names begin with two underscores, are left out."
+        ),
+    ] = None
+    exclude: Annotated[
+        list[str],
+        Field(description="Expressions likewise: what one of them matches is left out of what `pattern` finds."),
+    ] = []  # noqa: RUF012
     topics: Annotated[
         list[Any],
         Field(
             description="The topics: a name alone, or a mapping with `topic` and the fields that differ for it, which win over those "
-            "of `each`."
+            "of `each`. Not needed where there is a `pattern`."
         ),
-    ]
+    ] = []  # noqa: RUF012  pydantic copies it
     each: Annotated[
         dict[str, Any], Field(description="The fields of a `TopicTable`, without `topic`, for all of them.")
     ]
 
+    together: Annotated[
+        str | None,
+        Field(
+            description="A name under which these topics share one sensor, and their windows runs: for many topics of small windows. "
+            "Without it each has a sensor and runs of its own."
+        ),
+    ] = None
+
+    @field_validator("together")
+    @classmethod
+    def _is_a_name(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[A-Za-z0-9_]{1,60}", value):
+            raise ValueError(f"{value!r} is not a name of 1 to 60 letters, digits and underscores")
+        return value
+
+    @model_validator(mode="after")
+    def _share_what_is_the_sensors(self) -> TopicTables:
+        own = self.topics if self.together is not None else []
+        for entry in own:
+            for name in _SHARED if isinstance(entry, dict) else ():
+                if name in entry:
+                    raise ValueError(
+                        f"topic {entry['topic']!r} has {name!r} of its own, which topics that are together share: set it under `each`"
+                    )
+        return self
+
+    _found: tuple[str, ...] = PrivateAttr(default=())
+    _folder: Path = PrivateAttr(default=Path())
+
+    @field_validator("pattern", "exclude")
+    @classmethod
+    def _are_expressions(cls, value: str | list[str] | None) -> str | list[str] | None:
+        for expression in [value] if isinstance(value, str) else value or ():
+            try:
+                found_topics.check(expression)
+            except ConfigurationError as e:
+                raise ValueError(str(e)) from e
+        return value
+
+    @model_validator(mode="after")
+    def _name_topics(self) -> TopicTables:
+        if not self.topics and self.pattern is None:
+            raise ValueError("it names no topics: add `topics: [orders, payments]`, or a `pattern`")
+        if self.exclude and self.pattern is None:
+            raise ValueError("exclude: without a `pattern` there is nothing to leave out: delete it")
+        return self
+
     @field_validator("topics")
     @classmethod
-    def _are_entries(cls, values: list[Any]) -> list[Any]:
-        if not values:
-            raise ValueError("there is none: name one, or delete the component")
+    def _are_entries(cls, values: list[Any], info: ValidationInfo) -> list[Any]:
+        if not values and info.data.get("pattern") is None:
+            raise ValueError("there is none: name one, or give a `pattern`, or delete the component")
         for value in values:
             if not isinstance(value, str) and not (isinstance(value, dict) and isinstance(value.get("topic"), str)):
                 raise ValueError(f"{value!r} is neither {_AN_ENTRY}")
@@ -58,7 +132,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
         """As any component is loaded, and with file and line in the message where a topic is refused."""
-        made = super().load(attributes, context)
+        made = super().load(attributes, context).with_found(context.path)
         file = context.resolution_context.source_position_tree
         for entry in made.entries(None if file is None else file.children.get("attributes")):
             if entry.tree is None:
@@ -73,20 +147,65 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
         for number, value in enumerate(self.topics):
             own = {"topic": value} if isinstance(value, str) else value
             yield Entry({**self.each, **own}, None if tree is None else _merged(tree, number))
+        for name in self.found:
+            yield Entry({**self.each, "topic": name}, None if tree is None else _merged(tree, None))
+
+    def with_found(self, folder: Path) -> Self:
+        """The same with the topics that were found for its pattern, by the file in `folder`. Raises ConfigurationError."""
+        self._folder = folder
+        if self.pattern is not None:
+            self._found = found_topics.read(folder)
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """Where the file is that declares it."""
+        return self._folder
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """The topics that were found for the pattern, and that `topics` does not name."""
+        return self.wanted(self._found)
+
+    def wanted(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of `names` that the pattern is for, and that `topics` does not name."""
+        if self.pattern is None:
+            return ()
+        named = {value if isinstance(value, str) else value["topic"] for value in self.topics}
+        return tuple(n for n in found_topics.matching(names, self.pattern, self.exclude) if n not in named)
 
     def tables(self) -> tuple[TopicTable, ...]:
         """Each topic as a component of its own. Raises ValidationError."""
         return tuple(TopicTable(**entry.attributes) for entry in self.entries())
 
+    def declarations(self) -> dict[str, TopicDeclaration]:
+        """What is declared of each topic, by name. Raises ConfigurationError and ValidationError."""
+        return {table.topic: table.declaration(self.together) for table in self.tables()}
+
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The source assets, tables, checks and sensors of all topics."""
-        return dg.Definitions.merge(*(table.build_defs(context) for table in self.tables()))
+        """The source assets, tables, checks and sensors of all topics, or the one sensor that they share."""
+        tables = {table.topic: table for table in self.tables()}
+        declared = {topic: table.declaration(self.together) for topic, table in tables.items()}
+        made = dg.Definitions.merge(*(t.build_defs_of(declared[topic], context) for topic, t in tables.items()))
+        if self.pattern is not None:
+            made = dg.Definitions.merge(made, new_topics.build_definitions(self.pattern, self.wanted, context.path))
+        if self.together is None or not tables:
+            return made
+        audits = {topic: table.audit() for topic, table in tables.items()}
+        running = next(iter(tables.values())).sensor_running
+        group = Group(self.together, tuple(declared.values()))
+        return dg.Definitions.merge(made, together.build_definitions(group, running, list(made.jobs or ()), audits))
 
 
-def _merged(tree: SourcePositionTree, number: int) -> SourcePositionTree:
-    """Where the fields of one topic stand: in its own entry, or else in `each`, where one that is missing belongs."""
+def _merged(tree: SourcePositionTree, number: int | None) -> SourcePositionTree:
+    """Where the fields of one topic stand: in its own entry, or else in `each`, where one that is missing belongs.
+
+    Without a `number` it was found for the pattern.
+    """
     nowhere = SourcePositionTree(tree.position, {})
     shared = tree.children.get("each", nowhere)
-    own = tree.children.get("topics", nowhere).children.get(number, nowhere)
+    own = tree.children.get("pattern", nowhere)
+    if number is not None:
+        own = tree.children.get("topics", nowhere).children.get(number, nowhere)
     fields = own.children or {"topic": own}
     return SourcePositionTree(shared.position, {**shared.children, **fields})

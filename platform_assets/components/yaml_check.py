@@ -6,7 +6,7 @@ import difflib
 import os
 import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from platform_assets.components.topic_table import TopicTable
 from platform_assets.components.topic_tables import TopicTables
+from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
 
 TOPIC_TABLE: Final = "platform_assets.components.TopicTable"
@@ -69,6 +70,7 @@ class Declared:
     file: Path
     topic_line: int
     start_line: int
+    together_line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ def judge(folder: Path) -> Judgement:
     for file in _files(folder):
         for found in _in_file(file, folder):
             (mistakes if isinstance(found, Mistake) else declared).append(found)  # type: ignore[arg-type]
+    mistakes += _doubled_names(declared)
     first: dict[str, Declared] = {}
     for each in declared:
         other = first.setdefault(each.declaration.topic, each)
@@ -97,6 +100,19 @@ def judge(folder: Path) -> Judgement:
             text = f"topic: {each.declaration.topic!r} is declared twice, first at {where}: keep one of them"
             mistakes.append(Mistake(each.file, each.topic_line, text))
     return Judgement(tuple(first.values()), tuple(sorted(mistakes)))
+
+
+def _doubled_names(declared: Sequence[Declared]) -> Iterator[Mistake]:
+    """Of lists whose topics are together under the name of another list: Dagster would have two sensors of that name."""
+    first: dict[str, tuple[Path, int]] = {}
+    said: set[tuple[Path, int]] = set()
+    for each in declared:
+        name, place = each.declaration.together, (each.file, each.together_line)
+        if name is None or first.setdefault(name, place) == place or place in said:
+            continue
+        said.add(place)
+        where = ":".join(map(str, first[name]))
+        yield Mistake(*place, f"together: {name!r} is the name of others already, at {where}: give these another")
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -242,7 +258,10 @@ def _topic_tables(
 ) -> Iterator[Declared | Mistake]:
     """Judge the attributes of a list of topics: what is wrong with a shared field is said once."""
     try:
-        made = TopicTables(**given)
+        made = TopicTables(**given).with_found(file.parent)
+    except ConfigurationError as e:
+        yield Mistake(file, _line(tree, "pattern"), str(e))
+        return
     except ValidationError as e:
         yield from _mistakes(file, tree, _by_field(e, tuple(TopicTables.model_fields)))
         return
@@ -251,7 +270,10 @@ def _topic_tables(
         if entry.tree is None:
             raise AssertionError("unreachable: it was given")
         for found in _topic_table(file, entry.tree, dict(entry.attributes), templates=templates):
-            if isinstance(found, Declared) or found not in said:
+            if isinstance(found, Declared):
+                d = replace(found.declaration, together=made.together)
+                yield replace(found, declaration=d, together_line=_line(tree, "together"))
+            elif found not in said:
                 yield found
             if isinstance(found, Mistake):
                 said.add(found)

@@ -39,20 +39,30 @@ class AutoEngine:
         return self.connector.write(records, table, load_id, records_per_file)
 
     def write_many(
-        self, orders: Sequence[Order], table: TableRef, records_per_file: int
+        self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[Written | PlatformError, None, None]:
-        """As LoadEngine has it."""
-        given = 0
+        """As LoadEngine has it.
+
+        Of several tables, the connector's engine loads alone what the columnar one cannot, such as one topic of an old format;
+        and all that is left where that is so of a second table, too.
+        """
+        given, unfit = 0, set[TableRef]()
+        alone = len({order.table for order in orders}) == 1
         if self.unfit is None:
-            with closing(self.columnar.write_many(orders, table, records_per_file)) as outcomes:
-                for outcome in outcomes:
+            with closing(self.columnar.write_many(orders, records_per_file)) as outcomes:
+                for order, outcome in zip(orders, outcomes, strict=False):
                     if isinstance(outcome, UnfitError):
-                        self._fall(outcome, table, orders[given].records.window)
-                        break
+                        unfit.add(order.table)
+                        if alone or len(unfit) > 1:
+                            self._fall(outcome, order.table, order.records.window)
+                            break
+                        _log.warning("Spark's connector loads %s: %s", order.table, outcome.reason)
+                        yield from self.connector.write_many([order], records_per_file)
+                    else:
+                        yield outcome
                     given += 1
-                    yield outcome
         if given < len(orders):
-            yield from self.connector.write_many(orders[given:], table, records_per_file)
+            yield from self.connector.write_many(orders[given:], records_per_file)
 
     def _fall(self, unfit: UnfitError, table: TableRef, window: str) -> None:
         self.unfit = unfit

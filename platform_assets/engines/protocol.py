@@ -52,10 +52,11 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The records of one window that are to be written, by the load of this id."""
+    """The records of one window that are to be written to new files of `table`, by the load of this id."""
 
     records: Records
     load_id: str
+    table: TableRef
 
 
 class TableReader(Protocol):
@@ -82,10 +83,10 @@ class LoadEngine(TableReader, Protocol):
         """
 
     def write_many(
-        self, orders: Sequence[Order], table: TableRef, records_per_file: int
+        self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[Written | PlatformError, None, None]:
         """What `write` gives or raises for each of `orders`, in their order and as soon as it is known.
 
-        All are of one topic id. An error is of its window alone: it holds up none of the others. What was given is the
+        They may be of several topics. An error is of its window alone: it holds up none of the others. What was given is the
         caller's to commit or to delete; files of what was not are deleted when the iterator is closed.
         """

@@ -130,6 +130,15 @@ class Cluster:
         (future,) = self._call(doing, lambda s: {None: self._admin.describe_cluster(request_timeout=s)}).values()
         self._result(future, doing, topic=None)
 
+    def topics(self) -> tuple[str, ...]:
+        """The names of all topics that the brokers show to this client, in order."""
+        doing = "listing the topics"
+        try:
+            found = self._admin.list_topics(timeout=max(self._remaining(doing), 0.001))
+        except KafkaException as e:
+            raise self._translated(e, doing, None) from e
+        return tuple(sorted(found.topics))
+
     def topic(self, name: str) -> TopicState:
         """Describe a topic. Raises TopicNameError too."""
         checked_topic(name)

@@ -9,17 +9,17 @@ is refused and the loser reads the winner's cut.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, WriterProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, Schema, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
-from platform_assets.errors import LedgerConflictError, LedgerCorruptError, Terminal
+from platform_assets.errors import LedgerCorruptError
 from platform_assets.lake import delta_log, failures
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import newest_cuts, pruning, version
@@ -35,14 +35,13 @@ from platform_assets.ledger.entries import (
     SealedWindow,
     acceptance_table,
     arrow_type,
-    cut_table,
     newest_entries,
     receipt_table,
     receipts_in,
     recorded_cuts,
     windows_between,
 )
-from platform_assets.ledger.succession import check_successor, is_behind
+from platform_assets.ledger.recording import Proposed, app_id, record
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of, key_of
@@ -93,8 +92,8 @@ class Ledger:
         what is recorded is decided by `record_cuts`.
         """
         asked = list(topics)
-        versions = newest_cuts.of(self._cuts).versions(_app_id(t) for t in asked)
-        return {t: datetime.fromtimestamp(v, UTC) for t in asked if (v := versions.get(_app_id(t))) is not None}
+        versions = newest_cuts.of(self._cuts).versions(app_id(t) for t in asked)
+        return {t: datetime.fromtimestamp(v, UTC) for t in asked if (v := versions.get(app_id(t))) is not None}
 
     def newest_cut(self, topic: str) -> RecordedCut | None:
         """The cut at the newest edge of `topic`, or None where none was ever recorded."""
@@ -153,46 +152,21 @@ class Ledger:
         starts at the same edge: read its cuts and go on from them. Raises LedgerCorruptError where the cuts do not ascend
         or shrink.
         """
-        topic = cuts[0].topic
+        return bool(self.record_cuts_of_many([Proposed(tuple(cuts), after)]))
+
+    def record_cuts_of_many(self, proposed: Sequence[Proposed]) -> frozenset[str]:
+        """The same of several topics, in one commit; the topics whose cuts were recorded, the others having been overtaken."""
         known = newest_cuts.of(self._cuts)
         with known.handle() as handle, self._cuts.writing():
-            recorded = handle.transaction_version(_app_id(topic))
-            if recorded != (None if after is None else _epoch(after)):
-                return False
-            previous = known.cut(topic)
-            if previous is None or previous.edge != after:
-                previous = self._newest_cut(handle, topic)
-            if previous is not None and is_behind(cuts[0], previous):
-                return False
-            for cut in cuts:
-                check_successor(previous, cut)
-                previous = cut
-            try:
-                _complete(handle, CUT_COLUMNS)
-                write_deltalake(
-                    handle,
-                    version.fitted(handle, cut_table(cuts)),
-                    mode="append",
-                    commit_properties=CommitProperties(
-                        app_transactions=[Transaction(_app_id(topic), _epoch(cuts[-1].edge))], max_commit_retries=50
-                    ),
-                )
-            except CommitFailedError as e:
-                # Refused: another writer recorded edges of this topic since the handle saw the newest commit.
-                if self._cuts.delta().transaction_version(_app_id(topic)) != recorded:
-                    return False
-                named = failures.to_platform_error(e, str(self._cuts), writes=True)
-                if isinstance(named, Terminal):
-                    raise named from e
-                raise LedgerConflictError(
-                    f"cuts of topic {topic!r} could not be recorded among other writers; run it again"
-                ) from None
-            known.keep(cuts[-1])
-            self._compact(self._cuts, handle, "topic", topic)
-        return True
+            recorded = record(
+                self._cuts, known, handle, proposed, self._newest_cut, lambda h: _complete(h, CUT_COLUMNS)
+            )
+            if recorded:
+                self._compact(self._cuts, handle, "topic", recorded)
+        return recorded
 
     def _newest_cut(self, handle: DeltaTable, topic: str) -> RecordedCut | None:
-        version = handle.transaction_version(_app_id(topic))
+        version = handle.transaction_version(app_id(topic))
         if version is None:
             return None
         edge = datetime.fromtimestamp(version, UTC)
@@ -223,7 +197,7 @@ class Ledger:
             new_rows = sum(len(r.partitions) for r in receipts if r.table == table and r.kind == "proof")
             if new_rows:
                 self._prune(handle, table, new_rows)
-            self._compact(self._commits, handle, "table", table.name)
+            self._compact(self._commits, handle, "table", [table.name])
 
     def commit_rows(
         self,
@@ -339,25 +313,29 @@ class Ledger:
         if handle.version() - (delta_log.newest_checkpoint(path) or 0) >= _CHECKPOINT_AT_COMMITS:
             handle.create_checkpoint()
 
-    def _compact(self, path: Folder, handle: DeltaTable, column: str, value: str) -> None:
-        """Fold the small files of one topic or table into one, so that reads stay flat as windows grow.
+    def _compact(self, path: Folder, handle: DeltaTable, column: str, values: Collection[str]) -> None:
+        """Fold the small files of each of these topics or tables into one, so that reads stay flat as windows grow.
 
-        `handle` stands at the commit that it was just used for.
+        `handle` stands at the commit that it was just used for. Of many topics, whose files become many at the same commit, some
+        are folded now, those with the most files first, and the others by the commits to come.
         """
         try:
             adds = pa.table(handle.get_add_actions(flatten=True))
-            small = pc.and_(
-                pc.equal(adds[f"partition.{column}"], value), pc.less(adds["size_bytes"], _FOLDED_BYTES // 2)
-            )
-            if pc.sum(small).as_py() < _FOLD_AT_FILES:
+            names = adds[f"partition.{column}"]
+            of_them = pc.is_in(names, pa.array(sorted(values), names.type))
+            small = names.filter(pc.and_(of_them, pc.less(adds["size_bytes"], _FOLDED_BYTES // 2)))
+            counts = sorted(pc.value_counts(small).to_pylist(), key=lambda c: (-c["counts"], c["values"]))
+            due = [c["values"] for c in counts if c["counts"] >= _FOLD_AT_FILES]
+            if not due:
                 return
+            some = due[: -(-len(values) // _FOLD_AT_FILES * 2)]
             handle.optimize.compact(
-                partition_filters=[(column, "=", value)], target_size=_FOLDED_BYTES, writer_properties=FOLDED
+                partition_filters=[(column, "in", some)], target_size=_FOLDED_BYTES, writer_properties=FOLDED
             )
             self._tidy(path, handle)
         except failures.RAISED as e:
             # Another process folded the same files first, or will next time: the entries themselves are safe.
-            _log.info("did not fold the small files of %s %r this time: %s", column, value, e)
+            _log.info("did not fold the small files of %s %s this time: %s", column, sorted(values)[:3], e)
 
 
 def _rows(
@@ -399,11 +377,3 @@ def _start_among(keys: Sequence[str]) -> pc.Expression:
     comparison of those with the file's statistics is one that pyarrow has no kernel for.
     """
     return pc.field("window_start").isin(pa.array([edge_of(key) for key in keys], UTC_MICROS))
-
-
-def _app_id(topic: str) -> str:
-    return f"{newest_cuts.APP_PREFIX}{topic}"
-
-
-def _epoch(edge: datetime) -> int:
-    return round(edge.timestamp())

@@ -24,7 +24,8 @@ class TopicDeclaration:
 
     `schedule` is a cron schedule in UTC whose ticks are the edges of the windows; `start` (aware) is where the first
     edge is looked for. Records older than that lie in the first window, since it starts at the log start. Without `decode` there
-    is the raw table alone. While it is `paused` no window is sealed, loaded or decoded but by hand.
+    is the raw table alone. While it is `paused` no window is sealed, loaded or decoded but by hand. Topics that are `together`
+    under one name share a sensor and their windows runs.
     """
 
     topic: str
@@ -40,6 +41,7 @@ class TopicDeclaration:
     decode: DecodeDeclaration | None = None
     publish_position: bool = True
     paused: bool = False
+    together: str | None = None
 
     def __post_init__(self) -> None:
         checked_topic(self.topic)

@@ -1,4 +1,7 @@
-"""What a topic becomes in Dagster: the external source asset, the raw table, its checks and its sensor."""
+"""What a topic becomes in Dagster: the external source asset, the raw table, its checks and its sensor.
+
+Topics that are together share the sensor that `together` makes of them.
+"""
 
 # No postponed annotations here: Dagster reads those of the functions below.
 from collections.abc import Iterator, Sequence
@@ -66,7 +69,11 @@ def build_definitions(
     if declaration.decode is not None:
         tables.append(decoded.build_tables(declaration, declaration.decode, partitions, group, owners))
         checks.append(decoded_checks.build_checks(declaration, declaration.decode))
-    load, load_earlier = _load_job(declaration), earlier.build_job(declaration)
+    if declaration.together is not None:
+        # The others are those of all of them.
+        jobs = [] if declaration.decode is None else [earlier.build_job(declaration)]
+        return dg.Definitions(assets=[source, *tables], asset_checks=checks, jobs=jobs)
+    load, load_earlier = load_job_of(load_job(declaration.topic), [declaration]), earlier.build_job(declaration)
     return dg.Definitions(
         assets=[source, *tables],
         asset_checks=checks,
@@ -155,11 +162,13 @@ def _spec(table: TableRef, check: Check) -> dg.AssetCheckSpec:
     return dg.AssetCheckSpec(check.name, asset=table_key(table), blocking=check.blocking, description=check.description)
 
 
-def _load_job(declaration: TopicDeclaration) -> Any:
+def load_job_of(name: str, declarations: Sequence[TopicDeclaration]) -> Any:
+    """The job that materialises tables of these topics."""
+    tables = str(declarations[0].raw_table) if len(declarations) == 1 else f"{len(declarations)} topics"
     return dg.define_asset_job(
-        load_job(declaration.topic),
-        selection=dg.AssetSelection.assets(*selections.tables_of(declaration)),
-        description=f"Loads windows of {declaration.raw_table}, decodes them where that is declared, and evaluates the checks.",
+        name,
+        selection=dg.AssetSelection.assets(*(key for d in declarations for key in selections.tables_of(d))),
+        description=f"Loads windows of {tables}, decodes them where that is declared, and evaluates the checks.",
     )
 
 

@@ -268,10 +268,11 @@ def with_evaluation(
             return outcome
         _looked[place] = now
     bounded = cluster.with_deadline(time.monotonic() + _TICK_BUDGET_SECONDS)
-    return _with_event(outcome, _as_event(evaluate(declaration, ledger, bounded)))
+    return _with_event(outcome, as_event(evaluate(declaration, ledger, bounded)))
 
 
-def _as_event(found: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+def as_event(found: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+    """The same as an event that belongs to no step of checks."""
     assert found.asset_key is not None
     return dg.AssetCheckEvaluation(
         found.asset_key,

@@ -21,7 +21,6 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import count_edges, edge_of, window_starting_at
 from platform_assets.orchestration import runs
-from platform_assets.orchestration.names import sensor_name
 from platform_assets.orchestration.retries import tries_of
 
 State = Literal["under way", "to be asked for", "failed", "waits for somebody", "parked"]
@@ -81,9 +80,8 @@ def sensors(instance: dg.DagsterInstance) -> dict[str, InstigatorState]:
     return found
 
 
-def sensor(instance: dg.DagsterInstance, states: Mapping[str, InstigatorState], topic: str) -> SensorStatus | None:
-    """The sensor of `topic`; None where Dagster has nothing on record of it."""
-    name = sensor_name(topic)
+def sensor(instance: dg.DagsterInstance, states: Mapping[str, InstigatorState], name: str) -> SensorStatus | None:
+    """The sensor of this name; None where Dagster has nothing on record of it."""
     state = states.get(name)
     if state is None:
         return None

@@ -80,7 +80,7 @@ def load(
         runs.record_failures(context.instance, context.run.run_id, declaration.raw_table, Failures.of(errors))
         text = failure_text(errors, len(keys), len(done))
         raise as_dagster(errors, text, context.retry_number) from next(iter(errors.values()))
-    _report_sealed(context, loader, keys)
+    report_sealed(context, loader, keys)
     return done
 
 
@@ -107,12 +107,13 @@ def evaluation(
     budget: float = _CHECK_BUDGET_SECONDS,
     windows: frozenset[str] | None = None,
     counting: Collection[Check] = (),
+    log: runs.RunLog | None = None,
 ) -> Evaluation:
     """What the checks of a run are evaluated with."""
     return Evaluation(
         declaration,
         Ledger(lake.lake()),
-        runs.orchestration(context.instance, declaration.raw_table, but=context.run.run_id),
+        runs.orchestration(context.instance, declaration.raw_table, context.run.run_id, log),
         kafka.settings,
         kafka.cluster,
         choose_engine(lake.lake(), kafka.settings, spark.session, declaration.engine),
@@ -140,7 +141,7 @@ def _loaded_before(context: RunContext, loader: Loader) -> dict[str, Loaded]:
     return {key: Loaded(receipt, cast(Outcome, outcomes[key])) for key, receipt in receipts.items()}
 
 
-def _report_sealed(context: RunContext, loader: Loader, keys: Sequence[str]) -> None:
+def report_sealed(context: RunContext, loader: Loader, keys: Sequence[str]) -> None:
     """Report windows on the topic asset that no sensor has reported: the run may have sealed them itself."""
     topic = loader.declaration.topic
     known = runs.reported_partitions(context.instance, topic_key(topic), keys)

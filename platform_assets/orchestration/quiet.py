@@ -25,7 +25,7 @@ from platform_assets.lake import load_log
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import runs
-from platform_assets.orchestration.names import load_job, table_key
+from platform_assets.orchestration.names import assets_job, table_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _run_of_checks(declaration: TopicDeclaration, instance: dg.DagsterInstance, 
         return None
     return dg.RunRequest(
         f"{declaration.raw_table}/checks/{newest}",
-        job_name=load_job(declaration.topic),
+        job_name=assets_job(declaration),
         asset_selection=[],
         asset_check_keys=keys,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import groupby
 
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.windows import Window, window_starting_at
@@ -16,7 +17,7 @@ class LoadRequest:
     """One run to ask for: the windows from `first` to `last`, both inclusive, or just those `listed`; `offsets` in all.
 
     `attempt` is 1 where none of them is known to have failed, and one more for each run that did; `after` then names the
-    newest of these.
+    newest of these. `most` is how many windows a run with these may have after runs that ended abruptly, 0 without any such.
     """
 
     first: str
@@ -27,6 +28,7 @@ class LoadRequest:
     attempt: int = 1
     after: str = ""
     listed: tuple[str, ...] = ()
+    most: int = 0
 
     def run_key(self, table: str) -> str:
         """The same windows give the same key, so a tick that is tried again asks for no second run.
@@ -89,11 +91,32 @@ def listed(
     run = _Run(max_offsets, max_windows, failed)
     for window in windows:
         if run.windows and (run.is_full_for(window) or run.windows[-1].generation != window.generation):
-            yield _listing(_request(run.windows, failed, before), run.windows)
+            yield _listing(_request(run.windows, failed, before), run)
             run = run.following()
         run.add(window)
     if run.windows:
-        yield _listing(_request(run.windows, failed, before), run.windows)
+        yield _listing(_request(run.windows, failed, before), run)
+
+
+def packed(
+    requests: Iterable[tuple[str, LoadRequest]], *, max_offsets: int, max_windows: int
+) -> Iterator[list[tuple[str, LoadRequest]]]:
+    """Runs of requests of many topics, each with its topic: what never failed first. Pure.
+
+    Apart from that is what failed, and apart from both what ended runs abruptly, so that a topic which cannot be loaded leaves
+    the runs of the others alone. A request that is over a bound by itself gets a run.
+    """
+    by_trouble = sorted(requests, key=lambda r: (r[1].attempt > 1, r[1].most > 0, -r[1].most))
+    for _, alike in groupby(by_trouble, lambda r: (r[1].attempt > 1, r[1].most > 0)):
+        run: list[tuple[str, LoadRequest]] = []
+        for topic, request in alike:
+            most = min((r.most for _, r in [*run, (topic, request)] if r.most), default=max_windows)
+            windows = request.windows + sum(r.windows for _, r in run)
+            if run and (windows > most or request.offsets + sum(r.offsets for _, r in run) > max_offsets):
+                yield run
+                run = []
+            run.append((topic, request))
+        yield run
 
 
 class _Run:
@@ -119,6 +142,11 @@ class _Run:
         self._offsets += window.ranges.size
         self._most = min(self._most, self._allowed(window))
 
+    @property
+    def most_after_trouble(self) -> int:
+        """How many windows it may have where runs of some of them ended abruptly; 0 where none did."""
+        return self._most if self._most < self._max_windows else 0
+
     def _allowed(self, window: SealedWindow) -> int:
         tried = self._failed.get(window.key)
         return self._max_windows if tried is None else tried.most_windows(self._max_windows)
@@ -140,5 +168,5 @@ def _request(run: Sequence[SealedWindow], failed: Mapping[str, Tries], before: M
     return LoadRequest(run[0].key, run[-1].key, run[0].generation, len(run), offsets, attempt, after)
 
 
-def _listing(request: LoadRequest, run: Sequence[SealedWindow]) -> LoadRequest:
-    return replace(request, listed=tuple(w.key for w in run))
+def _listing(request: LoadRequest, run: _Run) -> LoadRequest:
+    return replace(request, listed=tuple(w.key for w in run.windows), most=run.most_after_trouble)

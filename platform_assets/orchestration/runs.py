@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Final
 
 import dagster as dg
@@ -25,12 +28,18 @@ from platform_assets.orchestration.retries import FailedRun, Failures, Named, tr
 
 TABLE_TAG: Final = "platform_assets/table"
 """Of a run: the table that it loads windows into. Runs that a person started have it once they have failed."""
+MANY: Final = "many"
+"""Value of that tag where a run loads windows of many topics: its config names them."""
 FAILURES_TAG: Final = "platform_assets/failures"
 """Of a failed run: why windows of it were not loaded, as `retries.Failures`."""
 
 _LISTED: Final = "windows"
+_NO_WINDOWS: Final = Named.list_of(())
 _NEWEST_EVENTS = 200
 _NEWEST_FAILURES = 500
+_TOLD_IN_FULL: Final = 20
+"""Of the topics of one run: the errors of the others are shortened, since all of them go into one tag."""
+_SHORT: Final = 300
 _UNDER_WAY = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -47,7 +56,9 @@ def check_is_kept(instance: dg.DagsterInstance, table: TableRef) -> None:
         raise ThrowawayInstanceError(table.name)
 
 
-def orchestration(instance: dg.DagsterInstance, table: TableRef, but: str | None = None) -> Orchestration:
+def orchestration(
+    instance: dg.DagsterInstance, table: TableRef, but: str | None = None, log: RunLog | None = None
+) -> Orchestration:
     """What `instance` knows of the windows of `table`, run `but` left aside.
 
     A sensor asks for a window's load when it reports the window on the topic asset, so what was reported was asked for;
@@ -58,56 +69,100 @@ def orchestration(instance: dg.DagsterInstance, table: TableRef, but: str | None
         return reported_partitions(instance, topic_key(table.topic), sorted(keys))
 
     def again(keys: Collection[str]) -> frozenset[str]:
-        tries = tries_of(sorted(keys), failed_runs(instance, table, sorted(keys)))
+        tries = tries_of(sorted(keys), failed_runs(instance, table, sorted(keys), log))
         stuck = {key for key, tried in tries.items() if tried.waits_for_somebody}
         return frozenset((asked(keys) | tries.keys()) - stuck) if keys else frozenset()
 
     return Orchestration(
-        in_flight=lambda keys: windows_in_flight(instance, table_key(table), keys, but),
+        in_flight=lambda keys: windows_in_flight(instance, table_key(table), keys, but, log),
         asked=asked,
         again=again,
         reported=lambda keys: reported_loads(instance, table_key(table), keys),
     )
 
 
+class RunLog:
+    """What `instance` has on record of runs that concern many tables, asked once: for who looks at one table after the other."""
+
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        self._instance = instance
+        self._failed: list[dg.RunRecord] = []
+        self._since: datetime | None = None
+
+    @cached_property
+    def under_way(self) -> Sequence[dg.DagsterRun]:
+        """Queued and running runs."""
+        return self._instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY))
+
+    def failed(self, since: datetime) -> Sequence[dg.RunRecord]:
+        """Runs of many topics that began after `since`, or somewhat earlier, and failed. Newest first, the newest 500."""
+        if self._since is None or since < self._since:
+            wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: MANY}, created_after=since)
+            self._failed = list(self._instance.get_run_records(wanted, limit=_NEWEST_FAILURES))
+            self._since = since
+        return self._failed
+
+
 def windows_in_flight(
-    instance: dg.DagsterInstance, table: dg.AssetKey, keys: Iterable[str], but: str | None = None
+    instance: dg.DagsterInstance,
+    table: dg.AssetKey,
+    keys: Iterable[str],
+    but: str | None = None,
+    log: RunLog | None = None,
 ) -> frozenset[str]:
     """Those of `keys` that a queued or running run will load into `table`, run `but` left aside."""
     wanted = sorted(keys)
     found: set[str] = set()
-    for run in instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY)):
+    for run in (log or RunLog(instance)).under_way:
         if run.run_id != but:
             found.update(windows_of(run, table, wanted) or ())
     return frozenset(found)
 
 
-def failed_runs(instance: dg.DagsterInstance, table: TableRef, keys: Sequence[str]) -> list[FailedRun]:
+def failed_runs(
+    instance: dg.DagsterInstance, table: TableRef, keys: Sequence[str], log: RunLog | None = None
+) -> list[FailedRun]:
     """The runs that were to load one of the windows `keys`, which ascend, into `table` and failed or were cancelled.
 
     Newest first, of the newest 500 that failed since the first of these windows began.
     """
     if not keys:
         return []
-    records = instance.get_run_records(
-        dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: table.name}, created_after=edge_of(keys[0])),
-        limit=_NEWEST_FAILURES,
-    )
+    since = edge_of(keys[0])
+    own: Any = table.name if log else [table.name, MANY]
+    wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: own}, created_after=since)
+    records = [*instance.get_run_records(wanted, limit=_NEWEST_FAILURES), *(log.failed(since) if log else ())]
     found: list[FailedRun] = []
     for record in records:
         run = record.dagster_run
         ended = record.update_timestamp.replace(tzinfo=UTC).timestamp() if record.end_time is None else record.end_time
-        said = run.tags.get(FAILURES_TAG)
-        failures = None if said is None else Failures.from_tag(said)
-        found.append(FailedRun(run.run_id, datetime.fromtimestamp(ended, UTC), _named(run), failures))
+        if (named := _named(run, table.topic)) != _NO_WINDOWS:
+            failures = _failures_of(run, table)
+            found.append(FailedRun(run.run_id, datetime.fromtimestamp(ended, UTC), named, failures))
     return found
+
+
+def _failures_of(run: dg.DagsterRun, table: TableRef) -> Failures | None:
+    said = run.tags.get(FAILURES_TAG)
+    if said is None:
+        return None
+    if run.tags.get(TABLE_TAG) != MANY:
+        return Failures.from_tag(said)
+    fields = json.loads(said)
+    # Of a topic that it does not name none was tried, since a service was gone.
+    return (
+        Failures.from_tag(fields["tables"][table.name])
+        if table.name in fields["tables"]
+        else Failures({}, fields["error"])
+    )
 
 
 def failed_since(instance: dg.DagsterInstance, table: TableRef, since: datetime) -> dict[str, Named]:
     """The runs, by id, that were to load windows into `table` and have failed or were cancelled since, and the windows that
     each named. Of the newest 500."""
-    wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: table.name}, updated_after=since)
-    return {r.run_id: n for r in instance.get_runs(wanted, limit=_NEWEST_FAILURES) if (n := _named(r)).first}
+    wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: [table.name, MANY]}, updated_after=since)
+    found = instance.get_runs(wanted, limit=_NEWEST_FAILURES)
+    return {r.run_id: n for r in found if (n := _named(r, table.topic)).first}
 
 
 def record_failures(instance: dg.DagsterInstance, run_id: str, table: TableRef, failures: Failures) -> None:
@@ -115,14 +170,31 @@ def record_failures(instance: dg.DagsterInstance, run_id: str, table: TableRef, 
     instance.add_run_tags(run_id, {TABLE_TAG: table.name, FAILURES_TAG: failures.to_tag()})
 
 
+def record_failures_of_many(instance: dg.DagsterInstance, run_id: str, failures: Mapping[TableRef, Failures]) -> None:
+    """The same of a run that loads windows of many topics, by table."""
+    tables: dict[str, str] = {}
+    for number, (table, of_table) in enumerate(failures.items()):
+        text = of_table.to_tag()
+        if number >= _TOLD_IN_FULL:
+            text = replace(of_table, error=of_table.error[:_SHORT], errors={}).to_tag()
+        tables[table.name] = text
+    error = next((f.error for f in failures.values()), "")
+    instance.add_run_tags(run_id, {FAILURES_TAG: json.dumps({"tables": tables, "error": error}, ensure_ascii=False)})
+
+
 def reported_by(instance: dg.DagsterInstance, run_id: str, table: dg.AssetKey) -> dict[str, str]:
     """The windows of `table` that this run has reported as loaded so far, with the outcome of each."""
+    return all_reported_by(instance, run_id).get(table, {})
+
+
+def all_reported_by(instance: dg.DagsterInstance, run_id: str) -> dict[dg.AssetKey, dict[str, str]]:
+    """The same of every table."""
     records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
-    found: dict[str, str] = {}
+    found: dict[dg.AssetKey, dict[str, str]] = {}
     for record in records:
         event = record.asset_materialization
-        if event is not None and event.asset_key == table and event.partition is not None:
-            found[event.partition] = str(event.metadata[OUTCOME].value)
+        if event is not None and event.partition is not None and OUTCOME in event.metadata:
+            found.setdefault(event.asset_key, {})[event.partition] = str(event.metadata[OUTCOME].value)
     return found
 
 
@@ -139,7 +211,10 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
 
     A job that somebody defined over assets names no selection in its runs: it may load any table.
     """
-    named = _named(run)
+    named = _named(run, table.path[-1])
+    if run.tags.get(TABLE_TAG) == MANY:
+        # Into the raw table, and on from there.
+        return None if named == _NO_WINDOWS else frozenset(named.among(sorted(keys)))
     if named.listed is not None:
         into = TableRef.parse(run.tags[TABLE_TAG])
         # What is loaded into a raw table is decoded by the same run.
@@ -163,16 +238,27 @@ def config_listing(topic: str, keys: Sequence[str], *, decode_only: bool = False
     return {"ops": {earlier_windows_op(topic): {"config": config}}}
 
 
+def config_of_many(op: str, windows: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The config of a run of that op, which loads just these windows, by topic."""
+    return {"ops": {op: {"config": {_LISTED: {topic: list(keys) for topic, keys in windows.items()}}}}}
+
+
 def blocked_by(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey]) -> bool:
     """Whether the newest evaluation of any of these blocking checks has failed with an error."""
     found = evaluated.newest(instance, checks).values()
     return any(not e.passed and e.severity == dg.AssetCheckSeverity.ERROR for _, e in found)
 
 
-def _named(run: dg.DagsterRun) -> Named:
-    """The windows that a run names: by partitions, or by the config of the job of earlier windows."""
+def _named(run: dg.DagsterRun, topic: str | None = None) -> Named:
+    """The windows that a run names: by partitions, or by the config of the job of earlier windows.
+
+    Of a run that loads windows of many topics, those of `topic`.
+    """
     table = run.tags.get(TABLE_TAG)
     ops: Any = run.run_config.get("ops", {})
+    if table == MANY:
+        (config,) = ops.values()
+        return Named.list_of(config["config"][_LISTED].get(topic, ()))
     config = None if table is None else ops.get(earlier_windows_op(TableRef.parse(table).topic))
     if config is not None:
         return Named.list_of(config["config"][_LISTED])

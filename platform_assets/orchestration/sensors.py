@@ -43,7 +43,7 @@ from platform_assets.orchestration import (
     trouble,
     unreported,
 )
-from platform_assets.orchestration.names import earlier_windows_job, load_job, sensor_name, table_key, topic_key
+from platform_assets.orchestration.names import assets_job, earlier_windows_job, sensor_name, table_key, topic_key
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.retries import Waiting, decided_at, tries_of
@@ -56,10 +56,29 @@ _log = logging.getLogger(__name__)
 
 _CURSOR_VERSION = 1
 
+HeldBack = ClockAheadError | StartMovedError
+HELD_BACK = (ClockAheadError, StartMovedError)
+"""What keeps a tick from sealing, and from nothing else."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a tick has to say of one topic: `loads` and other runs to ask for, `events` to report, and the edge before which
+    all windows are reported then. `skip_reason` is there where there is nothing else."""
+
+    loads: Sequence[requests.LoadRequest]
+    run_requests: Sequence[dg.RunRequest]
+    events: Sequence[dg.AssetMaterialization | dg.AssetCheckEvaluation]
+    reported: datetime | None
+    skip_reason: str | None = None
+
 
 @dataclass(frozen=True)
 class Tick:
-    """One evaluation of the sensor of `declaration`; `now` is when it began. `clock` is the second one, Kafka's by default."""
+    """One evaluation of the sensor of `declaration`; `now` is when it began. `clock` is the second one, Kafka's by default.
+
+    `log` is there where a tick of many topics has asked Dagster already.
+    """
 
     declaration: TopicDeclaration
     cluster: Cluster
@@ -67,6 +86,7 @@ class Tick:
     instance: dg.DagsterInstance
     now: datetime
     clock: clocks.Ask | None = None
+    log: runs.RunLog | None = None
 
     def evaluate(self, cursor: str | None) -> dg.SensorResult:
         """Seal, report, ask. Raises what `sealing.seal` raises; nothing was reported then."""
@@ -76,21 +96,38 @@ class Tick:
         deadline = time.monotonic() + d.tick_budget.total_seconds()
         self.ledger.create()
         newest = self.ledger.newest_edges([d.topic]).get(d.topic)
-        reported = _edge_in(cursor)
-        fresh: list[SealedWindow] | None = None
-        held_back: str | None = None
+        done: sealing.Sealing | HeldBack | None = None
         if sealing.pending_edges(d, newest, self.now, 1):
             try:
                 done = sealing.seal(d, self.cluster, self.ledger, self.now, deadline=deadline, clock=self.clock)
-            except (ClockAheadError, StartMovedError) as e:
-                # Nothing is wrong with what was sealed before: it is asked for as at any other tick.
-                held_back = str(e)
-                _log.warning(held_back)
-            else:
-                fresh = done.windows_since(reported)
-            newest = self.ledger.newest_edges([d.topic]).get(d.topic)
+            except HELD_BACK as e:
+                done = e
+        seen = self.after(done, _edge_in(cursor), deadline)
+        if seen.skip_reason is not None:
+            return dg.SensorResult(skip_reason=seen.skip_reason, cursor=cursor)
+        return dg.SensorResult(
+            run_requests=[*(_run_request(d, d.raw_table, r) for r in seen.loads), *seen.run_requests],
+            asset_events=seen.events,
+            cursor=cursor if seen.reported is None else cursor_at(seen.reported),
+        )
+
+    def after(self, done: sealing.Sealing | HeldBack | None, reported: datetime | None, deadline: float) -> Seen:
+        """What is to be said and asked for after an attempt to seal; None where there was nothing to seal.
+
+        All windows before the edge `reported` were so by earlier ticks.
+        """
+        d = self.declaration
+        fresh: list[SealedWindow] | None = None
+        held_back: str | None = None
+        if isinstance(done, HeldBack):
+            # Nothing is wrong with what was sealed before: it is asked for as at any other tick.
+            held_back = str(done)
+            _log.warning(held_back)
+        elif done is not None:
+            fresh = done.windows_since(reported)
+        newest = self.ledger.newest_edges([d.topic]).get(d.topic)
         if newest is None:
-            return dg.SensorResult(skip_reason=held_back or self._why_nothing(newest), cursor=cursor)
+            return _nothing(held_back or self._why_nothing(newest))
         left = unloaded.find(self.ledger, d.raw_table, newest, fresh)
         undecoded = self._undecoded(newest, left)
         if fresh:
@@ -103,15 +140,13 @@ class Tick:
                 else []
             )
         if not windows and not left.windows and not undecoded:
-            return dg.SensorResult(skip_reason=held_back or self._why_nothing(newest), cursor=cursor)
+            return _nothing(held_back or self._why_nothing(newest))
         keys = [w.key for w in windows]
         # What this very tick has sealed, nobody has loaded or reported: an older entry is not of these offsets.
         receipts = {} if fresh or not keys else self.ledger.receipts(d.raw_table, keys)
         known = frozenset() if fresh else runs.reported_partitions(self.instance, topic_key(d.topic), keys)
-        result = self._report(windows, receipts, known, left, undecoded, newest, cursor, deadline)
-        if held_back is not None and result.skip_reason is not None:
-            return dg.SensorResult(skip_reason=held_back, cursor=cursor)
-        return result
+        seen = self._report(windows, receipts, known, left, undecoded, newest, reported, deadline)
+        return seen if seen.skip_reason is None or held_back is None else _nothing(held_back)
 
     def _report(
         self,
@@ -121,9 +156,9 @@ class Tick:
         left: Unloaded,
         undecoded: Mapping[str, Window],
         newest: datetime,
-        cursor: str | None,
+        before_this: datetime | None,
         deadline: float,
-    ) -> dg.SensorResult:
+    ) -> Seen:
         d = self.declaration
         empty = {
             w.key: empty_receipt(d.raw_table, w, "") for w in windows if not w.ranges.size and w.key not in receipts
@@ -132,7 +167,7 @@ class Tick:
         self.ledger.record_receipts([*empty.values(), *decoded])
         before = [key for key, receipt in receipts.items() if receipt.kind == "empty"]
         receipts |= empty
-        loads = self._loads(windows, receipts, left, newest, _edge_in(cursor))
+        loads = self._loads(windows, receipts, left, newest, before_this)
         decodings = self._decodings(undecoded, newest)
         fresh_empty = self._unreported(d.raw_table, receipts)
         decoded += self._decoded_to_report(before)
@@ -146,21 +181,18 @@ class Tick:
         if d.decode is not None and decoded and not loads and not decodings and windows[-1].window.end == newest:
             of_decoded += decoded_checks.quiet(d, d.decode, self.ledger, self.instance)
         if not windows and not loads and not decodings:
-            return dg.SensorResult(skip_reason=self._why_waiting(left, undecoded), cursor=cursor)
-        return dg.SensorResult(
-            run_requests=[
-                *(_run_request(d, d.raw_table, r) for r in loads),
-                *(_run_request(d, d.decoded_table, r) for r in decodings),
-                *((checks.run,) if checks.run else ()),
-            ],
-            asset_events=[
+            return _nothing(self._why_waiting(left, undecoded))
+        return Seen(
+            loads,
+            [*(_run_request(d, d.decoded_table, r) for r in decodings), *((checks.run,) if checks.run else ())],
+            [
                 *(sealed_event(w) for w in windows if w.key not in reported),
                 *self._empty_events(fresh_empty),
                 *self._empty_events(decoded),
                 *checks.events,
                 *of_decoded,
             ],
-            cursor=cursor_at(windows[-1].window.end) if windows else cursor,
+            windows[-1].window.end if windows else None,
         )
 
     def _loads(
@@ -208,11 +240,11 @@ class Tick:
             return []
         d = self.declaration
         keys = list(open_windows)
-        in_flight = runs.windows_in_flight(self.instance, table_key(table), keys)
+        in_flight = runs.windows_in_flight(self.instance, table_key(table), keys, log=self.log)
         # A run that ended just now is not in flight, and what it loaded is in the ledger since.
         left = unloaded.find(self.ledger, table, newest)
         parking = decisions.parking(self.ledger.lake, table)
-        tries = tries_of(keys, runs.failed_runs(self.instance, table, keys))
+        tries = tries_of(keys, runs.failed_runs(self.instance, table, keys, self.log))
         decided = decided_at(left.accepted, parking.unparked)
         waiting = Waiting(self.now, d.sensor_interval, newest, decided, d.decode.fingerprint if d.decode else "")
         due = [
@@ -223,7 +255,8 @@ class Tick:
         askable = (w for w in due if w.key not in at_hand)
         older = unloaded.read(self.ledger, d.topic, list(itertools.islice(askable, d.max_edges_per_tick)))
         chosen = [*older, *(at_hand[w.key] for w in due if w.key in at_hand)]
-        partitions = {w.key for w in chosen if d.has_partition(w.window.start, self.now)}
+        by_partition = d.together is None or table != d.raw_table
+        partitions = {w.key for w in chosen if by_partition and d.has_partition(w.window.start, self.now)}
         bounds: dict[str, Any] = {
             "max_offsets": d.max_records_per_run,
             "max_windows": d.max_windows_per_run,
@@ -266,6 +299,10 @@ class Tick:
         if newest is None:
             return f"topic {d.topic}: its first edge {d.first_edge:%Y-%m-%d %H:%M}Z has not come yet"
         return f"topic {d.topic}: no window has closed since {newest:%Y-%m-%d %H:%M}Z"
+
+
+def _nothing(reason: str) -> Seen:
+    return Seen((), (), (), None, reason)
 
 
 def build_sensor(
@@ -323,7 +360,7 @@ def _run_request(d: TopicDeclaration, table: TableRef, request: requests.LoadReq
     names = (*CHECKS, foresight.RETENTION_IS_FAR) if table == d.raw_table else ()
     of_raw = [dg.AssetCheckKey(table_key(d.raw_table), name) for name in names]
     selected: dict[str, Any] = {
-        "job_name": load_job(d.topic),
+        "job_name": assets_job(d),
         "asset_selection": selections.tables_of(d) if table == d.raw_table else selections.decoded_keys(d),
         "asset_check_keys": [*of_raw, *selections.check_keys(d)],
     }

@@ -191,7 +191,7 @@ def _table(
     if declaration.paused:
         failed = []
     unloaded = health.windows(declaration, instance, missing[:_JUDGED], under_way, parked)
-    sensor = None if instance is None else health.sensor(instance, states, topic)
+    sensor = None if instance is None else health.sensor(instance, states, sensor_name(topic, declaration.together))
     pending = next(iter(sealing.pending_edges(declaration, newest_cut.edge, now, 1)), None) if newest_cut else None
     late = pending is not None and now - pending > health.patience(declaration)
     clock = _clock_error(cluster, ledger, topic, now, pending) if late and pending is not None else None
@@ -288,10 +288,12 @@ def _recorded(rows: pa.Table) -> list[tuple[datetime, datetime]]:
 
 def _not_begun(declaration: TopicDeclaration, sensor: SensorStatus | None, now: datetime) -> str | None:
     """What there is to say of a topic that no window was ever sealed of, though one has ended."""
+    name = sensor_name(declaration.topic, declaration.together)
+    name = sensor_name(declaration.topic, declaration.together)
     if sensor is not None or not sealing.pending_edges(declaration, None, now, 2)[1:]:
         return None
     return (
-        f"no window was ever sealed, and its sensor {sensor_name(declaration.topic)} has never ticked: it does within a minute "
+        f"no window was ever sealed, and its sensor {name} has never ticked: it does within a minute "
         "of `platform-assets up`; else start it in the UI under Automation"
     )
 

@@ -26,7 +26,7 @@ def observe(instance: dg.DagsterInstance, declaration: TopicDeclaration, error: 
 
     Dagster is asked for what was reported last once a process, so that ticks which go well cost nothing.
     """
-    asset, name = table_key(declaration.raw_table), sensor_name(declaration.topic)
+    asset, name = table_key(declaration.raw_table), sensor_name(declaration.topic, declaration.together)
     place = (str(instance.root_directory), declaration.topic)
     kind = "" if error is None else type(error).__name__
     with _lock:

@@ -1,7 +1,7 @@
 """Loading many windows: those that were never loaded are written by one job of the engine, and committed one by one, in order.
 
 What is decided of a window is what `loading` decides of one that comes alone. Windows that need more than reading Kafka, such
-as those that were loaded before, do come alone, at their turn.
+as those that were loaded before, do come alone, at their turn. They may be of several topics.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import groupby
+from typing import Final
 
 from platform_assets.engines.batching import read_together
 from platform_assets.engines.protocol import Order, Written
-from platform_assets.errors import ConcurrentLoadError, PlatformError
+from platform_assets.errors import BrokerUnreachableError, ConcurrentLoadError, PlatformError
 from platform_assets.lake import raw_table
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
@@ -26,6 +28,12 @@ from platform_assets.windows.loading import Loader
 from platform_assets.windows.replacing import Loaded
 
 _log = logging.getLogger(__name__)
+
+TOPICS_IN_VAIN: Final = 3
+"""After so many topics for which a service did not answer it is taken to be gone: each may have been waited for."""
+
+_Item = tuple[Loader, str]
+"""A window by its key, and what loads windows of its topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +52,43 @@ def load_many(loader: Loader, keys: Sequence[str]) -> Iterator[tuple[str, Loaded
 
     A window that fails holds up no other. Errors are those of `Loader.load`.
     """
-    sealed = _sealed(loader, keys)
-    for batch in read_together(keys, lambda key: sealed[key].ranges.size if key in sealed else 0):
-        yield from _load_batch(loader, batch, sealed)
+    for _, key, outcome in load_together([(loader, keys)]):
+        yield key, outcome
+
+
+def load_together(
+    wanted: Sequence[tuple[Loader, Sequence[str]]],
+) -> Iterator[tuple[Loader, str, Loaded | PlatformError]]:
+    """The same of windows of several topics, each with its loader, which share one lake; they may share jobs of an engine.
+
+    Loaders that have the same engine are to have the same value of it.
+    """
+    items = [(loader, key) for loader, keys in wanted for key in keys]
+    sealed = {(_topic(loader), key): w for loader, keys in wanted for key, w in _sealed(loader, keys).items()}
+
+    def rows(item: _Item) -> int:
+        found = sealed.get((_topic(item[0]), item[1]))
+        return 0 if found is None else found.ranges.size
+
+    for batch in read_together(items, rows):
+        for _, alike in groupby(batch, lambda i: (id(i[0].engine), i[0].declaration.records_per_file)):
+            yield from _load_batch(list(alike), sealed)
+
+
+def _topic(loader: Loader) -> str:
+    return loader.declaration.topic
 
 
 def _load_batch(
-    loader: Loader, keys: Sequence[str], sealed: Mapping[str, SealedWindow]
-) -> Iterator[tuple[str, Loaded | PlatformError]]:
-    try:
-        prepared = _prepared(loader, [sealed[key] for key in keys if key in sealed])
-    except PlatformError as e:
-        # Whatever it is, each window meets it by itself, and some may not.
-        _log.info("windows are loaded one by one: %s", e)
-        prepared = {}
+    batch: Sequence[_Item], sealed: Mapping[tuple[str, str], SealedWindow]
+) -> Iterator[tuple[Loader, str, Loaded | PlatformError]]:
+    # A window that comes alone needs none of it.
+    prepared = _prepared_together(batch, sealed) if len(batch) > 1 else {}
     orders = [p.order for p in prepared.values() if isinstance(p, _Prepared)]
-    table = loader.declaration.raw_table
-    with closing(loader.engine.write_many(orders, table, loader.declaration.records_per_file)) as written:
-        for key in keys:
-            window = prepared.get(key)
+    first = batch[0][0]
+    with closing(first.engine.write_many(orders, first.declaration.records_per_file)) as written:
+        for loader, key in batch:
+            window = prepared.get((_topic(loader), key))
             outcome: Loaded | PlatformError
             try:
                 if window is None:
@@ -71,7 +97,27 @@ def _load_batch(
                     outcome = _load_prepared(loader, window, written) if isinstance(window, _Prepared) else window
             except PlatformError as e:
                 outcome = e
-            yield key, outcome
+            yield loader, key, outcome
+
+
+def _prepared_together(
+    batch: Sequence[_Item], sealed: Mapping[tuple[str, str], SealedWindow]
+) -> dict[tuple[str, str], _Prepared | PlatformError]:
+    """What `_prepared` gives of each topic. What is wrong with one is found, and said, when it is the turn of its windows."""
+    found: dict[tuple[str, str], _Prepared | PlatformError] = {}
+    unreachable = 0
+    for topic, of_topic in groupby(batch, lambda item: _topic(item[0])):
+        some = list(of_topic)
+        windows = [sealed[topic, key] for _, key in some if (topic, key) in sealed]
+        try:
+            found |= {(topic, key): each for key, each in _prepared(some[0][0], windows).items()}
+        except BrokerUnreachableError:
+            unreachable += 1
+            if unreachable == TOPICS_IN_VAIN:
+                break
+        except PlatformError:
+            continue
+    return found
 
 
 def _load_prepared(loader: Loader, window: _Prepared, written: Iterator[Written | PlatformError]) -> Loaded:
@@ -91,7 +137,7 @@ def _load_prepared(loader: Loader, window: _Prepared, written: Iterator[Written 
 def _sealed(loader: Loader, keys: Sequence[str]) -> dict[str, SealedWindow]:
     """Those of the windows that are in the ledger, by key; the others are sealed when it is their turn."""
     edges: list[datetime] = []
-    for key in keys if len(keys) > 1 else ():
+    for key in keys:
         with suppress(ValueError):  # no key of a window, which is an error when it is its turn
             edges.append(edge_of(key))
     if not edges:
@@ -107,7 +153,7 @@ def _prepared(loader: Loader, windows: Sequence[SealedWindow]) -> dict[str, _Pre
 
     The error is there instead where the brokers no longer have a window's offsets.
     """
-    if len(windows) < 2:
+    if not windows:
         return {}
     table, topic = loader.declaration.raw_table, loader.declaration.topic
     loader.ledger.create()
@@ -137,7 +183,7 @@ def _prepared(loader: Loader, windows: Sequence[SealedWindow]) -> dict[str, _Pre
             found[window.key] = e
             continue
         metadata = replace(loader.metadata(window, first_cut), erased=erased.get(window.key, {}))
-        order = Order(loader.records(window, without), metadata.load_id)
+        order = Order(loader.records(window, without), metadata.load_id, table)
         check = loader.last_check(window, without, decided)
         found[window.key] = _Prepared(window, metadata, opened.of_new_window(), order, check)
     return found

@@ -100,32 +100,65 @@ def seal(
     bounded = cluster.with_deadline(deadline)
     other: OtherClock | None = None
     for _ in range(_RACES):
-        newest = ledger.newest_cut(topic)
-        check_ledger_knows_table(declaration.raw_table, ledger.lake, newest)
-        limit = declaration.max_edges_per_tick
-        closed = pending_edges(declaration, newest.edge if newest else None, now, limit + 1)
-        if closed and newest is not None:
-            check_start(declaration, ledger)
-        if closed and other is None:
-            other = (clock or clocks.other_clock)(bounded, ledger.lake, now)
-            if other.ahead(now) is not None:
-                passed = [e for e in closed if e <= other.now]
-                if not passed:
-                    raise other.error(topic, now, closed[0])
-                closed, now = passed, other.now
-        edges = [e for e in closed[:limit] if until is None or e <= until]
-        if not edges:
+        plan = propose(declaration, bounded, ledger, now, until=until, deadline=deadline, clock=clock, other=other)
+        if plan is None:
             return Sealing((), more=False)
-        newest_closed = closed[-1] if len(closed) <= limit else None
-        state = checked_state(bounded, topic, newest)
-        cuts = _take_cuts(declaration, bounded, state, newest, edges, newest_closed, now, deadline)
-        if cuts and ledger.record_cuts(cuts, newest.edge if newest else None):
-            return Sealing(tuple(cuts), more=len(closed) > len(cuts), before=newest)
-        if not cuts:
-            raise BrokerUnreachableError(
-                f"cutting topic {topic!r}", declaration.tick_budget.total_seconds(), "the tick's budget is used up"
-            )
+        other = plan.clock
+        if ledger.record_cuts(plan.cuts, plan.before.edge if plan.before else None):
+            return Sealing(plan.cuts, plan.more, plan.before)
     raise LedgerConflictError(f"{_RACES} others recorded edges of topic {topic!r} first; run it again")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Cuts of one topic that were taken and are not recorded yet; `before`, `more` as `Sealing` has them."""
+
+    cuts: tuple[RecordedCut, ...]
+    more: bool
+    before: RecordedCut | None
+    clock: OtherClock | None
+
+
+def propose(
+    declaration: TopicDeclaration,
+    cluster: Cluster,
+    ledger: Ledger,
+    now: datetime,
+    *,
+    until: datetime | None = None,
+    deadline: float,
+    clock: clocks.Ask | None = None,
+    other: OtherClock | None = None,
+) -> Plan | None:
+    """What `seal` would record, by calls to a `cluster` that `deadline` bounds; None where no edge is to be cut.
+
+    `other` is what another clock showed where it was asked already. Raises what `seal` raises.
+    """
+    topic = declaration.topic
+    newest = ledger.newest_cut(topic)
+    check_ledger_knows_table(declaration.raw_table, ledger.lake, newest)
+    limit = declaration.max_edges_per_tick
+    closed = pending_edges(declaration, newest.edge if newest else None, now, limit + 1)
+    if closed and newest is not None:
+        check_start(declaration, ledger)
+    if closed:
+        other = other or (clock or clocks.other_clock)(cluster, ledger.lake, now)
+        if other.ahead(now) is not None:
+            passed = [e for e in closed if e <= other.now]
+            if not passed:
+                raise other.error(topic, now, closed[0])
+            closed, now = passed, other.now
+    edges = [e for e in closed[:limit] if until is None or e <= until]
+    if not edges:
+        return None
+    newest_closed = closed[-1] if len(closed) <= limit else None
+    state = checked_state(cluster, topic, newest)
+    cuts = _take_cuts(declaration, cluster, state, newest, edges, newest_closed, now, deadline)
+    if not cuts:
+        raise BrokerUnreachableError(
+            f"cutting topic {topic!r}", declaration.tick_budget.total_seconds(), "the tick's budget is used up"
+        )
+    return Plan(tuple(cuts), len(closed) > len(cuts), newest, other)
 
 
 def sealed_window(

@@ -20,7 +20,6 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import Receipt
 from platform_assets.model.declaration import EngineName
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.model.tables import TableRef
 from platform_assets_tests.support.streams import delete_before
 from testbed.loads import Record, TopicLake, numbered
 
@@ -79,13 +78,13 @@ class Forgetful(SparkEngine):
     """An engine that passes over the first record of each partition."""
 
     def write_many(
-        self, orders: Sequence[Order], table: TableRef, records_per_file: int
+        self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[Written | PlatformError, None, None]:
         fewer = []
         for order in orders:
             first = {p: (OffsetRange(r.start, r.start + 1),) for p, r in order.records.ranges.items()}
             fewer.append(replace(order, records=replace(order.records, without=first)))
-        yield from super().write_many(fewer, table, records_per_file)
+        yield from super().write_many(fewer, records_per_file)
 
 
 def test_an_engine_that_reads_other_rows_is_found_and_changes_nothing(lake: LakeMaker) -> None:

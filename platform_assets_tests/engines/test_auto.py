@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,10 +12,16 @@ import pytest
 from infra import platform, spark_server
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
+from platform_assets.engines.auto import AutoEngine
 from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.columnar.reports import UnfitError
+from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
 from platform_assets.engines.spark.session import connect, end
+from platform_assets.errors import PlatformError
 from platform_assets.lake.location import Lake
+from platform_assets.model.digest import Measured
+from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.model.tables import TableRef
 from platform_assets.windows.catching_up import load_many
 from testbed.homes import home_at, service_environment
 from testbed.loads import numbered, records
@@ -68,3 +75,50 @@ def test_workers_without_python_or_without_the_package_leave_loads_to_the_connec
     finally:
         end(session)
         platform.down(home)
+
+
+class Writing:
+    """An engine that writes nothing, and is not fit for some tables."""
+
+    def __init__(self, name: str, unfit: frozenset[TableRef] = frozenset()) -> None:
+        self.name, self.unfit = name, unfit
+        self.asked: list[str] = []
+
+    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
+        raise NotImplementedError
+
+    def write_many(
+        self, orders: Sequence[Order], records_per_file: int
+    ) -> Generator[Written | PlatformError, None, None]:
+        for order in orders:
+            self.asked.append(order.table.topic)
+            yield UnfitError("old") if order.table in self.unfit else Written(order.load_id, (), NO_ROWS, self.name)
+
+    def measure(
+        self, table: TableRef, keys: Sequence[str], version: int
+    ) -> Iterator[tuple[str, Measured | PlatformError]]:
+        raise NotImplementedError
+
+
+def engines_of(topics: str, unfit: str) -> tuple[list[str | None], AutoEngine]:
+    """Which engine wrote a window of each of `topics`, given that the columnar one cannot load those in `unfit`."""
+    records = Records("t", "A" * 22, "2026-01-01-00:00", TopicRanges({0: OffsetRange(0, 1)}))
+    orders = [Order(records, f"load-{n}", TableRef.raw(t)) for n, t in enumerate(topics)]
+    auto = AutoEngine(Writing("columnar", frozenset(map(TableRef.raw, unfit))), Writing("connector"))
+    found = list(auto.write_many(orders, 100))
+    assert [w.folder for w in found if isinstance(w, Written)] == [order.load_id for order in orders]
+    return [w.engine for w in found if isinstance(w, Written)], auto
+
+
+def test_of_several_topics_one_that_is_unfit_leaves_the_others_to_the_columnar_engine() -> None:
+    names, auto = engines_of("abcbd", "b")
+    assert names == ["columnar", "connector", "columnar", "connector", "columnar"]
+    assert auto.name == "columnar"
+    # A second one says that it is no matter of one topic.
+    names, auto = engines_of("abcde", "bd")
+    assert names == ["columnar", "connector", "columnar", "connector", "connector"]
+    assert auto.name == "connector"
+    # Of one topic alone, the first refusal is enough.
+    names, auto = engines_of("bbb", "b")
+    assert names == ["connector"] * 3
+    assert auto.name == "connector"

@@ -369,7 +369,8 @@ def test_a_write_that_may_have_been_made_is_no_write_that_was_not(
     monkeypatch.setattr(DeltaTable, "create_write_transaction", broken)
     with pytest.raises(CommitOutcomeUnknownError, match="It may be in the table or not"):
         opened.replace(metadata(root), ())
-    monkeypatch.setattr("platform_assets.ledger.store.write_deltalake", broken)
+    for module in ("store", "recording"):
+        monkeypatch.setattr(f"platform_assets.ledger.{module}.write_deltalake", broken)
     for write in (
         lambda: ledger.record_receipts(list(ledger.receipts(TABLE).values())),
         lambda: ledger.record_cuts(hourly(TOPIC, [{0: n * 10} for n in range(5)])[4:], edge(3)),

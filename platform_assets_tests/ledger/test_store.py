@@ -26,9 +26,10 @@ from deltalake.exceptions import DeltaError
 from platform_assets.errors import LedgerConflictError, LedgerCorruptError
 from platform_assets.lake.failures import LakeNotReadableError
 from platform_assets.lake.location import Folder, Lake
-from platform_assets.ledger import newest_cuts, unloaded
+from platform_assets.ledger import newest_cuts, recording, unloaded
 from platform_assets.ledger import store as ledger_module
 from platform_assets.ledger.entries import COLUMNS_OF_NEWEST, RecordedCut, SealedWindow, receipt_table
+from platform_assets.ledger.recording import Proposed
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableLoad, TableRef
@@ -165,15 +166,15 @@ def test_a_handle_that_went_stale_between_look_up_and_commit_is_refused(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rival commits after this process looked up the newest edge, and before it commits."""
-    write, rival = ledger_module.write_deltalake, Ledger(Lake.at(tmp_path))  # type: ignore[attr-defined]
+    write, rival = recording.write_deltalake, Ledger(Lake.at(tmp_path))  # type: ignore[attr-defined]
 
     def late(*arguments: Any, **options: Any) -> None:
-        monkeypatch.setattr(ledger_module, "write_deltalake", write)
+        monkeypatch.setattr(recording, "write_deltalake", write)
         _as_another_process()
         assert rival.record_cuts([cut("t", edge(0), {0: 1})], None)
         write(*arguments, **options)
 
-    monkeypatch.setattr(ledger_module, "write_deltalake", late)
+    monkeypatch.setattr(recording, "write_deltalake", late)
     assert not ledger.record_cuts([cut("t", edge(0), {0: 2})], None)
     assert [c.cut.at(0) for c in ledger.cuts("t")] == [1]
 
@@ -181,15 +182,15 @@ def test_a_handle_that_went_stale_between_look_up_and_commit_is_refused(
 def test_a_stale_handle_is_refused_although_the_rival_went_further(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, rival = ledger_module.write_deltalake, Ledger(Lake.at(tmp_path))  # type: ignore[attr-defined]
+    write, rival = recording.write_deltalake, Ledger(Lake.at(tmp_path))  # type: ignore[attr-defined]
 
     def late(*arguments: Any, **options: Any) -> None:
-        monkeypatch.setattr(ledger_module, "write_deltalake", write)
+        monkeypatch.setattr(recording, "write_deltalake", write)
         _as_another_process()
         assert rival.record_cuts(hourly("t", [{0: 1}]), None)
         write(*arguments, **options)
 
-    monkeypatch.setattr(ledger_module, "write_deltalake", late)
+    monkeypatch.setattr(recording, "write_deltalake", late)
     assert not ledger.record_cuts(hourly("t", [{0: 2}, {0: 3}, {0: 4}]), None)
     assert [c.cut.at(0) for c in ledger.cuts("t")] == [1]
 
@@ -197,15 +198,15 @@ def test_a_stale_handle_is_refused_although_the_rival_went_further(
 def test_another_topic_in_between_does_not_refuse_a_cut(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, other = ledger_module.write_deltalake, Ledger(Lake.at(tmp_path))  # type: ignore[attr-defined]
+    write, other = recording.write_deltalake, Ledger(Lake.at(tmp_path))  # type: ignore[attr-defined]
 
     def late(*arguments: Any, **options: Any) -> None:
-        monkeypatch.setattr(ledger_module, "write_deltalake", write)
+        monkeypatch.setattr(recording, "write_deltalake", write)
         _as_another_process()
         assert other.record_cuts([cut("u", edge(0), {0: 1})], None)
         write(*arguments, **options)
 
-    monkeypatch.setattr(ledger_module, "write_deltalake", late)
+    monkeypatch.setattr(recording, "write_deltalake", late)
     assert ledger.record_cuts([cut("t", edge(0), {0: 2})], None)
     assert [len(ledger.cuts(t)) for t in "tu"] == [1, 1]
 
@@ -214,9 +215,9 @@ def test_a_refusal_without_a_rival_is_an_error_that_may_be_tried_again(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: Any, **options: Any) -> None:
-        raise ledger_module.CommitFailedError("too many retries")  # type: ignore[attr-defined]
+        raise recording.CommitFailedError("too many retries")  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(ledger_module, "write_deltalake", refuse)
+    monkeypatch.setattr(recording, "write_deltalake", refuse)
     with pytest.raises(LedgerConflictError, match="'t'"):
         ledger.record_cuts([cut("t", edge(0), {0: 1})], None)
 
@@ -230,6 +231,48 @@ def test_threads_that_record_the_same_edge_at_once_leave_one_cut(ledger: Ledger,
             won = list(pool.map(lambda c, a=after: Ledger(Lake.at(tmp_path)).record_cuts([c], a), cuts))
             assert won.count(True) == 1
     assert [c.edge for c in ledger.cuts("t")] == [edge(n) for n in range(20)]
+
+
+def test_cuts_of_many_topics_are_one_commit_and_who_was_overtaken_is_left_out(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rival was there before they looked, another one comes between their look and their commit."""
+    names = ["a", "b", "c", "d"]
+    assert ledger.record_cuts([cut("a", edge(0), {0: 1})], None)
+    write, rival = recording.write_deltalake, Ledger(Lake.at(tmp_path))  # type: ignore[attr-defined]
+
+    def late(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(recording, "write_deltalake", write)
+        _as_another_process()
+        assert rival.record_cuts([cut("c", edge(0), {0: 3})], None)
+        write(*arguments, **options)
+
+    monkeypatch.setattr(recording, "write_deltalake", late)
+    proposed = [Proposed((cut(name, edge(0), {0: 7}), cut(name, edge(1), {0: 8})), None) for name in names]
+    before = DeltaTable(tmp_path / "_ledger" / "cuts").version()
+    assert ledger.record_cuts_of_many(proposed) == {"b", "d"}
+    assert DeltaTable(tmp_path / "_ledger" / "cuts").version() == before + 2, (
+        "that of the rival, and one for both topics"
+    )
+    for _ in range(2):
+        newest = {name: ledger.newest_cut(name) for name in names}
+        assert {n: c and c.cut.at(0) for n, c in newest.items()} == {"a": 1, "b": 8, "c": 3, "d": 8}
+        _as_another_process()
+    assert ledger.newest_edges(names) == {"a": edge(0), "b": edge(1), "c": edge(0), "d": edge(1)}
+
+
+def test_many_topics_are_folded_in_turn_and_nothing_is_lost(soon_folded: Ledger, tmp_path: Path) -> None:
+    """Their files become many at the same commit: some are folded then, and the others by the next ones."""
+    names, rounds = [f"t{n:02}" for n in range(12)], 14
+    most = 0
+    for number in range(rounds):
+        after = edge(number - 1) if number else None
+        proposed = [Proposed((cut(name, edge(number), {0: number}),), after) for name in names]
+        assert soon_folded.record_cuts_of_many(proposed) == set(names)
+        most = max(most, data_files(tmp_path, "cuts"))
+    assert most <= 12 * 9, "folds keep up"
+    for name in names:
+        assert [c.cut.at(0) for c in soon_folded.cuts(name)] == list(range(rounds))
 
 
 def test_a_handle_is_for_one_caller_at_a_time(ledger: Ledger, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import dagster as dg
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.windows import KEY_FORMAT, Window, key_of
-from platform_assets.orchestration.requests import LoadRequest, grouped, listed
+from platform_assets.orchestration.requests import LoadRequest, grouped, listed, packed
 from testbed.samples import START, edge, sealed
 
 HOURLY, BY_MINUTE = "0 * * * *", "* * * * *"
@@ -122,3 +122,29 @@ def test_lists_with_the_same_ends_have_keys_of_their_own() -> None:
     (ranged,) = grouped(windows, (), schedule=HOURLY, max_offsets=10, max_windows=9)
     assert (whole.first, whole.last) == (without.first, without.last) == (ranged.first, ranged.last)
     assert len({r.run_key("raw/t") for r in (whole, without, ranged)}) == 3
+
+
+def request(topic: str, windows: int, offsets: int = 1, attempt: int = 1, most: int = 0) -> tuple[str, LoadRequest]:
+    return topic, LoadRequest("k", "k", 1, windows, offsets, attempt, listed=("k",) * windows, most=most)
+
+
+def packs(given: list[tuple[str, LoadRequest]], max_windows: int = 10, max_offsets: int = 100) -> list[list[str]]:
+    found = packed(given, max_offsets=max_offsets, max_windows=max_windows)
+    return [[topic for topic, _ in run] for run in found]
+
+
+def test_windows_of_many_topics_share_runs_within_both_bounds() -> None:
+    assert packs([]) == []
+    assert packs([request(name, 4) for name in "abcde"]) == [["a", "b"], ["c", "d"], ["e"]]
+    assert packs([request("a", 1, 60), request("b", 1, 60), request("c", 1, 40)]) == [["a"], ["b", "c"]]
+    assert packs([request("a", 1), request("large", 1, 1_000), request("b", 1)]) == [["a"], ["large"], ["b"]]
+
+
+def test_what_failed_is_apart_from_what_never_did_and_narrows_down_what_ends_runs_abruptly() -> None:
+    failed = [
+        request("failed", 1, attempt=2),
+        request("suspect", 1, attempt=2, most=2),
+        request("other", 1, attempt=2, most=2),
+    ]
+    more = [request("guilty", 1, attempt=4, most=1), *failed, request("new", 1)]
+    assert packs(more) == [["new"], ["failed"], ["suspect", "other"], ["guilty"]]

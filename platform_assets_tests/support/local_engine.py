@@ -74,11 +74,11 @@ class LocalEngine:
         return self.records[at:until]
 
     def write_many(
-        self, orders: Sequence[Order], table: TableRef, records_per_file: int
+        self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[Written | PlatformError, None, None]:
         """As LoadEngine has it."""
         for order in orders:
-            yield self.write(order.records, table, order.load_id, records_per_file)
+            yield self.write(order.records, order.table, order.load_id, records_per_file)
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int

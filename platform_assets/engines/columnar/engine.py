@@ -64,13 +64,13 @@ class ColumnarEngine:
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
         """As LoadEngine has it; also raises UnfitError where only the connector's engine can load them, and
         WorkerLostError."""
-        (outcome,) = self.write_many([Order(records, load_id)], table, records_per_file)
+        (outcome,) = self.write_many([Order(records, load_id, table)], records_per_file)
         if isinstance(outcome, PlatformError):
             raise outcome
         return outcome
 
     def write_many(
-        self, orders: Sequence[Order], table: TableRef, records_per_file: int
+        self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[Written | PlatformError, None, None]:
         """As LoadEngine has it, in one job of Spark, in which small windows share a task.
 
@@ -86,8 +86,8 @@ class ColumnarEngine:
                     continue
                 todo = [order for order in left if order.load_id not in failed]
                 try:
-                    plan = Plan.of(todo, records_per_file, lambda: self._cores(orders[0], table), apart=apart)
-                    with closing(self._outcomes(plan, table, records_per_file)) as outcomes:
+                    plan = Plan.of(todo, records_per_file, self._cores_for(orders[0]), self._folder, apart=apart)
+                    with closing(self._outcomes(plan, records_per_file)) as outcomes:
                         for order, outcome in outcomes:
                             while left[0] is not order:
                                 yield failed[left.popleft().load_id]
@@ -95,7 +95,7 @@ class ColumnarEngine:
                             yield outcome
                 except JobLost as lost:
                     for order in left:
-                        self._delete(order, table)
+                        self._delete(order)
                     if self.shared is not None and is_ended(lost.text) and not renewed:
                         _log.info("the session that processes share has ended and is begun again: %s", lost.text)
                         self.shared.forget()
@@ -105,11 +105,11 @@ class ColumnarEngine:
                         reason = f"Spark's workers have no Python that can run it ({lost.no_python.strip()})"
                         failed[todo[0].load_id] = UnfitError(reason)
                         continue
-                    index, error = self._blamed(lost, plan, [o for o in left if o.load_id not in failed], table)
+                    index, error = self._blamed(lost, plan, [o for o in left if o.load_id not in failed])
                     alone = lost.task is not None and len(plan.of_task(lost.task)) == 1
                     if apart or alone or isinstance(error, SparkUnreachableError | UnknownOutcome):
                         failed[plan.orders[index].load_id] = error
-                    _log.warning("a job that loads %d windows of %s ended: %s", len(todo), table, error)
+                    _log.warning("a job that loads %d windows of %s ended: %s", len(todo), _tables_of(todo), error)
                     apart = True
                     if self.shared is not None and isinstance(error, UnknownOutcome):
                         self.shared.forget()
@@ -118,7 +118,7 @@ class ColumnarEngine:
                     failed[todo[0].load_id] = error
         finally:
             for order in left:
-                self._delete(order, table)
+                self._delete(order)
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
@@ -127,12 +127,12 @@ class ColumnarEngine:
         return measure.measure_each(self.session, self.lake, table, list(keys), version)
 
     def _outcomes(
-        self, plan: Plan, table: TableRef, records_per_file: int
+        self, plan: Plan, records_per_file: int
     ) -> Generator[tuple[Order, Written | PlatformError], None, None]:
         """Each order of `plan` with what became of it, in their order. Raises JobLost."""
         files, errors = list[WrittenFile](), list[PlatformError]()
         given = 0
-        with closing(self._reports(plan, table, records_per_file)) as reports:
+        with closing(self._reports(plan, records_per_file)) as reports:
             for report in reports:
                 owner = plan.owners[report.share]
                 for order in plan.orders[given:owner]:
@@ -144,7 +144,7 @@ class ColumnarEngine:
                 errors += [] if report.error is None else [report.error]
                 if plan.is_last(report.share):
                     order, given = plan.orders[owner], owner + 1
-                    yield order, self._error(errors, order, table) if errors else self._written(order, files)
+                    yield order, self._error(errors, order) if errors else self._written(order, files)
                     files, errors = [], []
         for index in range(given, len(plan.orders)):
             if plan.of_order(index):
@@ -156,22 +156,28 @@ class ColumnarEngine:
     def _workers(self) -> SparkSession:
         return self.session() if self.shared is None else self.shared.session()
 
-    def _cores(self, order: Order, table: TableRef) -> int:
-        from grpc import RpcError
-        from pyspark.errors import PySparkException
+    def _cores_for(self, order: Order) -> Callable[[], int]:
+        def cores() -> int:
+            from grpc import RpcError
+            from pyspark.errors import PySparkException
 
-        try:
-            return parallelism(self._workers())
-        except (PySparkException, RpcError) as e:
-            raise to_platform_error(e, table, order.records.window, str(self.lake)) from e
+            try:
+                return parallelism(self._workers())
+            except (PySparkException, RpcError) as e:
+                raise to_platform_error(e, order.table, order.records.window, str(self.lake)) from e
 
-    def _reports(self, plan: Plan, table: TableRef, records_per_file: int) -> Generator[Report, None, None]:
+        return cores
+
+    def _folder(self, table: TableRef) -> str:
+        return str(self.lake.table(table))
+
+    def _reports(self, plan: Plan, records_per_file: int) -> Generator[Report, None, None]:
         from grpc import RpcError
         from pyspark.errors import PySparkException
 
         if not plan.shares:
             return
-        work = self._work(plan, table, records_per_file)
+        work = self._work(plan, records_per_file)
         spark = self._workers()
         try:
             with closing(reports_of(spark, work, plan.tasks)) as reports:
@@ -179,15 +185,11 @@ class ColumnarEngine:
         except (PySparkException, RpcError) as e:
             raise JobLost(e) from e
 
-    def _work(self, plan: Plan, table: TableRef, records_per_file: int) -> Work:
+    def _work(self, plan: Plan, records_per_file: int) -> Work:
         settings = self.settings()
-        ((topic, topic_id),) = {(order.records.topic, order.records.topic_id) for order in plan.orders}
         return Work(
             bootstrap=settings.bootstrap_servers,
             options=tuple(sorted(settings.options)),
-            topic=topic,
-            topic_id=topic_id,
-            table=str(self.lake.table(table)),
             shares=plan.shares,
             rows_apart=records_per_file,
             patience=PATIENCE,
@@ -199,9 +201,9 @@ class ColumnarEngine:
         below = load_folder(order.records.window, order.load_id)
         return Written(below, new, sum((f.measured for f in files), NO_ROWS), self.name)
 
-    def _error(self, errors: Sequence[PlatformError], order: Order, table: TableRef) -> PlatformError:
+    def _error(self, errors: Sequence[PlatformError], order: Order) -> PlatformError:
         """Of the errors of a window's shares one that lasts, where there is one. Its files are deleted."""
-        self._delete(order, table)
+        self._delete(order)
         error = min(errors, key=lambda e: not isinstance(e, Terminal))
         if not isinstance(error, TimestampOverflowError):
             return error
@@ -211,9 +213,9 @@ class ColumnarEngine:
             unreadable = unreadable_records(self.settings(), records.topic, records.ranges)
         except PlatformError as e:
             return e
-        return UnreadableTimestampError(table.name, records.window, unreadable) if unreadable else error
+        return UnreadableTimestampError(order.table.name, records.window, unreadable) if unreadable else error
 
-    def _blamed(self, lost: JobLost, plan: Plan, left: Sequence[Order], table: TableRef) -> tuple[int, PlatformError]:
+    def _blamed(self, lost: JobLost, plan: Plan, left: Sequence[Order]) -> tuple[int, PlatformError]:
         """The index of the order that a lost job is put down to, among those `left`, and its error."""
         waiting = {order.load_id for order in left}
         done = plan.of_task(lost.task) if lost.task is not None else {}
@@ -227,7 +229,12 @@ class ColumnarEngine:
             return index, WorkerLostError(records.topic, records.window, pieces, lost.worker)
         if isinstance(lost.cause, PlatformError):
             return index, lost.cause
-        return index, to_platform_error(lost.cause, table, records.window, str(self.lake))
+        return index, to_platform_error(lost.cause, plan.orders[index].table, records.window, str(self.lake))
 
-    def _delete(self, order: Order, table: TableRef) -> None:
-        (self.lake.table(table) / load_folder(order.records.window, order.load_id)).delete()
+    def _delete(self, order: Order) -> None:
+        (self.lake.table(order.table) / load_folder(order.records.window, order.load_id)).delete()
+
+
+def _tables_of(orders: Sequence[Order]) -> str:
+    names = list(dict.fromkeys(order.table.name for order in orders))
+    return names[0] if len(names) == 1 else f"{len(names)} tables, such as {names[0]}"

@@ -8,10 +8,11 @@ from typing import Final
 
 from platform_assets.engines.columnar.job import shares_of
 from platform_assets.engines.columnar.pieces import shares
-from platform_assets.engines.columnar.work import Share
+from platform_assets.engines.columnar.work import Share, Source
 from platform_assets.engines.protocol import Order
 from platform_assets.lake.load_folders import load_folder
 from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableRef
 
 LARGEST_SHARE: Final = 5_000_000
 """Offsets that one task reads at most: what is lost with a task that dies, and what others can take over."""
@@ -29,8 +30,18 @@ class Plan:
     tasks: int
 
     @classmethod
-    def of(cls, orders: Sequence[Order], records_per_file: int, parallelism: Callable[[], int], *, apart: bool) -> Plan:
+    def of(
+        cls,
+        orders: Sequence[Order],
+        records_per_file: int,
+        parallelism: Callable[[], int],
+        folder: Callable[[TableRef], str],
+        *,
+        apart: bool,
+    ) -> Plan:
         """Large windows have several shares. Small ones share a task, unless they are to be kept `apart`.
+
+        `folder` says where a table is on the workers.
 
         `parallelism` says how many tasks run at once; it is asked for large windows alone, since that takes as long as
         loading a small one.
@@ -47,7 +58,9 @@ class Plan:
             cores = parallelism() if size > records_per_file else 1
             most = cores * -(-size // (cores * LARGEST_SHARE)) if size > records_per_file else 1
             below = load_folder(order.records.window, order.load_id)
-            own = [Share(order.records.window, below, pieces) for pieces in shares(ranges, records_per_file, most)]
+            source = Source(order.records.topic, order.records.topic_id, folder(order.table))
+            pieces = shares(ranges, records_per_file, most)
+            own = [Share(order.records.window, below, some, source) for some in pieces]
             found += own
             owners += [index] * len(own)
             total += size

@@ -51,9 +51,13 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
 
 def _written(work: Work, share: Share) -> FileSeries:
     """The files of a share, closed. Whatever goes wrong is an error of the platform's, and none of the files is left."""
-    series = FileSeries(files_at(work.table), share.folder, f"{share.pieces[0].partition:05d}", work.rows_apart)
+    series = FileSeries(files_at(share.source.table), share.folder, f"{share.pieces[0].partition:05d}", work.rows_apart)
     brokers = Brokers(
-        work.settings(os.environ), work.topic, work.topic_id, patience=work.patience, stopped=lambda: False
+        work.settings(os.environ),
+        share.source.topic,
+        share.source.topic_id,
+        patience=work.patience,
+        stopped=lambda: False,
     )
     buffers = Buffers(work.fetch_bytes)
     piece = share.pieces[0]
@@ -65,7 +69,7 @@ def _written(work: Work, share: Share) -> FileSeries:
         series.discard()
         if not isinstance(error, Exception):
             raise
-        raise _named(error, work, share, piece) from error
+        raise _named(error, share, piece) from error
     finally:
         brokers.close()
     return series
@@ -79,20 +83,20 @@ def not_written(error: OSError, table: str) -> PlatformError:
     return LakeNotWritableError(table, reason)
 
 
-def _named(error: Exception, work: Work, share: Share, piece: Piece) -> PlatformError:
+def _named(error: Exception, share: Share, piece: Piece) -> PlatformError:
     """The platform's error for what went wrong while `piece` was read and written."""
     if isinstance(error, PlatformError):
         return error
     if isinstance(error, OldFormat):
-        return UnfitError(f"in topic {work.topic!r} partition {piece.partition}, {error}")
+        return UnfitError(f"in topic {share.source.topic!r} partition {piece.partition}, {error}")
     if isinstance(error, TimestampOutOfRange):
-        return TimestampOverflowError(work.topic, share.window)
+        return TimestampOverflowError(share.source.topic, share.window)
     if isinstance(error, Overtaken):
-        return OffsetsVanishedError(work.topic, share.window, str(error))
+        return OffsetsVanishedError(share.source.topic, share.window, str(error))
     if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
-        return not_written(error, work.table)
+        return not_written(error, share.source.table)
     read = ranges_text([(piece.partition, piece.wanted.start, piece.wanted.end)])
     return LoadError(
-        f"window {share.window} of topic {work.topic!r} could not be loaded: reading {read} ended in "
+        f"window {share.window} of topic {share.source.topic!r} could not be loaded: reading {read} ended in "
         f"{type(error).__name__}: {error}. The table was not changed."
     )

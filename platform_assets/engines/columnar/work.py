@@ -45,17 +45,27 @@ CODE: Final = _digest_of_code()
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """A life of a topic, and the table that it is loaded into: `table` is a path on the worker."""
+
+    topic: str
+    topic_id: str
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
-    """What one task reads and where it writes it: `folder` is relative to the table's, which is a path on the worker."""
+    """What one task reads and where it writes it: `folder` is relative to the table's."""
 
     window: str
     folder: str
     pieces: tuple[Piece, ...]
+    source: Source
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All shares of a job, and how brokers and table are reached.
+    """All shares of a job, and how brokers are reached.
 
     `options` are the names of the client settings that are needed; their values are the worker's own, from its
     environment. `rows_apart` is the number of rows from which a partition gets a file of its own.
@@ -63,9 +73,6 @@ class Work:
 
     bootstrap: str
     options: tuple[str, ...]
-    topic: str
-    topic_id: str
-    table: str
     shares: tuple[Share, ...]
     rows_apart: int
     patience: float

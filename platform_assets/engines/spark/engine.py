@@ -74,12 +74,12 @@ class SparkEngine:
         return Written(below, written, measured, self.name)
 
     def write_many(
-        self, orders: Sequence[Order], table: TableRef, records_per_file: int
+        self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[Written | PlatformError, None, None]:
         """As LoadEngine has it: one window after the other."""
         for order in orders:
             try:
-                yield self.write(order.records, table, order.load_id, records_per_file)
+                yield self.write(order.records, order.table, order.load_id, records_per_file)
             except PlatformError as error:
                 yield error
 

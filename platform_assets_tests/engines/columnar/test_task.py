@@ -18,7 +18,7 @@ from platform_assets.engines.columnar import task
 from platform_assets.engines.columnar.digests import measured
 from platform_assets.engines.columnar.pieces import shares
 from platform_assets.engines.columnar.reports import Report, UnfitError
-from platform_assets.engines.columnar.work import Share, Work
+from platform_assets.engines.columnar.work import Share, Source, Work
 from platform_assets.engines.columnar.written import WrittenFile
 from platform_assets.errors import (
     BrokerUnreachableError,
@@ -66,13 +66,11 @@ def work_of(lk: TopicLake, ranges: Ranges, table: Path, *, most: int = 3, smalle
     """The work of loading `ranges` of a topic to files in `table`."""
     table.mkdir(exist_ok=True)
     pieces = shares({p: [OffsetRange(*r)] for p, r in ranges.items()}, smallest, most)
+    source = Source(lk.topic, lk.cluster.topic(lk.topic).topic_id, str(table))
     given: dict[str, Any] = {
         "bootstrap": lk.bootstrap,
         "options": (),
-        "topic": lk.topic,
-        "topic_id": lk.cluster.topic(lk.topic).topic_id,
-        "table": str(table),
-        "shares": tuple(Share("window", "window/load", some) for some in pieces),
+        "shares": tuple(Share("window", "window/load", some, source) for some in pieces),
         "rows_apart": 1000,
         "patience": 5.0,
         "fetch_bytes": 8 << 20,
@@ -82,6 +80,11 @@ def work_of(lk: TopicLake, ranges: Ranges, table: Path, *, most: int = 3, smalle
 
 def reports(wanted: Work) -> list[Report]:
     return [report for number in range(len(wanted.shares)) for report in task.reports(wanted, [number])]
+
+
+def of_source(work: Work, **changes: str) -> Work:
+    """The same work of another source."""
+    return replace(work, shares=tuple(replace(s, source=replace(s.source, **changes)) for s in work.shares))
 
 
 def done(wanted: Work) -> list[WrittenFile]:
@@ -266,9 +269,9 @@ def test_failures_come_back_typed_and_leave_no_file(lake: LakeMaker, tmp_path: P
     broken: Any = None
     for changed, kind, text in (
         (past, UnstableEndError, "stable up to offset 10"),
-        (replace(wanted, topic_id="AAAAAAAAAAAAAAAAAAAAAA"), TopicRecreatedError, "was re-created"),
+        (of_source(wanted, topic_id="AAAAAAAAAAAAAAAAAAAAAA"), TopicRecreatedError, "was re-created"),
         (replace(wanted, bootstrap="127.0.0.1:1"), BrokerUnreachableError, "within 1 s"),
-        (replace(wanted, table=str(tmp_path / "file")), LakeNotWritableError, "Not a directory"),
+        (of_source(wanted, table=str(tmp_path / "file")), LakeNotWritableError, "Not a directory"),
         (replace(wanted, options=("sasl.password",)), UnfitError, "KAFKA_SASL_PASSWORD"),
         (replace(wanted, fetch_bytes=broken), LoadError, r"partition 0 offsets \[0, 10\) ended in TypeError"),
     ):

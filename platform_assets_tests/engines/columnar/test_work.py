@@ -11,7 +11,7 @@ import pytest
 from platform_assets.engines.columnar import work as work_module
 from platform_assets.engines.columnar.pieces import Piece
 from platform_assets.engines.columnar.reports import UnfitError
-from platform_assets.engines.columnar.work import Share, Work
+from platform_assets.engines.columnar.work import Share, Source, Work
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.offsets import OffsetRange
 
@@ -25,8 +25,8 @@ SECURE = {
 
 
 def work(*options: str) -> Work:
-    share = Share("w", "w/load", (Piece(0, OffsetRange(0, 1)),))
-    return Work("broker:9092", options, "t", "A" * 22, "/lake/raw/t", (share,), 100, 30.0, 8 << 20)
+    share = Share("w", "w/load", (Piece(0, OffsetRange(0, 1)),), Source("t", "A" * 22, "/lake/raw/t"))
+    return Work("broker:9092", options, (share,), 100, 30.0, 8 << 20)
 
 
 def test_a_worker_takes_the_settings_from_its_own_environment_and_the_brokers_from_the_driver() -> None:

@@ -1,0 +1,143 @@
+"""Small windows of many topics that are together: the tick that seals all of them, and the one run that loads and checks them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import uuid
+from datetime import timedelta
+from typing import Any, Final
+
+import dagster as dg
+from deltalake import DeltaTable
+
+from benchmarks import made_lake
+from benchmarks.producing import Sent, create, produce
+from benchmarks.rounds import middle
+from benchmarks.scenario import Bench, Measured, at_most
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake.location import Lake
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.orchestration import together_runs
+from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets.orchestration.together import Group, Position, TogetherTick
+from testbed.samples import START, edge
+
+IDLE: Final = "a tick with nothing to seal"
+SEALING: Final = "a tick that seals a window of each"
+REPORTING: Final = "what it reports is written down"
+LOADING: Final = "the run that loads and checks them all"
+_RECORDS: Final = 10
+"""Of a window, in each partition."""
+
+
+def run(bench: Bench) -> Measured:
+    """Seconds, of topics whose ledger has a history. A run's process is this one: what Dagster takes to start one is not in it."""
+    topics, partitions, windows = bench.pick(100, 10), 12, bench.pick(1_000, 24)
+    rounds = bench.pick(3, 1)
+    stem = uuid.uuid4().hex[:6]
+    names = [f"many-{stem}-{n:03}" for n in range(topics)]
+    create(bench.bootstrap, names, partitions)
+    # Partitions hold as many records as the lakes have windows.
+    _produce(bench, names, partitions, windows)
+    cluster = Cluster.connect(ClientSettings(bench.bootstrap))
+    root = bench.root / "many-topics"
+    declared = tuple(
+        TopicDeclaration(n, "0 * * * *", START, together="many", tick_budget=timedelta(seconds=50)) for n in names
+    )
+    seconds: dict[str, list[float]] = {IDLE: [], SEALING: [], REPORTING: [], LOADING: []}
+    commits = 0
+    with tempfile.TemporaryDirectory(dir=bench.root) as folder, dg.DagsterInstance.local_temp(folder) as instance:
+        began = time.monotonic()
+        for number, name in enumerate(names, 1):
+            made_lake.make(root, name, windows, partitions, cluster.topic(name).topic_id, one_by_one=2)
+            if number % 10 == 0:
+                bench.report(f"{number} of {topics} tables made, {time.monotonic() - began:.0f} s")
+        ledger, group = Ledger(Lake.at(root)), Group("many", declared)
+        job = together_runs.build_job("many", declared)
+        resources = {
+            "kafka": KafkaResource(bootstrap_servers=bench.bootstrap),
+            "lake": LakeResource(root=str(root)),
+            "spark": SparkResource(remote=bench.remote),
+        }
+        cursor: str | None = Position(dict.fromkeys(names, edge(windows))).to_cursor()
+
+        def tick(number: int, what: str, counts: bool) -> dg.SensorResult:
+            nonlocal cursor
+            now = edge(windows + number) + timedelta(seconds=1)
+            began = time.perf_counter()
+            result = TogetherTick(group, cluster, ledger, instance, now, made_lake.clock).evaluate(cursor)
+            _note(bench, seconds, what, time.perf_counter() - began, counts)
+            cursor = result.cursor
+            return result
+
+        for number in range(rounds + 1):
+            counts = number > 0
+            tick(number, IDLE, counts)
+            _produce(bench, names, partitions, _RECORDS)
+            before = DeltaTable(root / "_ledger" / "cuts").version()
+            result = tick(number + 1, SEALING, counts)
+            commits = DeltaTable(root / "_ledger" / "cuts").version() - before
+            began = time.perf_counter()
+            for event in result.asset_events:
+                instance.report_runless_asset_event(event)
+            _note(bench, seconds, REPORTING, time.perf_counter() - began, counts)
+            (request,) = result.run_requests or []
+            began = time.perf_counter()
+            done = _execute(job, request, instance, resources)
+            _note(bench, seconds, LOADING, time.perf_counter() - began, counts)
+            _prove(done, ledger, declared, partitions, windows + number)
+    shutil.rmtree(root)
+    an_hour = 3600 / middle(seconds[LOADING])[0] * topics
+    goals = [
+        at_most(SEALING, topics * 0.1, middle(seconds[SEALING]), "s"),
+        at_most(LOADING, topics * 1.0, middle(seconds[LOADING]), "s"),
+    ]
+    setting = {
+        "topics": topics,
+        "partitions": partitions,
+        "windows": windows,
+        "cut rows": topics * partitions * windows,
+    }
+    more = {"windows an hour, one run at a time": round(an_hour), "commits to the ledger of cuts, of a tick": commits}
+    return Measured("many-topics", seconds, goals, setting=setting, more=more)
+
+
+def _note(bench: Bench, seconds: dict[str, list[float]], what: str, took: float, counts: bool) -> None:
+    if counts:
+        seconds[what].append(took)
+    bench.report(f"{what}: {took:.2f} s" + ("" if counts else ", which does not count"))
+
+
+def _execute(
+    job: dg.JobDefinition, request: dg.RunRequest, instance: dg.DagsterInstance, resources: dict[str, Any]
+) -> dg.ExecuteInProcessResult:
+    return job.execute_in_process(request.run_config, instance=instance, resources=resources, tags=dict(request.tags))
+
+
+def _prove(
+    done: dg.ExecuteInProcessResult,
+    ledger: Ledger,
+    declared: tuple[TopicDeclaration, ...],
+    partitions: int,
+    window: int,
+) -> None:
+    """Raise RuntimeError unless each topic's window is loaded whole, and every check of it has passed."""
+    failed = [e for e in done.get_asset_check_evaluations() if not e.passed]
+    if failed:
+        raise RuntimeError(f"check {failed[0].check_name} of {failed[0].asset_key} failed: {failed[0].description}")
+    for d in declared:
+        key = f"{edge(window):%Y-%m-%d-%H:%M}"
+        found = ledger.receipts(d.raw_table, [key]).get(key)
+        if found is None or found.rows != partitions * _RECORDS:
+            raise RuntimeError(f"window {key} of {d.raw_table} is not loaded: {found}")
+
+
+def _produce(bench: Bench, names: list[str], partitions: int, records: int) -> None:
+    for number, name in enumerate(names, 1):
+        produce(bench.bootstrap, (Sent(name, p, b"x") for p in range(partitions) for _ in range(records)))
+        if records > _RECORDS and number % 20 == 0:
+            bench.report(f"{number} of {len(names)} topics filled")

@@ -1,0 +1,30 @@
+"""`platform-assets find-topics`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(name="find-topics")
+@click.option("--dry-run", is_flag=True, help="Only say what would be added.")
+def find_topics(dry_run: bool) -> None:
+    """Look for topics that match a `pattern` of the declarations, and add them to found-topics.txt beside its defs.yaml.
+
+    A UI that `platform-assets up` started reloads its definitions then. A topic that is declared anywhere is left alone.
+    """
+    from platform_assets.cli.environment import Environment
+    from platform_assets.components import declared, found_topics, new_topics
+
+    names = Environment.of_process().cluster().topics()
+    known = frozenset(declared.declarations())
+    added = False
+    for folder, table in declared.patterns():
+        new = [name for name in table.wanted(names) if name not in known]
+        click.echo(f"{folder / found_topics.FILE}: {len(new)} new for pattern {table.pattern}")
+        for name in new:
+            click.echo(f"  {name}")
+        if new and not dry_run:
+            found_topics.add(folder, new)
+            added = True
+    if added:
+        click.echo(new_topics.reload())

@@ -1,0 +1,76 @@
+"""The file of the topics that were found on the brokers for a pattern: beside the `defs.yaml`, so that definitions follow from
+files alone, and no code location asks Kafka when it loads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.errors import ConfigurationError
+from platform_assets.model.topics import checked_topic
+
+FILE: Final = "found-topics.txt"
+_HEAD: Final = (
+    "# Topics that were found on the brokers for the patterns of the defs.yaml beside this file: `platform-assets find-topics` and\n"
+    "# the sensor topics_by_pattern add to it. Keep it under version control; a line that is deleted is found again.\n"
+)
+
+
+def read(folder: Path) -> tuple[str, ...]:
+    """The names in the file of `folder`, in order; none where there is no file. Raises ConfigurationError."""
+    file = folder / FILE
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigurationError(
+            f"{file} cannot be read ({e}): delete it, and run `platform-assets find-topics`"
+        ) from e
+    lines = (line.strip() for line in text.splitlines())
+    names = {line for line in lines if line and not line.startswith("#")}
+    for name in names:
+        checked_topic(name)
+    return tuple(sorted(names))
+
+
+def add(folder: Path, names: Iterable[str]) -> None:
+    """Add `names` to the file. Raises ConfigurationError."""
+    known = {*read(folder), *names}
+    file = folder / FILE
+    beside = file.with_name(f".{FILE}.{os.getpid()}")
+    try:
+        beside.write_text(_HEAD + "".join(f"{name}\n" for name in sorted(known)), encoding="utf-8")
+        beside.replace(file)
+    except OSError as e:
+        raise ConfigurationError(
+            f"{file} cannot be written ({e.strerror or e}): run `platform-assets find-topics` where the project can be written, and "
+            "deploy what it adds"
+        ) from e
+
+
+def check(expression: str) -> None:
+    """Raise ConfigurationError where it is no regular expression of RE2, whose time is linear in what it is matched with."""
+    try:
+        pc.match_substring_regex(pa.array([""]), expression)
+    except pa.ArrowInvalid as e:
+        reason = str(e).removeprefix("Invalid regular expression: ")
+        raise ConfigurationError(f"{expression!r} is no regular expression of RE2: {reason}") from e
+
+
+def matching(names: Iterable[str], pattern: str, exclude: Sequence[str]) -> tuple[str, ...]:
+    """Those of `names` that `pattern` matches from end to end and none of `exclude` does, in order.
+
+    Names that begin with two underscores are Kafka's own, and left out. Raises ConfigurationError for what is no expression.
+    """
+    left = pa.array(sorted({name for name in names if not name.startswith("__")}), pa.string())
+    for number, expression in enumerate((pattern, *exclude)):
+        check(expression)
+        matches = pc.match_substring_regex(left, f"^(?:{expression})$")
+        left = left.filter(pc.invert(matches) if number else matches)
+    return tuple(left.to_pylist())

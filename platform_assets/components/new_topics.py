@@ -1,0 +1,76 @@
+"""The sensor that looks for new topics of a pattern: it adds them to the file beside the `defs.yaml`, and has the code reloaded.
+
+Definitions follow from that file alone. Until the code location has been loaded again, the sensor says which topics wait for it.
+"""
+
+# No postponed annotations here: Dagster reads those of the functions below.
+import logging
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import dagster as dg
+
+from infra import platform
+from platform_assets.components import found_topics
+from platform_assets.errors import ConfigurationError
+from platform_assets.orchestration.names import topic_key
+from platform_assets.orchestration.resources import KafkaResource
+
+_log = logging.getLogger(__name__)
+
+_INTERVAL_SECONDS: Final = 60
+_NAMED: Final = 10
+_BY_HAND: Final = (
+    "Reload the code location (Deployment, Reload in the UI), or restart it: they are loaded from then on."
+)
+
+
+def sensor_name(pattern: str) -> str:
+    """The name of the sensor of a pattern."""
+    return f"topics_by_pattern_{sha256(pattern.encode()).hexdigest()[:6]}"
+
+
+def build_definitions(pattern: str, wanted: Callable[[Iterable[str]], tuple[str, ...]], folder: Path) -> dg.Definitions:
+    """The sensor of one pattern; `wanted` says which topics it is for, `folder` has the file of those that were found."""
+
+    @dg.sensor(
+        name=sensor_name(pattern),
+        minimum_interval_seconds=_INTERVAL_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        target=None,
+        description=f"Looks for topics that match {pattern} and are not declared yet.",
+    )
+    def _sensor(context: dg.SensorEvaluationContext, kafka: KafkaResource) -> dg.SkipReason:
+        repository = context.repository_def
+        declared = set() if repository is None else repository.asset_graph.get_all_asset_keys()
+        new = [name for name in wanted(kafka.cluster().topics()) if topic_key(name) not in declared]
+        return dg.SkipReason(taken_up(new, folder, reload))
+
+    return dg.Definitions(sensors=[_sensor])
+
+
+def taken_up(new: list[str], folder: Path, reload: Callable[[], str]) -> str:
+    """Add `new` topics to the file of `folder`, and have the code reloaded, which `reload` does; what was done, in words."""
+    if not new:
+        return "every topic that matches is declared"
+    named = ", ".join(new[:_NAMED]) + (f" and {len(new) - _NAMED} more" if len(new) > _NAMED else "")
+    where = f"new: {named}. They are in {folder / found_topics.FILE}."
+    try:
+        if set(new) <= set(found_topics.read(folder)):
+            return f"{where} {_BY_HAND}"
+        found_topics.add(folder, new)
+    except ConfigurationError as e:
+        return f"new: {named}. {e}"
+    return f"{where} {reload()}"
+
+
+def reload() -> str:
+    """Have the UI that `platform-assets up` started reload its code, where there is one; what was done, or is to be done."""
+    try:
+        asked = platform.reload()
+    except ConfigurationError as e:
+        _log.warning("%s", e)
+        return _BY_HAND
+    return "The code location is reloaded: they are loaded within a minute or two." if asked else _BY_HAND

@@ -1,0 +1,110 @@
+"""Recording cuts, of one topic or of many in one commit: by compare-and-set on the newest edge of each topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from platform_assets.errors import LedgerConflictError, Terminal
+from platform_assets.lake import failures
+from platform_assets.lake.location import Folder
+from platform_assets.ledger import newest_cuts, version
+from platform_assets.ledger.entries import RecordedCut, cut_table
+from platform_assets.ledger.newest_cuts import NewestCuts
+from platform_assets.ledger.succession import check_successor, is_behind
+
+NewestCut = Callable[[DeltaTable, str], RecordedCut | None]
+"""Reads the newest cut of a topic through a handle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """Cuts of one topic, in ascending order of edge, to be recorded if its newest recorded edge is still `after`."""
+
+    cuts: tuple[RecordedCut, ...]
+    after: datetime | None
+
+    @property
+    def topic(self) -> str:
+        """Whose cuts they are."""
+        return self.cuts[0].topic
+
+    @property
+    def app_id(self) -> str:
+        """Of the application transaction that carries the topic's newest edge."""
+        return app_id(self.topic)
+
+
+def record(
+    folder: Folder,
+    known: NewestCuts,
+    handle: DeltaTable,
+    proposed: Sequence[Proposed],
+    newest_cut: NewestCut,
+    complete: Callable[[DeltaTable], None],
+) -> frozenset[str]:
+    """Commit, through `handle`, those of `proposed` (one a topic) that nobody was faster with; gives their topics.
+
+    All that are recorded are so in one commit. Where another writer recorded edges of one of them meanwhile, the commit is
+    refused and made again without that topic. Raises LedgerCorruptError where cuts do not ascend or shrink, and
+    LedgerConflictError; nothing is recorded then.
+    """
+    fit = [p for p in proposed if _fits(known, handle, p, newest_cut)]
+    while fit:
+        try:
+            complete(handle)
+            cuts = [cut for p in fit for cut in p.cuts]
+            edges = [Transaction(p.app_id, epoch(p.cuts[-1].edge)) for p in fit]
+            write_deltalake(
+                handle,
+                version.fitted(handle, cut_table(cuts)),
+                mode="append",
+                commit_properties=CommitProperties(app_transactions=edges, max_commit_retries=50),
+            )
+        except CommitFailedError as e:
+            # Refused: another writer recorded edges of one of these topics since the handle saw the newest commit.
+            now = folder.delta()
+            left = [p for p in fit if now.transaction_version(p.app_id) == handle.transaction_version(p.app_id)]
+            if len(left) < len(fit):
+                fit = left
+                continue
+            named = failures.to_platform_error(e, str(folder), writes=True)
+            if isinstance(named, Terminal):
+                raise named from e
+            topics = f"topic {fit[0].topic!r}" if len(fit) == 1 else f"{len(fit)} topics, such as {fit[0].topic!r},"
+            raise LedgerConflictError(
+                f"cuts of {topics} could not be recorded among other writers; run it again"
+            ) from None
+        for p in fit:
+            known.keep(p.cuts[-1])
+        break
+    return frozenset(p.topic for p in fit)
+
+
+def _fits(known: NewestCuts, handle: DeltaTable, proposed: Proposed, newest_cut: NewestCut) -> bool:
+    after = proposed.after
+    if handle.transaction_version(proposed.app_id) != (None if after is None else epoch(after)):
+        return False
+    previous = known.cut(proposed.topic)
+    if previous is None or previous.edge != after:
+        previous = newest_cut(handle, proposed.topic)
+    if previous is not None and is_behind(proposed.cuts[0], previous):
+        return False
+    for cut in proposed.cuts:
+        check_successor(previous, cut)
+        previous = cut
+    return True
+
+
+def app_id(topic: str) -> str:
+    """The application transaction that carries the newest edge of a topic."""
+    return f"{newest_cuts.APP_PREFIX}{topic}"
+
+
+def epoch(edge: datetime) -> int:
+    """An edge as that transaction has it: seconds since 1970."""
+    return round(edge.timestamp())
