@@ -88,18 +88,20 @@ def failed_runs(instance: dg.DagsterInstance, table: TableRef, keys: Sequence[st
     """
     if not keys:
         return []
-    records = instance.get_run_records(
-        dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: table.name}, created_after=edge_of(keys[0])),
-        limit=_NEWEST_FAILURES,
-    )
     found: list[FailedRun] = []
-    for record in records:
+    for record in newest_failed(instance, table.name, edge_of(keys[0])):
         run = record.dagster_run
         ended = record.update_timestamp.replace(tzinfo=UTC).timestamp() if record.end_time is None else record.end_time
         said = run.tags.get(FAILURES_TAG)
         failures = None if said is None else Failures.from_tag(said)
         found.append(FailedRun(run.run_id, datetime.fromtimestamp(ended, UTC), _named(run), failures))
     return found
+
+
+def newest_failed(instance: dg.DagsterInstance, table: str, since: datetime | None = None) -> Sequence[dg.RunRecord]:
+    """The newest 500 runs that were to load windows into `table`, were created `since`, and failed or were cancelled."""
+    wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: table}, created_after=since)
+    return instance.get_run_records(wanted, limit=_NEWEST_FAILURES)
 
 
 def failed_since(instance: dg.DagsterInstance, table: TableRef, since: datetime) -> dict[str, Named]:
@@ -154,6 +156,11 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
 def named_by(run: dg.DagsterRun, keys: Iterable[str]) -> frozenset[str]:
     """Those of `keys` that `run` names, whatever it does with them."""
     return frozenset(_named(run).among(sorted(keys)))
+
+
+def listed_by(run: dg.DagsterRun) -> frozenset[str]:
+    """The windows that its config lists; empty for a run that names its windows by partitions."""
+    return _named(run).listed or frozenset()
 
 
 def config_listing(topic: str, keys: Sequence[str], *, decode_only: bool = False) -> dict[str, Any]:
