@@ -9,7 +9,8 @@ import os
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
@@ -226,27 +227,40 @@ def _check_library() -> None:
         )
 
 
-def _create_storage(home: Home, environ: Mapping[str, str]) -> None:
-    # Imported here: it takes a second, and only a first start, or one on PostgreSQL, needs it.
-    from dagster import DagsterError, DagsterInstance
+@contextmanager
+def failures_named(folder: Path, environ: Mapping[str, str]) -> Iterator[None]:
+    """Have Dagster's store answer in this block, or say in one line why it does not, and no password.
+
+    Raises:
+        ConfigurationError: Dagster does not take the settings in `folder`, or what they name does not answer.
+    """
+    from dagster import DagsterError
     from sqlalchemy.exc import SQLAlchemyError
 
-    before = os.environ.get(POSTGRES_VARIABLE)
-    os.environ.update(storage_environment(environ))
     try:
-        with DagsterInstance.from_config(str(home.dagster)) as instance:
-            # One question to each of its three stores.
-            instance.get_runs_count()
-            instance.all_asset_keys()
-            instance.all_instigator_state()
+        yield
     except (DagsterError, SQLAlchemyError, *_postgres_errors()) as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
         raise ConfigurationError(
-            f"Dagster does not take {home.dagster / 'dagster.yaml'}, or its storage does not answer: "
+            f"Dagster does not take {folder / 'dagster.yaml'}, or its storage does not answer: "
             f"{_without_secret(str(cause).strip(), environ)}"
         ) from None  # what it came from may show the address
+
+
+def _create_storage(home: Home, environ: Mapping[str, str]) -> None:
+    # Imported here: it takes a second, and only a first start, or one on PostgreSQL, needs it.
+    from dagster import DagsterInstance
+
+    before = os.environ.get(POSTGRES_VARIABLE)
+    os.environ.update(storage_environment(environ))
+    try:
+        with failures_named(home.dagster, environ), DagsterInstance.from_config(str(home.dagster)) as instance:
+            # One question to each of its three stores.
+            instance.get_runs_count()
+            instance.all_asset_keys()
+            instance.all_instigator_state()
     finally:
         if before is None:
             os.environ.pop(POSTGRES_VARIABLE, None)

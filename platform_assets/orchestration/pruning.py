@@ -263,7 +263,7 @@ class _Judge:
     def _is_last_plan_of_check(self, run: dg.DagsterRun, page: _Page) -> bool:
         planned = AssetCheckExecutionRecordStatus.PLANNED.value
         return any(
-            e.status == planned and e.id == max(self.store.newest_evaluations(e.asset, e.check))
+            e.status == planned and e.id == max(self.store.newest_evaluations(e.asset, e.check), default=None)
             for e in page.evaluations.get(run.run_id, [])
         )
 

@@ -90,7 +90,7 @@ def _prune(keep_days: float | None) -> dg.Definitions:
     schedule = dg.ScheduleDefinition(
         name="prune_runs_schedule",
         job=prune_runs,
-        cron_schedule="15 * * * *",
+        cron_schedule="15 */6 * * *",
         run_config={"ops": {"prune_old_runs": {"config": days}}},
         default_status=dg.DefaultScheduleStatus.STOPPED if keep_days is None else dg.DefaultScheduleStatus.RUNNING,
     )

@@ -9,6 +9,7 @@ import pytest
 from infra import dagster_services
 from infra.dagster_services import POSTGRES_VARIABLE
 from infra.errors import ConfigurationError
+from platform_assets_tests.support.shell import Shell
 from testbed.homes import home_at
 
 PASSWORD = "canary-of-the-store-0815"
@@ -26,6 +27,15 @@ def test_the_address_is_in_no_file_and_in_no_message(tmp_path: Path) -> None:
     assert files == [home.dagster / "dagster.yaml"]
     assert f"env: {POSTGRES_VARIABLE}" in files[0].read_text()
     assert PASSWORD not in files[0].read_text()
+
+    # A command that asks Dagster says it in one line too.
+    shell = Shell(tmp_path / "project", {"DAGSTER_HOME": str(home.dagster), "LAKE_ROOT": str(tmp_path / "lake")})
+    for url, reason in ((None, "DAGSTER_POSTGRES_URL"), (NOBODY_THERE, "refused")):
+        said = shell.run("prune-runs", DAGSTER_POSTGRES_URL=url)
+        assert said.exit_code == 1
+        assert reason in said.output
+        assert "Traceback" not in said.output
+        assert PASSWORD not in said.output
 
     # The remedy that it names, one after the other.
     with pytest.raises(ConfigurationError, match="which is not set: set it, or take `storage` out of the file"):
