@@ -112,6 +112,7 @@ def test_the_job_prunes_and_says_so(instance: dg.DagsterInstance, monkeypatch: p
 )
 def test_the_schedule_runs_where_days_are_declared(days: float | None, status: dg.DefaultScheduleStatus) -> None:
     schedule = next(s for s in upkeep.definitions(days).schedules or [] if s.name == "prune_runs_schedule")
+    assert isinstance(schedule, dg.ScheduleDefinition)
     assert schedule.default_status == status
     request = schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC)))
     (asked,) = request.run_requests or []

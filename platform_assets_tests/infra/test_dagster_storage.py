@@ -67,7 +67,7 @@ def test_an_address_that_is_none_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dagster_services.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'platform-assets\[postgres\]'"):
         dagster_services.prepare(home_at(tmp_path / "home"), {POSTGRES_VARIABLE: NOBODY_THERE})
 
