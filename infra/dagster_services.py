@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
-import shutil
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal
+from urllib.parse import urlsplit
+
+import yaml
 
 from infra import state
 from infra.errors import ConfigurationError
@@ -24,6 +28,8 @@ DAEMON: Final[Literal["dagster-daemon"]] = "dagster-daemon"
 INSTANCE_FILE: Final = Path(__file__).with_name("dagster.yaml")
 START_TIMEOUT_SECONDS: Final = 240.0
 RELOAD_TIMEOUT_SECONDS: Final = 240.0
+POSTGRES_VARIABLE: Final = "DAGSTER_POSTGRES_URL"
+"""`postgresql://user:password@host:port/database`: where Dagster keeps runs and events, in place of SQLite."""
 
 # No proxy setting of the environment has a say about loopback.
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -35,26 +41,56 @@ _RELOAD: Final = """mutation {
 }
 fragment failure on PythonError { message errorChain { error { message } } }"""
 
+_STORAGE: Final = f"""
+storage:
+  # Runs, events and ticks are in PostgreSQL. The address, password included, is in the environment alone.
+  postgres:
+    postgres_url:
+      env: {POSTGRES_VARIABLE}
+"""
+
 _DAEMON_READY: Final = b"Instance is configured with the following daemons"
 
 
-def prepare(home: Home) -> None:
+def prepare(home: Home, environ: Mapping[str, str] | None = None) -> None:
     """Create `DAGSTER_HOME` with the project's instance settings, unless it has its own, and its storage.
 
     The storage is created here since the UI and the daemon, started side by side, would both try to and one would die.
 
+    Args:
+        home: whose.
+        environ: the environment to read; the process's own by default. With `DAGSTER_POSTGRES_URL` in it, settings that are
+            created name that variable as the storage.
+
     Raises:
-        ConfigurationError: the folder cannot be written, or Dagster does not take its settings.
+        ConfigurationError: the folder cannot be written, or Dagster does not take its settings or does not reach its storage.
     """
-    settings = home.dagster / "dagster.yaml"
+    env = os.environ if environ is None else environ
+    settings, url = home.dagster / "dagster.yaml", env.get(POSTGRES_VARIABLE)
+    if url:
+        _check_library()
     try:
         home.dagster.mkdir(parents=True, exist_ok=True)
         if not settings.exists():
-            shutil.copyfile(INSTANCE_FILE, settings)
+            written = settings.with_suffix(".new")
+            written.write_text(INSTANCE_FILE.read_text() + (_STORAGE if url else ""))
+            os.replace(written, settings)
+        text = settings.read_text()
     except OSError as error:
         raise ConfigurationError(f"DAGSTER_HOME {home.dagster} cannot be written: {error}") from error
-    if not (home.dagster / "history" / "runs.db").exists():
-        _create_storage(home)
+    named = POSTGRES_VARIABLE in text
+    if named and not url:
+        raise ConfigurationError(
+            f"{settings} takes its storage from {POSTGRES_VARIABLE}, which is not set: set it, or take `storage` out of the file, "
+            "and Dagster begins anew on SQLite"
+        )
+    if url and not named and not _names_storage(text):
+        raise ConfigurationError(
+            f"{POSTGRES_VARIABLE} is set, and {settings} was written without it: add these lines to the file, and Dagster begins anew "
+            f"in PostgreSQL (`platform-assets report-loads` tells it of what is loaded), or unset the variable{_STORAGE}"
+        )
+    if url or not (home.dagster / "history" / "runs.db").exists():
+        _create_storage(home, env)
 
 
 def webserver_spec(
@@ -80,31 +116,33 @@ def webserver_spec(
             sys.executable, "-m", "dagster_webserver", "--host", LOOPBACK, "--port", str(port),
             "--workspace", str(workspace),
         ),
-        environment=_environment(home, addresses),
+        environment=_environment(home, addresses, env),
         directory=workspace.parent,
         log=home.log_file(WEBSERVER),
         address=f"http://{LOOPBACK}:{port}",
         ports=(port,),
         timeout=START_TIMEOUT_SECONDS,
         ready=lambda: web_answers(port),
-        fingerprint=fingerprint(addresses),
+        fingerprint=fingerprint({**addresses, **storage_environment(env)}),
     )  # fmt: skip
 
 
-def daemon_spec(home: Home, workspace: Path, addresses: Mapping[str, str]) -> ServiceSpec:
+def daemon_spec(
+    home: Home, workspace: Path, addresses: Mapping[str, str], *, environ: Mapping[str, str] | None = None
+) -> ServiceSpec:
     """Say how to start the daemon that runs sensors, the run queue and run monitoring; arguments as above."""
     log = home.log_file(DAEMON)
     return ServiceSpec(
         name=DAEMON,
         command=(sys.executable, "-m", "dagster._daemon", "run", "--workspace", str(workspace)),
-        environment=_environment(home, addresses),
+        environment=_environment(home, addresses, environ),
         directory=workspace.parent,
         log=log,
         address=str(home.dagster),
         ports=(),
         timeout=START_TIMEOUT_SECONDS,
         ready=lambda: log.is_file() and _DAEMON_READY in log.read_bytes(),
-        fingerprint=fingerprint(addresses),
+        fingerprint=fingerprint({**addresses, **storage_environment(os.environ if environ is None else environ)}),
     )
 
 
@@ -170,23 +208,91 @@ def reload(address: str) -> None:
             )
 
 
-def _create_storage(home: Home) -> None:
-    # Imported here: it takes a second, and only the first start needs it.
-    from dagster import DagsterError, DagsterInstance
+def storage_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What Dagster's own processes need to reach its storage, and nobody else: it holds a password."""
+    return {POSTGRES_VARIABLE: environ[POSTGRES_VARIABLE]} if environ.get(POSTGRES_VARIABLE) else {}
+
+
+def _names_storage(settings: str) -> bool:
+    """Whether the settings say where runs and events are kept, in their owner's own way."""
+    found = yaml.safe_load(settings)
+    return isinstance(found, dict) and not found.keys().isdisjoint({"storage", "run_storage", "event_log_storage"})
+
+
+def _check_library() -> None:
+    if importlib.util.find_spec("dagster_postgres") is None:
+        raise ConfigurationError(
+            f"{POSTGRES_VARIABLE} is set, and the package dagster-postgres is not installed: "
+            "`pip install 'platform-assets[postgres]'`, or unset it"
+        )
+
+
+@contextmanager
+def failures_named(folder: Path, environ: Mapping[str, str]) -> Iterator[None]:
+    """Have Dagster's store answer in this block, or say in one line why it does not, and no password.
+
+    Raises:
+        ConfigurationError: Dagster does not take the settings in `folder`, or what they name does not answer.
+    """
+    from dagster import DagsterError
+    from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        with DagsterInstance.from_config(str(home.dagster)) as instance:
+        yield
+    except (DagsterError, SQLAlchemyError, *_postgres_errors()) as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise ConfigurationError(
+            f"Dagster does not take {folder / 'dagster.yaml'}, or its storage does not answer: "
+            f"{_without_secret(str(cause).strip(), environ)}"
+        ) from None  # what it came from may show the address
+
+
+def _create_storage(home: Home, environ: Mapping[str, str]) -> None:
+    # Imported here: it takes a second, and only a first start, or one on PostgreSQL, needs it.
+    from dagster import DagsterInstance
+
+    before = os.environ.get(POSTGRES_VARIABLE)
+    os.environ.update(storage_environment(environ))
+    try:
+        with failures_named(home.dagster, environ), DagsterInstance.from_config(str(home.dagster)) as instance:
             # One question to each of its three stores.
             instance.get_runs_count()
             instance.all_asset_keys()
             instance.all_instigator_state()
-    except DagsterError as error:
-        raise ConfigurationError(f"Dagster does not take {home.dagster / 'dagster.yaml'}: {error}") from error
+    finally:
+        if before is None:
+            os.environ.pop(POSTGRES_VARIABLE, None)
+        else:
+            os.environ[POSTGRES_VARIABLE] = before
 
 
-def _environment(home: Home, addresses: Mapping[str, str]) -> dict[str, str | None]:
+def _postgres_errors() -> tuple[type[Exception], ...]:
+    if importlib.util.find_spec("dagster_postgres") is None:
+        return ()
+    from dagster_postgres.utils import DagsterPostgresException
+
+    return (DagsterPostgresException,)
+
+
+def _without_secret(text: str, environ: Mapping[str, str]) -> str:
+    url = environ.get(POSTGRES_VARIABLE, "")
+    shown = text.replace(url, "(address hidden)") if url else text
+    try:
+        password = urlsplit(url).password
+    except ValueError:
+        return f"{POSTGRES_VARIABLE} is no address of the form postgresql://user:password@host:port/database"
+    return shown.replace(password, "(hidden)") if password else shown
+
+
+def _environment(
+    home: Home, addresses: Mapping[str, str], environ: Mapping[str, str] | None = None
+) -> dict[str, str | None]:
+    storage = storage_environment(os.environ if environ is None else environ)
     return {
         **addresses,
+        **storage,
         "DAGSTER_HOME": str(home.dagster),
         "PLATFORM_HOME": str(home.root),
         "DAGSTER_DISABLE_TELEMETRY": "yes",

@@ -37,6 +37,7 @@ SPARK_ADDRESS: Final = "SPARK_REMOTE"
 DAGSTER_FOLDER: Final = "DAGSTER_HOME"
 LAKE_ROOT: Final = "LAKE_ROOT"
 DEFINITIONS: Final = "PLATFORM_DEFS"
+KEEP_RUNS: Final = "PLATFORM_KEEP_RUNS_DAYS"
 REGISTRY_ADDRESS: Final = "SCHEMA_REGISTRY_URL"
 
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*")
@@ -168,7 +169,7 @@ def up(
             started += bring_up(place, engines, report)
             # Dagster is given the engines' addresses, so it comes after them.
             if dagster:
-                dagster_services.prepare(place)
+                dagster_services.prepare(place, env)
             started += bring_up(place, dagster, report)
         except BaseException:
             for record in reversed(started):
@@ -241,7 +242,7 @@ def start_service(
         if service == "registry":
             registry.install(home, report, env)
         if service in (WEBSERVER, DAEMON):
-            dagster_services.prepare(home)
+            dagster_services.prepare(home, env)
         bring_up(home, [_launch(home, service, options or UpOptions(), env)], report)
         return state.read_records(home)[service]
 
@@ -319,8 +320,8 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
 
     Returns:
         `KAFKA_BOOTSTRAP_SERVERS`, `SCHEMA_REGISTRY_URL`, `SPARK_REMOTE` (which holds the token: keep it out of logs), `DAGSTER_HOME`,
-        `LAKE_ROOT`, `PLATFORM_DEFS` where it is set, and the `variables`. An address that is neither given nor running
-        is left out.
+        `LAKE_ROOT`, `PLATFORM_DEFS` and `PLATFORM_KEEP_RUNS_DAYS` where they are set, and the `variables`. An address that is
+        neither given nor running is left out.
 
     Raises:
         ConfigurationError: the run state or `platform.env` is damaged.
@@ -329,8 +330,7 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
     place = home or Home.from_environment(env)
     records = {name: record for name, record in state.read_records(place).items() if is_alive(record)}
     found = {**variables(place), DAGSTER_FOLDER: str(place.dagster), LAKE_ROOT: place.lake}
-    if definitions := env.get(DEFINITIONS):
-        found[DEFINITIONS] = definitions
+    found |= {name: env[name] for name in (DEFINITIONS, KEEP_RUNS) if env.get(name)}
     if (kafka := records.get(broker.SERVICE)) is not None:
         found[KAFKA_ADDRESS] = kafka.address
     if (spark := records.get(spark_server.SERVICE)) is not None:
@@ -423,7 +423,8 @@ def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, 
 
     def changed(record: ProcessRecord) -> str:
         # Dagster gets the engines' addresses when it starts; one that moved since is out of its reach.
-        return dagster_services.changed(record.fingerprint, environment(home, environ=env))
+        now = {**environment(home, environ=env), **dagster_services.storage_environment(env)}
+        return dagster_services.changed(record.fingerprint, now)
 
     if service == "dagster-webserver":
         return Launch(
@@ -436,7 +437,7 @@ def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, 
         )
     return Launch(
         service,
-        lambda: dagster_services.daemon_spec(home, options.workspace, environment(home, environ=env)),
+        lambda: dagster_services.daemon_spec(home, options.workspace, environment(home, environ=env), environ=env),
         lambda record: True,
         changed,
     )

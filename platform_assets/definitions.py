@@ -19,7 +19,7 @@ def defs() -> dg.Definitions:
         os.environ.setdefault(name, value)
     return dg.Definitions.merge(
         definitions(),
-        upkeep.definitions(),
+        upkeep.definitions(upkeep.days_of(os.environ.get(platform.KEEP_RUNS))),
         decision_jobs.definitions(declaration_of),
         dg.Definitions(
             resources={

@@ -95,11 +95,17 @@ class Environment:
         return choose_engine(lake, self.settings, spark.session, name, spark.remote)
 
     def instance(self) -> dg.DagsterInstance | None:
-        """The Dagster instance of `DAGSTER_HOME`; None where that folder has no `dagster.yaml`."""
+        """The Dagster instance of `DAGSTER_HOME`; None where that folder has no `dagster.yaml`.
+
+        Raises ConfigurationError where its store does not answer.
+        """
         import dagster as dg
+
+        from infra import dagster_services
 
         home = self.variables.get("DAGSTER_HOME", "")
         if not (Path(home) / "dagster.yaml").is_file():
             return None
         os.environ["DAGSTER_HOME"] = home
-        return dg.DagsterInstance.get()
+        with dagster_services.failures_named(Path(home), self.variables):
+            return dg.DagsterInstance.get()

@@ -97,8 +97,7 @@ class RunLog:
     def failed(self, since: datetime) -> Sequence[dg.RunRecord]:
         """Runs of many topics that began after `since`, or somewhat earlier, and failed. Newest first, the newest 500."""
         if self._since is None or since < self._since:
-            wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: MANY}, created_after=since)
-            self._failed = list(self._instance.get_run_records(wanted, limit=_NEWEST_FAILURES))
+            self._failed = list(newest_failed(self._instance, [MANY], since))
             self._since = since
         return self._failed
 
@@ -129,17 +128,25 @@ def failed_runs(
     if not keys:
         return []
     since = edge_of(keys[0])
-    own: Any = table.name if log else [table.name, MANY]
-    wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: own}, created_after=since)
-    records = [*instance.get_run_records(wanted, limit=_NEWEST_FAILURES), *(log.failed(since) if log else ())]
+    own = newest_failed(instance, [table.name] if log else [table.name, MANY], since)
     found: list[FailedRun] = []
-    for record in records:
+    for record in (*own, *(log.failed(since) if log else ())):
         run = record.dagster_run
         ended = record.update_timestamp.replace(tzinfo=UTC).timestamp() if record.end_time is None else record.end_time
         if (named := _named(run, table.topic)) != _NO_WINDOWS:
             failures = _failures_of(run, table)
             found.append(FailedRun(run.run_id, datetime.fromtimestamp(ended, UTC), named, failures))
     return found
+
+
+def newest_failed(
+    instance: dg.DagsterInstance, tables: Sequence[str], since: datetime | None = None
+) -> Sequence[dg.RunRecord]:
+    """The newest 500 runs that were to load windows into one of `tables`, or into MANY, were created `since`, and failed or were
+    cancelled."""
+    own: Any = list(tables)
+    wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: own}, created_after=since)
+    return instance.get_run_records(wanted, limit=_NEWEST_FAILURES)
 
 
 def _failures_of(run: dg.DagsterRun, table: TableRef) -> Failures | None:
@@ -230,6 +237,11 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
 def named_by(run: dg.DagsterRun, keys: Iterable[str]) -> frozenset[str]:
     """Those of `keys` that `run` names, whatever it does with them."""
     return frozenset(_named(run).among(sorted(keys)))
+
+
+def listed_by(run: dg.DagsterRun) -> frozenset[str]:
+    """The windows that its config lists; empty for a run that names its windows by partitions."""
+    return _named(run).listed or frozenset()
 
 
 def config_listing(topic: str, keys: Sequence[str], *, decode_only: bool = False) -> dict[str, Any]:

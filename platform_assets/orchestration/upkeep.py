@@ -1,12 +1,16 @@
-"""What the lake's tables need from time to time, as jobs of Dagster."""
+"""What the lake's tables and Dagster's store need from time to time, as jobs of Dagster."""
 
 # No postponed annotations here: Dagster reads those of the op.
+
+from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 from pydantic import Field
 
 from platform_assets.checks.findings import counted
+from platform_assets.errors import ConfigurationError
 from platform_assets.lake.vacuum import vacuum
+from platform_assets.orchestration.pruning import DEFAULT_KEEP, DEFAULT_SECONDS, Budget, prune
 from platform_assets.orchestration.resources import LakeResource
 
 
@@ -20,8 +24,80 @@ class VacuumConfig(dg.Config):
     dry_run: bool = Field(default=False, description="Only list what would be deleted.")
 
 
-def definitions() -> dg.Definitions:
-    """The job `vacuum_tables`, and a weekly schedule of it that runs once it is switched on."""
+class PruneConfig(dg.Config):
+    """Which runs are deleted."""
+
+    keep_days: float = Field(default=DEFAULT_KEEP / timedelta(days=1), ge=0, description="Age that a run may reach.")
+    max_runs: int | None = Field(default=None, ge=0, description="Finished runs that may stay, whatever their age.")
+    seconds: float = Field(
+        default=DEFAULT_SECONDS, ge=0, description="No run is begun with after; the next time goes on."
+    )
+    location: str | None = Field(
+        default=None, description="The code location whose runs they are; that of this job by default."
+    )
+    dry_run: bool = Field(default=False, description="Only say what would be deleted.")
+
+
+def definitions(keep_runs_days: float | None = None) -> dg.Definitions:
+    """The jobs `vacuum_tables` and `prune_runs`, and schedules of them that run once they are switched on.
+
+    Args:
+        keep_runs_days: where it is given, runs older than that are deleted without anybody switching that on.
+    """
+    return dg.Definitions.merge(_vacuum(), _prune(keep_runs_days))
+
+
+def days_of(text: str | None) -> float | None:
+    """A number of days, 1 or more, as `PLATFORM_KEEP_RUNS_DAYS` has it. Raises ConfigurationError."""
+    if not text:
+        return None
+    try:
+        days = float(text)
+    except ValueError:
+        days = 0.0
+    # Not a number is not at least one either.
+    if not 1 <= days < 100_000:
+        raise ConfigurationError(f"PLATFORM_KEEP_RUNS_DAYS is {text!r}: give a number of days, 1 or more, or unset it")
+    return days
+
+
+def _prune(keep_days: float | None) -> dg.Definitions:
+    @dg.op
+    def prune_old_runs(context: dg.OpExecutionContext, config: PruneConfig) -> None:
+        origin = context.run.remote_job_origin
+        location = config.location or (None if origin is None else origin.repository_origin.get_label())
+        if location is None:
+            raise dg.Failure("this run is of no code location: name one by `location`", allow_retries=False)
+        budget = Budget(timedelta(days=config.keep_days), config.max_runs, config.seconds)
+        try:
+            done = prune(
+                context.instance, location, budget, datetime.now(UTC), dry_run=config.dry_run, but=context.run_id
+            )
+        except ConfigurationError as e:
+            raise dg.Failure(str(e), allow_retries=False) from e
+        for line in done.text().splitlines():
+            context.log.info(line)
+
+    @dg.job(
+        name="prune_runs",
+        description="Deletes old runs of this code location from Dagster's store, and leaves what it shows of partitions, "
+        "assets and checks: `platform-assets prune-runs` as a run.",
+    )
+    def prune_runs() -> None:
+        prune_old_runs()
+
+    days = {} if keep_days is None else {"keep_days": keep_days}
+    schedule = dg.ScheduleDefinition(
+        name="prune_runs_schedule",
+        job=prune_runs,
+        cron_schedule="15 */6 * * *",
+        run_config={"ops": {"prune_old_runs": {"config": days}}},
+        default_status=dg.DefaultScheduleStatus.STOPPED if keep_days is None else dg.DefaultScheduleStatus.RUNNING,
+    )
+    return dg.Definitions(jobs=[prune_runs], schedules=[schedule])
+
+
+def _vacuum() -> dg.Definitions:
 
     @dg.op
     def vacuum_each_table(context: dg.OpExecutionContext, config: VacuumConfig, lake: LakeResource) -> None:

@@ -1,0 +1,298 @@
+"""Deleting old runs from Dagster's store, so that what it shows of partitions, assets and checks stays as it is.
+
+Dagster takes a partition for missing once the run that materialised it is deleted, since the materialisation goes with it. So
+of a run that is pruned, what is newest of its kind stays, as events that name a run which is no more: the last materialisation of
+each partition, the last evaluations of each check. The rest goes: its log, its record, and what later runs have reported anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final, get_args
+
+import dagster as dg
+from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
+from dagster._core.storage.dagster_run import FINISHED_STATUSES
+from dagster._core.storage.tags import BACKFILL_ID_TAG, REPOSITORY_LABEL_TAG
+
+from platform_assets.checks.findings import counted
+from platform_assets.model.tables import TableKind, TableRef
+from platform_assets.orchestration import runs, unreported
+from platform_assets.orchestration.event_store import MATERIALISED, PLANNED, Deleted, Evaluation, Event, EventStore
+from platform_assets.orchestration.names import table_key, topic_key
+
+DEFAULT_KEEP: Final = timedelta(days=30)
+DEFAULT_SECONDS: Final = 600.0
+
+SETTLED: Final = timedelta(days=1)
+"""A run that ended since is never deleted: for so long a tick that was cut short may ask for it again by its id."""
+FAILURES_ASKED: Final = unreported.LOOKED_BACK
+"""Likewise one that failed: for so long ticks ask what it has loaded and not reported."""
+_PAGE: Final = 100
+
+_FAILED: Final = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+_UNSETTLED: Final = [BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING, BulkActionStatus.FAILING]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What may stay, and how long deleting may take.
+
+    Attributes:
+        keep: age that a run may reach, from its end.
+        most: finished runs that may stay, whatever their age; None for any number.
+        seconds: after which no further run is begun with; the next time goes on.
+    """
+
+    keep: timedelta = DEFAULT_KEEP
+    most: int | None = None
+    seconds: float = DEFAULT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What was deleted, or with `dry_run` would be.
+
+    Attributes:
+        runs: how many.
+        spared: runs beyond the budget that stay as they are, counted by why.
+        deleted: events, and bytes of texts and files.
+        left: finished runs that stay.
+        complete: False where time ran out.
+    """
+
+    runs: int
+    spared: Mapping[str, int]
+    deleted: Deleted
+    left: int
+    complete: bool
+    dry_run: bool
+
+    def text(self) -> str:
+        """All of it in a few lines."""
+        did = "would delete" if self.dry_run else "deleted"
+        lines = [
+            f"{did} {counted(self.runs, 'run')}, {counted(self.deleted.events, 'event')}, {self.deleted.bytes:,} bytes; "
+            f"{counted(self.left, 'finished run')} stay",
+            *(f"{counted(number, 'run')} spared: {why}" for why, number in self.spared.items()),
+        ]
+        return "\n".join([*lines, *([] if self.complete else ["time ran out; run it again to go on"])])
+
+
+@dataclass
+class _Page:
+    """Some of the oldest runs, and what they have reported."""
+
+    records: Sequence[dg.RunRecord]
+    events: Mapping[str, list[Event]]
+    evaluations: Mapping[str, list[Evaluation]]
+    newest: Mapping[tuple[str, str], Mapping[str | None, int]] = field(default_factory=dict)
+
+
+def label_of(location: str) -> str:
+    """How Dagster marks the runs of a code location; a name with an @ is taken for such a mark."""
+    return location if "@" in location else f"__repository__@{location}"
+
+
+def prune(
+    instance: dg.DagsterInstance,
+    location: str,
+    budget: Budget,
+    now: datetime,
+    *,
+    dry_run: bool = False,
+    but: str | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Pruned:
+    """Delete the finished runs of the code location `location` that are beyond `budget` at `now`, oldest first, run `but` left aside.
+
+    Cut short at any point it leaves nothing that another time does not finish: the record of a run goes last.
+
+    Raises:
+        ConfigurationError: the instance keeps its events in no SQL store.
+    """
+    begun = clock()
+    store = EventStore.of(instance)
+    of_location = dg.RunsFilter(statuses=FINISHED_STATUSES, tags={REPOSITORY_LABEL_TAG: label_of(location)})
+    total = instance.get_runs_count(of_location)
+    beyond = 0 if budget.most is None else max(total - budget.most, 0)
+    judge = _Judge(instance, store, now, but)
+    pruned, spared, deleted, complete = 0, Counter[str](), Deleted(), True
+    for page in _pages(instance, store, of_location, beyond, now - budget.keep):
+        for record in page.records:
+            if clock() - begun > budget.seconds:
+                complete = False
+                break
+            why = judge.spares(record, page)
+            if why is not None:
+                spared[why] += 1
+                continue
+            deleted += _delete(instance, store, record.dagster_run.run_id, page, dry_run)
+            pruned += 1
+        if not complete:
+            break
+    if complete:
+        before = now - max(budget.keep, SETTLED)
+        deleted += _without_run(store, before, dry_run) + store.delete_leftovers(instance, before, dry_run=dry_run)
+    return Pruned(pruned, dict(spared), deleted, total - (0 if dry_run else pruned), complete, dry_run)
+
+
+def _pages(
+    instance: dg.DagsterInstance, store: EventStore, wanted: dg.RunsFilter, beyond: int, before: datetime
+) -> Iterator[_Page]:
+    """The runs that ended before `before`, and the oldest `beyond` ones, oldest first."""
+    number = 0
+    records = instance.get_run_records(wanted, limit=_PAGE, ascending=True)
+    while records:
+        # Asked for before those of this page are deleted: a cursor is a run.
+        more = instance.get_run_records(wanted, limit=_PAGE, ascending=True, cursor=records[-1].dagster_run.run_id)
+        chosen = [r for n, r in enumerate(records, number) if n < beyond or ended_at(r) < before]
+        if chosen:
+            yield _page(store, chosen)
+        # Runs end about in the order in which they were asked for; one that did not is found another time.
+        elif number >= beyond:
+            return
+        number += len(records)
+        records = more
+
+
+def _page(store: EventStore, records: Sequence[dg.RunRecord]) -> _Page:
+    ids = [record.dagster_run.run_id for record in records]
+    events: defaultdict[str, list[Event]] = defaultdict(list)
+    evaluations: defaultdict[str, list[Evaluation]] = defaultdict(list)
+    for event in store.events(ids):
+        events[event.run_id].append(event)
+    for evaluation in store.evaluations(ids):
+        evaluations[evaluation.run_id].append(evaluation)
+    return _Page(records, events, evaluations, _newest(store, [e for found in events.values() for e in found]))
+
+
+def _newest(store: EventStore, events: Sequence[Event]) -> dict[tuple[str, str], dict[str | None, int]]:
+    """By asset and kind: the newest event of each partition that these events name, with the materialisations of each asset."""
+    partitions: defaultdict[tuple[str, str], set[str | None]] = defaultdict(set)
+    for event in events:
+        partitions[event.asset, event.kind].add(event.partition)
+        partitions[event.asset, MATERIALISED].add(event.partition)
+    return {key: store.newest_by_partition(*key, named) for key, named in partitions.items()}
+
+
+def ended_at(record: dg.RunRecord) -> datetime:
+    """When the run ended."""
+    if record.end_time is not None:
+        return datetime.fromtimestamp(record.end_time, UTC)
+    return record.update_timestamp.replace(tzinfo=UTC)
+
+
+def _is_current(event: Event, newest: Mapping[tuple[str, str], Mapping[str | None, int]]) -> bool:
+    """Whether nothing later says the same of its partition; a plan is outlived by a materialisation."""
+    if newest[event.asset, event.kind].get(event.partition) != event.id:
+        return False
+    return event.kind != PLANNED or newest[event.asset, MATERIALISED].get(event.partition, -1) < event.id
+
+
+@dataclass
+class _Judge:
+    """Says which runs have to stay as they are."""
+
+    instance: dg.DagsterInstance
+    store: EventStore
+    now: datetime
+    but: str | None
+    _backfills: frozenset[str] = frozenset()
+    _newest: frozenset[str | None] = frozenset()
+    _failures: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        under_way = self.instance.get_backfills(filters=BulkActionsFilter(statuses=_UNSETTLED))
+        self._backfills = frozenset(backfill.backfill_id for backfill in under_way)
+        newest = [record.dagster_run.run_id for record in self.instance.get_run_records(limit=1)]
+        self._newest = frozenset([*newest, self.store.newest_run(), self.but])
+
+    def spares(self, record: dg.RunRecord, page: _Page) -> str | None:
+        """Why the run stays as it is; None for one that goes."""
+        run = record.dagster_run
+        age, failed = self.now - ended_at(record), run.status in _FAILED
+        if run.run_id in self._newest or age < SETTLED:
+            return "ended within a day, or is the newest"
+        if failed and age < FAILURES_ASKED:
+            return "failed within a week"
+        if run.tags.get(BACKFILL_ID_TAG) in self._backfills:
+            return "of a backfill that is not over"
+        if failed and self._is_open_try(run, page):
+            return "a try of a partition that was not loaded since"
+        if self._is_last_of_asset(run, page):
+            return "the last of an asset"
+        if self._is_last_plan_of_check(run, page):
+            return "the last of a check, which it did not evaluate"
+        return None
+
+    def _is_open_try(self, run: dg.DagsterRun, page: _Page) -> bool:
+        """Whether it was to load a partition that was not loaded since: retries and `status` count it."""
+        planned = [e for e in page.events.get(run.run_id, []) if e.kind == PLANNED]
+        if any(_is_current(e, page.newest) for e in planned):
+            return True
+        table = run.tags.get(runs.TABLE_TAG)
+        if table is None or run.run_id not in self._counted(table):
+            return False
+        if table == runs.MANY or any(page.newest[e.asset, MATERIALISED].get(e.partition, -1) < e.id for e in planned):
+            return True
+        listed = runs.listed_by(run)
+        if not listed:
+            return False
+        asset = table_key(TableRef.parse(table))
+        return not listed <= runs.reported_partitions(self.instance, asset, sorted(listed))
+
+    def _counted(self, table: str) -> frozenset[str]:
+        """The failed runs of a table that retries look at."""
+        if table not in self._failures:
+            found = runs.newest_failed(self.instance, [table])
+            self._failures[table] = frozenset(record.dagster_run.run_id for record in found)
+        return self._failures[table]
+
+    def _is_last_of_asset(self, run: dg.DagsterRun, page: _Page) -> bool:
+        """What the catalogue shows of an asset names this run, and by it the run's status and tags."""
+        keys = {dg.AssetKey.from_db_string(e.asset) for e in page.events.get(run.run_id, [])} - {None}
+        records = self.instance.get_asset_records([key for key in keys if key is not None]) if keys else []
+        return any(record.asset_entry.last_run_id == run.run_id for record in records)
+
+    def _is_last_plan_of_check(self, run: dg.DagsterRun, page: _Page) -> bool:
+        planned = AssetCheckExecutionRecordStatus.PLANNED.value
+        return any(
+            e.status == planned and e.id == max(self.store.newest_evaluations(e.asset, e.check), default=None)
+            for e in page.evaluations.get(run.run_id, [])
+        )
+
+
+def _delete(instance: dg.DagsterInstance, store: EventStore, run_id: str, page: _Page, dry_run: bool) -> Deleted:
+    evaluations = page.evaluations.get(run_id, [])
+    kept_evaluations = {e.id for e in evaluations if e.id in store.newest_evaluations(e.asset, e.check)}
+    kept = {e.id for e in page.events.get(run_id, []) if _is_current(e, page.newest)}
+    kept |= {e.event for e in evaluations if e.id in kept_evaluations and e.event is not None}
+    found = store.delete(run_id, kept, kept_evaluations, dry_run=dry_run)
+    if not dry_run:
+        instance.compute_log_manager.delete_logs(prefix=[run_id])
+        instance.run_storage.delete_run(run_id)
+    return found
+
+
+def _is_own(asset: str) -> bool:
+    """Whether the platform has made the asset, in whatever code location."""
+    key = dg.AssetKey.from_db_string(asset)
+    return key is not None and key.path[0] in (topic_key("").path[0], *get_args(TableKind))
+
+
+def _without_run(store: EventStore, before: datetime, dry_run: bool) -> Deleted:
+    """Delete what was reported without a run and has been reported anew: checks of a quiet topic above all."""
+    reported, judged = store.without_run(before)
+    # Such events are of no code location.
+    events = [e for e in reported if _is_own(e.asset)]
+    evaluations = [e for e in judged if _is_own(e.asset)]
+    newest = _newest(store, events)
+    outlived = [e for e in evaluations if e.id not in store.newest_evaluations(e.asset, e.check)]
+    doomed = {e.id for e in events if not _is_current(e, newest)} | {e.event for e in outlived if e.event is not None}
+    return store.delete_without_run(doomed, [e.id for e in outlived], before, dry_run=dry_run)

@@ -1,0 +1,78 @@
+"""Where the embedded Dagster keeps runs and events: SQLite, or PostgreSQL by an address that no file has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra import dagster_services
+from infra.dagster_services import POSTGRES_VARIABLE
+from infra.errors import ConfigurationError
+from platform_assets_tests.support.shell import Shell
+from testbed.homes import home_at
+
+PASSWORD = "canary-of-the-store-0815"
+NOBODY_THERE = f"postgresql://dagster:{PASSWORD}@127.0.0.1:1/postgres"
+"""No server listens on this port."""
+
+
+def test_the_address_is_in_no_file_and_in_no_message(tmp_path: Path) -> None:
+    home = home_at(tmp_path / "home")
+    with pytest.raises(ConfigurationError, match=r"its storage does not answer: .*refused") as refused:
+        dagster_services.prepare(home, {POSTGRES_VARIABLE: NOBODY_THERE})
+    assert PASSWORD not in str(refused.value)
+    assert refused.value.__cause__ is None
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files == [home.dagster / "dagster.yaml"]
+    assert f"env: {POSTGRES_VARIABLE}" in files[0].read_text()
+    assert PASSWORD not in files[0].read_text()
+
+    # A command that asks Dagster says it in one line too.
+    shell = Shell(tmp_path / "project", {"DAGSTER_HOME": str(home.dagster), "LAKE_ROOT": str(tmp_path / "lake")})
+    for url, reason in ((None, "DAGSTER_POSTGRES_URL"), (NOBODY_THERE, "refused")):
+        said = shell.run("prune-runs", DAGSTER_POSTGRES_URL=url)
+        assert said.exit_code == 1
+        assert reason in said.output
+        assert "Traceback" not in said.output
+        assert PASSWORD not in said.output
+
+    # The remedy that it names, one after the other.
+    with pytest.raises(ConfigurationError, match="which is not set: set it, or take `storage` out of the file"):
+        dagster_services.prepare(home, {})
+    (home.dagster / "dagster.yaml").write_text(dagster_services.INSTANCE_FILE.read_text())
+    dagster_services.prepare(home, {})
+    assert (home.dagster / "history" / "runs.db").exists()
+
+
+def test_settings_of_before_are_not_changed_and_the_lines_are_named(tmp_path: Path) -> None:
+    home = home_at(tmp_path / "home")
+    home.dagster.mkdir(parents=True)
+    settings = home.dagster / "dagster.yaml"
+    settings.write_text("telemetry:\n  enabled: false\n")
+    with pytest.raises(ConfigurationError, match="add these lines to the file") as refused:
+        dagster_services.prepare(home, {POSTGRES_VARIABLE: NOBODY_THERE})
+    assert settings.read_text() == "telemetry:\n  enabled: false\n"
+    lines = str(refused.value).split("unset the variable")[1]
+    settings.write_text(settings.read_text() + lines)
+    with pytest.raises(ConfigurationError, match="its storage does not answer"):
+        dagster_services.prepare(home, {POSTGRES_VARIABLE: NOBODY_THERE})
+
+
+def test_an_address_that_is_none_is_not_shown(tmp_path: Path) -> None:
+    home = home_at(tmp_path / "home")
+    with pytest.raises(ConfigurationError) as refused:
+        dagster_services.prepare(home, {POSTGRES_VARIABLE: f"{PASSWORD} is no address"})
+    assert PASSWORD not in str(refused.value)
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'platform-assets\[postgres\]'"):
+        dagster_services.prepare(home_at(tmp_path / "home"), {POSTGRES_VARIABLE: NOBODY_THERE})
+
+
+def test_another_address_has_dagster_started_again_and_is_not_kept() -> None:
+    before = dagster_services.fingerprint(dagster_services.storage_environment({POSTGRES_VARIABLE: NOBODY_THERE}))
+    assert PASSWORD not in before
+    assert dagster_services.changed(before, {}) == POSTGRES_VARIABLE
