@@ -68,7 +68,7 @@ _GIVEN_BY: Final[Mapping[Service, str]] = {
     "dagster-webserver": DAGSTER_FOLDER,
     "dagster-daemon": DAGSTER_FOLDER,
 }
-_PORT_VARIABLE: Final[Mapping[Service, str]] = {
+_PORT_VARIABLE: Final[Mapping[str, str]] = {
     **brokers.VARIABLES,
     "registry": REGISTRY_VARIABLE,
     "spark": SPARK_VARIABLE,

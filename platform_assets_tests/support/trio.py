@@ -74,7 +74,7 @@ class Trio:
             else {"num_partitions": 1, "replication_factor": -1}
         )
         admin = self.admin()
-        admin.create_topics([NewTopic(name, config=dict(config or {}), **placed)])[name].result(30)  # type: ignore[arg-type]
+        admin.create_topics([NewTopic(name, config=dict(config or {}), **placed)])[name].result(30)
         wait_until(f"topic {name} is led", lambda: all(self.leader(name, p) for p in range(max(1, len(replicas)))))
 
     def leader(self, topic: str, partition: int = 0) -> int | None:
