@@ -23,7 +23,7 @@ BrokerService = Literal["kafka", "kafka-2", "kafka-3"]
 ALL: Final[tuple[BrokerService, ...]] = ("kafka", "kafka-2", "kafka-3")
 """Services by node id, which is their place, from 1 on."""
 FIRST: Final[BrokerService] = "kafka"
-VARIABLES: Final[Mapping[BrokerService, str]] = {
+VARIABLES: Final[Mapping[str, str]] = {
     "kafka": KAFKA_VARIABLE,
     "kafka-2": "KAFKA_2_PORT",
     "kafka-3": "KAFKA_3_PORT",
