@@ -1,16 +1,14 @@
-"""A real Apache Kafka broker: KRaft, one node, loopback alone."""
+"""A real Apache Kafka broker: KRaft, broker and controller in one process, loopback alone."""
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import subprocess
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from infra import state
 from infra.errors import ServiceStartError
@@ -18,10 +16,9 @@ from infra.home import Home
 from infra.jars import class_path
 from infra.java import UNICODE_PATHS, find_java
 from infra.kafka_probe import answers
-from infra.ports import KAFKA_VARIABLE, LOOPBACK, choose_ports
+from infra.ports import LOOPBACK
 from infra.process import ServiceSpec, log_tail
 
-SERVICE: Final = "kafka"
 HEAP_VARIABLE: Final = "KAFKA_HEAP"
 LOGGING_FILE: Final = Path(__file__).with_name("kafka-log4j2.properties")
 START_TIMEOUT_SECONDS: Final = 90.0
@@ -29,7 +26,6 @@ FORMAT_TIMEOUT_SECONDS: Final = 90.0
 
 _SINGLE_NODE: Final[Mapping[str, str]] = {
     "process.roles": "broker,controller",
-    "node.id": "1",
     "inter.broker.listener.name": "CLIENTS",
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -61,58 +57,104 @@ _SINGLE_NODE: Final[Mapping[str, str]] = {
     "log.cleaner.dedupe.buffer.size": "16777216",
 }
 
+_THREE_NODES: Final[Mapping[str, str]] = {
+    # One of three may be gone: what was acknowledged is on another one, and there are two to acknowledge.
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
+    # Clients that name their rack are sent to the replica in it.
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """What a broker is started with.
+    """What brokers are started with.
 
     Attributes:
-        heap: Java's maximum heap, as `768m`; `KAFKA_HEAP` in the environment wins.
+        heap: Java's maximum heap of each, as `768m`; `KAFKA_HEAP` in the environment wins. None: 768m for one broker,
+            512m for each of three.
         properties: server properties that add to or replace the defaults.
+        brokers: how many; None for what the home has, which is one if it is new.
     """
 
-    heap: str = "768m"
+    heap: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
+    brokers: Literal[1, 3] | None = None
 
 
-def broker_spec(
-    home: Home, settings: BrokerSettings | None = None, *, environ: Mapping[str, str] | None = None
-) -> ServiceSpec:
-    """Write the broker's configuration, format its storage the first time, and say how to start it.
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One broker that is to be started; its configuration is written.
 
-    Data, cluster id and, when they are free, ports are those of the last start. Each start gives clients the new
-    address, so a change of port needs nothing else.
+    Attributes:
+        service: its name as a service.
+        node: its id, from 1 on.
+        ports: the clients' and the controllers'.
+        cluster: the cluster's id.
+        launcher: how Java is started, up to the class.
+        configuration: its server properties.
+        seconds: until it has to be ready.
+    """
+
+    service: str
+    node: int
+    ports: tuple[int, int]
+    cluster: str
+    launcher: tuple[str, ...]
+    configuration: Path
+    seconds: float
+
+
+def member(
+    home: Home,
+    service: str,
+    node: int,
+    ports: tuple[int, int],
+    voters: str,
+    cluster: str,
+    settings: BrokerSettings,
+    env: Mapping[str, str],
+) -> Member:
+    """Write one broker's configuration.
 
     Args:
         home: where data, logs and configuration go.
+        service: its name as a service.
+        node: its id, from 1 on.
+        ports: the clients' and the controllers'.
+        voters: the controllers of the cluster, as Kafka reads them.
+        cluster: the cluster's id.
         settings: heap and server properties.
-        environ: the environment to read; the process's own by default.
+        env: the environment to read.
 
     Raises:
-        PortTakenError, ConfigurationError: from `KAFKA_PORT`.
         JavaNotFoundError: there is no Java.
-        ServiceStartError: the storage could not be formatted.
     """
-    env = os.environ if environ is None else environ
-    chosen = settings or BrokerSettings()
     java = find_java(env)
-    port, controller = choose_ports(2, KAFKA_VARIABLE, remembered=state.remembered_ports(home, SERVICE), environ=env)
-    state.remember_ports(home, SERVICE, (port, controller))
+    three = "," in voters
+    port, controller = ports
     properties = {
         **_SINGLE_NODE,
+        **(_THREE_NODES if three else {}),
+        "node.id": str(node),
+        **({"broker.rack": f"r{node}"} if three else {}),
         "listeners": f"CLIENTS://{LOOPBACK}:{port},CONTROLLER://{LOOPBACK}:{controller}",
         "advertised.listeners": f"CLIENTS://{LOOPBACK}:{port}",
-        "controller.quorum.voters": f"1@{LOOPBACK}:{controller}",
-        "log.dirs": str(home.kafka),
-        **chosen.properties,
+        "controller.quorum.voters": voters,
+        "log.dirs": str(home.root / service),
+        **settings.properties,
     }
-    configuration = home.run / "kafka.properties"
+    configuration = home.run / f"{service}.properties"
     state.write_private(configuration, "".join(f"{key}={_escaped(value)}\n" for key, value in properties.items()))
-    log = home.log_file(SERVICE)
     launcher = (
         str(java.executable),
         "-server",
-        f"-Xmx{env.get(HEAP_VARIABLE) or chosen.heap}",
+        f"-Xmx{env.get(HEAP_VARIABLE) or settings.heap or ('512m' if three else '768m')}",
         "-Xms128m",
         "-XX:+UseG1GC",
         "-XX:+ExitOnOutOfMemoryError",
@@ -121,39 +163,51 @@ def broker_spec(
         "-cp",
         os.pathsep.join(map(str, class_path(home, "broker"))),
     )
-    cluster = _formatted(home, launcher, configuration, log)
+    # Three start at once on the same processors.
+    seconds = START_TIMEOUT_SECONDS * (2 if three else 1)
+    return Member(service, node, ports, cluster, launcher, configuration, seconds)
+
+
+def spec(home: Home, member: Member) -> ServiceSpec:
+    """How to start a broker whose storage is formatted."""
+    port = member.ports[0]
     return ServiceSpec(
-        name=SERVICE,
-        command=(*launcher, "kafka.Kafka", str(configuration)),
+        name=member.service,
+        command=(*member.launcher, "kafka.Kafka", str(member.configuration)),
         environment=UNICODE_PATHS,
-        directory=home.kafka,
-        log=log,
+        directory=home.root / member.service,
+        log=home.log_file(member.service),
         address=f"{LOOPBACK}:{port}",
-        ports=(port, controller),
-        timeout=START_TIMEOUT_SECONDS,
-        ready=lambda: answers(LOOPBACK, port, cluster),
+        ports=member.ports,
+        timeout=member.seconds,
+        ready=lambda: answers(LOOPBACK, port, member.cluster, member.node),
     )
 
 
-def cluster_id(home: Home) -> str | None:
-    """The id that the storage was formatted with; None before the first start."""
+def cluster_of(folder: Path) -> str | None:
+    """The id of the cluster that a broker's storage was formatted for; None if it was not."""
     try:
-        text = (home.kafka / "meta.properties").read_text(encoding="utf-8")
+        text = (folder / "meta.properties").read_text(encoding="utf-8")
     except OSError:
         return None
     match = re.search(r"^cluster\.id=(\S+)$", text, re.MULTILINE)
     return match.group(1) if match else None
 
 
-def _formatted(home: Home, launcher: tuple[str, ...], configuration: Path, log: Path) -> str:
-    """Format the storage unless it is; returns the cluster id."""
-    if (known := cluster_id(home)) is not None:
-        return known
-    home.kafka.mkdir(parents=True, exist_ok=True)
-    new = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    # Kafka's own tool refuses an id that its option parser would take for a flag.
-    new = "0" + new[1:] if new.startswith("-") else new
-    command = [*launcher, "kafka.tools.StorageTool", "format", "--cluster-id", new, "--config", str(configuration)]
+def format_storage(home: Home, member: Member) -> None:
+    """Format a broker's storage unless it is.
+
+    Raises:
+        ServiceStartError: it could not be; names the log.
+    """
+    folder, log = home.root / member.service, home.log_file(member.service)
+    if cluster_of(folder) is not None:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [
+        *member.launcher, "kafka.tools.StorageTool", "format", "--cluster-id", member.cluster,
+        "--config", str(member.configuration),
+    ]  # fmt: skip
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as sink:
         try:
@@ -162,10 +216,9 @@ def _formatted(home: Home, launcher: tuple[str, ...], configuration: Path, log: 
                 timeout=FORMAT_TIMEOUT_SECONDS, check=False, env={**os.environ, **UNICODE_PATHS},
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise ServiceStartError(SERVICE, f"its storage was not formatted: {error}", str(log)) from error
+            raise ServiceStartError(member.service, f"its storage was not formatted: {error}", str(log)) from error
     if done.returncode != 0:
-        raise ServiceStartError(SERVICE, f"its storage was not formatted:\n{log_tail(log)}\n", str(log))
-    return cluster_id(home) or new
+        raise ServiceStartError(member.service, f"its storage was not formatted:\n{log_tail(log)}\n", str(log))
 
 
 def _escaped(value: str) -> str:

@@ -17,23 +17,24 @@ _TIMEOUT_SECONDS: Final = 2.0
 _LIMIT_BYTES: Final = 1 << 20
 
 
-def answers(host: str, port: int, cluster_id: str) -> bool:
+def answers(host: str, port: int, cluster_id: str, node: int = 1) -> bool:
     """Whether a broker of this cluster answers here and has registered itself, so that it can lead partitions.
 
     Args:
         host: loopback address.
         port: the client listener's.
         cluster_id: the id that its storage was formatted with; another cluster's answer counts as none.
+        node: the broker's own id.
     """
     try:
         brokers, found = metadata(host, port)
     except (OSError, ValueError, struct.error):
         return False
-    return brokers > 0 and found == cluster_id
+    return node in brokers and found == cluster_id
 
 
-def metadata(host: str, port: int) -> tuple[int, str | None]:
-    """Return the number of live brokers and the cluster id.
+def metadata(host: str, port: int) -> tuple[frozenset[int], str | None]:
+    """Return the ids of the live brokers and the cluster id.
 
     Raises:
         OSError: nobody answers in time.
@@ -50,12 +51,13 @@ def metadata(host: str, port: int) -> tuple[int, str | None]:
         answer = _read(connection, size)
     brokers = struct.unpack_from(">i", answer, 8)[0]
     position = 12
+    nodes = set()
     for _ in range(brokers):
-        position += 4
-        position = _after_string(answer, position) + 4
+        nodes.add(int(struct.unpack_from(">i", answer, position)[0]))
+        position = _after_string(answer, position + 4) + 4
         position = _after_string(answer, position)
     length = struct.unpack_from(">h", answer, position)[0]
-    return brokers, None if length < 0 else answer[position + 2 : position + 2 + length].decode("utf-8")
+    return frozenset(nodes), None if length < 0 else answer[position + 2 : position + 2 + length].decode("utf-8")
 
 
 def _after_string(data: bytes, position: int) -> int:

@@ -12,15 +12,15 @@ from typing import Final, Literal, get_args
 
 from dotenv import dotenv_values
 
-from infra import broker, connect_probe, dagster_services, jars, kafka_probe, registry, spark_server, state
+from infra import brokers, connect_probe, dagster_services, jars, registry, spark_server, state
 from infra.broker import BrokerSettings
+from infra.brokers import Brokers, BrokerService
 from infra.dagster_services import DAEMON, WEBSERVER
 from infra.errors import ConfigurationError
 from infra.home import CHECKOUT, Home
 from infra.jarlock import JarSet
 from infra.ports import (
     DAGSTER_VARIABLE,
-    KAFKA_VARIABLE,
     LOOPBACK,
     REGISTRY_VARIABLE,
     SPARK_VARIABLE,
@@ -30,7 +30,7 @@ from infra.ports import (
 )
 from infra.process import ProcessRecord, is_alive
 from infra.spark_server import SparkSettings
-from infra.supervisor import GRACE_SECONDS, Launch, Reporter, bring_up, end, signals_end_in_order
+from infra.supervisor import Launch, Reporter, bring_up, end, end_together, signals_end_in_order
 
 KAFKA_ADDRESS: Final = "KAFKA_BOOTSTRAP_SERVERS"
 SPARK_ADDRESS: Final = "SPARK_REMOTE"
@@ -56,27 +56,31 @@ _RESERVED: Final = (
     "REGISTRY_",
 )
 
-Service = Literal["kafka", "registry", "spark", "dagster-webserver", "dagster-daemon"]
+Service = Literal[BrokerService, "registry", "spark", "dagster-webserver", "dagster-daemon"]
 SERVICES: Final[tuple[Service, ...]] = ("kafka", "spark", "dagster-webserver", "dagster-daemon")
-"""Those that `up` starts where nothing else is said."""
+"""Those that `up` starts where nothing else is said; `kafka` stands for all brokers of the home."""
 ALL_SERVICES: Final[tuple[Service, ...]] = get_args(Service)
-"""With the schema registry, which starts only where it is asked for."""
+"""With the further brokers of a home that has three, and the schema registry, which starts only where it is asked for."""
 
 _GIVEN_BY: Final[Mapping[Service, str]] = {
-    "kafka": KAFKA_ADDRESS,
+    **dict.fromkeys(brokers.ALL, KAFKA_ADDRESS),
     "registry": REGISTRY_ADDRESS,
     "spark": SPARK_ADDRESS,
     "dagster-webserver": DAGSTER_FOLDER,
     "dagster-daemon": DAGSTER_FOLDER,
 }
-_PORT_VARIABLE: Final[Mapping[Service, str]] = {
-    "kafka": KAFKA_VARIABLE,
+_PORT_VARIABLE: Final[Mapping[str, str]] = {
+    **brokers.VARIABLES,
     "registry": REGISTRY_VARIABLE,
     "spark": SPARK_VARIABLE,
     "dagster-webserver": DAGSTER_VARIABLE,
 }
-_ENGINES: Final = ("kafka", "registry", "spark")
-_JARS: Final[tuple[tuple[JarSet, Service], ...]] = (("broker", "kafka"), ("spark", "spark"), ("s3a", "spark"))
+_ENGINES: Final = (*brokers.ALL, "registry", "spark")
+_JARS: Final[tuple[tuple[JarSet, tuple[Service, ...]], ...]] = (
+    ("broker", brokers.ALL),
+    ("spark", ("spark",)),
+    ("s3a", ("spark",)),
+)
 """Those of `s3a` only for a lake in an object store."""
 
 
@@ -85,9 +89,9 @@ class UpOptions:
     """What `up` starts, and with which settings.
 
     Attributes:
-        services: which of them, less those that the environment gives.
+        services: which of them, less those that the environment gives; `kafka` stands for all brokers of the home.
         workspace: the Dagster workspace file; the checkout's own by default.
-        broker: heap and server properties.
+        broker: heap, server properties and number of the brokers.
         spark: heap, master and settings.
     """
 
@@ -150,19 +154,26 @@ def up(
     env = os.environ if environ is None else environ
     place = home or Home.from_environment(env)
     chosen = options or UpOptions()
-    wanted = [service for service in chosen.services if service not in given(place, environ=env)]
     begun = time.monotonic()
     with signals_end_in_order(), state.exclusive(place):
+        theirs = given(place, environ=env)
         for service in chosen.services:
-            if service not in wanted:
+            if service in theirs:
                 report(f"{service}: given by {_GIVEN_BY[service]}, not started")
+        wanted = [service for service in chosen.services if service not in theirs]
+        if brokers.FIRST in wanted:
+            all_brokers = brokers.of_home(place, chosen.broker.brokers)
+            wanted = [*all_brokers, *(service for service in wanted if service not in all_brokers)]
+        members = Brokers(place, chosen.broker, env, wanted)
         sets = _sets(place, wanted)
         if sets:
             jars.install(place, sets, report=report, environ=env)
         if "registry" in wanted:
             registry.install(place, report, env)
-        engines = [_launch(place, service, chosen, env) for service in wanted if service in _ENGINES]
-        dagster = [_launch(place, service, chosen, env) for service in wanted if service in (WEBSERVER, DAEMON)]
+        engines = [_launch(place, service, chosen, env, members) for service in wanted if service in _ENGINES]
+        dagster = [
+            _launch(place, service, chosen, env, members) for service in wanted if service in (WEBSERVER, DAEMON)
+        ]
         _check_ports(place, wanted, env)
         started: list[ProcessRecord] = []
         try:
@@ -172,8 +183,7 @@ def up(
                 dagster_services.prepare(place, env)
             started += bring_up(place, dagster, report)
         except BaseException:
-            for record in reversed(started):
-                end(place, record, report)
+            _end_in_order(place, {record.service: record for record in started}, report)
             raise
         _reload_what_ran(place, wanted, started, report)
     report(f"up after {time.monotonic() - begun:.1f} s")
@@ -181,7 +191,7 @@ def up(
 
 
 def down(home: Home | None = None, *, services: Sequence[Service] = ALL_SERVICES, report: Reporter = print) -> int:
-    """End what was started, Dagster first and the broker last.
+    """End what was started, Dagster first and the brokers last, together.
 
     Args:
         home: whose services; from the environment by default.
@@ -196,12 +206,9 @@ def down(home: Home | None = None, *, services: Sequence[Service] = ALL_SERVICES
         BusyError: another command starts or ends services of this home.
     """
     place = home or Home.from_environment()
-    ended = 0
     with state.exclusive(place):
         records = state.read_records(place)
-        for service in reversed(ALL_SERVICES):
-            if service in services and (record := records.get(service)) is not None:
-                ended += end(place, record, report, GRACE_SECONDS)
+        ended = _end_in_order(place, {s: record for s, record in records.items() if s in services}, report)
     if not ended:
         report("nothing was running")
     return ended
@@ -235,7 +242,9 @@ def start_service(
         Its record, ready.
     """
     env = os.environ if environ is None else environ
+    chosen = options or UpOptions()
     with signals_end_in_order(), state.exclusive(home):
+        members = Brokers(home, chosen.broker, env, [service])
         sets = _sets(home, [service])
         if sets:
             jars.install(home, sets, report=report, environ=env)
@@ -243,7 +252,7 @@ def start_service(
             registry.install(home, report, env)
         if service in (WEBSERVER, DAEMON):
             dagster_services.prepare(home, env)
-        bring_up(home, [_launch(home, service, options or UpOptions(), env)], report)
+        bring_up(home, [_launch(home, service, chosen, env, members)], report)
         return state.read_records(home)[service]
 
 
@@ -256,10 +265,14 @@ def running_state(home: Home | None = None, *, environ: Mapping[str, str] | None
     env = os.environ if environ is None else environ
     place = home or Home.from_environment(env)
     records, theirs = state.read_records(place), given(place, environ=env)
+    shown = {*SERVICES, *records, *theirs, *brokers.formatted(place)}
+    if brokers.FIRST in theirs:
+        # The address that is given is that of all of them.
+        shown -= {*brokers.ALL} - {brokers.FIRST}
     return tuple(
         _given_state(service, env) if service in theirs else _state_of(service, records.get(service))
         for service in ALL_SERVICES
-        if service in SERVICES or service in records or service in theirs
+        if service in shown
     )
 
 
@@ -287,8 +300,11 @@ def given(home: Home | None = None, *, environ: Mapping[str, str] | None = None)
     env = os.environ if environ is None else environ
     place = home or Home.from_environment(env)
     records = state.read_records(place)
+    absent = {*brokers.ALL} - {brokers.FIRST, *brokers.formatted(place)}
     return frozenset(
-        s for s in ALL_SERVICES if (value := env.get(_GIVEN_BY[s])) and not _is_own(place, s, value, records.get(s))
+        s
+        for s in ALL_SERVICES
+        if s not in absent and (value := env.get(_GIVEN_BY[s])) and not _is_own(place, s, value, records)
     )
 
 
@@ -331,8 +347,8 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
     records = {name: record for name, record in state.read_records(place).items() if is_alive(record)}
     found = {**variables(place), DAGSTER_FOLDER: str(place.dagster), LAKE_ROOT: place.lake}
     found |= {name: env[name] for name in (DEFINITIONS, KEEP_RUNS) if env.get(name)}
-    if (kafka := records.get(broker.SERVICE)) is not None:
-        found[KAFKA_ADDRESS] = kafka.address
+    if (kafka := brokers.addresses(place, records)) is not None:
+        found[KAFKA_ADDRESS] = kafka
     if (spark := records.get(spark_server.SERVICE)) is not None:
         found[SPARK_ADDRESS] = spark_server.remote(place, spark.address)
     if (own_registry := records.get(registry.SERVICE)) is not None:
@@ -342,8 +358,21 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
     return found | {name: env[name] for name in known if env.get(name)}
 
 
+def _end_in_order(home: Home, records: Mapping[str, ProcessRecord], report: Reporter) -> int:
+    """End services, those that need others first; returns how many ran."""
+    ended = 0
+    for service in reversed(ALL_SERVICES):
+        if service in records and service not in brokers.ALL:
+            ended += end(home, records[service], report)
+    return ended + end_together(home, [records[s] for s in brokers.ALL if s in records], report)
+
+
 def _sets(home: Home, services: Sequence[Service]) -> list[JarSet]:
-    return [jar_set for jar_set, service in _JARS if service in services and (jar_set != "s3a" or home.is_in_store)]
+    return [
+        jar_set
+        for jar_set, needing in _JARS
+        if not {*needing}.isdisjoint(services) and (jar_set != "s3a" or home.is_in_store)
+    ]
 
 
 def _reload_what_ran(home: Home, wanted: Sequence[Service], started: Sequence[ProcessRecord], report: Reporter) -> None:
@@ -368,19 +397,26 @@ def _check_ports(home: Home, wanted: Sequence[Service], env: Mapping[str, str]) 
             ensure_free(port_of(text, variable), variable)
 
 
-def _is_own(home: Home, service: Service, value: str, record: ProcessRecord | None) -> bool:
+def _is_own(home: Home, service: Service, value: str, records: Mapping[str, ProcessRecord]) -> bool:
     """Whether a variable holds what `environment` gives for this home's own service, which may have ended since."""
     if service in (WEBSERVER, DAEMON):
         return value == str(home.root / "dagster")
-    for port in state.remembered_ports(home, service)[:1]:
-        address = {"kafka": f"{LOOPBACK}:{port}", "registry": registry.address(port)}.get(
-            service, f"sc://localhost:{port}"
-        )
-        if value != (spark_server.remote(home, address) if service == "spark" else address):
-            continue
-        # Somebody else's service may listen on the port by now.
-        return (record is not None and is_alive(record)) or not is_listening(port)
-    return False
+    own = brokers.formatted(home) or (brokers.FIRST,) if service in brokers.ALL else (service,)
+    ports = [port for each in own for port in state.remembered_ports(home, each)[:1]]
+    if not ports or value != _own_address(home, service, ports[0]):
+        return False
+    # Somebody else's service may listen on a port by now.
+    free = (each for each in own if (record := records.get(each)) is None or not is_alive(record))
+    return not any(is_listening(port) for each in free for port in state.remembered_ports(home, each)[:1])
+
+
+def _own_address(home: Home, service: Service, port: int) -> str:
+    """What `environment` gives for this home's own service by the ports of its last start."""
+    if service in brokers.ALL:
+        return brokers.remembered_addresses(home)
+    if service == "registry":
+        return registry.address(port)
+    return spark_server.remote(home, f"sc://localhost:{port}")
 
 
 def _given_state(service: Service, env: Mapping[str, str]) -> ServiceState:
@@ -399,13 +435,9 @@ def _state_of(service: Service, record: ProcessRecord | None) -> ServiceState:
     return ServiceState(service, "dead", log=record.log)
 
 
-def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, str]) -> Launch:
-    if service == "kafka":
-        return Launch(
-            service,
-            lambda: broker.broker_spec(home, options.broker, environ=env),
-            lambda record: kafka_probe.answers(LOOPBACK, record.ports[0], broker.cluster_id(home) or ""),
-        )
+def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, str], members: Brokers) -> Launch:
+    if service in ("kafka", "kafka-2", "kafka-3"):
+        return Launch(service, lambda: members.spec(service), lambda record: members.answers(service, record))
     if service == "spark":
         return Launch(
             service,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Final
 
 import psutil
@@ -18,6 +19,19 @@ KAFKA_VARIABLE: Final = "KAFKA_PORT"
 SPARK_VARIABLE: Final = "SPARK_CONNECT_PORT"
 DAGSTER_VARIABLE: Final = "DAGSTER_PORT"
 REGISTRY_VARIABLE: Final = "REGISTRY_PORT"
+
+
+@dataclass(frozen=True, slots=True)
+class PortWish:
+    """One port to choose.
+
+    Attributes:
+        remembered: the one of last time, taken where it is free; 0 for none.
+        variable: the environment variable that may ask for another one; None where nothing may.
+    """
+
+    remembered: int = 0
+    variable: str | None = None
 
 
 def choose_ports(
@@ -38,21 +52,38 @@ def choose_ports(
         PortTakenError: the port asked for is in use; names its holder where the system says who that is.
         ConfigurationError: the variable holds no port.
     """
+    wanted = [*remembered, *([0] * count)][:count]
+    wishes = [PortWish(port, None if at else variable) for at, port in enumerate(wanted)]
+    return choose_each(wishes, environ=environ)
+
+
+def choose_each(wishes: Sequence[PortWish], *, environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
+    """Choose distinct loopback ports, one for each wish; those that the environment asks for come first.
+
+    Raises:
+        PortTakenError: a port asked for is in use.
+        ConfigurationError: a variable holds no port, or that of another one.
+    """
     env = os.environ if environ is None else environ
-    wanted: list[int] = list(remembered)[:count]
-    wanted += [0] * (count - len(wanted))
+    chosen: dict[int, int] = {}
+    asked: dict[int, str] = {}
     with ExitStack() as held:
-        chosen: list[int] = []
-        if text := env.get(variable):
-            asked = port_of(text, variable)
-            ensure_free(asked, variable)
-            held.enter_context(_listener(asked))
-            chosen.append(asked)
-        for port in wanted[len(chosen) :]:
-            # Holding each until all are chosen keeps them distinct.
-            listener = held.enter_context(_listener(port) if port and is_free(port) else _free_listener())
-            chosen.append(int(listener.getsockname()[1]))
-        return tuple(chosen)
+        for at, wish in enumerate(wishes):
+            if wish.variable is None or not (text := env.get(wish.variable)):
+                continue
+            port = port_of(text, wish.variable)
+            if port in asked:
+                raise ConfigurationError(f"{asked[port]} and {wish.variable} are both {port}: give each its own port.")
+            ensure_free(port, wish.variable)
+            held.enter_context(_listener(port))
+            chosen[at], asked[port] = port, wish.variable
+        for at, wish in enumerate(wishes):
+            if at not in chosen:
+                # Holding each until all are chosen keeps them distinct.
+                port = wish.remembered
+                listener = held.enter_context(_listener(port) if port and is_free(port) else _free_listener())
+                chosen[at] = int(listener.getsockname()[1])
+    return tuple(chosen[at] for at in range(len(wishes)))
 
 
 def port_of(text: str, variable: str) -> int:

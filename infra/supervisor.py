@@ -79,8 +79,7 @@ def bring_up(home: Home, launches: Sequence[Launch], report: Reporter) -> tuple[
         if errors:
             raise next((error for error in errors if not _was_cancelled(error)), errors[0])
     except BaseException:
-        for record in started:
-            end(home, record, report)
+        end_together(home, started, report)
         raise
     return tuple(started)
 
@@ -91,6 +90,15 @@ def end(home: Home, record: ProcessRecord, report: Reporter, grace: float = GRAC
     state.remove_record(home, record.service)
     report(f"{record.service}: ended" if found else f"{record.service}: was not running")
     return found
+
+
+def end_together(home: Home, records: Sequence[ProcessRecord], report: Reporter, grace: float = GRACE_SECONDS) -> int:
+    """End services that are all asked at once, and drop them; returns how many ran.
+
+    Brokers need that: each hands over to the others while it ends, and would wait for those that have gone before.
+    """
+    with ThreadPoolExecutor(max(1, len(records))) as pool:
+        return sum(pool.map(lambda record: end(home, record, report, grace), records))
 
 
 @contextmanager

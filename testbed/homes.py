@@ -18,7 +18,7 @@ def service_environment() -> dict[str, str]:
     """The process's environment without what would point a service at somebody's services or ports."""
     hidden = (
         "KAFKA_BOOTSTRAP_SERVERS", "SPARK_REMOTE", "DAGSTER_HOME", "LAKE_ROOT", "PLATFORM_HOME",
-        "KAFKA_PORT", "SPARK_CONNECT_PORT", "DAGSTER_PORT", "KAFKA_HEAP", "SPARK_HEAP",
+        "KAFKA_PORT", "KAFKA_2_PORT", "KAFKA_3_PORT", "SPARK_CONNECT_PORT", "DAGSTER_PORT", "KAFKA_HEAP", "SPARK_HEAP",
     )  # fmt: skip
     return {name: value for name, value in os.environ.items() if name not in hidden}
 

@@ -6,10 +6,15 @@ import click
 
 
 @click.command()
-@click.option("--service", "services", multiple=True, help="End just this one (may be repeated).")
+@click.option(
+    "--service",
+    "services",
+    multiple=True,
+    help="End just this one (may be repeated); `kafka` is the first broker alone.",
+)
 def down(services: tuple[str, ...]) -> None:
-    """End what `up` started, Dagster first and the broker last."""
+    """End what `up` started, Dagster first and the brokers last."""
     from infra import platform
     from platform_assets.cli.services import chosen
 
-    platform.down(services=chosen(services, registry=not services), report=click.echo)
+    platform.down(services=chosen(services) if services else platform.ALL_SERVICES, report=click.echo)

@@ -10,7 +10,7 @@ from infra.platform import ALL_SERVICES, SERVICES, Service
 def chosen(names: tuple[str, ...], *, registry: bool = False) -> tuple[Service, ...]:
     """The services of these names, in the order in which they start; where none is named, all but the registry.
 
-    With `registry`, it is among them.
+    With `registry`, it is among them. `kafka` stands for all brokers of the home where it is started.
 
     Raises click.BadParameter for an unknown one.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -11,10 +11,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--service", "services", multiple=True, help="Start just this one (may be repeated).")
+@click.option(
+    "--service", "services", multiple=True, help="Start just this one (may be repeated); `kafka` is all brokers."
+)
 @click.option("--registry", is_flag=True, help="Start a schema registry too, unless SCHEMA_REGISTRY_URL gives one.")
-def up(services: tuple[str, ...], registry: bool) -> None:
-    """Start the broker, Spark, and Dagster's webserver and daemon, except what the environment gives.
+@click.option(
+    "--brokers",
+    type=click.Choice(["1", "3"]),
+    help="How many brokers a new home gets, 1 by default. Of three, each holds a copy; one may be gone.",
+)
+def up(services: tuple[str, ...], registry: bool, brokers: str | None) -> None:
+    """Start the brokers, Spark, and Dagster's webserver and daemon, except what the environment gives.
 
     Before anything starts, the YAML of all topics is judged (`platform-assets check`), and what the environment gives
     has to answer.
@@ -22,6 +29,7 @@ def up(services: tuple[str, ...], registry: bool) -> None:
     from datetime import UTC, datetime
 
     from infra import platform
+    from infra.broker import BrokerSettings
     from infra.platform import UpOptions
     from platform_assets.cli.environment import Environment
     from platform_assets.cli.services import chosen
@@ -35,7 +43,9 @@ def up(services: tuple[str, ...], registry: bool) -> None:
         _check_broker(environment)
     if "spark" in wanted and "spark" in given:
         _check_spark(environment)
-    states = platform.up(options=UpOptions(services=wanted), report=click.echo)
+    number: Literal[1, 3] | None = None if brokers is None else 3 if brokers == "3" else 1
+    options = UpOptions(services=wanted, broker=BrokerSettings(brokers=number))
+    states = platform.up(options=options, report=click.echo)
     for state in states:
         click.echo(f"{state.service:<18} {state.status:<8} {state.address or ''}")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from infra import platform
+from infra import brokers, platform
 from infra.errors import ServiceEndedError
 from infra.home import Home
 from infra.platform import KAFKA_ADDRESS, LAKE_ROOT, SERVICES, Service, UpOptions
@@ -155,7 +155,7 @@ class _Demo:
             yield started
         finally:
             with _interrupts_ignored():
-                ending = [service for service in SERVICES if service in started]
+                ending = [service for service in platform.ALL_SERVICES if service in started]
                 if ending:
                     self.display.say("Ending the services that this demo started.")
                     platform.down(self.home, services=ending, report=self.display.detail)
@@ -164,7 +164,9 @@ class _Demo:
     def _up(self, services: tuple[Service, ...], started: set[Service]) -> None:
         before = self._running()
         own = {service: pid for service, pid in before.items() if service in started}
-        state.remember_services(self.home.root, own | dict.fromkeys(s for s in services if s not in before))
+        # `kafka` stands for all brokers of the home.
+        starting = {*services, *(brokers.formatted(self.home) if "kafka" in services else ())} - {*before}
+        state.remember_services(self.home.root, own | dict.fromkeys(starting))
         platform.up(self.home, UpOptions(services=services), report=self.display.detail)
         after = self._running()
         started.update(service for service in after if service not in before)

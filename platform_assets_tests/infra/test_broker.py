@@ -16,8 +16,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
-from infra import broker as broker_service
-from infra import kafka_probe, platform, ports
+from infra import brokers, kafka_probe, platform, ports
 from infra.broker import BrokerSettings
 from infra.errors import PortTakenError, ServiceStartError
 from infra.home import Home
@@ -94,7 +93,7 @@ def test_data_and_cluster_id_outlive_a_kill_and_a_change_of_port(own_home: Home)
         producer.produce("kept", str(number))
     assert producer.flush(30) == 0
     before = look(first.address, "kept")
-    assert before == Seen(broker_service.cluster_id(own_home) or "", first.address, 10)
+    assert before == Seen(brokers.cluster_id(own_home) or "", first.address, 10)
 
     os.kill(first.pid, signal.SIGKILL)
     psutil.Process(first.pid).wait(30)
@@ -222,8 +221,9 @@ def test_restart_of_the_sessions_broker_keeps_address_and_topics(broker: Broker,
 
 def test_probe_takes_no_other_clusters_answer_for_ours(broker: Broker, platform_home: Home) -> None:
     host, _, port = broker.bootstrap.partition(":")
-    assert kafka_probe.answers(host, int(port), broker_service.cluster_id(platform_home) or "")
+    assert kafka_probe.answers(host, int(port), brokers.cluster_id(platform_home) or "")
     assert not kafka_probe.answers(host, int(port), "another-cluster")
+    assert not kafka_probe.answers(host, int(port), brokers.cluster_id(platform_home) or "", node=2)
 
 
 def test_probe_of_something_else_is_no_answer() -> None:

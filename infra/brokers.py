@@ -1,0 +1,196 @@
+"""The brokers of one home: a single one, or three that keep a copy of everything each.
+
+How many there are is said by the storage: it is formatted for a quorum of controllers, which does not change afterwards.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+from infra import broker, state
+from infra.broker import BrokerSettings, Member
+from infra.errors import ConfigurationError
+from infra.home import Home
+from infra.kafka_probe import answers
+from infra.ports import KAFKA_VARIABLE, LOOPBACK, PortWish, choose_each
+from infra.process import ProcessRecord, ServiceSpec, is_alive
+
+BrokerService = Literal["kafka", "kafka-2", "kafka-3"]
+ALL: Final[tuple[BrokerService, ...]] = ("kafka", "kafka-2", "kafka-3")
+"""Services by node id, which is their place, from 1 on."""
+FIRST: Final[BrokerService] = "kafka"
+VARIABLES: Final[Mapping[str, str]] = {
+    "kafka": KAFKA_VARIABLE,
+    "kafka-2": "KAFKA_2_PORT",
+    "kafka-3": "KAFKA_3_PORT",
+}
+"""The variable of the environment that may ask for each one's port for clients."""
+
+_QUORUM: Final = 2
+"""How many of three have to run."""
+
+
+def formatted(home: Home) -> tuple[BrokerService, ...]:
+    """The brokers that the storage of a home was formatted for; empty before the first start."""
+    found = [service for service in ALL if broker.cluster_of(home.root / service) is not None]
+    if not found:
+        return ()
+    # `kafka` is formatted last: where it alone is there, it is to be alone.
+    return ALL if set(found) - {FIRST} else (FIRST,)
+
+
+def of_home(home: Home, asked: int | None) -> tuple[BrokerService, ...]:
+    """The brokers of a home: those that it was formatted for, else as many as asked for, else one.
+
+    Raises:
+        ConfigurationError: another number was asked for than the storage was formatted for.
+    """
+    there = formatted(home)
+    if not there:
+        return ALL if asked == len(ALL) else (FIRST,)
+    if asked is not None and asked != len(there):
+        raise ConfigurationError(
+            f"--brokers {asked}: Kafka's storage in {home.root} was formatted for {len(there)}, and that does not change. "
+            "Leave --brokers out to start what is there, or set PLATFORM_HOME to another folder for a new cluster."
+        )
+    return there
+
+
+def cluster_id(home: Home) -> str | None:
+    """The id that the storage was formatted with; None before the first start."""
+    return next((found for service in ALL if (found := broker.cluster_of(home.root / service))), None)
+
+
+def addresses(home: Home, records: Mapping[str, ProcessRecord]) -> str | None:
+    """What clients of the brokers take, `host:port[,host:port…]`; None where none of them runs.
+
+    A broker that does not run is named as well: it comes back at its address, and clients try one after the other.
+
+    Args:
+        home: whose brokers.
+        records: those of the services that run.
+    """
+    if not any(service in records for service in ALL):
+        return None
+    return ",".join(
+        records[service].address if service in records else own
+        for service, own in _remembered(home)
+        if service in records or own
+    )
+
+
+def remembered_addresses(home: Home) -> str:
+    """As `addresses`, by the ports of the last start; empty before the first."""
+    return ",".join(address for _, address in _remembered(home) if address)
+
+
+class Brokers:
+    """The brokers that one command starts: they get their ports together, since each has to know those of the others."""
+
+    def __init__(self, home: Home, settings: BrokerSettings, env: Mapping[str, str], wanted: Iterable[str]) -> None:
+        """Nothing is chosen or written before the first `spec`.
+
+        Args:
+            home: whose brokers.
+            settings: heap, server properties, and how many.
+            env: the environment to read.
+            wanted: the services to be started; those that are no brokers are left out.
+
+        Raises:
+            ConfigurationError: as `of_home`; or the home has no such broker, or fewer would run than elect a controller.
+        """
+        self._home, self._settings, self._env = home, settings, env
+        asked_for = frozenset(wanted)
+        self._wanted = tuple(service for service in ALL if service in asked_for)
+        # Where the environment gives brokers, none is started, and no number can be wrong.
+        self._services = of_home(home, settings.brokers if self._wanted else None)
+        self._lock = threading.Lock()
+        self._members: dict[BrokerService, Member] = {}
+        for service in self._wanted:
+            if service not in self._services:
+                raise ConfigurationError(
+                    f"{service}: the home {self._home.root} has one broker, which is called {FIRST}. "
+                    "`platform-assets up --brokers 3` makes three of them in a new home."
+                )
+        if self._wanted and len({*self._running(), *self._wanted}) < min(_QUORUM, len(self._services)):
+            raise ConfigurationError(
+                f"{self._wanted[0]} does not come up alone: two of the three brokers have to run to elect a controller. "
+                f"`platform-assets up --service {FIRST}` starts all that do not run."
+            )
+
+    def spec(self, service: BrokerService) -> ServiceSpec:
+        """How to start one of them; formats what is not formatted yet.
+
+        Raises:
+            PortTakenError, ConfigurationError: from the variables that ask for ports, or a controller's port is taken.
+            JavaNotFoundError: there is no Java.
+            ServiceStartError: the storage could not be formatted.
+        """
+        with self._lock:
+            if not self._members:
+                self._members = self._planned()
+                # `kafka` last, so that a command that dies in between leaves no home that seems to have one alone.
+                for each in reversed(self._members.values()):
+                    broker.format_storage(self._home, each)
+        return broker.spec(self._home, self._members[service])
+
+    def answers(self, service: BrokerService, record: ProcessRecord) -> bool:
+        """Whether the process of an earlier start is this broker, and does its work."""
+        return answers(LOOPBACK, record.ports[0], cluster_id(self._home) or "", ALL.index(service) + 1)
+
+    def _running(self) -> dict[BrokerService, ProcessRecord]:
+        records = state.read_records(self._home)
+        return {s: record for s in self._services if (record := records.get(s)) is not None and is_alive(record)}
+
+    def _planned(self) -> dict[BrokerService, Member]:
+        """Those that do not run yet, ready to be formatted and started."""
+        running = self._running()
+        ports = self._ports(running)
+        voters = ",".join(f"{ALL.index(s) + 1}@{LOOPBACK}:{ports[s][1]}" for s in self._services)
+        cluster = cluster_id(self._home) or _new_id()
+        return {
+            service: broker.member(
+                self._home, service, ALL.index(service) + 1, ports[service], voters, cluster, self._settings, self._env
+            )
+            for service in self._services
+        }
+
+    def _ports(self, running: Mapping[BrokerService, ProcessRecord]) -> dict[BrokerService, tuple[int, int]]:
+        """Client's and controller's port of each: of one that starts, those of last time where they are free."""
+        found = {service: (record.ports[0], record.ports[1]) for service, record in running.items()}
+        former = {s: (*state.remembered_ports(self._home, s), 0, 0)[:2] for s in self._services if s not in found}
+        # One that is not to be started keeps its ports, which the others have to know all the same.
+        found |= {s: (ports[0], ports[1]) for s, ports in former.items() if s not in self._wanted and all(ports)}
+        starting = [service for service in former if service not in found]
+        wishes = [w for s in starting for w in (PortWish(former[s][0], VARIABLES[s]), PortWish(former[s][1]))]
+        chosen = choose_each(wishes, environ=self._env)
+        for service, client, controller in zip(starting, chosen[::2], chosen[1::2], strict=True):
+            known = former[service][1]
+            if running and known and controller != known:
+                raise ConfigurationError(
+                    f"{service} has to listen on port {known}, by which the brokers that run know it, and something else "
+                    "has that port. End that; or end all brokers with `platform-assets down`, and `up` chooses new ports."
+                )
+            found[service] = (client, controller)
+        for service in starting:
+            state.remember_ports(self._home, service, found[service])
+        return found
+
+
+def _remembered(home: Home) -> list[tuple[BrokerService, str]]:
+    """Each broker of a home with its address by the ports of the last start, or none."""
+    found = []
+    for service in formatted(home) or (FIRST,):
+        ports = state.remembered_ports(home, service)
+        found.append((service, f"{LOOPBACK}:{ports[0]}" if ports else ""))
+    return found
+
+
+def _new_id() -> str:
+    new = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # Kafka's own tool refuses an id that its option parser would take for a flag.
+    return "0" + new[1:] if new.startswith("-") else new

@@ -1,0 +1,109 @@
+"""Three brokers of a test's own, which it may kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from infra import brokers, platform, state
+from infra.broker import BrokerSettings
+from infra.brokers import BrokerService
+from infra.home import Home
+from infra.platform import UpOptions
+from infra.process import ProcessRecord, is_alive
+from testbed.homes import home_at, service_environment
+from testbed.loads import wait_until
+
+
+@dataclass(frozen=True)
+class Trio:
+    """Three brokers with node ids 1, 2 and 3."""
+
+    home: Home
+
+    def up(self) -> None:
+        """Start those that do not run."""
+        options = UpOptions(services=("kafka",), broker=BrokerSettings(heap="384m", brokers=3))
+        platform.up(self.home, options, report=lambda _: None, environ=service_environment())
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all three, whether they run or not."""
+        return brokers.remembered_addresses(self.home)
+
+    def record(self, node: int) -> ProcessRecord:
+        """What the run state has of a broker."""
+        return state.read_records(self.home)[brokers.ALL[node - 1]]
+
+    def kill(self, *nodes: int) -> None:
+        """End brokers on the spot, by their process ids."""
+        for node in nodes:
+            record = self.record(node)
+            assert is_alive(record)
+            os.kill(record.pid, signal.SIGKILL)
+            psutil.Process(record.pid).wait(30)
+
+    def start(self, node: int) -> None:
+        """Start one broker; returns when it answers."""
+        platform.start_service(self.service(node), self.home, report=lambda _: None, environ=service_environment())
+
+    @staticmethod
+    def service(node: int) -> BrokerService:
+        """The name of a broker's service."""
+        return brokers.ALL[node - 1]
+
+    def admin(self) -> AdminClient:
+        """A client that knows nothing of former leaders. Keep it while you await an answer."""
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+    def create(
+        self, name: str, replicas: Sequence[Sequence[int]] = (), config: Mapping[str, str] | None = None
+    ) -> None:
+        """Make a topic: a partition for each list of nodes, of which the first leads; else one that the brokers place."""
+        placed: dict[str, object] = (
+            {"num_partitions": len(replicas), "replica_assignment": [list(each) for each in replicas]}
+            if replicas
+            else {"num_partitions": 1, "replication_factor": -1}
+        )
+        admin = self.admin()
+        admin.create_topics([NewTopic(name, config=dict(config or {}), **placed)])[name].result(30)
+        wait_until(f"topic {name} is led", lambda: all(self.leader(name, p) for p in range(max(1, len(replicas)))))
+
+    def leader(self, topic: str, partition: int = 0) -> int | None:
+        """The node that leads a partition as the controller has it; None where none does."""
+        return self._described(topic, partition)[0]
+
+    def in_sync(self, topic: str, partition: int = 0) -> frozenset[int]:
+        """The nodes that have all that is acknowledged of a partition."""
+        return self._described(topic, partition)[1]
+
+    def _described(self, topic: str, partition: int) -> tuple[int | None, frozenset[int]]:
+        admin = self.admin()
+        try:
+            found = admin.describe_topics(TopicCollection([topic]), request_timeout=10)[topic].result(30)
+        except KafkaException:
+            return None, frozenset()
+        described = next((p for p in found.partitions if p.id == partition), None)
+        if described is None:
+            return None, frozenset()
+        leader = described.leader.id if described.leader is not None and described.leader.id > 0 else None
+        return leader, frozenset(node.id for node in described.isr)
+
+
+@contextmanager
+def three_brokers(root: Path) -> Iterator[Trio]:
+    """Three brokers below `root`; they are ended with the block, by their process ids."""
+    trio = Trio(home_at(root))
+    try:
+        trio.up()
+        yield trio
+    finally:
+        platform.down(trio.home, report=lambda _: None)
