@@ -28,7 +28,7 @@ test: install ## Run the tests (ARGS="-k name" for some of them)
 	@$(BIN)/python -m pytest -m "not soak and not cluster" -n 2 --dist loadgroup $(ARGS)
 
 .PHONY: test-cluster
-test-cluster: install ## Run the tests that need more than a machine's own services, such as an object store
+test-cluster: install ## Run the tests that need more than a machine's own services: an object store, a Spark cluster
 	@$(BIN)/python -m pytest -m "cluster and not soak" $(ARGS)
 
 .PHONY: soak

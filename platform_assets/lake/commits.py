@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -124,16 +124,18 @@ class WindowCommit:
     def replace(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> LoadCommit:
         """Commit `files` as all that the table holds of the window of `metadata`; also where there are none.
 
-        Files that dead loads of the window have left are deleted then.
+        Files that dead loads of the window have left are deleted then, and those that tasks of this one have left which Spark
+        ran twice.
 
         Raises ConcurrentLoadError where another commit touched the window, or changed the columns, since this was opened;
         CommitOutcomeUnknownError where it cannot be said whether the commit took place, TableRefusedError where delta-rs cannot
         write the table, and LakeNotWritableError; nothing was committed after the last two.
         """
-        begun = begun_loads(self._folder, metadata.window.key)
+        begun, own = begun_loads(self._folder, metadata.window.key), load_folder(metadata.window.key, metadata.load_id)
         made = self._replaced(metadata, files)
+        self._delete_unnamed(own, {file.path for file in files})
         with self._known(metadata):
-            self._delete_dead(begun - {load_folder(metadata.window.key, metadata.load_id)})
+            self._delete_dead(begun - {own})
         return made
 
     def replace_for_good(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> LoadCommit:
@@ -262,6 +264,21 @@ class WindowCommit:
         for folder in sorted(left):
             _log.info("deleting the files of a load that ended without a commit: %s", self._folder / folder)
             (self._folder / folder).delete()
+
+    def _delete_unnamed(self, own: str, named: Set[str]) -> None:
+        """Delete the files in the folder `own` of a load that its commit does not name.
+
+        They are of a copy of a task that Spark has given up: on an executor that was lost, or slower than another copy. What
+        such a copy goes on to write from now on is left to `vacuum`, as is what cannot be deleted.
+        """
+        content = self._folder.content
+        with suppress(OSError):
+            # Spark keeps a checksum beside each file, by which it knows that it is whole.
+            sums = {f"{own}/.{path.rpartition('/')[2]}.crc" for path in named}
+            left = [name for name in content.written_before(FOREVER, own) if name not in named and name not in sums]
+            if left:
+                _log.info("deleting files of tasks that ran twice: %s", ", ".join(left))
+                content.remove(left)
 
     @contextmanager
     def _known(self, metadata: LoadMetadata) -> Iterator[None]:

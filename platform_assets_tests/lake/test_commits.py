@@ -139,6 +139,23 @@ def test_a_load_deletes_what_dead_loads_of_its_window_have_left(lake: Lake) -> N
     assert past.num_rows == 10, "a past version can still be read"
 
 
+def test_a_load_deletes_what_its_own_tasks_have_left_that_spark_ran_twice(lake: Lake) -> None:
+    """Names of files begin with the load's folder, in which a task of the connector has a folder of its own until it is done."""
+    of, folder = window(1), lake.table(TABLE).path
+    named = files(lake, of, "load")
+    (own,) = {(folder / file.path).parent for file in named}
+    sums = {own / f".{(folder / file.path).name}.crc" for file in named}
+    for path in (*sums, own / "twin.parquet", own / ".twin.parquet.crc", own / "_temporary" / "0" / "twin.parquet"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"not whole")
+    other = files(lake, window(2), "at-work")
+
+    WindowCommit(lake, TABLE).replace(metadata(of, "load"), named)
+    assert set(own.rglob("*")) == {*sums, *(folder / file.path for file in named)}
+    assert all((folder / file.path).exists() for file in other)
+    assert held(lake) == {of.key: 10}
+
+
 def test_a_commit_that_is_refused_deletes_nothing_of_others(lake: Lake) -> None:
     of = window(1)
     late = WindowCommit(lake, TABLE)

@@ -1,0 +1,73 @@
+"""A Spark cluster, started once a session, and a Connect server on it for each module of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from platform_assets.engines.spark.session import connect, end
+from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
+from testbed.loads import TopicLake
+from testbed.spark_cluster import ConnectServer, SparkCluster, spark_cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+    from platform_assets_tests.conftest import Broker, TopicMaker
+
+ClusterLakeMaker = Callable[..., TopicLake]
+
+WORKERS_HAVE: Mapping[str, str] = {"KAFKA_CLIENT_ID": "cluster"}
+"""Settings of Kafka's client in the environment of the workers' machines."""
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """The session's cluster. A test that ends one of its workers starts it again."""
+    with spark_cluster(tmp_path_factory.mktemp("spark cluster"), WORKERS_HAVE) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server_settings() -> Mapping[str, str]:
+    """Settings of the module's Connect server beside the usual ones."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def server(
+    cluster: SparkCluster, server_settings: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ConnectServer]:
+    """The module's Connect server."""
+    with cluster.server(tmp_path_factory.mktemp("connect"), server_settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cluster_session(server: ConnectServer) -> Iterator[Callable[[], SparkSession]]:
+    """Gives the session of that server that a run of the platform makes for itself."""
+    session = connect(server.remote)
+    yield lambda: session
+    end(session)
+
+
+@pytest.fixture
+def cluster_lake(
+    broker: Broker, topic: TopicMaker, cluster_session: Callable[[], SparkSession], tmp_path: Path
+) -> ClusterLakeMaker:
+    """Makes a topic whose lake the cluster loads: `cluster_lake(engine="connector")`."""
+
+    def make(*, partitions: int = 2, records_per_file: int = 1_000, engine: EngineName = DEFAULT_ENGINE) -> TopicLake:
+        return TopicLake(
+            broker.bootstrap,
+            topic(partitions=partitions),
+            tmp_path / "lake",
+            cluster_session,
+            records_per_file,
+            engine_name=engine,
+        )
+
+    return make

@@ -1,0 +1,73 @@
+"""Loads on a cluster that is slow on purpose, so that what happens in the middle of a load does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from platform_assets.windows.replacing import Loaded
+from platform_assets_tests.support.quotas import fetch_quota
+from testbed.loads import Record, TopicLake, records, wait_until
+from testbed.spark_cluster import SparkCluster, frozen
+
+RECORDS: Final = 40_000
+"""Of a large window, of 1,020 bytes each."""
+SLOW: Final = 512 << 10
+"""Bytes a second that a task gets of Kafka: after its first fetch, which is larger, it has to wait for some seconds."""
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """A load that is under way, and a process of an executor that was frozen while it wrote `file`, which is not whole."""
+
+    loading: Future[Loaded]
+    writer: psutil.Process
+    file: Path
+
+
+def large_window(lk: TopicLake) -> str:
+    """A window of two partitions, of each of which a task fetches several times, and writes before it has fetched all."""
+    return lk.window_of(Record(b"%06d" % n * 170, partition=n % 2) for n in range(RECORDS))
+
+
+@contextmanager
+def in_the_middle_of_a_load(cluster: SparkCluster, lk: TopicLake, key: str) -> Iterator[UnderWay]:
+    """Within the block a load is under way, one of whose writers is frozen. The block ends when the load has ended.
+
+    Kafka is slow, so that tasks take their time to write.
+    """
+    with ExitStack() as until_it_is_loaded, ThreadPoolExecutor(1) as pool:
+        found: list[tuple[psutil.Process, Path]] = []
+
+        def is_found() -> bool:
+            for one in cluster.writers(lk.table):
+                held = ExitStack()
+                held.enter_context(frozen(one))
+                # What was open a moment ago may have been closed by now, before it was frozen.
+                if (file := cluster.writers(lk.table).get(one)) is not None:
+                    until_it_is_loaded.push(held)
+                    found.append((one, file))
+                    return True
+                held.close()
+            return loading.done()
+
+        with fetch_quota(lk.bootstrap, None, SLOW):
+            loading = pool.submit(lk.load, key)
+            wait_until("a task writes", is_found, 120)
+            assert found, loading.result()
+        yield UnderWay(loading, *found[0])
+
+
+def assert_exact(lk: TopicLake, key: str) -> None:
+    """The table has each record once, its folder no other file, and a second load finds nothing to do."""
+    assert records(lk.rows()) == records(lk.committed())
+    assert lk.orphans() == []
+    version = lk.version()
+    assert lk.load(key).outcome == "unchanged"
+    assert (lk.version(), lk.orphans()) == (version, [])

@@ -1,0 +1,290 @@
+"""A Spark cluster of a test's own: a standalone master and workers, each a process with folders of its own, and Connect servers on it.
+
+What one worker's machine has no other one sees: work folder, scratch, temporary files and compiled kernels are its own. The
+package is in the Python that all of them have at the same path, as in an image, and settings with secrets are in the
+environment of each worker, which its executors inherit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from infra import jars, platform, process, spark_server
+from infra.home import Home
+from infra.ivy import pyspark_jars
+from infra.java import SPARK_OPTIONS, UNICODE_PATHS, find_java
+from infra.platform import UpOptions
+from infra.ports import LOOPBACK, choose_ports
+from infra.process import ProcessRecord, ServiceSpec
+from infra.spark_server import SparkSettings
+from platform_assets.kernels.compilation import CACHE_VARIABLE, cache_folder
+from testbed.homes import home_at, service_environment
+from testbed.loads import wait_until
+
+WORKERS: Final = 2
+START_SECONDS: Final = 120.0
+_DAEMON_HEAP: Final = "256m"
+_EXECUTOR_MEMORY: Final = "1g"
+_SPARK_VARIABLES: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "MASTER")
+"""Of a client; what is started here is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """An executor as the server's REST interface has it. `tasks` are those that it ended well."""
+
+    id: str
+    tasks: int
+    is_active: bool
+
+
+@dataclass(frozen=True)
+class ConnectServer:
+    """A Connect server on the cluster, which is one application of it. `remote` has the token."""
+
+    remote: str = field(repr=False)
+    ui: str
+
+    def rest(self, path: str) -> Any:
+        """What the REST interface answers for `path`, below the one application."""
+        ((application),) = _read(f"{self.ui}/api/v1/applications")
+        return _read(f"{self.ui}/api/v1/applications/{application['id']}/{path}")
+
+    def executors(self) -> list[Executor]:
+        """All that it ever had."""
+        return [
+            Executor(e["id"], e["completedTasks"], e["isActive"])
+            for e in self.rest("allexecutors")
+            if e["id"] != "driver"
+        ]
+
+    def active(self) -> set[str]:
+        """Ids of the executors that it has now."""
+        return {executor.id for executor in self.executors() if executor.is_active}
+
+    def last_task(self) -> int:
+        """The id of the newest attempt; -1 before the first."""
+        return max((task["taskId"] for stage in self.stages_since(-1) for task in stage), default=-1)
+
+    def stages_since(self, seen: int) -> list[list[dict[str, Any]]]:
+        """The attempts of tasks with ids above `seen`, stage by stage, newest last, as Spark describes them."""
+        stages = sorted(self.rest("stages"), key=lambda stage: stage["stageId"])
+        found = (self.rest(f"stages/{s['stageId']}/{s['attemptId']}/taskList?length=1000") for s in stages)
+        since = ([task for task in stage if task["taskId"] > seen] for stage in found)
+        return [sorted(stage, key=lambda task: int(task["taskId"])) for stage in since if stage]
+
+    def wait_for_executors(self, count: int = WORKERS) -> None:
+        """Return once it has so many."""
+        wait_until(f"{count} executors have registered", lambda: len(self.active()) == count, START_SECONDS)
+
+
+@dataclass
+class SparkCluster:
+    """A cluster that runs. `folder` has a folder for each worker; `environment` is what their machines' has beside the usual."""
+
+    folder: Path
+    home: Home
+    environment: Mapping[str, str]
+    master: str = ""
+    records: dict[str, ProcessRecord] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Start master and workers; returns when all workers have registered."""
+        jars.install(self.home, ["spark"], report=lambda _: None)
+        port, web = choose_ports(2, "SPARK_MASTER_PORT", environ={})
+        self.master = f"spark://{LOOPBACK}:{port}"
+        arguments = ("--host", LOOPBACK, "--port", str(port), "--webui-port", str(web))
+        self._web = f"http://{LOOPBACK}:{web}"
+        self._spawn("master", "org.apache.spark.deploy.master.Master", arguments, self._answers)
+        for number in range(WORKERS):
+            self.start_worker(number)
+
+    def start_worker(self, number: int) -> None:
+        """Start a worker of one core; returns when the master has it."""
+        before = self._alive()
+        port, web = choose_ports(2, "SPARK_WORKER_PORT", environ={})
+        own = self.folder / f"worker {number}"
+        for name in ("work", "scratch", "tmp"):
+            (own / name).mkdir(parents=True, exist_ok=True)
+        # Spark runs no copy of a slow task on a machine that has it already, and tells machines by their addresses.
+        host = f"127.0.0.{2 + number}"
+        arguments = (
+            "--host", host, "--port", str(port), "--webui-port", str(web), "--cores", "1", "--memory", _EXECUTOR_MEMORY,
+            "--work-dir", str(own / "work"), self.master,
+        )  # fmt: skip
+        variables = {
+            "SPARK_LOCAL_IP": host,
+            "SPARK_LOCAL_DIRS": str(own / "scratch"),
+            "TMPDIR": str(own / "tmp"),
+            CACHE_VARIABLE: str(_kernels_in(own / "kernels")),
+            **self.environment,
+        }
+        main, is_known = "org.apache.spark.deploy.worker.Worker", lambda: self._alive() == before + 1
+        self._spawn(f"worker-{number}", main, arguments, is_known, variables)
+
+    def kill_worker_of(self, one: psutil.Process) -> int:
+        """End the worker of a process with its executors and their Python, as a machine ends that loses its power; its number."""
+        (number,) = (n for n in range(WORKERS) if self.records[f"worker-{n}"].pid in {p.pid for p in one.parents()})
+        record = self.records.pop(f"worker-{number}")
+        found = process.family(record)
+        for each in found:
+            each.kill()
+        psutil.wait_procs(found, timeout=30)
+        process.terminate(record, 0.0)
+        return number
+
+    def writers(self, folder: Path) -> dict[psutil.Process, Path]:
+        """The processes of executors that have a data file below `folder` open, with that file."""
+        found: dict[psutil.Process, Path] = {}
+        for one in self._processes():
+            with suppress(psutil.Error):  # it has just ended
+                for path in (Path(file.path) for file in one.open_files()):
+                    if path.suffix == ".parquet" and folder in path.parents:
+                        found[one] = path
+        return found
+
+    def executor_of(self, one: psutil.Process) -> psutil.Process:
+        """The executor that a process is, or that it works for."""
+        (found,) = (p for p in (one, *one.parents()) if "--executor-id" in p.cmdline())
+        return found
+
+    def stop(self) -> None:
+        """End all of it."""
+        for name in sorted(self.records, reverse=True):
+            process.terminate(self.records[name], 10.0)
+        self.records.clear()
+
+    @contextmanager
+    def server(self, root: Path, configuration: Mapping[str, str] | None = None) -> Iterator[ConnectServer]:
+        """Run a Connect server that has the whole cluster, within the block."""
+        home = home_at(root)
+        (ui,) = choose_ports(1, "SPARK_UI_PORT", environ={})
+        given = {
+            "spark.executor.cores": "1",
+            "spark.executor.memory": _EXECUTOR_MEMORY,
+            "spark.executor.extraClassPath": _class_path(home),
+            "spark.ui.enabled": "true",
+            "spark.ui.port": str(ui),
+            **(configuration or {}),
+        }
+        options = UpOptions(spark=SparkSettings(heap="1g", master=self.master, configuration=given))
+        environ = service_environment()
+        record = platform.start_service("spark", home, options, report=lambda _: None, environ=environ)
+        try:
+            server = ConnectServer(spark_server.remote(home, record.address), f"http://{LOOPBACK}:{ui}")
+            server.wait_for_executors()
+            yield server
+        finally:
+            platform.down(home, report=lambda _: None)
+            wait_until("its executors have ended", lambda: not self._has_executors())
+
+    def _has_executors(self) -> bool:
+        with suppress(psutil.Error):  # one has just ended
+            return any("--executor-id" in one.cmdline() for one in self._processes())
+        return True
+
+    def _processes(self) -> Iterator[psutil.Process]:
+        for name, record in self.records.items():
+            if name.startswith("worker-"):
+                yield from psutil.Process(record.pid).children(recursive=True)
+
+    def _answers(self) -> bool:
+        try:
+            return self._alive() == 0
+        except OSError:  # it listens before it has anything to say
+            return False
+
+    def _alive(self) -> int:
+        return int(_read(f"{self._web}/json/")["aliveworkers"])
+
+    def _spawn(
+        self,
+        name: str,
+        main: str,
+        arguments: tuple[str, ...],
+        ready: Callable[[], bool],
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        java = find_java(os.environ).executable.resolve()
+        command = (
+            str(java), *SPARK_OPTIONS, f"-Xmx{_DAEMON_HEAP}",
+            f"-Dlog4j2.configurationFile={spark_server.LOGGING_FILE.as_uri()}",
+            "-cp", str(pyspark_jars() / "*"), main, *arguments,
+        )  # fmt: skip
+        environment: dict[str, str | None] = {
+            **UNICODE_PATHS,
+            **dict.fromkeys(_SPARK_VARIABLES),
+            "JAVA_HOME": str(java.parent.parent),
+            # Of these Spark's worker makes the command line of an executor.
+            "SPARK_HOME": str(pyspark_jars().parent),
+            "SPARK_SCALA_VERSION": "2.13",
+            "SPARK_LOCAL_IP": LOOPBACK,
+            **(variables or {}),
+        }
+        spec = ServiceSpec(
+            name=f"spark-{name}",
+            command=command,
+            environment=environment,
+            directory=self.folder / name,
+            log=self.folder / f"{name}.log",
+            address="",
+            ports=(),
+            timeout=START_SECONDS,
+            ready=ready,
+        )
+        self.records[name] = process.spawn(spec, process.planned(spec))
+        process.wait_ready(spec, self.records[name])
+
+
+@contextmanager
+def spark_cluster(root: Path, environment: Mapping[str, str] | None = None) -> Iterator[SparkCluster]:
+    """Run a cluster within the block; below `root` it keeps all that it has."""
+    cluster = SparkCluster(root / "cluster", home_at(root / "home"), environment or {})
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@contextmanager
+def frozen(one: psutil.Process) -> Iterator[None]:
+    """Within the block a process does nothing, unless it is killed."""
+    one.suspend()
+    try:
+        yield
+    finally:
+        resume(one)
+
+
+def resume(one: psutil.Process) -> None:
+    """Have a frozen process go on, if it was not killed."""
+    with suppress(psutil.NoSuchProcess):
+        one.resume()
+
+
+def _class_path(home: Home) -> str:
+    return os.pathsep.join(map(str, jars.class_path(home, "spark")))
+
+
+def _kernels_in(folder: Path) -> Path:
+    """A machine's own copy of the compiled kernels, as an image would have it."""
+    made = cache_folder()
+    if made is not None and not folder.exists():
+        shutil.copytree(made, folder / made.name)
+    return folder
+
+
+def _read(address: str) -> Any:
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        return json.load(answer)
