@@ -237,9 +237,10 @@ def failures_named(folder: Path, environ: Mapping[str, str]) -> Iterator[None]:
     from dagster import DagsterError
     from sqlalchemy.exc import SQLAlchemyError
 
+    expected: tuple[type[Exception], ...] = (DagsterError, SQLAlchemyError, *_postgres_errors())
     try:
         yield
-    except (DagsterError, SQLAlchemyError, *_postgres_errors()) as error:
+    except expected as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from platform_assets.decoding.formats import decoder_of
-from platform_assets.engines.decoding.rows import RAW_COLUMNS, RowMaker, aligned, by_partition, in_order
+from platform_assets.engines.decoding.rows import RowMaker, aligned, by_partition, in_order
 from platform_assets.engines.decoding.work import BYTES_APART, Piece, shares_of
 from platform_assets.lake import dead_letter_table, decoded_table, raw_table
 from platform_assets.model.decoding import FormatSpec, Repair
+from platform_assets_tests.support.raw_records import raw
 
 JSON = FormatSpec("json", {"schema": "id BIGINT NOT NULL, tags ARRAY<STRUCT<a: INT, b: STRING>>"})
-
-
-def raw(*records: tuple[int, int, bytes | None, bytes | None]) -> pa.RecordBatch:
-    """Records of partition, offset, key and value."""
-    kinds = {f.name: f.type for f in dead_letter_table.columns()}
-    now = datetime(2026, 3, 1, tzinfo=UTC)
-    rows = [
-        {"topic_id": "t", "kafka_partition": p, "kafka_offset": o, "kafka_timestamp": now, "kafka_timestamp_type": 0,
-         "key": key, "value": value, "headers": [{"key": "h", "value": None}]}
-        for p, o, key, value in records
-    ]  # fmt: skip
-    return pa.RecordBatch.from_pylist(rows, pa.schema([(name, kinds[name]) for name in RAW_COLUMNS]))
 
 
 def maker(value: FormatSpec, key: FormatSpec | None = None, repairs: tuple[Repair, ...] = ()) -> RowMaker:

@@ -14,7 +14,7 @@ from platform_assets.engines.decoding import engine, task
 from platform_assets.engines.decoding.work import Piece, Work
 from platform_assets.lake import dead_letter_table, decoded_table
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
-from platform_assets_tests.engines.decoding.test_rows import raw
+from platform_assets_tests.support.raw_records import raw
 
 RECORDS = 40
 BROKEN = (3, 17, 18, 39)
