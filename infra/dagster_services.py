@@ -234,13 +234,9 @@ def failures_named(folder: Path, environ: Mapping[str, str]) -> Iterator[None]:
     Raises:
         ConfigurationError: Dagster does not take the settings in `folder`, or what they name does not answer.
     """
-    from dagster import DagsterError
-    from sqlalchemy.exc import SQLAlchemyError
-
-    expected: tuple[type[Exception], ...] = (DagsterError, SQLAlchemyError, *_postgres_errors())
     try:
         yield
-    except expected as error:
+    except _store_errors() as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
@@ -269,12 +265,15 @@ def _create_storage(home: Home, environ: Mapping[str, str]) -> None:
             os.environ[POSTGRES_VARIABLE] = before
 
 
-def _postgres_errors() -> tuple[type[Exception], ...]:
+def _store_errors() -> tuple[type[Exception], ...]:
+    from dagster import DagsterError
+    from sqlalchemy.exc import SQLAlchemyError
+
     if importlib.util.find_spec("dagster_postgres") is None:
-        return ()
+        return DagsterError, SQLAlchemyError
     from dagster_postgres.utils import DagsterPostgresException
 
-    return (DagsterPostgresException,)
+    return DagsterError, SQLAlchemyError, DagsterPostgresException
 
 
 def _without_secret(text: str, environ: Mapping[str, str]) -> str:

@@ -173,14 +173,14 @@ def test_what_was_reported_without_a_run_and_again_since_goes(instance: dg.Dagst
         instance.report_runless_asset_event(dg.AssetMaterialization(SOURCE, partition=key))
         instance.report_runless_asset_event(dg.AssetMaterialization(SOURCE, partition=key))
         instance.report_runless_asset_event(dg.AssetCheckEvaluation(TABLE, CHECK.name, passed=True))
-        instance.report_runless_asset_event(dg.AssetMaterialization("somebody's"))
+        instance.report_runless_asset_event(dg.AssetMaterialization("theirs"))
     before = view(instance)
     done = pruned(instance)
     # Five second reports, four evaluations; the run is the last of its assets, and has its evaluation still.
     assert done.deleted.events == 5 + 4
     assert view(instance) == before
     assert len(instance.event_log_storage.get_asset_check_execution_history(CHECK, limit=20)) == 1 + 1
-    assert len(instance.fetch_materializations(dg.AssetKey("somebody's"), limit=20).records) == 5
+    assert len(instance.fetch_materializations(dg.AssetKey("theirs"), limit=20).records) == 5
 
 
 def test_files_that_dagsters_own_deletion_leaves_are_removed(instance: dg.DagsterInstance, tmp_path: Path) -> None:

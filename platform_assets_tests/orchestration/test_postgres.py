@@ -1,0 +1,135 @@
+"""Dagster on a real PostgreSQL server: `up`, runs, what is shown of them, pruning, and a server that goes away meanwhile."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from infra import dagster_services, platform, state
+from infra.dagster_services import POSTGRES_VARIABLE
+from infra.home import Home
+from infra.platform import UpOptions
+from platform_assets.orchestration.pruning import Budget, prune
+from platform_assets_tests.support import services
+from platform_assets_tests.support.dagster_view import KEYS, LOCATION, TABLE, Breaks, load, view
+from testbed import postgres
+from testbed.homes import home_at, service_environment
+from testbed.loads import wait_until
+from testbed.postgres import Postgres
+
+pytestmark = [pytest.mark.cluster, pytest.mark.skipif(postgres.programs() is None, reason=postgres.HOW)]
+
+WORKSPACE = '''\
+import dagster as dg
+
+@dg.asset(partitions_def=dg.StaticPartitionsDefinition([str(n) for n in range(100)]))
+def counted() -> None: ...
+
+job = dg.define_asset_job("count", [counted])
+
+@dg.sensor(job=job, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
+def each_second(context):
+    """Asks for one partition after the other, one a tick."""
+    number = int(context.cursor or 0)
+    if number == 100:
+        return dg.SkipReason("all were asked for")
+    request = dg.RunRequest(str(number), partition_key=str(number))
+    return dg.SensorResult([request], cursor=str(number + 1))
+
+defs = dg.Definitions([counted], jobs=[job], sensors=[each_second], executor=dg.in_process_executor)
+'''
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    """A server of one's own. Not in pytest's folder, which is closed to the user that runs it."""
+    with TemporaryDirectory(prefix="platform-postgres-") as folder:
+        Path(folder).chmod(0o755)
+        with postgres.server(Path(folder)) as made:
+            yield made
+
+
+@pytest.fixture
+def home(server: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """A home whose Dagster is on the server; whatever runs there is ended afterwards."""
+    made = home_at(tmp_path / "home")
+    monkeypatch.setenv(POSTGRES_VARIABLE, server.url)
+    try:
+        yield made
+    finally:
+        platform.down(made, report=lambda _: None)
+
+
+def test_what_dagster_shows_is_the_same_before_and_after_pruning(home: Home) -> None:
+    dagster_services.prepare(home)
+    with dg.DagsterInstance.from_config(str(home.dagster)) as instance:
+        for key in (*KEYS[:4], KEYS[0]):
+            load(instance, key)
+        load(instance, KEYS[1], breaks=Breaks(loads=[KEYS[1]]))
+        load(instance, KEYS[5], breaks=Breaks(loads=[KEYS[5]]))
+        load(instance, KEYS[6], breaks=Breaks(checks=[KEYS[6]]))
+        load(instance, KEYS[7])
+        before = view(instance)
+        assert before[str(TABLE.path)]["failed"] == [KEYS[1], KEYS[5]]
+        now = datetime.now(UTC) + timedelta(days=60)
+        done = prune(instance, LOCATION, Budget(), now)
+        assert done.complete
+        assert done.runs == 6
+        assert view(instance) == before
+        assert instance.get_runs_count() == 3
+        assert prune(instance, LOCATION, Budget(), now).deleted.events == 0
+    assert not (home.dagster / "history").exists()
+
+
+def test_a_server_that_goes_away_under_load_is_gone_on_with(home: Home, server: Postgres, tmp_path: Path) -> None:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    (folder / "one.py").write_text(WORKSPACE)
+    workspace = folder / "workspace.yaml"
+    workspace.write_text("load_from:\n  - python_file: one.py\n")
+    environ = {**service_environment(), "KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1", "SPARK_REMOTE": "sc://localhost:1"}
+    states = platform.up(home, UpOptions(workspace=workspace), report=lambda _: None, environ=environ)
+    address = next(s.address for s in states if s.service == "dagster-webserver")
+    assert address is not None
+
+    for loaded in (2, 4, 6):
+        wait_until("runs load, and nobody acted", lambda n=loaded: _materialised(address) >= n, 300)  # type: ignore[misc]
+        if loaded < 6:
+            server.stop()
+            server.start()
+
+    pids = [pid for record in state.read_records(home).values() for pid in services.marked(record)]
+    for pid in pids:
+        assert server.password.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    platform.down(home, report=lambda _: None)
+    secret = server.password.encode()
+    assert [p for p in home.root.rglob("*") if p.is_file() and secret in p.read_bytes()] == []
+
+    # What the daemon has asked for is there: no tick was lost, and none was doubled. A run that died was started again, as another.
+    with dg.DagsterInstance.from_config(str(home.dagster)) as instance:
+        first = [run for run in instance.get_runs() if run.parent_run_id is None]
+        asked = [int(run.tags["dagster/run_key"]) for run in first]
+        assert sorted(asked) == list(range(len(asked)))
+
+
+def _materialised(address: str) -> int:
+    """How many partitions of the asset the UI shows as materialised; -1 while it cannot tell."""
+    query = '{assetNodeOrError(assetKey: {path: ["counted"]}) {... on AssetNode {partitionStats {numMaterialized}}}}'
+    request = urllib.request.Request(
+        f"{address}/graphql", json.dumps({"query": query}).encode(), {"Content-Type": "application/json"}
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=60) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return int(found["data"]["assetNodeOrError"]["partitionStats"]["numMaterialized"])
+    except (OSError, KeyError, TypeError):
+        return -1

@@ -1,0 +1,107 @@
+"""A PostgreSQL server for tests: from the machine's own binaries, on loopback, with a folder and a password of its own."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from infra.ports import LOOPBACK, choose_ports
+
+HOW: Final = (
+    "PostgreSQL's programs are not on this machine; on Debian: `apt-get install postgresql` (no server of it is used)"
+)
+_PLACES: Final = Path("/usr/lib/postgresql")
+_USER: Final = "dagster"
+
+
+def programs() -> Path | None:
+    """The folder of `initdb` and `pg_ctl`; None where there is none."""
+    on_path = shutil.which("initdb")
+    if on_path is not None:
+        return Path(on_path).resolve().parent
+    found = sorted(_PLACES.glob("*/bin/initdb"), key=lambda path: int(path.parent.parent.name.split(".")[0]))
+    return found[-1].parent if found else None
+
+
+@dataclass
+class Postgres:
+    """One server. `initdb` refuses root, so root has it run by `nobody`."""
+
+    programs: Path
+    folder: Path
+    port: int
+    password: str = field(repr=False, default_factory=lambda: secrets.token_urlsafe(12))
+
+    @property
+    def url(self) -> str:
+        """Its address, password included."""
+        return f"postgresql://{_USER}:{self.password}@{LOOPBACK}:{self.port}/postgres"
+
+    def create(self) -> None:
+        """Make its files."""
+        self.folder.mkdir(parents=True)
+        secret = self.folder / "password"
+        secret.write_text(self.password)
+        if os.geteuid() == 0:
+            owner = pwd.getpwnam("nobody")
+            for path in (self.folder, secret):
+                os.chown(path, owner.pw_uid, owner.pw_gid)
+        self._run(
+            "initdb", "-D", str(self._data), "-U", _USER, "-A", "scram-sha-256", f"--pwfile={secret}", "--no-sync"
+        )
+        secret.unlink()
+
+    def start(self) -> None:
+        """Start it; returns when it answers."""
+        options = f"-p {self.port} -c listen_addresses={LOOPBACK} -c unix_socket_directories= -c fsync=off"
+        self._run(
+            "pg_ctl", "-D", str(self._data), "-w", "-t", "120", "-l", str(self.folder / "log"), "-o", options, "start"
+        )
+
+    def stop(self) -> None:
+        """End it at once, as a machine that goes down would: connections break, and it recovers when it starts."""
+        self._run("pg_ctl", "-D", str(self._data), "-w", "-t", "120", "-m", "immediate", "stop")
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def _run(self, program: str, *arguments: str) -> None:
+        other = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+        # Its output goes to a file: the server would hold a pipe open.
+        with (self.folder / f"{program}.said").open("wb") as said:
+            subprocess.run(
+                [str(self.programs / program), *arguments],
+                check=True,
+                cwd=self.folder,
+                stdout=said,
+                stderr=said,
+                env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+                user=None if other is None else other.pw_uid,
+                group=None if other is None else other.pw_gid,
+            )
+
+
+@contextmanager
+def server(root: Path) -> Iterator[Postgres]:
+    """A server that runs until the block ends. `root` has to be a folder that anybody may enter, as one in /tmp."""
+    found = programs()
+    if found is None:
+        raise RuntimeError(HOW)
+    (port,) = choose_ports(1, "POSTGRES_PORT", remembered=(), environ={})
+    made = Postgres(found, root / "postgres", port)
+    made.create()
+    try:
+        made.start()
+        yield made
+    finally:
+        with suppress(subprocess.CalledProcessError):
+            made.stop()
