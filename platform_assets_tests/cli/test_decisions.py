@@ -16,9 +16,9 @@ from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets_tests.support.damage import delete_rows
 from platform_assets_tests.support.logs import cut_off
 from platform_assets_tests.support.runs_of import minutes_ago
-from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell, ShellOf
+from platform_assets_tests.support.shell import DAGSTER_WARNINGS, ShellOf, follow, proved, sentence
 from platform_assets_tests.support.streams import create_again, delete_before
-from testbed.loads import TopicLake, numbered, records, wait_until
+from testbed.loads import numbered, records, wait_until
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, LakeMaker
@@ -26,27 +26,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
 GREEN = 0
-
-
-def sentence(error: Exception) -> str:
-    """The command that an error names, without the program's name and with a reason in the place of the dots."""
-    command = str(error).partition("`platform-assets ")[2].partition("`")[0]
-    assert command, f"names no command: {error}"
-    return command
-
-
-def follow(shell: Shell, error: Exception, *more: str) -> str:
-    """Do what the error says; gives what the command said."""
-    words = sentence(error).replace('"…"', "decided").split()
-    done = shell.run(*words, *more)
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
-def proved(shell: Shell, lk: TopicLake) -> None:
-    """Every check of the table passes, and so does the deep audit."""
-    audit = shell.run("audit", lk.topic, "--deep")
-    assert audit.exit_code == GREEN, audit.output
 
 
 def test_a_topic_made_again_is_decided_and_goes_on_under_the_same_name(

@@ -72,3 +72,24 @@ class Shell:
 
 
 ShellOf = Callable[[TopicLake], Shell]
+
+
+def sentence(error: Exception) -> str:
+    """The command that an error names, without the program's name and with a reason in the place of the dots."""
+    command = str(error).partition("`platform-assets ")[2].partition("`")[0]
+    assert command, f"names no command: {error}"
+    return command
+
+
+def follow(shell: Shell, error: Exception, *more: str) -> str:
+    """Do what the error says; gives what the command said."""
+    words = sentence(error).replace('"…"', "decided").split()
+    done = shell.run(*words, *more)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def proved(shell: Shell, lk: TopicLake) -> None:
+    """Every check of the table passes, and so does the deep audit."""
+    audit = shell.run("audit", lk.topic, "--deep")
+    assert audit.exit_code == 0, audit.output
