@@ -82,9 +82,9 @@ def test_each_kind_of_finding_is_documented() -> None:
 
 def test_variables_of_the_environment_are_ones_that_the_code_reads() -> None:
     sources = [p.read_text() for folder in ("infra", "platform_assets") for p in (CHECKOUT / folder).rglob("*.py")]
-    read = set(re.findall(r'"([A-Z]+(?:_[A-Z]+)+)"', "".join(sources)))
+    read = set(re.findall(r'"([A-Z]+(?:_[A-Z0-9]+)+)"', "".join(sources)))
     documented = first_column(CONFIGURATION, "## Environment")
     assert documented
     assert set(documented) <= read
-    own = {n for n in read if re.fullmatch(r"(KAFKA|SPARK|SPARK_CONNECT|DAGSTER)_(PORT|HEAP)|PLATFORM_[A-Z]+", n)}
+    own = {n for n in read if re.fullmatch(r"(KAFKA|KAFKA_[23]|SPARK|SPARK_CONNECT|DAGSTER)_(PORT|HEAP)|PLATFORM_[A-Z]+", n)}
     assert own <= {*documented}
