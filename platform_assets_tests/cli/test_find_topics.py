@@ -75,8 +75,9 @@ def test_the_sensor_adds_a_new_topic_and_the_next_load_of_the_code_declares_it(
         resources = {"kafka": KafkaResource(bootstrap_servers=broker.bootstrap)}
         others = dict.fromkeys(("lake", "spark"), dg.ResourceDefinition.hardcoded_resource(None))
         made = dg.Definitions.merge(declared.definitions(), dg.Definitions(resources={**resources, **others}))
-        sensor = made.get_sensor_def(new_topics.sensor_name(f"{stem}.*"))
-        with dg.build_sensor_context(repository_def=made.get_repository_def(), resources=resources) as context:
+        name = new_topics.sensor_name(f"{stem}.*")
+        sensor = next(s for s in made.sensors or () if isinstance(s, dg.SensorDefinition) and s.name == name)
+        with dg.build_sensor_context(definitions=made, resources=resources) as context:
             return str(sensor.evaluate_tick(context).skip_message)
 
     assert tick() == "every topic that matches is declared"
