@@ -55,6 +55,11 @@ _PARTITION_OUT_OF_REACH = _UNREACHABLE | {
     KafkaError._NOENT,
 }
 
+_PATIENCE_SECONDS = 1.5
+"""How long a call may take before the client is made to look up brokers."""
+_NO_TOPIC = "_"
+"""Asked for where topics do not matter, since the answer names all brokers and just this topic."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
@@ -255,10 +260,28 @@ class Cluster:
             raise self._translated(e, doing, None) from e
 
     def _raw_result(self, future: Future[Any], doing: str) -> Any:
+        until = time.monotonic() + self._remaining(doing) + 0.5
+        while (left := until - time.monotonic()) > _PATIENCE_SECONDS:
+            try:
+                return future.result(timeout=_PATIENCE_SECONDS)
+            except FutureTimeoutError:
+                self._look_up_brokers(left)
         try:
-            return future.result(timeout=self._remaining(doing) + 0.5)
+            return future.result(timeout=max(left, 0))
         except FutureTimeoutError as e:
             raise BrokerUnreachableError(doing, self._timeout, "timed out") from e
+
+    def _look_up_brokers(self, seconds: float) -> None:
+        """Have the client find out which brokers there are.
+
+        A call that waits for the controller goes on then. librdkafka remembers which broker that was, and asks for it again
+        when the connection breaks, at which time the others do not know yet that it is gone; and then not for minutes.
+        """
+        try:
+            self._admin.list_topics(topic=_NO_TOPIC, timeout=min(seconds, _PATIENCE_SECONDS))
+        except KafkaException as e:
+            # The call that waits says what is wrong, when its time is over.
+            _log.debug("the brokers were not looked up: %s", e)
 
     def _result(self, future: Future[Any], doing: str, topic: str | None) -> Any:
         try:

@@ -86,5 +86,9 @@ def test_variables_of_the_environment_are_ones_that_the_code_reads() -> None:
     documented = first_column(CONFIGURATION, "## Environment")
     assert documented
     assert set(documented) <= read
-    own = {n for n in read if re.fullmatch(r"(KAFKA|KAFKA_[23]|SPARK|SPARK_CONNECT|DAGSTER)_(PORT|HEAP)|PLATFORM_[A-Z]+", n)}
+    own = {
+        n
+        for n in read
+        if re.fullmatch(r"(KAFKA|KAFKA_[23]|SPARK|SPARK_CONNECT|DAGSTER)_(PORT|HEAP)|PLATFORM_[A-Z]+", n)
+    }
     assert own <= {*documented}
