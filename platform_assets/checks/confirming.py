@@ -24,6 +24,7 @@ from platform_assets.ledger.entries import Receipt
 from platform_assets.model.declaration import EngineName
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
+from platform_assets.windows.generations import beyond_log
 
 SAMPLE_WINDOWS: Final = 20
 SAMPLE_OFFSETS: Final = 5_000_000
@@ -47,8 +48,9 @@ NOTHING: Final = Confirmed()
 def confirm(e: Evaluation, receipts: Sequence[Receipt]) -> Confirmed:
     """Read windows of `receipts` that no other engine has confirmed, and record those that it finds equal.
 
-    The oldest come first, since Kafka keeps them for the shortest time. A window that Kafka no longer has whole is left out,
-    and so is a topic that is compacted: what is read of it today may be less than what was loaded.
+    The oldest come first, since Kafka keeps them for the shortest time. A window that Kafka no longer has whole is left out, also
+    where its offsets stand for other records since; and so is a topic that is compacted: what is read of it today may be less than
+    what was loaded.
     """
     if e.witness is None:
         return NOTHING
@@ -81,6 +83,8 @@ def _sample(e: Evaluation, receipts: Sequence[Receipt]) -> list[Receipt]:
     offsets = 0
     for receipt in sorted(open_, key=lambda r: r.window.start):
         if receipt.topic_id != state.topic_id or any(_begin(p, receipt) < starts.get(p, 0) for p in receipt.partitions):
+            continue
+        if beyond_log(e.ledger, receipt):
             continue
         offsets += receipt.ranges.size
         if found and (len(found) == SAMPLE_WINDOWS or offsets > SAMPLE_OFFSETS):

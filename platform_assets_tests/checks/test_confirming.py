@@ -19,7 +19,7 @@ from platform_assets.errors import PlatformError
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import Receipt
 from platform_assets.model.declaration import EngineName
-from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.offsets import Cut, OffsetRange
 from platform_assets_tests.support.streams import delete_before
 from testbed.loads import Record, TopicLake, numbered
 
@@ -72,6 +72,19 @@ def test_each_engine_confirms_what_the_other_loaded_once(lake: LakeMaker, broker
     assert not lk.orphans()
     assert dict(deep_audit.evaluate(evaluation(lk)).figures)["windows_confirmed"] == 0
     assert {k: (r.engine, r.confirmed_by) for k, r in receipts(lk).items() if r.confirmed_by} == confirmed
+
+
+def test_windows_of_which_the_log_was_cut_off_are_not_read_again(lake: LakeMaker) -> None:
+    """Their offsets stand for other records since, under the same topic id; what lies before the cut is what it was."""
+    lk = lake()
+    kept, cut_off = (lk.window_of(numbered(4, stem=f"{n}-")) for n in range(2))
+    for key in (kept, cut_off):
+        lk.load(key)
+    newest = lk.ledger.newest_cut(lk.topic)
+    assert newest is not None
+    assert lk.ledger.record_cuts([replace(newest, generation=2, cut=Cut({0: 6}))], newest.edge)
+    assert dict(deep_audit.evaluate(evaluation(lk)).figures)["windows_confirmed"] == 1
+    assert [key for key, r in receipts(lk).items() if r.confirmed_by] == [kept]
 
 
 class Forgetful(SparkEngine):

@@ -1,0 +1,221 @@
+"""Three brokers: the leader that a load reads from is killed, and one that lacks records is made leader on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import ElectionType, KafkaException, TopicPartition
+
+from platform_assets.errors import ReloadDiffersError, Retryable, TruncationError
+from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
+from platform_assets.model.declaration import EngineName
+from platform_assets_tests.support.damage import data_files
+from platform_assets_tests.support.quotas import fetch_quota
+from platform_assets_tests.support.runs_of import minutes_ago
+from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell, ShellOf, follow, proved
+from platform_assets_tests.support.trio import Trio, three_brokers
+from testbed.loads import Record, TopicLake, numbered, records, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.broker,
+    pytest.mark.spark,
+    *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS),
+]
+
+RECORDS = 60_000
+VALUE = 100
+"""Bytes of each, so that a load takes long under the quota."""
+QUOTA = 1_000_000
+"""Bytes a second and broker that a load gets until the leader is killed."""
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
+    """Three brokers for all tests of this module; each leaves them running."""
+    with three_brokers(tmp_path_factory.mktemp("three brokers")) as made:
+        yield made
+
+
+def reported_and_proved(shell: Shell, lk: TopicLake) -> None:
+    """Every check passes, once Dagster knows of what was loaded without it."""
+    reported = shell.run("report-loads", lk.topic)
+    assert reported.exit_code == 0, reported.output
+    proved(shell, lk)
+
+
+# --- the leader is killed in the middle of a load -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["columnar", "connector"])
+def test_a_load_outlives_the_leader_that_it_reads_from(
+    trio: Trio, connection: Callable[[], SparkSession], tmp_path: Path, shell_of: ShellOf, engine: EngineName
+) -> None:
+    topic = f"led-{engine}"
+    trio.create(topic, [[2, 3, 1], [2, 1, 3]])
+    lk = TopicLake(
+        trio.bootstrap, topic, tmp_path / "lake", connection, 2_500, start=minutes_ago(8), engine_name=engine
+    )
+    first = lk.window_of(Record(b"%d" % i * (VALUE // len(b"%d" % i)), b"%d" % i, i % 2) for i in range(RECORDS))
+    with ThreadPoolExecutor(2) as pool:
+        with fetch_quota(trio.record(1).address, None, QUOTA):
+            load = pool.submit(lk.load, first)
+            wait_until("files of the load appear", lambda: bool(data_files(lk, first)) or load.done(), 120)
+            # Producers that wait for all replicas in sync lose nothing.
+            sending = pool.submit(lk.send, numbered(5_000, 2, stem="while the leader dies"))
+            trio.kill(2)
+            assert not load.done(), "the load ended before the kill: make the window larger"
+            assert lk.version() == 0, "the commit came before the kill: make the window larger"
+        # A client of its own, as the retry of a run and the next tick have: it does not remember the dead broker.
+        after = replace(lk)
+        try:
+            loaded = load.result(300)
+        except Retryable:
+            loaded = after.load(first)
+        sending.result(120)
+    assert (loaded.outcome, loaded.receipt.rows) == ("loaded", RECORDS)
+    assert {trio.leader(topic, p) for p in (0, 1)} <= {1, 3}
+    second = after.close_window()
+    assert after.load(second).receipt.rows == 5_000
+    assert records(after.rows()) == records(after.committed())
+    reported_and_proved(shell_of(after), after)
+    trio.up()
+    wait_until("the one that died has caught up", lambda: all(len(trio.in_sync(topic, p)) == 3 for p in (0, 1)))
+    # What it has now is what it had: the other leader reads as the first did.
+    assert [after.load(key).outcome for key in (first, second)] == ["unchanged", "unchanged"]
+
+
+# --- a leader that lacks records, made so on purpose ----------------------------------------------------------------
+
+
+class WithoutEpochs(Cluster):
+    """Brokers that do not say under which leader epoch an offset is, as those of long ago."""
+
+    def with_deadline(self, deadline: float) -> Cluster:
+        bounded = super().with_deadline(deadline)
+        return WithoutEpochs(bounded._admin, bounded.settings, bounded.timeout, bounded.deadline)
+
+    def last_stable_offsets(self, topic: TopicState) -> dict[int, FoundOffset]:
+        return {p: replace(f, leader_epoch=None) for p, f in super().last_stable_offsets(topic).items()}
+
+    def log_starts(self, topic: TopicState) -> dict[int, FoundOffset]:
+        return {p: replace(f, leader_epoch=None) for p, f in super().log_starts(topic).items()}
+
+
+@dataclass(frozen=True)
+class Shorter:
+    """A topic whose first 6 records both replicas had, and 4 more (two in each of two windows) the former leader alone."""
+
+    lake: TopicLake
+    windows: tuple[str, str, str]
+    rows: list[tuple[object, ...]]
+
+
+@pytest.fixture
+def shorter(
+    trio: Trio,
+    connection: Callable[[], SparkSession],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> Iterator[Shorter]:
+    """The third broker, which was gone meanwhile, leads; of three windows two are loaded, and the last one is sealed."""
+    with_epochs: bool = request.param
+    topic = "epochs" if with_epochs else "digests"
+    trio.create(topic, [[2, 3]], {"min.insync.replicas": "1"})
+    lk = TopicLake(trio.bootstrap, topic, tmp_path / "lake", connection, start=minutes_ago(14))
+    if not with_epochs:
+        lk.cluster = WithoutEpochs(lk.cluster._admin, lk.cluster.settings)
+    first = lk.window_of(numbered(6, stem="both"))
+    wait_until("both have them", lambda: trio.in_sync(topic) == {2, 3})
+    trio.kill(3)
+    wait_until("one is left", lambda: trio.in_sync(topic) == {2})
+    second = lk.window_of(numbered(2, stem="one"))
+    for key in (first, second):
+        assert lk.load(key).outcome == "loaded"
+    third = lk.window_of(numbered(2, stem="one, not loaded"))
+    rows = records(lk.rows())
+    trio.kill(2)
+    trio.start(3)
+    wait_until("nobody leads, since the one who is back lacks records", lambda: trio.leader(topic) is None)
+    elect(trio, topic, 3)
+    try:
+        # A client of its own: it does not remember who led.
+        fresh = replace(lk)
+        if not with_epochs:
+            fresh.cluster = WithoutEpochs(fresh.cluster._admin, fresh.cluster.settings)
+        wait_until("the shorter log is read", lambda: fresh.high_watermarks() == {0: 6})
+        yield Shorter(fresh, (first, second, third), rows)
+    finally:
+        trio.up()
+
+
+def elect(trio: Trio, topic: str, node: int) -> None:
+    """Have a replica lead that is not in sync."""
+    admin = trio.admin()
+
+    def elected() -> bool:
+        try:
+            admin.elect_leaders(ElectionType.UNCLEAN, [TopicPartition(topic, 0)]).result(30)
+        except KafkaException:
+            return False  # the controller has just been elected itself
+        return trio.leader(topic) == node
+
+    wait_until(f"broker {node} leads", elected)
+
+
+@pytest.mark.parametrize("shorter", [True], indirect=True)
+def test_a_shorter_log_that_was_elected_is_found_by_its_leader_epoch_decided_loaded_and_proved(
+    shorter: Shorter, shell_of: ShellOf
+) -> None:
+    lk, (first, second, third) = shorter.lake, shorter.windows
+    shell = shell_of(lk)
+    # It grows beyond what was cut: by offsets alone nothing is to be seen.
+    lk.send(numbered(7, stem="of the new leader"))
+    assert lk.high_watermarks() == {0: 13}
+    epoch = lk.ledger.cuts(lk.topic)[-1].leader_epochs[0]
+    assert epoch is not None
+    before = lk.snapshot()
+    said = rf"was cut at offset 10 under leader epoch {epoch}, which now ends at offset 6: .* Offsets \[6, 10\) may"
+    with pytest.raises(TruncationError, match=said) as found:
+        lk.close_window()
+    lk.closed -= timedelta(minutes=1)
+    with pytest.raises(TruncationError, match=said):
+        lk.load(third)
+    assert lk.snapshot() == before
+
+    told = follow(shell, found.value, "--yes")
+    assert "partition 0 at offset 6 (the former one was sealed up to 10)" in told
+    assert f"window {third} was never loaded: 2 offsets: partition 0 offsets [8, 10)" in told
+    fourth = lk.close_window()
+    # Dagster knows of the first two windows then, which were loaded without it.
+    assert shell.run("report-loads", lk.topic).exit_code == 0
+    loaded = shell.run("load", lk.topic, third, fourth)
+    assert loaded.exit_code == 0, loaded.output
+    assert records(lk.rows(first) + lk.rows(second)) == shorter.rows
+    assert [(r.offset, r.value) for r in lk.rows(fourth)] == [(6 + i, b"of the new leader%d" % i) for i in range(7)]
+    assert records(lk.rows(first) + lk.rows(fourth)) == records(lk.committed())
+    reported_and_proved(shell, lk)
+    assert [lk.load(key).outcome for key in (first, second, fourth)] == ["unchanged", "kept", "unchanged"]
+
+
+@pytest.mark.parametrize("shorter", [False], indirect=True)
+def test_where_no_epoch_is_known_a_log_that_has_grown_back_is_found_by_digest(shorter: Shorter) -> None:
+    lk, (first, second, _) = shorter.lake, shorter.windows
+    assert {c.leader_epochs[0] for c in lk.ledger.cuts(lk.topic) if 0 in c.leader_epochs} == {None}
+    lk.send(numbered(6, stem="of the new leader"))
+    before = lk.snapshot()
+    with pytest.raises(ReloadDiffersError, match="of the same offsets but other content") as found:
+        lk.load(second)
+    assert "unclean leader election" in str(found.value)
+    assert lk.snapshot() == before
+    assert records(lk.rows()) == shorter.rows
+    assert lk.load(first).outcome == "unchanged"
