@@ -7,6 +7,7 @@ import pickle
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sized
 from contextlib import closing
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
@@ -15,9 +16,9 @@ from platform_assets.engines.columnar.reports import Report
 from platform_assets.engines.columnar.work import CODE, Work
 
 if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
-_SCHEMA: Final = "report string"
 _TASK: Final = "platform_assets.engines.columnar.task"
 
 
@@ -43,17 +44,27 @@ def reports_of(spark: SparkSession, work: Work, tasks: int) -> Generator[Report,
 
 def texts_of(spark: SparkSession, work: Shared, tasks: int, task: str) -> Generator[str, None, None]:
     """The same of work of any kind: what `reports` of the module `task` says of it, as JSON."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    # As a type and not as a text, which the server would be asked to parse.
+    schema = StructType([StructField("report", StringType())])
     tag = f"load-{uuid.uuid4()}"
     spark.addTag(tag)
     try:
-        numbers = spark.range(len(work.shares), numPartitions=tasks)
-        for row in numbers.mapInArrow(_mapped(work, task), _SCHEMA).toLocalIterator():
+        numbers = _numbers(spark, len(work.shares), tasks)
+        for row in numbers.mapInArrow(_mapped(work, task), schema).toLocalIterator():
             yield row["report"]
     except GeneratorExit:
         spark.interruptTag(tag)
         raise
     finally:
         spark.removeTag(tag)
+
+
+@lru_cache(maxsize=16)
+def _numbers(spark: SparkSession, shares: int, tasks: int) -> DataFrame:
+    """The numbers of the shares, in so many partitions; kept, since it asks the server for its columns when it is first used."""
+    return spark.range(shares, numPartitions=tasks)
 
 
 def shares_of(task: int, shares: int, tasks: int) -> range:
