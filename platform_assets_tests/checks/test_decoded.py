@@ -247,8 +247,8 @@ def test_rows_that_the_raw_window_gives_no_more_are_found_by_decoding(
     """Tables and receipts agree, and a defect of a decoder, or an upgrade, makes other rows of the same values."""
     decode = RowMaker.rows
 
-    def otherwise(maker: Any, records: pa.RecordBatch) -> Any:
-        rows, letters = decode(maker, records)
+    def otherwise(*given: Any) -> Any:
+        rows, letters = decode(*given)
         at = rows.schema.get_field_index("amount")
         return rows.set_column(at, rows.schema.field(at), pa.nulls(len(rows), rows.schema.field(at).type)), letters
 
