@@ -75,7 +75,7 @@ def confirm(e: Evaluation, receipts: Sequence[Receipt]) -> Confirmed:
 
 def _sample(e: Evaluation, receipts: Sequence[Receipt]) -> list[Receipt]:
     open_ = [r for r in receipts if r.rows and r.engine in _OTHER and r.confirmed_by is None]
-    if not open_ or "compact" in e.cluster().topic_config(e.declaration.topic).get("cleanup.policy", ""):
+    if not open_ or e.cluster().is_compacted(e.declaration.topic):
         return []
     state = e.cluster().topic(e.declaration.topic)
     starts = {p: found.offset for p, found in e.cluster().log_starts(state).items()}

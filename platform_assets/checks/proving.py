@@ -107,7 +107,7 @@ def _unknown(receipt: Receipt) -> int:
 def _evidence(e: Evaluation, receipt: Receipt, *, listed: int | None = None) -> Evidence:
     """What became of every offset of the window.
 
-    Raises what `gather_evidence` and `Cluster.topic_config` raise, and OffsetsExpiredError where today's log is another one.
+    Raises what `gather_evidence` and `Cluster.is_compacted` raise, and OffsetsExpiredError where today's log is another one.
     """
     if beyond := beyond_log(e.ledger, receipt):
         lost = [(p, r.start, r.end) for p, parts in beyond.items() for r in parts]
@@ -117,7 +117,7 @@ def _evidence(e: Evaluation, receipt: Receipt, *, listed: int | None = None) -> 
     from platform_assets.kafka.evidence.gathering import gather_evidence
     from platform_assets.kafka.evidence.tally import LISTED
 
-    compacted = "compact" in e.cluster().topic_config(receipt.topic).get("cleanup.policy", "")
+    compacted = e.cluster().is_compacted(receipt.topic)
     return gather_evidence(
         e.settings(), receipt.topic, receipt.topic_id, receipt.ranges,
         compacted=compacted, deadline=e.deadline, listed=LISTED if listed is None else listed,

@@ -190,6 +190,10 @@ class Cluster:
         future = self._call(doing, lambda s: self._admin.describe_configs([resource], request_timeout=s))[resource]
         return {k: e.value for k, e in self._result(future, doing, topic=name).items() if e.value is not None}
 
+    def is_compacted(self, name: str) -> bool:
+        """Whether the topic's policy allows compaction. Raises TopicNameError too."""
+        return "compact" in self.topic_config(name).get("cleanup.policy", "")
+
     def create_topic(self, name: str, config: Mapping[str, str]) -> TopicState:
         """Create a topic of one partition, with the brokers' own replication, where there is none, and wait until brokers know it.
 

@@ -16,6 +16,7 @@ from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.findings import Verdict
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.report import rendering
+from platform_assets.checks.report.rendering import as_event
 from platform_assets.errors import PlatformError, UnknownOutcome
 from platform_assets.orchestration import decode_runs, decoded_checks, metadata, runs
 from platform_assets.orchestration.attempts import Attempt, load_each
@@ -115,7 +116,7 @@ def check_decoded(
 ) -> list[dg.AssetCheckEvaluation]:
     """Evaluate the checks of the decoded windows `keys`, and report them to `instance`."""
     found = decoded_checks.results(decoder.declaration, decoder.declared, decoder.ledger, instance, keys)
-    evaluations = [decoded_checks.evaluation(each) for each in found]
+    evaluations = [as_event(each) for each in found]
     if instance is not None:
         for evaluation in evaluations:
             instance.report_runless_asset_event(evaluation)

@@ -9,6 +9,7 @@ import dagster as dg
 from platform_assets.checks import decoded as checks
 from platform_assets.checks import expectations
 from platform_assets.checks.findings import Verdict
+from platform_assets.checks.report.rendering import as_event
 from platform_assets.checks.report.worst import remedies, worst_windows
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -90,6 +91,19 @@ def results(
         yield expectation_checks.result(declaration, expectations.judged(windows, each, keys))
 
 
+def judged(
+    declaration: TopicDeclaration,
+    declared: DecodeDeclaration,
+    ledger: Ledger,
+    instance: dg.DagsterInstance | None,
+    keys: Sequence[str] | None,
+    run_id: str,
+) -> Iterator[tuple[dg.AssetCheckEvaluation, bool]]:
+    """`results` as events, each with whether it holds back what is downstream."""
+    for found in results(declaration, declared, ledger, instance, keys, run_id):
+        yield as_event(found), not found.passed and found.severity == dg.AssetCheckSeverity.ERROR
+
+
 def quiet(
     declaration: TopicDeclaration, declared: DecodeDeclaration, ledger: Ledger, instance: dg.DagsterInstance
 ) -> Iterator[dg.AssetCheckEvaluation]:
@@ -108,7 +122,7 @@ def quiet(
     in_flight = _in_flight(declaration, instance, None)
     verdict = checks.conserved(checks.settled(declaration, ledger, (), in_flight, budget=0))
     before = last.pop(checks.CONSERVATION)
-    now = evaluation(_conservation(declaration, verdict))
+    now = as_event(_conservation(declaration, verdict))
     yield now if before is None or not verdict.undecided else _again(before)
     yield from (_again(known) for known in last.values() if known is not None)
 
@@ -136,20 +150,6 @@ def _again(known: dg.AssetCheckEvaluation) -> dg.AssetCheckEvaluation:
         known.metadata,
         severity=known.severity,
         description=known.description,
-    )
-
-
-def evaluation(found: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
-    """The same as an event that belongs to no step of assets."""
-    if found.asset_key is None or found.check_name is None:
-        raise AssertionError("unreachable: results name both")
-    return dg.AssetCheckEvaluation(
-        found.asset_key,
-        found.check_name,
-        found.passed,
-        found.metadata,
-        severity=found.severity,
-        description=found.description,
     )
 
 

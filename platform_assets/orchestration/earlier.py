@@ -12,7 +12,6 @@ import dagster as dg
 from pydantic import Field
 
 from platform_assets.checks.registry import CHECKS
-from platform_assets.checks.report import rendering
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import decode_runs, decoded_checks, load_runs, runs
 from platform_assets.orchestration.names import earlier_windows_job, earlier_windows_op
@@ -65,19 +64,16 @@ def build_job(declaration: TopicDeclaration) -> dg.JobDefinition:
     ) -> Iterator[Any]:
         evaluation = load_runs.evaluation(context, declaration, kafka, lake, spark, counting=CHECKS.values())
         blocking: list[str] = []
-        for check in CHECKS.values():
-            verdict = check.evaluate(evaluation)
-            yield rendering.evaluation(verdict, evaluation.facts())
-            if check.blocking and verdict.alarming:
-                blocking.append(check.name)
+        for event, blocks in load_runs.judged(evaluation):
+            yield event
+            blocking += [event.check_name] if blocks else []
         if declaration.decode is not None:
             of_run = sorted(runs.named_by(context.run, evaluation.ledger.edges(topic)[:-1])) or None
-            for found in decoded_checks.results(
+            for event, blocks in decoded_checks.judged(
                 declaration, declaration.decode, evaluation.ledger, context.instance, of_run, context.run.run_id
             ):
-                yield decoded_checks.evaluation(found)
-                if not found.passed and found.severity == dg.AssetCheckSeverity.ERROR:
-                    blocking.append(str(found.check_name))
+                yield event
+                blocking += [event.check_name] if blocks else []
         if blocking:
             raise dg.Failure(f"checks failed: {', '.join(blocking)}", allow_retries=False)
         yield dg.Output(None)

@@ -99,9 +99,7 @@ class EventStore:
 
     def events(self, run_ids: Sequence[str]) -> list[Event]:
         """All events of assets that these runs reported."""
-        wanted = [_events.id, _events.run_id, _events.dagster_event_type, _events.asset_key, _events.partition]
-        query = db.select(*wanted).where(_events.run_id.in_(run_ids), _events.dagster_event_type.in_(_OF_ASSETS))
-        return [Event(*row) for row in self._rows(query) if row[3] is not None]
+        return self._events(_events.run_id.in_(run_ids))
 
     def evaluations(self, run_ids: Sequence[str]) -> list[Evaluation]:
         """All evaluations of checks that these runs planned or made."""
@@ -153,14 +151,9 @@ class EventStore:
     def without_run(self, before: datetime) -> tuple[list[Event], list[Evaluation]]:
         """Events and evaluations of no run that were reported before `before`."""
         old = _events.timestamp < before.astimezone(UTC).replace(tzinfo=None)
-        wanted = [_events.id, _events.run_id, _events.dagster_event_type, _events.asset_key, _events.partition]
-        of_assets = db.select(*wanted).where(_events.run_id == _NO_RUN, old, _events.dagster_event_type.in_(_OF_ASSETS))
         at = _evaluations.evaluation_event_timestamp < before.astimezone(UTC).replace(tzinfo=None)
         evaluations = _evaluation_rows().where(_evaluations.run_id == _NO_RUN, at)
-        return (
-            [Event(*row) for row in self._rows(of_assets) if row[3] is not None],
-            [Evaluation(*row) for row in self._rows(evaluations)],
-        )
+        return self._events(_events.run_id == _NO_RUN, old), [Evaluation(*row) for row in self._rows(evaluations)]
 
     def delete_without_run(
         self, events: Iterable[int], evaluations: Iterable[int], before: datetime, *, dry_run: bool
@@ -188,6 +181,12 @@ class EventStore:
         files = [path for run_id in sorted(gone) for path in self._files(run_id)]
         old = [path for path in files if path.stat().st_mtime < before.timestamp()]
         return Deleted(bytes=sum(self._unlink(path, dry_run) for path in old))
+
+    def _events(self, *conditions: Any) -> list[Event]:
+        """The events of assets that meet these conditions."""
+        wanted = [_events.id, _events.run_id, _events.dagster_event_type, _events.asset_key, _events.partition]
+        query = db.select(*wanted).where(*conditions, _events.dagster_event_type.in_(_OF_ASSETS))
+        return [Event(*row) for row in self._rows(query) if row[3] is not None]
 
     def _rows(self, query: Any) -> list[Any]:
         with self.storage.index_connection() as conn:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
+from platform_assets.checks.report.rendering import as_event
 from platform_assets.errors import PlatformError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger.store import Ledger
@@ -269,19 +270,6 @@ def with_evaluation(
         _looked[place] = now
     bounded = cluster.with_deadline(time.monotonic() + _TICK_BUDGET_SECONDS)
     return _with_event(outcome, as_event(evaluate(declaration, ledger, bounded)))
-
-
-def as_event(found: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
-    """The same as an event that belongs to no step of checks."""
-    assert found.asset_key is not None
-    return dg.AssetCheckEvaluation(
-        found.asset_key,
-        RETENTION_IS_FAR,
-        found.passed,
-        found.metadata,
-        severity=found.severity,
-        description=found.description,
-    )
 
 
 def _with_event(outcome: dg.SensorResult, event: dg.AssetCheckEvaluation) -> dg.SensorResult:

@@ -9,6 +9,8 @@ import dagster as dg
 
 from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.registry import CHECKS
+from platform_assets.checks.report import rendering
 from platform_assets.engines.choice import choose_engine
 from platform_assets.errors import PlatformError, Terminal
 from platform_assets.ledger.entries import SealedWindow
@@ -123,6 +125,13 @@ def evaluation(
         witness=lambda name: choose_engine(lake.lake(), kafka.settings, spark.session, name),
         progress=context.log.info,
     )
+
+
+def judged(found: Evaluation) -> Iterator[tuple[dg.AssetCheckEvaluation, bool]]:
+    """What each check of a raw table says, as an event, and whether it holds back what is downstream."""
+    for check in CHECKS.values():
+        verdict = check.evaluate(found)
+        yield rendering.evaluation(verdict, found.facts()), check.blocking and verdict.alarming
 
 
 def _say(context: RunContext, loaded: Loaded, number: int, of: int) -> None:

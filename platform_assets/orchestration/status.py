@@ -289,7 +289,6 @@ def _recorded(rows: pa.Table) -> list[tuple[datetime, datetime]]:
 def _not_begun(declaration: TopicDeclaration, sensor: SensorStatus | None, now: datetime) -> str | None:
     """What there is to say of a topic that no window was ever sealed of, though one has ended."""
     name = sensor_name(declaration.topic, declaration.together)
-    name = sensor_name(declaration.topic, declaration.together)
     if sensor is not None or not sealing.pending_edges(declaration, None, now, 2)[1:]:
         return None
     return (

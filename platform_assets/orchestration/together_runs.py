@@ -156,12 +156,10 @@ class _Run:
                 self.context, d, self.kafka, self.lake, self.spark, counting=CHECKS.values(), log=log
             )
             alarming: list[str] = []
-            for check in CHECKS.values():
-                verdict = check.evaluate(evaluation)
-                yield rendering.evaluation(verdict, evaluation.facts())
-                if check.blocking and verdict.alarming:
-                    alarming.append(f"{check.name} of {d.raw_table}")
-            yield foresight.as_event(foresight.evaluate(d, loader.ledger, loader.cluster))
+            for event, blocks in load_runs.judged(evaluation):
+                yield event
+                alarming += [f"{event.check_name} of {d.raw_table}"] if blocks else []
+            yield rendering.as_event(foresight.evaluate(d, loader.ledger, loader.cluster))
             self.blocking += alarming
             if d.decode is not None and not alarming:
                 yield from self._decoded(loader, keys)
@@ -183,10 +181,11 @@ class _Run:
             except PlatformError as e:
                 self.context.log.error(f"{d.decoded_table}: window {key} was not decoded: {e}")
                 return
-            for event in decode_runs.events(d, {key: decoded}, root):
-                self.context.log_event(event)
+            for materialised in decode_runs.events(d, {key: decoded}, root):
+                self.context.log_event(materialised)
         run_id = self.context.run.run_id
-        for found in decoded_checks.results(d, d.decode, loader.ledger, self.context.instance, list(keys), run_id):
-            yield decoded_checks.evaluation(found)
-            if not found.passed and found.severity == dg.AssetCheckSeverity.ERROR:
-                self.blocking.append(f"{found.check_name} of {d.decoded_table}")
+        for event, blocks in decoded_checks.judged(
+            d, d.decode, loader.ledger, self.context.instance, list(keys), run_id
+        ):
+            yield event
+            self.blocking += [f"{event.check_name} of {d.decoded_table}"] if blocks else []

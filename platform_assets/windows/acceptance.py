@@ -88,7 +88,7 @@ def _unexplained(
     # Imported where it is used: the protocol's schemas take a while to load, and a code location needs none of them.
     from platform_assets.kafka.evidence.gathering import gather_evidence
 
-    compacted = "compact" in cluster.topic_config(sealed.topic).get("cleanup.policy", "")
+    compacted = cluster.is_compacted(sealed.topic)
     evidence = gather_evidence(
         settings,
         sealed.topic,

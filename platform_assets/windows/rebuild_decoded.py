@@ -90,8 +90,13 @@ class _Reader:
 
     def measured(self, loads: Sequence[LoadCommit]) -> dict[str, Measured]:
         """What the table holds of the windows of `loads`, by key; those whose files are lost left out."""
-        together = [load for load in loads if self.opened_for(load) is not None]
-        others = [([load], load.version) for load in loads if self.opened_for(load) is None]
+        together: list[LoadCommit] = []
+        others: list[tuple[list[LoadCommit], int]] = []
+        for load in loads:
+            if self.opened_for(load) is None:
+                others.append(([load], load.version))
+            else:
+                together.append(load)
         found: dict[str, Measured] = {}
         for some, version in ([(together, self._newest)] if together else []) + others:
             for key, measured in self._reader.measure(self._table, [m.metadata.window.key for m in some], version):

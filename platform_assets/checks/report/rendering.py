@@ -43,10 +43,16 @@ def result(verdict: Verdict, facts: Facts) -> dg.AssetCheckResult:
 
 def evaluation(verdict: Verdict, facts: Facts) -> dg.AssetCheckEvaluation:
     """The same as an event that belongs to no run."""
-    found = result(verdict, facts)
+    return as_event(result(verdict, facts))
+
+
+def as_event(found: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+    """The same as an event that belongs to no step of checks."""
+    if found.asset_key is None or found.check_name is None:
+        raise AssertionError("unreachable: results name both")
     return dg.AssetCheckEvaluation(
-        dg.AssetKey(list(facts.table.parts)),
-        verdict.check,
+        found.asset_key,
+        found.check_name,
         found.passed,
         found.metadata,
         severity=found.severity,
