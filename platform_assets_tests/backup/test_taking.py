@@ -73,17 +73,23 @@ def test_a_file_of_the_backup_before_that_was_cut_off_is_copied_again(platform: 
 
 def test_backups_that_are_taken_while_windows_are_sealed_and_loaded_are_of_one_moment(platform: BackedUp) -> None:
     """Each receipt has its rows, and each row its cut: what is not so yet is a window without a receipt, which is loaded again."""
-    stop = threading.Event()
+    stop, loaded = threading.Event(), threading.Event()
 
     def load_on() -> None:
         while not stop.is_set():
             platform.seal()
             platform.load()
+            loaded.set()
 
     loads = threading.Thread(target=load_on)
     loads.start()
+    taken: list[taking.Taken] = []
     try:
-        taken = [platform.take() for _ in range(4)]
+        for _ in range(4):
+            taken.append(platform.take())
+            # A backup may be over before the load beside it is; the next is of a lake that has grown.
+            loaded.clear()
+            assert loaded.wait(timeout=300), "no window was loaded beside the backups"
     finally:
         stop.set()
         loads.join()

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, TopicMissingError, TopicNameError
+from platform_assets.kafka import cluster as cluster_module
 from platform_assets.kafka.cluster import Cluster, TopicState
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets_tests.support.streams import ANY_TIME, Stream, create_again, delete_before, freeze, thaw
@@ -280,3 +281,24 @@ def test_a_partition_without_a_leader_is_left_out_and_the_others_answer() -> Non
     refused = Cluster(Answering({0: None, 1: KafkaError.TOPIC_AUTHORIZATION_FAILED, 2: None}), NOWHERE)
     with pytest.raises(BrokerRefusedError):
         refused.last_stable_offsets(state)
+
+
+class WithoutController:
+    """An admin client whose call waits until it looks up brokers, as librdkafka's does whose controller has died."""
+
+    def __init__(self) -> None:
+        self.waiting: Future[object] = Future()
+
+    def describe_cluster(self, request_timeout: float) -> Future[object]:
+        return self.waiting
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        self.waiting.set_result(topic)
+
+
+def test_a_call_whose_controller_has_died_goes_on_once_brokers_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself librdkafka looks them up minutes later."""
+    monkeypatch.setattr(cluster_module, "_PATIENCE_SECONDS", 0.01)
+    admin: Any = WithoutController()
+    Cluster(admin, NOWHERE, timeout=AGES).check_reachable()
+    assert admin.waiting.done()

@@ -9,6 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from platform_assets.orchestration import runs
 from platform_assets.orchestration.pruning import Budget, Pruned, prune
 from platform_assets_tests.support.dagster_view import (
     CHECK,
@@ -97,6 +98,16 @@ def test_a_run_whose_every_word_was_said_again_leaves_nothing(instance: dg.Dagst
     assert not list((tmp_path / "dagster").rglob(f"{first.run_id}*"))
     executions = instance.event_log_storage.get_asset_check_execution_history(CHECK, limit=10)
     assert len(executions) == 1
+
+
+def test_a_failed_run_of_many_topics_stays_while_retries_count_it(instance: dg.DagsterInstance) -> None:
+    """Which of its windows were not loaded since, its table's tag does not say."""
+    failed = [load(instance, key, breaks=Breaks(loads=[key])).run_id for key in KEYS[:2]]
+    instance.add_run_tags(failed[0], {runs.TABLE_TAG: runs.MANY})
+    for key in KEYS[:3]:
+        load(instance, key)
+    pruned(instance)
+    assert run_ids(instance) & {*failed} == {failed[0]}
 
 
 def test_nothing_happens_to_what_is_within_the_budget_or_young(instance: dg.DagsterInstance) -> None:
