@@ -29,6 +29,7 @@ from platform_assets.kernels.json_scalars import (
     ESCAPED,
     LATER,
     LONE,
+    plain_end,
     read_real,
     read_whole,
     space_end,
@@ -141,6 +142,7 @@ def find_fields(
     for field in range(followers.size):
         followers[field] = field if field < count else 0
     tallies[:] = 0
+    states[:] = PRESENT
     at: Whole
     size: Whole
     name_size: Whole
@@ -174,9 +176,9 @@ def find_fields(
                 break
             name, name_size = at, 0
             if not bare:
-                field = followers[before]
-                size = np.int64(name_sizes[field])
-                if _same(data, at, names, np.int64(name_starts[field]), size):
+                field = followers[np.uint64(before)]
+                size = np.int64(name_sizes[np.uint64(field)])
+                if _same(data, at, names, np.int64(name_starts[np.uint64(field)]), size):
                     at += size
                 else:
                     at, flags = text_end(data, at + 1, end) if load8(data, at) == 34 else (BAD, 0)
@@ -224,32 +226,34 @@ def find_fields(
                 others += 1
                 before = count + min(others, MOST_EXTRAS)
             else:
-                if stamps[field] == row:
+                place = np.uint64(field)  # numba asks of each index with a sign whether it is negative
+                if stamps[place] == row:
                     good = False
                     break
-                stamps[field] = row
+                stamps[place] = row
                 seen += 1
                 before = field + 1
-                kind = kinds[field]
-                index = slots[field] * rows + row
-                state = PRESENT
+                kind = kinds[place]
+                index = np.uint64(slots[place] * rows + row)
                 if load32(data, at) == _NULL_WORD:
                     at += 4
-                    state = ABSENT
+                    states[field * rows + row] = ABSENT
                     tallies[2 * field] += 1
                     good = required[field] == 0
                     if kind in (TEXT, OBJECT, LIST):
                         places[index] = NULL
                         sizes[index] = NULL
                 elif kind == WHOLE:
-                    number, at = read_whole(data, at, end, np.int64(scales[field]))
-                    good = at >= 0 and lows[field] <= number <= highs[field]
+                    number, at = read_whole(data, at, end, np.int64(scales[place]))
+                    good = at >= 0 and lows[place] <= number <= highs[place]
                     wholes[index] = number
                 elif kind == TEXT:
                     good = load8(data, at) == 34
                     begin = at + 1
-                    at, flags = text_end(data, begin, end)
-                    good = good and at >= 0 and flags & LONE == 0
+                    at, flags = plain_end(data, begin, end), 0
+                    if at >= end or load8(data, at) != 34:
+                        at, flags = text_end(data, at, end)
+                        good = good and at >= 0 and flags & LONE == 0
                     places[index] = begin
                     size = at - begin
                     if flags:
@@ -262,7 +266,7 @@ def find_fields(
                     good = after >= 0
                     reals[index] = real
                     if later == LATER:
-                        state = PENDING
+                        states[field * rows + row] = PENDING
                         tallies[2 * field + 1] += 1
                         reals[index] = np.float64(at * MOST_PENDING + (after - at))
                     at = after
@@ -281,7 +285,7 @@ def find_fields(
                         number, at = read_day(data, at + 1)
                     else:
                         number, at = read_instant(data, at + 1, end, utc)
-                    good = good and at >= 0 and load8(data, at) == 34 and lows[field] <= number <= highs[field]
+                    good = good and at >= 0 and load8(data, at) == 34 and lows[place] <= number <= highs[place]
                     wholes[index] = number
                     at += 1
                 else:
@@ -291,7 +295,6 @@ def find_fields(
                     good = good and at >= 0
                     places[index] = begin
                     sizes[index] = at - begin
-                states[field * rows + row] = state
             if not good:
                 break
             if bare:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from platform_assets.kernels.compilation import BYTES, FILLED_BYTES, INT, Whole, kernel
+from platform_assets.kernels.compilation import BYTES, FILLED_BYTES, INT, Whole, inlined, kernel
 from platform_assets.kernels.memory import load8, load64, trailing_zeros
 
 Bytes = npt.NDArray[np.uint8]
@@ -58,22 +58,32 @@ def _hex4(data: Bytes, at: Whole) -> Whole:
     return value
 
 
-@kernel(BYTES, INT, INT)
-def text_end(data: Bytes, at: Whole, end: Whole) -> tuple[Whole, Whole]:
-    """Where the closing quote is of a text whose first character is at `at`, or BAD; and ESCAPED, LONE."""
-    flags = 0
+@inlined
+def plain_end(data: Bytes, at: Whole, end: Whole) -> Whole:
+    """Where the first quote, backslash or control character is from `at` on; `end` or behind it, if there is none before."""
     while at < end:
         word = load64(data, at)
         quotes, backslashes = word ^ _QUOTES, word ^ _BACKSLASHES
         found = (
             ((quotes - _ONES) & ~quotes) | ((backslashes - _ONES) & ~backslashes) | ((word - _SPACES) & ~word)
         ) & _HIGH
-        if found == 0:
-            at += 8
-            continue
-        at += trailing_zeros(found) >> 3  # the lowest mark is right, those above it may not be
+        if found != 0:
+            at += trailing_zeros(found) >> 3  # the lowest mark is right, those above it may not be
+            break
+        at += 8
+    return at
+
+
+@kernel(BYTES, INT, INT)
+def text_end(data: Bytes, at: Whole, end: Whole) -> tuple[Whole, Whole]:
+    """Where the closing quote is of a text whose first character is at `at`, or BAD; and ESCAPED, LONE."""
+    flags = 0
+    while at < end:
+        at = plain_end(data, at, end)
+        if at >= end:
+            return BAD, flags
         byte = load8(data, at)
-        if at >= end or byte < 32:
+        if byte < 32:
             return BAD, flags
         if byte == 34:
             return at, flags
@@ -219,7 +229,7 @@ def value_end(data: Bytes, at: Whole, end: Whole, levels: Whole, stack: Bytes) -
     return BAD
 
 
-@kernel(BYTES, INT, INT, INT)
+@inlined
 def read_whole(data: Bytes, at: Whole, end: Whole, scale: Whole) -> tuple[Whole, Whole]:
     """The number at `at`, times 10 to the power of `scale`, if that is a whole one of 64 bits; and where it ends, or BAD."""
     negative = load8(data, at) == 45

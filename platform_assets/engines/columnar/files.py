@@ -35,7 +35,10 @@ WORTH_CODEC: Final = 0.95
 """A column whose sample the codec shrinks to more than this share of it is written as it is: readers then copy nothing."""
 _SAMPLE_BYTES: Final = 64 << 10
 """Bytes of each block's column that are tried, so that one strange block among the first ones decides little."""
+_SAMPLE_ROWS: Final = _SAMPLE_BYTES // 8
+"""Rows of the same, where a value has eight bytes."""
 _LENGTH_BYTES: Final = 4
+DELTAS: Final = "DELTA_BINARY_PACKED"
 _STATISTICS = ["kafka_partition", "kafka_offset", "kafka_timestamp"]
 Measure = Callable[[pa.RecordBatch], Measured]
 
@@ -160,9 +163,11 @@ class _OpenFile:
         return pq.ParquetWriter(
             self._sink,
             self._schema,
-            compression=codecs(self._waiting, self._schema, self._series.codec, self._series.dictionaries),
+            compression=codecs(
+                self._waiting, self._schema, self._series.codec, self._series.dictionaries, self._series.deltas
+            ),
             use_dictionary=list(self._series.dictionaries),
-            column_encoding=dict.fromkeys(self._series.deltas, "DELTA_BINARY_PACKED"),
+            column_encoding=dict.fromkeys(self._series.deltas, DELTAS),
             write_statistics=_STATISTICS,
             write_page_index=True,
             write_page_checksum=True,
@@ -171,12 +176,17 @@ class _OpenFile:
 
 
 def codecs(
-    first: Sequence[pa.RecordBatch], schema: pa.Schema, codec: str, dictionaries: Collection[str]
+    first: Sequence[pa.RecordBatch],
+    schema: pa.Schema,
+    codec: str,
+    dictionaries: Collection[str],
+    deltas: Collection[str] = (),
 ) -> str | dict[str, str]:
-    """The codec of each column, by the paths of its leaves: `codec`, or none for binary columns that it does not shrink.
+    """The codec of each column, by the paths of its leaves: `codec`, or none for columns that it does not shrink.
 
-    Values that are compressed, encrypted or random already cost a writer and each reader time, and gain nothing. `first` are
-    the rows to go by; see WORTH_CODEC. Columns in `dictionaries` keep the codec.
+    Values that are compressed, encrypted or random already cost a writer and each reader time, and gain nothing; nor do most
+    differences of numbers, which are packed bit by bit. `first` are the rows to go by; see WORTH_CODEC. Only binary columns that
+    are not in `dictionaries` and columns in `deltas` are tried, the latter as `DELTAS` encodes them; others keep the codec.
     """
     trial = pa.Codec(codec)
     plain = {
@@ -184,11 +194,27 @@ def codecs(
         for field in schema
         if pa.types.is_binary(field.type) and field.name not in dictionaries
         if not _shrinks([block[field.name] for block in first], trial)
-    }
+    } | _packed([name for name in schema.names if name in deltas], first, codec)
     if not plain:
         return codec
     return {
         path: "none" if field.name in plain else codec for field in schema for path, _ in leaves(field.name, field.type)
+    }
+
+
+def _packed(columns: list[str], blocks: Sequence[pa.RecordBatch], codec: str) -> set[str]:
+    """Those of the columns whose differences `codec` does not shrink: they are written, in part, to memory."""
+    if not columns or not blocks:
+        return set()
+    sample = pa.Table.from_batches([block.select(columns).slice(0, _SAMPLE_ROWS) for block in blocks])
+    written = pa.BufferOutputStream()
+    encodings = dict.fromkeys(columns, DELTAS)
+    pq.write_table(sample, written, compression=codec, use_dictionary=False, column_encoding=encodings)
+    group = pq.read_metadata(pa.BufferReader(written.getvalue())).row_group(0)
+    return {
+        column
+        for column, chunk in zip(columns, map(group.column, range(len(columns))), strict=True)
+        if chunk.total_compressed_size > chunk.total_uncompressed_size * WORTH_CODEC
     }
 
 

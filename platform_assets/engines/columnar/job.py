@@ -96,8 +96,10 @@ def _mapped(work: Shared, task: str = _TASK) -> Callable[[Iterator[pa.RecordBatc
             from importlib import import_module
 
             from platform_assets.engines.columnar.work import CODE as own
+            from platform_assets.engines.columnar.worker import begin_task
 
             reports = import_module(task).reports
+            begin_task()
         except (ImportError, OSError) as error:  # OSError: a compiled library of a package cannot be loaded
             return None, f"Spark's workers cannot import it ({error})"
         return (

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from platform_assets.engines.columnar.columns import SCHEMA
-from platform_assets.engines.columnar.files import CONSTANT, FileSeries, codecs
+from platform_assets.engines.columnar.files import CONSTANT, COUNTING, FileSeries, codecs
 from platform_assets.lake.files import files_at
 from platform_assets.model.digest import Measured
 
@@ -72,9 +72,38 @@ def test_columns_that_the_codec_does_not_shrink_have_none(blocks: list[pa.Record
         assert {codec for path, codec in found.items() if path not in plain} == {"zstd"}
 
 
+def numbers(bits: int, rows: int, repeated: int = 1) -> list[int]:
+    """Random numbers of so many bits, in a seeded order that comes again and again."""
+    found = random.Random(SEED).choices(range(1 << bits), k=rows // repeated)
+    return found * repeated
+
+
+@pytest.mark.parametrize(
+    ("columns", "plain"),
+    [
+        ({"a": numbers(11, 5_000), "b": numbers(11, 5_000, repeated=50)}, {"a"}),
+        ({"a": numbers(40, 5_000), "b": [None] * 5_000}, {"a", "b"}),  # there is nothing to shrink
+        ({"a": [n if n % 3 else None for n in numbers(11, 5_000)], "b": [7] * 5_000}, {"a"}),
+        ({"a": numbers(11, 5_000, repeated=50), "b": numbers(9, 5_000, repeated=25)}, set()),
+        ({"a": [], "b": []}, set()),
+    ],
+)
+def test_differences_that_the_codec_does_not_shrink_have_none(columns: dict[str, list[int]], plain: set[str]) -> None:
+    """Only those that are written so are tried: `other`, of the same numbers, keeps the codec."""
+    schema = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("other", pa.int64())])
+    rows = pa.RecordBatch.from_pydict(columns | {"other": columns["a"]}, schema)
+
+    found = codecs([rows.slice(0, 2_000), rows.slice(2_000)], schema, "zstd", (), ("a", "b"))
+
+    assert found == ({**dict.fromkeys(schema.names, "zstd"), **dict.fromkeys(plain, "none")} if plain else "zstd")
+
+
 @pytest.mark.parametrize(("values", "codec"), [(noise(172, 3_000), "UNCOMPRESSED"), (text(172, 3_000), "ZSTD")])
 def test_files_are_written_so_and_read_back(values: list[bytes], codec: str, tmp_path: Path) -> None:
-    """Every other column keeps the codec, down to the leaves of the headers, and rows that come later follow the first."""
+    """Every other column keeps the codec, down to the leaves of the headers, and rows that come later follow the first.
+
+    All but the numbers that are written by differences: a constant step is a handful of bytes.
+    """
     series = FileSeries(
         files_at(str(tmp_path)), "w", "0", 1, row_group_bytes=200_000, measure=lambda _: Measured.of_nothing()
     )
@@ -90,7 +119,7 @@ def test_files_are_written_so_and_read_back(values: list[bytes], codec: str, tmp
     ]
     assert metadata.num_row_groups > 1
     assert {c.compression for c in chunks if c.path_in_schema == "value"} == {codec}
-    assert {c.compression for c in chunks if c.path_in_schema != "value"} == {"ZSTD"}
+    assert {c.compression for c in chunks if c.path_in_schema not in {"value", *COUNTING}} == {"ZSTD"}
     assert any(c.path_in_schema.startswith("headers.") for c in chunks)
     assert pq.read_table(path, schema=SCHEMA).equals(pa.Table.from_batches(rows))
 

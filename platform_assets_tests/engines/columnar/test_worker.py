@@ -1,0 +1,66 @@
+"""What a Spark worker does between tasks costs less once it has worked for the platform."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from platform_assets.engines.columnar import worker
+
+
+@pytest.fixture(autouse=True)
+def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(worker, "_tasks", 0)
+    yield
+    gc.unfreeze()
+
+
+def _zipped(path: Path, module: str) -> str:
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr(f"{module}.py", "FOUND = True\n")
+        packed.writestr("org/apache/Some.class", b"")
+    return str(path)
+
+
+def test_the_jar_leaves_the_import_path_with_its_importers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jar = _zipped(tmp_path / "spark-core_2.13-4.0.5.jar", "unused_of_jar")
+    own = _zipped(tmp_path / "own.zip", "module_of_own_zip")
+    monkeypatch.setattr(sys, "path", [jar, *sys.path, f"{jar}/org", own])
+    monkeypatch.setattr(sys, "path_importer_cache", dict(sys.path_importer_cache))
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("module_that_nobody_has")  # each entry of the path has an importer now
+    assert {jar, own} <= sys.path_importer_cache.keys()
+    sys.path_importer_cache[f"{jar}/org"] = sys.path_importer_cache[jar]
+    before = [entry for entry in sys.path if not entry.startswith(jar)]
+
+    worker.begin_task()
+
+    assert sys.path == before
+    assert not [entry for entry in sys.path_importer_cache if entry.startswith(jar)]
+    assert importlib.import_module("module_of_own_zip").FOUND
+
+
+def test_other_jars_and_folders_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [str(tmp_path / "users.jar"), str(tmp_path / "spark-core_of_mine"), "", "."]
+    monkeypatch.setattr(sys, "path", list(entries))
+    monkeypatch.setattr(sys, "path_importer_cache", dict.fromkeys(entries))
+    worker.begin_task()
+    assert sys.path == entries
+    assert list(sys.path_importer_cache) == entries
+
+
+def test_garbage_is_looked_for_among_what_came_after_the_first_task() -> None:
+    worker.begin_task()
+    assert not gc.get_freeze_count()
+    kept: list[list[int]] = [[] for _ in range(1_000)]
+    worker.begin_task()
+    frozen = gc.get_freeze_count()
+    assert frozen > len(kept)
+    worker.begin_task()
+    assert gc.get_freeze_count() == frozen
