@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,7 @@ HEAP_VARIABLE: Final = "SPARK_HEAP"
 TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 """Spark's own variable: the server reads its token there, out of sight of argument lists and logs."""
 
+SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 LOGGING_FILE: Final = Path(__file__).with_name("spark-log4j2.properties")
 START_TIMEOUT_SECONDS: Final = 180.0
 SECRET_NAMES: Final = "secret|password|token|access[.]?key|jaas|keystore.key|auth.user.info"
@@ -55,10 +56,10 @@ CONFIGURATION: Final[Mapping[str, str]] = {
 }
 """What a load relies on, and what one machine wants. A cluster needs all before `spark.ui.enabled`."""
 
-# A client's variables, of pyspark in this very process among them, would make the server behave as a client.
-_UNSET: Final[Mapping[str, None]] = dict.fromkeys(
-    ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "SPARK_LOCAL_DIRS", "MASTER")
+CLIENT_VARIABLES: Final[Mapping[str, None]] = dict.fromkeys(
+    ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "MASTER")
 )
+"""A client's, of pyspark in this very process among them: they would make a server behave as a client."""
 
 PURGE_VARIABLE: Final = "MIMALLOC_PURGE_DELAY"
 PURGE_MILLISECONDS: Final = "1000"
@@ -122,34 +123,21 @@ def spark_spec(
         **(object_store(env) if home.is_in_store else {}),
         **chosen.configuration,
     }
-    stores = class_path(home, "s3a") if home.is_in_store else ()
-    options = [
-        *SPARK_OPTIONS,
-        f"-Xmx{env.get(HEAP_VARIABLE) or chosen.heap}",
-        "-XX:+UseG1GC",
-        "-XX:+ExitOnOutOfMemoryError",
-        "-Djava.awt.headless=true",
-        "-Duser.timezone=UTC",
-        f"-Djava.io.tmpdir={scratch}",
-        f"-Dderby.system.home={home.spark / 'derby'}",
-        f"-Dlog4j2.configurationFile={LOGGING_FILE.as_uri()}",
-        *(f"-D{key}={value}" for key, value in configuration.items()),
-        "-cp",
-        # pyspark's own first: where both hold a class, Spark's is the one it was built with.
-        os.pathsep.join([str(pyspark_jars() / "*"), *map(str, class_path(home, "spark")), *map(str, stores)]),
-    ]
+    jars = (*class_path(home, "spark"), *(class_path(home, "s3a") if home.is_in_store else ()))
+    options = server_options(home, configuration, env.get(HEAP_VARIABLE) or chosen.heap, scratch, jars)
     arguments = home.run / "spark.arguments"
-    state.write_private(arguments, "".join(f"{_quoted(option)}\n" for option in options))
+    state.write_private(arguments, "".join(f"{quoted(option)}\n" for option in options))
     return ServiceSpec(
         name=SERVICE,
         command=(
             str(java.executable),
             f"@{arguments}",
-            "org.apache.spark.sql.connect.service.SparkConnectServer",
+            SERVER_CLASS,
         ),
         environment={
             **UNICODE_PATHS,
-            **_UNSET,
+            **CLIENT_VARIABLES,
+            "SPARK_LOCAL_DIRS": None,
             TOKEN_VARIABLE: token,
             "SPARK_LOCAL_IP": LOOPBACK,
             "PYSPARK_PYTHON": sys.executable,
@@ -162,6 +150,27 @@ def spark_spec(
         timeout=START_TIMEOUT_SECONDS,
         ready=lambda: accepts(LOOPBACK, port, token),
     )
+
+
+def server_options(
+    home: Home, configuration: Mapping[str, str], heap: str, scratch: Path, jars: Sequence[Path]
+) -> list[str]:
+    """Java's options for a server with these settings and these jars beside pyspark's own."""
+    return [
+        *SPARK_OPTIONS,
+        f"-Xmx{heap}",
+        "-XX:+UseG1GC",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-Djava.awt.headless=true",
+        "-Duser.timezone=UTC",
+        f"-Djava.io.tmpdir={scratch}",
+        f"-Dderby.system.home={home.spark / 'derby'}",
+        f"-Dlog4j2.configurationFile={LOGGING_FILE.as_uri()}",
+        *(f"-D{key}={value}" for key, value in configuration.items()),
+        "-cp",
+        # pyspark's own first: where both hold a class, Spark's is the one it was built with.
+        os.pathsep.join([str(pyspark_jars() / "*"), *map(str, jars)]),
+    ]
 
 
 def object_store(environ: Mapping[str, str]) -> dict[str, str]:
@@ -211,6 +220,6 @@ def remote(home: Home, address: str) -> str:
     return f"{address}/;token={token}" if token else address
 
 
-def _quoted(option: str) -> str:
+def quoted(option: str) -> str:
     """Quote one option for Java's argument file."""
     return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -2,7 +2,7 @@
 
 What one worker's machine has no other one sees: work folder, scratch, temporary files and compiled kernels are its own. The
 package is in the Python that all of them have at the same path, as in an image, and settings with secrets are in the
-environment of each worker, which its executors inherit.
+environment of each worker, which its executors inherit. Master, workers and servers speak to none without their common secret.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Final
 
 import psutil
 
-from infra import jars, platform, process, spark_server
+from infra import jars, platform, process, spark_node, spark_server
 from infra.home import Home
-from infra.ivy import pyspark_jars
-from infra.java import SPARK_OPTIONS, UNICODE_PATHS, find_java
+from infra.java import find_java
 from infra.platform import UpOptions
 from infra.ports import LOOPBACK, choose_ports
 from infra.process import ProcessRecord, ServiceSpec
+from infra.spark_node import AUTH_VARIABLE
 from infra.spark_server import SparkSettings
 from platform_assets.kernels.compilation import CACHE_VARIABLE, cache_folder
 from testbed.homes import home_at, service_environment
@@ -33,10 +34,7 @@ from testbed.loads import wait_until
 
 WORKERS: Final = 2
 START_SECONDS: Final = 120.0
-_DAEMON_HEAP: Final = "256m"
 _EXECUTOR_MEMORY: Final = "1g"
-_SPARK_VARIABLES: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "MASTER")
-"""Of a client; what is started here is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +94,7 @@ class SparkCluster:
     home: Home
     environment: Mapping[str, str]
     master: str = ""
+    secrets: Mapping[str, str] = field(default_factory=lambda: {AUTH_VARIABLE: token_hex(16)}, repr=False)
     records: dict[str, ProcessRecord] = field(default_factory=dict)
 
     def start(self) -> None:
@@ -105,7 +104,7 @@ class SparkCluster:
         self.master = f"spark://{LOOPBACK}:{port}"
         arguments = ("--host", LOOPBACK, "--port", str(port), "--webui-port", str(web))
         self._web = f"http://{LOOPBACK}:{web}"
-        self._spawn("master", "org.apache.spark.deploy.master.Master", arguments, self._answers)
+        self._spawn("master", "master.Master", arguments, self._answers)
         for number in range(WORKERS):
             self.start_worker(number)
 
@@ -129,8 +128,7 @@ class SparkCluster:
             CACHE_VARIABLE: str(_kernels_in(own / "kernels")),
             **self.environment,
         }
-        main, is_known = "org.apache.spark.deploy.worker.Worker", lambda: self._alive() == before + 1
-        self._spawn(f"worker-{number}", main, arguments, is_known, variables)
+        self._spawn(f"worker-{number}", "worker.Worker", arguments, lambda: self._alive() == before + 1, variables)
 
     def kill_worker_of(self, one: psutil.Process) -> int:
         """End the worker of a process with its executors and their Python, as a machine ends that loses its power; its number."""
@@ -173,6 +171,8 @@ class SparkCluster:
             "spark.executor.cores": "1",
             "spark.executor.memory": _EXECUTOR_MEMORY,
             "spark.executor.extraClassPath": _class_path(home),
+            **spark_node.guarding(self.secrets),
+            "spark.authenticate.secret": self.secrets[AUTH_VARIABLE],
             "spark.ui.enabled": "true",
             "spark.ui.port": str(ui),
             **(configuration or {}),
@@ -215,20 +215,12 @@ class SparkCluster:
         ready: Callable[[], bool],
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        java = find_java(os.environ).executable.resolve()
-        command = (
-            str(java), *SPARK_OPTIONS, f"-Xmx{_DAEMON_HEAP}",
-            f"-Dlog4j2.configurationFile={spark_server.LOGGING_FILE.as_uri()}",
-            "-cp", str(pyspark_jars() / "*"), main, *arguments,
-        )  # fmt: skip
+        java = find_java(os.environ)
+        command = spark_node.daemon_command(java, main, arguments, spark_node.guarding(self.secrets))
         environment: dict[str, str | None] = {
-            **UNICODE_PATHS,
-            **dict.fromkeys(_SPARK_VARIABLES),
-            "JAVA_HOME": str(java.parent.parent),
-            # Of these Spark's worker makes the command line of an executor.
-            "SPARK_HOME": str(pyspark_jars().parent),
-            "SPARK_SCALA_VERSION": "2.13",
+            **spark_node.daemon_environment(java),
             "SPARK_LOCAL_IP": LOOPBACK,
+            **self.secrets,
             **(variables or {}),
         }
         spec = ServiceSpec(

@@ -14,10 +14,9 @@ from infra.broker import _SINGLE_NODE
 from infra.home import CHECKOUT
 from infra.jarlock import read_lock
 from infra.spark_server import CONFIGURATION, TOKEN_VARIABLE
+from platform_assets_tests.support.locks import DOCKERFILE, locked_python
 
 COMPOSE = CHECKOUT / "infra" / "compose.yaml"
-DOCKERFILE = CHECKOUT / "infra" / "Dockerfile"
-REQUIREMENTS = CHECKOUT / "requirements.lock"
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +24,6 @@ def services() -> dict[str, Any]:
     """The services as parsed."""
     found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
     return found
-
-
-def locked_python(name: str) -> str:
-    """The version of a Python package in the lock file."""
-    match = re.search(rf"^{re.escape(name)}(?:\[[^\]]*\])?==([^\s;\\]+)", REQUIREMENTS.read_text("utf-8"), re.MULTILINE)
-    assert match, f"{name} is not in {REQUIREMENTS.name}"
-    return match.group(1)
 
 
 def image_tag(text: str, image: str) -> str:

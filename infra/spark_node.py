@@ -1,0 +1,206 @@
+"""One process of a standalone Spark cluster, in the foreground, as a container runs it.
+
+    python -m infra.spark_node master --host 10.0.0.5 --recovery /var/lib/spark
+    python -m infra.spark_node worker --host 10.0.0.6 --master spark://spark-master:7077 --cores 2 --memory 2g
+    python -m infra.spark_node connect --host 10.0.0.7 --master spark://spark-master:7077
+
+With a secret in `_SPARK_AUTH_SECRET`, Spark's own variable, they speak to none that does not know it, and encrypted. The process is
+replaced by Java, so a signal to it is a signal to Spark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from infra import state
+from infra.errors import ConfigurationError, PlatformError
+from infra.home import Home
+from infra.ivy import pyspark_jars
+from infra.jars import class_path
+from infra.java import SPARK_OPTIONS, UNICODE_PATHS, Java, find_java
+from infra.ports import LOOPBACK
+from infra.spark_server import (
+    CLIENT_VARIABLES,
+    CONFIGURATION,
+    HEAP_VARIABLE,
+    LOGGING_FILE,
+    PURGE_MILLISECONDS,
+    PURGE_VARIABLE,
+    SERVER_CLASS,
+    TOKEN_VARIABLE,
+    object_store,
+    quoted,
+    server_options,
+)
+
+AUTH_VARIABLE: Final = "_SPARK_AUTH_SECRET"
+"""Spark's own variable, which it hands on to executors."""
+
+MASTER_PORT, WORKER_PORT, DRIVER_PORT, BLOCKS_PORT, CONNECT_PORT = 7077, 7081, 7078, 7079, 15002
+DAEMON_HEAP: Final = "512m"
+"""Of a master or a worker; what executes is an executor of its own."""
+_OF_ONE_MACHINE: Final = frozenset({"spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions"})
+
+
+def daemon_command(java: Java, main: str, arguments: Sequence[str], settings: Mapping[str, str]) -> tuple[str, ...]:
+    """How a master or a worker is started: `main` is its class below `org.apache.spark.deploy`, `settings` are of Spark."""
+    return (
+        str(java.executable.resolve()), *SPARK_OPTIONS, f"-Xmx{DAEMON_HEAP}", "-XX:+ExitOnOutOfMemoryError",
+        f"-Dlog4j2.configurationFile={LOGGING_FILE.as_uri()}",
+        *(f"-D{name}={value}" for name, value in settings.items()),
+        "-cp", str(pyspark_jars() / "*"), f"org.apache.spark.deploy.{main}", *arguments,
+    )  # fmt: skip
+
+
+def daemon_environment(java: Java) -> dict[str, str | None]:
+    """What their environment has beside the usual, None for what it must not have; a worker starts executors by it."""
+    return {
+        **UNICODE_PATHS,
+        **CLIENT_VARIABLES,
+        "JAVA_HOME": str(java.executable.resolve().parent.parent),
+        "SPARK_HOME": str(pyspark_jars().parent),
+        "SPARK_SCALA_VERSION": "2.13",
+    }
+
+
+def guarding(environ: Mapping[str, str]) -> dict[str, str]:
+    """Settings by which a process of Spark speaks to those alone that know the secret of its environment, if it has one."""
+    if not environ.get(AUTH_VARIABLE):
+        return {}
+    return {
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.authEngineVersion": "2",
+    }
+
+
+def recovering(folder: Path) -> dict[str, str]:
+    """Settings of a master that knows its workers and applications again when it is started again."""
+    return {"spark.deploy.recoveryMode": "FILESYSTEM", "spark.deploy.recoveryDirectory": str(folder)}
+
+
+def connect_settings(home: Home, host: str, master: str, port: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Settings of a Connect server that runs on a cluster: executors reach it at `host`, clients on loopback alone.
+
+    Raises:
+        ConfigurationError: it would serve whoever asks.
+    """
+    if not environ.get(TOKEN_VARIABLE):
+        raise ConfigurationError(
+            f"{TOKEN_VARIABLE} is not set: whoever reaches a Connect server without one runs code on its cluster. Set it to a "
+            "long random text, and SPARK_REMOTE to the same one."
+        )
+    secret = environ.get(AUTH_VARIABLE)
+    return {
+        **{name: value for name, value in CONFIGURATION.items() if name not in _OF_ONE_MACHINE},
+        "spark.app.name": "platform-assets",
+        "spark.master": master,
+        "spark.driver.host": host,
+        "spark.driver.port": str(DRIVER_PORT),
+        "spark.driver.blockManager.port": str(BLOCKS_PORT),
+        "spark.connect.grpc.binding.address": LOOPBACK,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.local.dir": str(home.spark / "scratch"),
+        "spark.sql.warehouse.dir": str(home.spark / "warehouse"),
+        "spark.executor.extraClassPath": os.pathsep.join(map(str, _jars(home))),
+        # In a file that only the server's user can read; an executor gets it by its environment.
+        **guarding(environ),
+        **({"spark.authenticate.secret": secret} if secret else {}),
+        **(object_store(environ) if home.is_in_store else {}),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Become the process that the command line names; returns only where that cannot be, with an exit code."""
+    chosen = parser().parse_args(arguments)
+    try:
+        java = find_java(os.environ)
+        home = Home.from_environment()
+        home.prepare()
+        if chosen.node == "connect":
+            command, variables = _connect(java, home, chosen)
+        else:
+            command, variables = _daemon(java, home, chosen), daemon_environment(java)
+        os.execve(command[0], command, {n: v for n, v in {**os.environ, **variables}.items() if v is not None})
+    except (PlatformError, OSError) as error:
+        print(error, file=sys.stderr)
+    return 1
+
+
+def _daemon(java: Java, home: Home, chosen: argparse.Namespace) -> tuple[str, ...]:
+    settings = guarding(os.environ)
+    where = ("--host", chosen.host, "--port", str(chosen.port), "--webui-port", str(chosen.web_port))
+    if chosen.node == "master":
+        if chosen.recovery:
+            settings |= recovering(Path(chosen.recovery))
+        return daemon_command(java, "master.Master", where, settings)
+    work = home.spark / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    size = ("--cores", str(chosen.cores), "--memory", chosen.memory, "--work-dir", str(work))
+    # An application that ended leaves its folder, with the output of its executors.
+    settings |= {"spark.worker.cleanup.enabled": "true", "spark.worker.cleanup.appDataTtl": "86400"}
+    return daemon_command(java, "worker.Worker", (*where, *size, chosen.master), settings)
+
+
+def _connect(java: Java, home: Home, chosen: argparse.Namespace) -> tuple[tuple[str, ...], dict[str, str | None]]:
+    configuration = connect_settings(home, chosen.host, chosen.master, chosen.port, os.environ)
+    configuration |= dict(_setting(text) for text in chosen.conf)
+    scratch = home.spark / "scratch"
+    scratch.mkdir(parents=True, exist_ok=True)
+    options = server_options(home, configuration, os.environ.get(HEAP_VARIABLE) or chosen.heap, scratch, _jars(home))
+    options_file = home.run / "spark.arguments"
+    state.write_private(options_file, "".join(f"{quoted(option)}\n" for option in options))
+    variables = {
+        **daemon_environment(java),
+        "PYSPARK_PYTHON": sys.executable,
+        PURGE_VARIABLE: os.environ.get(PURGE_VARIABLE) or PURGE_MILLISECONDS,
+    }
+    return (str(java.executable), f"@{options_file}", SERVER_CLASS), variables
+
+
+def _jars(home: Home) -> tuple[Path, ...]:
+    return (*class_path(home, "spark"), *(class_path(home, "s3a") if home.is_in_store else ()))
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found or not name.startswith("spark."):
+        raise ConfigurationError(f"--conf {text!r} is no setting of Spark: write it as spark.name=value.")
+    return name, value
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m infra.spark_node", description=(__doc__ or "").splitlines()[0], allow_abbrev=False
+    )
+    nodes = made.add_subparsers(dest="node", required=True)
+    master = nodes.add_parser("master", help="the cluster's master")
+    master.add_argument(
+        "--recovery", metavar="FOLDER", help="where it keeps what it has to know when it is started again"
+    )
+    worker = nodes.add_parser("worker", help="a worker, which starts executors")
+    worker.add_argument("--cores", type=int, required=True)
+    worker.add_argument("--memory", required=True, help="for its executors' heaps, as 2g")
+    connect = nodes.add_parser("connect", help="a Connect server, on loopback, whose tasks the cluster runs")
+    connect.add_argument("--heap", default="3g")
+    connect.add_argument(
+        "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark; no secret"
+    )
+    for node, port in ((master, MASTER_PORT), (worker, WORKER_PORT), (connect, CONNECT_PORT)):
+        node.add_argument("--host", required=True, help="the address of this machine that the others reach")
+        node.add_argument("--port", type=int, default=port)
+        if node is not connect:
+            node.add_argument("--web-port", type=int, default=0, help="of its own page; any free one by default")
+        if node is not master:
+            node.add_argument("--master", required=True, metavar="spark://HOST:PORT")
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""The manifests of infra/kubernetes, as they were parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from infra.home import CHECKOUT
+
+FOLDER: Final = CHECKOUT / "infra" / "kubernetes"
+BASE: Final = FOLDER / "base"
+Manifest = Mapping[str, Any]
+
+
+def kustomization(folder: Path) -> dict[str, Any]:
+    """The kustomization of a folder."""
+    found: dict[str, Any] = yaml.safe_load((folder / "kustomization.yaml").read_text("utf-8"))
+    return found
+
+
+def manifests() -> list[Manifest]:
+    """All objects of the base."""
+    texts = [(BASE / name).read_text("utf-8") for name in kustomization(BASE)["resources"]]
+    return [document for text in texts for document in yaml.safe_load_all(text)]
+
+
+def pods() -> dict[str, Manifest]:
+    """The templates of pods, by the names of what makes them."""
+    return {m["metadata"]["name"]: m["spec"]["template"] for m in manifests() if "template" in m["spec"]}
+
+
+def containers() -> Iterator[tuple[str, Manifest]]:
+    """All containers with the names of their pods, initial ones among them."""
+    for name, pod in pods().items():
+        for container in (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]):
+            yield name, container
+
+
+def values(node: Any, key: str) -> Iterator[Any]:
+    """What stands under `key`, anywhere in a manifest."""
+    if isinstance(node, dict):
+        for name, value in node.items():
+            if name == key:
+                yield value
+            yield from values(value, key)
+    elif isinstance(node, list):
+        for each in node:
+            yield from values(each, key)
+
+
+def settings() -> dict[str, str]:
+    """The environment that is no secret."""
+    lines = (BASE / "settings.env").read_text("utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
