@@ -15,6 +15,7 @@ from benchmarks import (
     decoding_memory,
     file_formats,
     growth,
+    limits,
     many_topics,
     many_windows,
     memory,
@@ -29,6 +30,7 @@ from benchmarks.scenario import Bench, Measured
 
 SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "bulk": bulk.run,
+    "limits": limits.run,
     "topic-kinds": topic_kinds.run,
     "decoding": decoding.run,
     "decoding-avro": decoding_avro.run,

@@ -102,6 +102,15 @@ class WindowCommit:
         actions = self._actions()
         return load_log.window_files(actions) if actions.num_rows else {}
 
+    def files_of(self, window: str) -> WindowFiles:
+        """The data files of one window when this was opened. The table, which may be large, is not opened again for it."""
+        actions = self._actions()
+        if not actions.num_rows:
+            return load_log.NO_FILES
+        return load_log.window_files(actions.filter(pc.equal(actions["partition.window"], window))).get(
+            window, load_log.NO_FILES
+        )
+
     def _actions(self) -> pa.Table:
         handle = self._shared.handle
         handle = handle if handle.version() == self._since else self._folder.delta(self._since)
@@ -238,7 +247,7 @@ class WindowCommit:
 
     def _files_of(self, window: str) -> set[str]:
         if self._own is None:
-            self._own = set(load_log.files_of(self._folder, window, self._since).paths)
+            self._own = set(self.files_of(window).paths)
         return self._own
 
     def _commits_to(self, newest: int) -> Iterator[Commit | None]:

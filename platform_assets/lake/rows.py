@@ -58,7 +58,7 @@ class Opened:
         return cls(table, load_log.window_files(load_log.file_actions(table, version)))
 
     def partition_rows(self, key: str) -> dict[int, PartitionRows]:
-        """As the function of that name."""
+        """Counts and bounds by partition from the files' own columns; memory is flat."""
         return _bounds(self._offsets(key))
 
     def topic_id_of(self, key: str) -> str:
@@ -92,11 +92,6 @@ def from_statistics(files: list[dict[str, Any]]) -> dict[int, PartitionRows] | N
         part = PartitionRows(file["num_records"], file["min.kafka_offset"], file["max.kafka_offset"])
         found[partition] = found[partition] + part if partition in found else part
     return found
-
-
-def partition_rows(table: Folder, key: str, version: int | None = None) -> dict[int, PartitionRows]:
-    """Counts and bounds by partition from the files' own columns; memory is flat."""
-    return _bounds(_offsets(table, key, version))
 
 
 def _only_one(table: Folder, key: str, ids: pa.ChunkedArray) -> str:

@@ -120,7 +120,7 @@ class Loader:
             )
         metadata = replace(self.metadata(sealed), erased=erased)
         if receipt is None or receipt.kind == "empty":
-            receipt = replacer.recover(metadata)
+            receipt = replacer.recover(commit, metadata)
         check = self.last_check(sealed, accepted, decided)
         if receipt is not None:
             return self._load_again(sealed, commit, receipt, metadata, accepted, check)

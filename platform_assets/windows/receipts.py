@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from platform_assets.errors import LoadError
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.load_log import LoadCommit
-from platform_assets.lake.location import Folder, Lake
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import ERASED, CommitKind, PartitionReceipt, Receipt, SealedWindow
 from platform_assets.model.digest import Measured, dense_digest
 from platform_assets.model.offsets import OffsetRange, repeats
@@ -48,10 +48,11 @@ def receipt_of(
     """
     m, path = commit.metadata, lake.table(table)
     files, statistics = load_log.added_files(commit) or load_log.files_at(path, m.window.key, commit.version)
+    # These files are all that the window has: the table, which may be large, is not opened again for them.
+    opened = opened or rows.Opened(path, {m.window.key: files})
     found = rows.from_statistics(statistics)
     if found is None:
-        key, at = m.window.key, commit.version
-        found = rows.partition_rows(path, key, at) if opened is None else opened.partition_rows(key)
+        found = opened.partition_rows(m.window.key)
     held = sum(p.rows for p in found.values())
     if held != measured.rows:
         raise LoadError(
@@ -70,7 +71,7 @@ def receipt_of(
         partitions={p: _of_partition(r, found.get(p)) for p, r in m.ranges.items()},
         offsets_digest=measured.offsets.total,
         content_digest=measured.content.total,
-        duplicates=0 if proof is not None else _duplicates(path, m.window.key, commit.version, opened),
+        duplicates=0 if proof is not None else _duplicates(opened, m.window.key),
         holes=None if proof is None else proof.holes,
         proved_by=None if proof is None else proof.by,
         proved_at=None if proof is None else datetime.now(UTC),
@@ -124,7 +125,6 @@ def _of_partition(r: OffsetRange, found: rows.PartitionRows | None) -> Partition
     return PartitionReceipt(r, found.rows, found.first_offset, found.last_offset)
 
 
-def _duplicates(table: Folder, key: str, version: int, opened: rows.Opened | None) -> int:
+def _duplicates(opened: rows.Opened, key: str) -> int:
     """Number of rows that share their offset with another."""
-    found = rows.offsets_of(table, key, version) if opened is None else opened.offsets_of(key)
-    return sum(len(repeats(offsets)) for offsets in found.values())
+    return sum(len(repeats(offsets)) for offsets in opened.offsets_of(key).values())

@@ -152,14 +152,14 @@ class WindowReplacer:
             self.ledger.lake, self.table, made, written.measured, kind="load", seconds=seconds, proof=proof
         )
 
-    def recover(self, metadata: LoadMetadata) -> Receipt | None:
+    def recover(self, opened: WindowCommit, metadata: LoadMetadata) -> Receipt | None:
         """The receipt of a commit that the ledger lacks, because a run ended between the two; None without one.
 
-        `metadata` says which window it has to be of, and of which offsets. None also where its files are lost: what it
-        held can then be had from its source alone.
+        `opened` is the table before anything was decided. `metadata` says which window it has to be of, and of which offsets.
+        None also where its files are lost: what it held can then be had from its source alone.
         """
         key = metadata.window.key
-        if not load_log.files_of(self.folder, key).paths:
+        if not opened.files_of(key).paths:
             return None
         commit = next((c for c in load_log.load_commits(self.folder) if c.metadata.window.key == key), None)
         if commit is None or commit.metadata.ranges != metadata.ranges or commit.metadata.topic_id != metadata.topic_id:

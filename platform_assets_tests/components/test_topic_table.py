@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -241,14 +241,26 @@ def test_the_yaml_check_of_the_command_line_fails_with_file_line_and_remedy(proj
     assert "max_recods_per_run" in said
 
 
-def test_the_project_itself_loads_without_spark_and_its_session_maker() -> None:
-    """A code location loads fast, and where no Spark is installed."""
+def _loaded_with_the_definitions(names: set[str], environ: Mapping[str, str]) -> str:
     program = (
         "import sys; from platform_assets.definitions import defs; d = defs(); assert list(d.assets); "
-        "print(sorted({m.split('.')[0] for m in sys.modules} & {'pyspark', 'dagster_pyspark', 'delta', 'py4j'}))"
+        f"print(sorted({{m.split('.')[0] for m in sys.modules}} & {names}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=True,
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), **environ},
     )  # fmt: skip
-    assert done.stdout.strip() == "[]"
+    return done.stdout.strip()
+
+
+def test_the_project_itself_loads_without_spark_and_its_session_maker() -> None:
+    """A code location loads fast, and where no Spark is installed."""
+    assert _loaded_with_the_definitions({"pyspark", "dagster_pyspark", "delta", "py4j"}, {}) == "[]"
+
+
+def test_definitions_of_raw_tables_load_without_compiled_kernels(project: Project) -> None:
+    """Each run loads the definitions anew, and numba with the kernels takes longer than all the rest of them."""
+    root = project({})
+    assert (
+        _loaded_with_the_definitions({"numba", "llvmlite"}, {"PLATFORM_DEFS": str(next(root.glob("*/defs")))}) == "[]"
+    )

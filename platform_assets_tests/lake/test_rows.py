@@ -80,13 +80,13 @@ def test_reading_tells_what_is_there(tmp_path: Path, rng: random.Random) -> None
     for offsets in files:
         for partition, some in offsets.items():
             together.setdefault(partition, []).extend(some)
-    assert rows.partition_rows(Folder.at(table), KEY) == bounds(*files)
+    assert rows.Opened.at(Folder.at(table)).partition_rows(KEY) == bounds(*files)
     assert plain(rows.offsets_of(Folder.at(table), KEY)) == {p: sorted(o) for p, o in sorted(together.items())}
 
 
 def test_an_empty_window_has_no_rows(tmp_path: Path) -> None:
     table = put(tmp_path, {0: [1]})
-    assert rows.partition_rows(Folder.at(table), OTHER) == {}
+    assert rows.Opened.at(Folder.at(table)).partition_rows(OTHER) == {}
     assert plain(rows.offsets_of(Folder.at(table), OTHER)) == {}
 
 
@@ -96,7 +96,7 @@ def test_an_earlier_version_is_read_as_it_was(tmp_path: Path) -> None:
     DeltaTable(table).delete("kafka_offset = 2")
     assert plain(rows.offsets_of(Folder.at(table), KEY)) == {0: [1, 3]}
     assert plain(rows.offsets_of(Folder.at(table), KEY, version)) == {0: [1, 2, 3]}
-    assert rows.partition_rows(Folder.at(table), KEY, version) == {0: PartitionRows(3, 1, 3)}
+    assert rows.Opened.at(Folder.at(table), version).partition_rows(KEY) == {0: PartitionRows(3, 1, 3)}
 
 
 def test_offsets_in_plain_files(tmp_path: Path) -> None:
@@ -113,9 +113,10 @@ def test_a_data_file_that_is_gone_is_an_error_and_no_gap(tmp_path: Path) -> None
     table = put(tmp_path, {0: [1, 2]})
     (file,) = load_log.files_of(Folder.at(table), KEY).paths
     (table / unquote(file)).unlink()
-    for read in (rows.offsets_of, rows.partition_rows):
+    opened = rows.Opened.at(Folder.at(table))
+    for read in (lambda: rows.offsets_of(Folder.at(table), KEY), lambda: opened.partition_rows(KEY)):
         with pytest.raises(FilesLostError, match=r"data files of window .* are gone or damaged: .*parquet"):
-            read(Folder.at(table), KEY)
+            read()
 
 
 def test_differences_are_named_as_ranges(rng: random.Random) -> None:

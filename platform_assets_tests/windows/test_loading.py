@@ -83,6 +83,24 @@ def test_a_load_by_hand_needs_no_sensor(lake: LakeMaker) -> None:
     assert records(lk.rows()) == records(lk.committed())
 
 
+def test_a_first_load_opens_its_table_once(lake: LakeMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To open it costs as much as it has windows. Its one file mixes partitions, whose rows its statistics do not tell."""
+    lk = lake(partitions=4)
+    lk.load(lk.window_of(numbered(40, 4, "a")))
+    key = lk.window_of(numbered(20, 4, "b"))
+    opened: list[Folder] = []
+    delta = Folder.delta
+
+    def noted(folder: Folder, version: int | None = None) -> DeltaTable:
+        opened.append(folder)
+        return delta(folder, version)
+
+    monkeypatch.setattr(Folder, "delta", noted)
+    receipt = lk.load(key).receipt
+    assert {p: part.rows for p, part in receipt.partitions.items()} == dict.fromkeys(range(4), 5)
+    assert opened.count(Folder.at(lk.table)) == 1
+
+
 def append_rows(lk: TopicLake, key: str) -> None:
     """Doubled rows of the window, and one that no topic ever held."""
     table = DeltaTable(lk.table)
