@@ -45,6 +45,16 @@ class Postgres:
         """Its address, password included."""
         return f"postgresql://{_USER}:{self.password}@{LOOPBACK}:{self.port}/postgres"
 
+    def database(self, name: str) -> str:
+        """The address of a new, empty database of it."""
+        import sqlalchemy
+
+        engine = sqlalchemy.create_engine(self.url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(sqlalchemy.text(f'CREATE DATABASE "{name}"'))
+        engine.dispose()
+        return f"{self.url.rpartition('/')[0]}/{name}"
+
     def create(self) -> None:
         """Make its files."""
         self.folder.mkdir(parents=True)

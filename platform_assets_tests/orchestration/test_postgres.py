@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,11 +20,13 @@ import pytest
 
 from infra import dagster_services, platform, state
 from infra.dagster_services import POSTGRES_VARIABLE
-from infra.home import Home
+from infra.home import CHECKOUT, Home
 from infra.platform import UpOptions
+from infra.ports import choose_ports
 from platform_assets.orchestration.pruning import Budget, prune
 from platform_assets_tests.support import services
 from platform_assets_tests.support.dagster_view import KEYS, LOCATION, TABLE, Breaks, load, view
+from platform_assets_tests.support.manifests import BASE, containers
 from testbed import postgres
 from testbed.homes import home_at, service_environment
 from testbed.loads import wait_until
@@ -133,3 +140,54 @@ def _materialised(address: str) -> int:
             return int(found["data"]["assetNodeOrError"]["partitionStats"]["numMaterialized"])
     except (OSError, KeyError, TypeError):
         return -1
+
+
+def test_the_pod_of_kubernetes_makes_its_storage_and_serves_the_code(server: Postgres, tmp_path: Path) -> None:
+    """By the commands of the manifests: storage, code server, webserver and the daemon's own look at its heartbeats."""
+    own = tmp_path / "dagster"
+    own.mkdir()
+    (own / "dagster.yaml").write_text((BASE / "dagster.yaml").read_text("utf-8"))
+    code, ui = choose_ports(2, "DAGSTER_PORT", environ={})
+    environ = {
+        **service_environment(),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(CHECKOUT),
+        "DAGSTER_HOME": str(own),
+        "DAGSTER_POSTGRES_URL": server.database("pod"),
+        "PLATFORM_HOME": str(tmp_path / "home"),
+        "KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1",
+        "SPARK_REMOTE": "sc://localhost:1",
+        "LAKE_ROOT": str(tmp_path / "lake"),
+    }
+    ports = {"4000": str(code), "3000": str(ui), "0.0.0.0": "127.0.0.1"}
+    commands = {
+        c["name"]: [ports.get(word, word) for word in (*c["command"], *c.get("args", []))] for _, c in containers()
+    }
+    run = partial(subprocess.run, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    made = run(commands["storage"])
+    assert made.returncode == 0, made.stderr
+    (probe,) = (c["livenessProbe"]["exec"]["command"] for _, c in containers() if c["name"] == "code")
+    with ExitStack() as stack:
+        for name in ("code", "webserver", "daemon"):
+            log = stack.enter_context((tmp_path / f"{name}.log").open("wb"))
+            process = subprocess.Popen(commands[name], env=environ, cwd=tmp_path, stdout=log, stderr=log)
+            stack.callback(process.wait, 60)
+            stack.callback(process.terminate)
+            if name == "code":
+                answers = [ports.get(word, word) for word in probe]
+                wait_until("the code server answers", lambda: run(answers).returncode == 0, 180)  # noqa: B023
+        address = f"http://127.0.0.1:{ui}"
+        wait_until("the UI has the code", lambda: bool(_repositories(address)), 180)
+        alive = next(c["livenessProbe"]["exec"]["command"] for _, c in containers() if c["name"] == "daemon")
+        wait_until("the daemon's heartbeats are in the storage", lambda: run(alive).returncode == 0, 180)
+
+
+def _repositories(address: str) -> list[Any]:
+    query = b'{"query": "{repositoriesOrError {... on RepositoryConnection {nodes {name}}}}"}'
+    try:
+        request = urllib.request.Request(f"{address}/graphql", query, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            found: list[Any] = json.load(answer)["data"]["repositoriesOrError"].get("nodes", [])
+            return found
+    except OSError:  # it is not there yet
+        return []
