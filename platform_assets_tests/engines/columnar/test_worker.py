@@ -62,5 +62,8 @@ def test_garbage_is_looked_for_among_what_came_after_the_first_task() -> None:
     worker.begin_task()
     frozen = gc.get_freeze_count()
     assert frozen > len(kept)
+    later: list[list[int]] = [[] for _ in range(1_000)]
     worker.begin_task()
-    assert gc.get_freeze_count() == frozen
+    # What was frozen and is used no more goes all the same, so there may be fewer.
+    assert len(later) == 1_000
+    assert gc.get_freeze_count() <= frozen
