@@ -17,25 +17,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from infra import state
 from infra.errors import ConfigurationError, PlatformError
 from infra.home import Home
 from infra.ivy import pyspark_jars
-from infra.jars import class_path
 from infra.java import SPARK_OPTIONS, UNICODE_PATHS, Java, find_java
-from infra.ports import LOOPBACK
 from infra.spark_server import (
     CLIENT_VARIABLES,
     CONFIGURATION,
     HEAP_VARIABLE,
     LOGGING_FILE,
-    PURGE_MILLISECONDS,
-    PURGE_VARIABLE,
-    SERVER_CLASS,
     TOKEN_VARIABLE,
-    object_store,
-    quoted,
-    server_options,
+    added_jars,
+    server_command,
+    server_settings,
+    worker_environment,
 )
 
 AUTH_VARIABLE: Final = "_SPARK_AUTH_SECRET"
@@ -98,20 +93,13 @@ def connect_settings(home: Home, host: str, master: str, port: int, environ: Map
     secret = environ.get(AUTH_VARIABLE)
     return {
         **{name: value for name, value in CONFIGURATION.items() if name not in _OF_ONE_MACHINE},
-        "spark.app.name": "platform-assets",
-        "spark.master": master,
-        "spark.driver.host": host,
+        **server_settings(home, host, master, port, environ),
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCKS_PORT),
-        "spark.connect.grpc.binding.address": LOOPBACK,
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.local.dir": str(home.spark / "scratch"),
-        "spark.sql.warehouse.dir": str(home.spark / "warehouse"),
-        "spark.executor.extraClassPath": os.pathsep.join(map(str, _jars(home))),
+        "spark.executor.extraClassPath": os.pathsep.join(map(str, added_jars(home))),
         # In a file that only the server's user can read; an executor gets it by its environment.
         **guarding(environ),
         **({"spark.authenticate.secret": secret} if secret else {}),
-        **(object_store(environ) if home.is_in_store else {}),
     }
 
 
@@ -122,10 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         java = find_java(os.environ)
         home = Home.from_environment()
         home.prepare()
-        if chosen.node == "connect":
-            command, variables = _connect(java, home, chosen)
-        else:
-            command, variables = _daemon(java, home, chosen), daemon_environment(java)
+        command = (_connect if chosen.node == "connect" else _daemon)(java, home, chosen)
+        variables = {**daemon_environment(java), **worker_environment(os.environ)}
         os.execve(command[0], command, {n: v for n, v in {**os.environ, **variables}.items() if v is not None})
     except (PlatformError, OSError) as error:
         print(error, file=sys.stderr)
@@ -147,24 +133,10 @@ def _daemon(java: Java, home: Home, chosen: argparse.Namespace) -> tuple[str, ..
     return daemon_command(java, "worker.Worker", (*where, *size, chosen.master), settings)
 
 
-def _connect(java: Java, home: Home, chosen: argparse.Namespace) -> tuple[tuple[str, ...], dict[str, str | None]]:
+def _connect(java: Java, home: Home, chosen: argparse.Namespace) -> tuple[str, ...]:
     configuration = connect_settings(home, chosen.host, chosen.master, chosen.port, os.environ)
     configuration |= dict(_setting(text) for text in chosen.conf)
-    scratch = home.spark / "scratch"
-    scratch.mkdir(parents=True, exist_ok=True)
-    options = server_options(home, configuration, os.environ.get(HEAP_VARIABLE) or chosen.heap, scratch, _jars(home))
-    options_file = home.run / "spark.arguments"
-    state.write_private(options_file, "".join(f"{quoted(option)}\n" for option in options))
-    variables = {
-        **daemon_environment(java),
-        "PYSPARK_PYTHON": sys.executable,
-        PURGE_VARIABLE: os.environ.get(PURGE_VARIABLE) or PURGE_MILLISECONDS,
-    }
-    return (str(java.executable), f"@{options_file}", SERVER_CLASS), variables
-
-
-def _jars(home: Home) -> tuple[Path, ...]:
-    return (*class_path(home, "spark"), *(class_path(home, "s3a") if home.is_in_store else ()))
+    return server_command(java, home, configuration, os.environ.get(HEAP_VARIABLE) or chosen.heap)
 
 
 def _setting(text: str) -> tuple[str, str]:

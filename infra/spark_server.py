@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from infra.connect_probe import accepts
 from infra.home import Home
 from infra.ivy import pyspark_jars
 from infra.jars import class_path
-from infra.java import SPARK_OPTIONS, UNICODE_PATHS, find_java
+from infra.java import SPARK_OPTIONS, UNICODE_PATHS, Java, find_java
 from infra.ports import LOOPBACK, SPARK_VARIABLE, choose_ports
 from infra.process import ServiceSpec
 
@@ -25,7 +25,6 @@ HEAP_VARIABLE: Final = "SPARK_HEAP"
 TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 """Spark's own variable: the server reads its token there, out of sight of argument lists and logs."""
 
-SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 LOGGING_FILE: Final = Path(__file__).with_name("spark-log4j2.properties")
 START_TIMEOUT_SECONDS: Final = 180.0
 SECRET_NAMES: Final = "secret|password|token|access[.]?key|jaas|keystore.key|auth.user.info"
@@ -105,43 +104,24 @@ def spark_spec(
     (port,) = choose_ports(1, SPARK_VARIABLE, remembered=state.remembered_ports(home, SERVICE), environ=env)
     state.remember_ports(home, SERVICE, (port,))
     token = ensure_token(home)
-    scratch = home.spark / "scratch"
     # What a server that was killed left behind: no other runs in this home while one is being started.
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(_scratch(home), ignore_errors=True)
     configuration = {
         **CONFIGURATION,
-        "spark.app.name": "platform-assets",
-        "spark.master": chosen.master,
-        "spark.driver.host": LOOPBACK,
+        **server_settings(home, LOOPBACK, chosen.master, port, env),
         "spark.driver.bindAddress": LOOPBACK,
-        "spark.connect.grpc.binding.address": LOOPBACK,
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.local.dir": str(scratch),
-        # As a path: of a URI Spark takes "%20" for the folder's own name, and makes one of that name beside it.
-        "spark.sql.warehouse.dir": str(home.spark / "warehouse"),
-        **(object_store(env) if home.is_in_store else {}),
         **chosen.configuration,
     }
-    jars = (*class_path(home, "spark"), *(class_path(home, "s3a") if home.is_in_store else ()))
-    options = server_options(home, configuration, env.get(HEAP_VARIABLE) or chosen.heap, scratch, jars)
-    arguments = home.run / "spark.arguments"
-    state.write_private(arguments, "".join(f"{quoted(option)}\n" for option in options))
     return ServiceSpec(
         name=SERVICE,
-        command=(
-            str(java.executable),
-            f"@{arguments}",
-            SERVER_CLASS,
-        ),
+        command=server_command(java, home, configuration, env.get(HEAP_VARIABLE) or chosen.heap),
         environment={
             **UNICODE_PATHS,
             **CLIENT_VARIABLES,
+            **worker_environment(env),
             "SPARK_LOCAL_DIRS": None,
             TOKEN_VARIABLE: token,
             "SPARK_LOCAL_IP": LOOPBACK,
-            "PYSPARK_PYTHON": sys.executable,
-            PURGE_VARIABLE: env.get(PURGE_VARIABLE) or PURGE_MILLISECONDS,
         },
         directory=home.spark,
         log=home.log_file(SERVICE),
@@ -152,11 +132,26 @@ def spark_spec(
     )
 
 
-def server_options(
-    home: Home, configuration: Mapping[str, str], heap: str, scratch: Path, jars: Sequence[Path]
-) -> list[str]:
-    """Java's options for a server with these settings and these jars beside pyspark's own."""
-    return [
+def server_settings(home: Home, host: str, master: str, port: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Where a server is: tasks of `master` reach it at `host`, clients at `port` of loopback; and where its files are."""
+    return {
+        "spark.app.name": "platform-assets",
+        "spark.master": master,
+        "spark.driver.host": host,
+        "spark.connect.grpc.binding.address": LOOPBACK,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.local.dir": str(_scratch(home)),
+        # As a path: of a URI Spark takes "%20" for the folder's own name, and makes one of that name beside it.
+        "spark.sql.warehouse.dir": str(home.spark / "warehouse"),
+        **(object_store(environ) if home.is_in_store else {}),
+    }
+
+
+def server_command(java: Java, home: Home, configuration: Mapping[str, str], heap: str) -> tuple[str, ...]:
+    """How a server with these settings is started; they are written to a file that its user alone can read. Raises OSError."""
+    scratch = _scratch(home)
+    scratch.mkdir(parents=True, exist_ok=True)
+    options = [
         *SPARK_OPTIONS,
         f"-Xmx{heap}",
         "-XX:+UseG1GC",
@@ -169,8 +164,28 @@ def server_options(
         *(f"-D{key}={value}" for key, value in configuration.items()),
         "-cp",
         # pyspark's own first: where both hold a class, Spark's is the one it was built with.
-        os.pathsep.join([str(pyspark_jars() / "*"), *map(str, jars)]),
+        os.pathsep.join([str(pyspark_jars() / "*"), *map(str, added_jars(home))]),
     ]
+    arguments = home.run / "spark.arguments"
+    state.write_private(arguments, "".join(f"{_quoted(option)}\n" for option in options))
+    return str(java.executable), f"@{arguments}", "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+def added_jars(home: Home) -> tuple[Path, ...]:
+    """The jars that Spark needs beside its own, for a lake where `home` has it."""
+    return (*class_path(home, "spark"), *(class_path(home, "s3a") if home.is_in_store else ()))
+
+
+def worker_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a server's environment says of its Python workers."""
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        PURGE_VARIABLE: environ.get(PURGE_VARIABLE) or PURGE_MILLISECONDS,
+    }
+
+
+def _scratch(home: Home) -> Path:
+    return home.spark / "scratch"
 
 
 def object_store(environ: Mapping[str, str]) -> dict[str, str]:
@@ -220,6 +235,6 @@ def remote(home: Home, address: str) -> str:
     return f"{address}/;token={token}" if token else address
 
 
-def quoted(option: str) -> str:
+def _quoted(option: str) -> str:
     """Quote one option for Java's argument file."""
     return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -104,12 +104,7 @@ class WindowCommit:
 
     def files_of(self, window: str) -> WindowFiles:
         """The data files of one window when this was opened. The table, which may be large, is not opened again for it."""
-        actions = self._actions()
-        if not actions.num_rows:
-            return load_log.NO_FILES
-        return load_log.window_files(actions.filter(pc.equal(actions["partition.window"], window))).get(
-            window, load_log.NO_FILES
-        )
+        return load_log.files_among(self._actions(), window)
 
     def _actions(self) -> pa.Table:
         handle = self._shared.handle

@@ -320,9 +320,17 @@ def version_with(path: Folder, key: str, digest: str, past: int) -> int:
 
 def files_at(path: Folder, key: str, version: int | None = None) -> tuple[WindowFiles, list[dict[str, Any]]]:
     """The data files of one window at a version, the newest by default, and the statistics of each."""
-    actions = file_actions(path, version)
-    of_window = actions.filter(pc.equal(actions["partition.window"], key))
+    of_window = _of_window(file_actions(path, version), key)
     return window_files(of_window).get(key, NO_FILES), of_window.to_pylist()
+
+
+def files_among(actions: pa.Table, key: str) -> WindowFiles:
+    """The data files of one window, from `file_actions`; NO_FILES where it has no rows."""
+    return window_files(_of_window(actions, key)).get(key, NO_FILES)
+
+
+def _of_window(actions: pa.Table, key: str) -> pa.Table:
+    return actions.filter(pc.equal(actions["partition.window"], key))
 
 
 def _window_files(files: list[tuple[str, int, int | None]]) -> WindowFiles:

@@ -96,16 +96,16 @@ def _mapped(work: Shared, task: str = _TASK) -> Callable[[Iterator[pa.RecordBatc
             from importlib import import_module
 
             from platform_assets.engines.columnar.work import CODE as own
-            from platform_assets.engines.columnar.worker import begin_task
 
             reports = import_module(task).reports
-            begin_task()
         except (ImportError, OSError) as error:  # OSError: a compiled library of a package cannot be loaded
             return None, f"Spark's workers cannot import it ({error})"
-        return (
-            reports,
-            "" if own == code else f"Spark's workers have version {own} of its code, this process has {code}",
-        )
+        if own != code:
+            return None, f"Spark's workers have version {own} of its code, this process has {code}"
+        from platform_assets.engines.columnar.worker import begin_task
+
+        begin_task()
+        return reports, ""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reports, unfit = fit()

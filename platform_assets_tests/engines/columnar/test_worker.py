@@ -7,11 +7,19 @@ import importlib
 import sys
 import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from platform_assets.engines.columnar import worker
+from platform_assets.engines.columnar import job, work, worker
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """Work without a share."""
+
+    shares: tuple[str, ...] = ()
 
 
 @pytest.fixture(autouse=True)
@@ -67,3 +75,11 @@ def test_garbage_is_looked_for_among_what_came_after_the_first_task() -> None:
     # What was frozen and is used no more goes all the same, so there may be fewer.
     assert len(later) == 1_000
     assert gc.get_freeze_count() <= frozen
+
+
+@pytest.mark.parametrize(("code", "begun"), [(work.CODE, 1), ("another", 0)])
+def test_a_worker_of_other_code_is_left_as_it_is(code: str, begun: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function that Spark maps, as the worker calls it: an older release may have nothing of what this one would call."""
+    monkeypatch.setattr("platform_assets.engines.columnar.job.CODE", code)
+    assert list(job._mapped(Nothing())(iter(()))) == []
+    assert worker._tasks == begun
