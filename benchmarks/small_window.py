@@ -25,12 +25,13 @@ from benchmarks.scenario import Bench, Measured, at_most
 from infra import platform
 from infra.platform import UpOptions
 from platform_assets.checks.registry import CHECKS
+from platform_assets.components.declared import DEFS_VARIABLE
 from platform_assets.engines.spark.session import configure_codegen, connect
 from platform_assets.ledger.entries import Receipt
 from platform_assets.model.windows import key_of
 from testbed.homes import home_at, service_environment
 from testbed.loads import TopicLake
-from testbed.project import write_project
+from testbed.project import declare
 
 RECORDS_A_MINUTE = 1_000
 INTERVAL_SECONDS = 5
@@ -157,18 +158,18 @@ def _records(bootstrap: str) -> Iterator[None]:
 
 @contextmanager
 def daemon(bench: Bench, lake: TopicLake, interval: int) -> Iterator[dg.DagsterInstance]:
-    """The daemon on a project of that topic, with the instance settings that the platform ships; a tick each `interval` seconds."""
+    """The daemon that `up` starts, for a folder that declares that topic alone; a tick each `interval` seconds."""
     home = home_at(bench.root / "daemon")
-    workspace = write_project(bench.root / "project", lake, sensor_interval_seconds=interval, deep_audit_running=False)
+    declare(bench.root / "defs", lake, sensor_interval_seconds=interval, deep_audit_running=False)
     environ = {
         **service_environment(),
+        DEFS_VARIABLE: str(bench.root / "defs"),
         "KAFKA_BOOTSTRAP_SERVERS": bench.bootstrap,
         "SPARK_REMOTE": bench.remote,
         "LAKE_ROOT": str(lake.root),
     }
     try:
-        options = UpOptions(workspace=workspace)
-        platform.start_service("dagster-daemon", home, options, report=bench.report, environ=environ)
+        platform.start_service("dagster-daemon", home, UpOptions(), report=bench.report, environ=environ)
         with dg.DagsterInstance.from_config(str(home.dagster)) as instance:
             yield instance
     finally:

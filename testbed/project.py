@@ -57,15 +57,20 @@ registry_modules = ["platform_assets.components"]
 """
 
 
-def write_project(folder: Path, lake: TopicLake, **attributes: float) -> Path:
-    """Write the project's files, with these attributes of the topic besides its window; gives its workspace file."""
-    defs = folder / "shop" / "defs" / "sales"
-    defs.mkdir(parents=True)
-    (folder / "shop" / "__init__.py").touch()
-    (folder / "shop" / "definitions.py").write_text(_DEFINITIONS)
+def declare(defs: Path, lake: TopicLake, **attributes: float) -> None:
+    """Write the topic's YAML into a folder of declarations, with these attributes besides its window."""
+    domain = defs / "sales"
+    domain.mkdir(parents=True)
     d = lake.declaration
     declared = _TOPIC.format(topic=d.topic, schedule=d.schedule, start=d.start.isoformat())
-    (defs / "defs.yaml").write_text(declared + "".join(f"  {n}: {json.dumps(v)}\n" for n, v in attributes.items()))
+    (domain / "defs.yaml").write_text(declared + "".join(f"  {n}: {json.dumps(v)}\n" for n, v in attributes.items()))
+
+
+def write_project(folder: Path, lake: TopicLake, **attributes: float) -> Path:
+    """Write the project's files, with these attributes of the topic besides its window; gives its workspace file."""
+    declare(folder / "shop" / "defs", lake, **attributes)
+    (folder / "shop" / "__init__.py").touch()
+    (folder / "shop" / "definitions.py").write_text(_DEFINITIONS)
     (folder / "pyproject.toml").write_text(_PROJECT)
     workspace = folder / "workspace.yaml"
     workspace.write_text(
