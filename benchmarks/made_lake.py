@@ -226,7 +226,7 @@ def _add(key: str, number: int, partitions: int) -> dict[str, object]:
         "size": _FILE_BYTES,
         "modificationTime": _now(),
         "dataChange": True,
-        "stats": json.dumps(statistics),
+        "stats": json.dumps(statistics, separators=(",", ":")),
     }
 
 

@@ -326,4 +326,5 @@ def _touches(commit: Commit, window: str, own: set[str]) -> bool:
 
 
 def _statistics(file: NewFile) -> str:
-    return json.dumps({"numRecords": file.rows, **file.statistics})
+    # Without blanks, since each reader of the table's log parses those of all its files.
+    return json.dumps({"numRecords": file.rows, **file.statistics}, separators=(",", ":"))
