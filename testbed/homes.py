@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from infra import platform
 from infra.broker import BrokerSettings
@@ -30,10 +31,12 @@ def home_at(root: Path) -> Home:
 
 
 @contextmanager
-def engines(root: Path) -> Iterator[tuple[str, str]]:
-    """Addresses of a broker and of Spark: those of the environment, or services that end with the block."""
+def engines(root: Path, properties: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, str]]:
+    """Addresses of a broker with these properties and of a Spark server, which end with the block."""
     home = home_at(root / "home")
-    options = UpOptions(services=("kafka", "spark"), broker=BrokerSettings(), spark=SparkSettings(heap="2g"))
+    options = UpOptions(
+        services=("kafka", "spark"), broker=BrokerSettings(properties=dict(properties)), spark=SparkSettings(heap="2g")
+    )
     try:
         platform.up(home, options)
         known = platform.environment(home)

@@ -256,8 +256,11 @@ def send(producer: Producer, topic: str, records: Iterable[Record]) -> None:
     assert not failures, failures[0]
 
 
-def committed(settings: ClientSettings, topic: str) -> list[Row]:
-    """What a read_committed consumer reads from the start of the log to its end, sorted."""
+def committed(settings: ClientSettings, topic: str, *, headers: bool = True) -> list[Row]:
+    """What a read_committed consumer reads from the start of the log to its end, sorted.
+
+    Without `headers` rows have none: this client cannot give those whose names are not UTF-8.
+    """
     consumer = Consumer(
         {
             **settings.librdkafka(),
@@ -265,6 +268,7 @@ def committed(settings: ClientSettings, topic: str) -> list[Row]:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
+            "fetch.message.max.bytes": 32 << 20,
         }
     )
     partitions = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
@@ -277,7 +281,7 @@ def committed(settings: ClientSettings, topic: str) -> list[Row]:
         for message in consumer.consume(num_messages=5000, timeout=1.0):
             error = message.error()
             if error is None:
-                found.append(_row_of(message))
+                found.append(_row_of(message, headers=headers))
             elif error.code() == KafkaError._PARTITION_EOF:
                 waiting.discard(message.partition())
             else:
@@ -286,9 +290,9 @@ def committed(settings: ClientSettings, topic: str) -> list[Row]:
     return sorted(found)
 
 
-def _row_of(message: Message) -> Row:
+def _row_of(message: Message, *, headers: bool) -> Row:
     kind, timestamp = message.timestamp()
-    headers = message.headers()
+    held = message.headers() if headers else None
     return Row(
         message.partition(),
         message.offset(),
@@ -297,7 +301,7 @@ def _row_of(message: Message) -> Row:
         kind - 1,
         message.key(),
         message.value(),
-        None if headers is None else tuple(headers),
+        None if held is None else tuple(held),
     )
 
 

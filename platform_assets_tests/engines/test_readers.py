@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-import duckdb
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -17,6 +13,7 @@ from platform_assets.engines.choice import choose_engine
 from platform_assets.lake.location import Lake
 from platform_assets.model.declaration import EngineName
 from platform_assets_tests.support.every_kind import EVERY_KIND
+from platform_assets_tests.support.readers import in_order, readers
 from testbed.loads import TopicLake, numbered
 
 if TYPE_CHECKING:
@@ -25,61 +22,6 @@ if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
-
-COLUMNS: Final = (
-    "topic_id",
-    "kafka_partition",
-    "kafka_offset",
-    "kafka_timestamp",
-    "kafka_timestamp_type",
-    "key",
-    "value",
-    "headers",
-    "window",
-)
-Read = Callable[[str, int], Iterable[Mapping[str, Any]]]
-"""Rows of the table at a path, at a version."""
-
-
-def by_delta_rs(path: str, version: int) -> Iterable[Mapping[str, Any]]:
-    rows: list[dict[str, Any]] = DeltaTable(path, version=version).to_pyarrow_table().to_pylist()
-    return rows
-
-
-def by_polars(path: str, version: int) -> Iterable[Mapping[str, Any]]:
-    return pl.scan_delta(path, version=version).collect().to_dicts()
-
-
-def by_duckdb(path: str, version: int) -> Iterable[Mapping[str, Any]]:
-    with duckdb.connect() as connection:
-        connection.register("rows", DeltaTable(path, version=version).to_pyarrow_dataset())
-        found: list[dict[str, Any]] = connection.sql("SELECT * FROM rows").to_arrow_table().to_pylist()
-        return found
-
-
-def by_spark(spark: SparkSession) -> Read:
-    def read(path: str, version: int) -> Iterable[Mapping[str, Any]]:
-        frame = spark.read.format("delta").option("versionAsOf", version).load(path)
-        return [row.asDict(recursive=True) for row in frame.collect()]
-
-    return read
-
-
-def plain(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """One row in one form, whichever reader it comes from: times in UTC, bytes as bytes."""
-    found = dict(row)
-    moment: datetime = found["kafka_timestamp"]
-    found["kafka_timestamp"] = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-    for name in ("key", "value"):
-        found[name] = None if found[name] is None else bytes(found[name])
-    headers = found["headers"]
-    if headers is not None:
-        found["headers"] = tuple((h["key"], None if h["value"] is None else bytes(h["value"])) for h in headers)
-    return tuple(found[name] for name in COLUMNS)
-
-
-def in_order(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-    return sorted(map(plain, rows), key=lambda row: row[1:3])
 
 
 @pytest.fixture(params=["columnar", "connector"])
@@ -94,15 +36,9 @@ def loaded(request: pytest.FixtureRequest, lake: LakeMaker) -> TopicLake:
 
 
 def test_every_reader_finds_the_same_rows_at_each_version(loaded: TopicLake, spark: SparkSession) -> None:
-    readers: dict[str, Read] = {
-        "delta-rs": by_delta_rs,
-        "polars": by_polars,
-        "DuckDB": by_duckdb,
-        "Spark": by_spark(spark),
-    }
     path = str(loaded.table)
     for version, count in ((1, len(EVERY_KIND)), (2, len(EVERY_KIND) + 30)):
-        found = {reader: in_order(read(path, version)) for reader, read in readers.items()}
+        found = {reader: in_order(read(path, version)) for reader, read in readers(spark).items()}
         assert len(found["delta-rs"]) == count
         for reader, rows in found.items():
             assert rows == found["delta-rs"], f"{reader} at version {version}"

@@ -150,7 +150,9 @@ def test_a_run_has_the_libraries_loaded_and_the_code_of_now(instance: dg.Dagster
 def preloaded_modules() -> tuple[str, ...]:
     """Those of the platform; asked of another process, since asking is loading."""
     code = "from infra.preloaded import MODULES; print(*MODULES)"
-    return tuple(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    return tuple(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
 
 
 def test_a_run_is_interrupted_from_another_process(instance: dg.DagsterInstance, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""`make soak`: storms, the crash matrix, outages and days of a topic, for as long as one likes; prints what was done and found.
+"""`make soak`: storms, the crash matrix, outages, days of a topic and random logs, for as long as one likes; prints what was found.
 
 Exits 1 where anything was found, or where something did not heal by itself; what runs goes on after that.
 """
@@ -17,13 +17,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, get_args
 
+from platform_assets.engines.spark.session import connect
 from platform_assets.model.declaration import EngineName
-from platform_assets_tests.soak import day, matrix, outages, storm
+from platform_assets_tests.soak import day, histories, matrix, outages, storm
 from platform_assets_tests.soak.cells import cells
 from platform_assets_tests.soak.outages import OUTAGES
+from testbed.homes import engines
 
 ENGINES: Final[tuple[EngineName, ...]] = tuple(e for e in get_args(EngineName) if e != "auto")
-SCENARIOS: Final = ("storm", "matrix", "outages", "day")
+SCENARIOS: Final = ("storm", "matrix", "outages", "day", "histories")
+_SOON_COMPACTED: Final = {"log.cleaner.backoff.ms": "1000", "log.initial.task.delay.ms": "500"}
 
 
 class Report:
@@ -99,12 +102,25 @@ def _days(report: Report, first: int, seeds: int, root: Path) -> None:
             report.add(day.HEADER, found.line(), found.anomalies)
 
 
+def _histories(report: Report, first: int, seeds: int, root: Path) -> None:
+    """Both engines on random logs, by one broker and one Spark server."""
+    with engines(root / "services", _SOON_COMPACTED) as (bootstrap, remote):
+        session = connect(remote)
+        total = 0
+        for seed in range(first, first + seeds):
+            with report.going_on(f"history of seed {seed}"):
+                found = histories.run(seed, bootstrap, lambda: session, root / f"history-{seed}")
+                total += found.compared
+                report.add(histories.HEADER, found.line(), found.anomalies)
+        print(f"rows compared, by all readers: {total:,}", flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a scenario and print what was done and found."""
     parser = argparse.ArgumentParser(prog="make soak", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scenario", choices=(*SCENARIOS, "all"), default="all")
     parser.add_argument("--seed", type=int, default=0, help="the first one")
-    parser.add_argument("--seeds", type=int, default=3, help="how many storms, matrices and days")
+    parser.add_argument("--seeds", type=int, default=3, help="how many storms, matrices, days and logs")
     parser.add_argument("--seconds", type=float, default=120, help="how long each of them lasts")
     parser.add_argument("--minutes", type=float, default=3, help="how long each outage lasts")
     parser.add_argument(
@@ -123,6 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _outages(report, chosen.minutes, root)
     if chosen.scenario in ("day", "all"):
         _days(report, chosen.seed, chosen.seeds, root)
+    if chosen.scenario in ("histories", "all"):
+        _histories(report, chosen.seed, chosen.seeds, root)
     report.print()
     return int(bool(report.failed))
 

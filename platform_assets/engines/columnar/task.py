@@ -20,6 +20,7 @@ from platform_assets.errors import (
     OffsetsVanishedError,
     PlatformError,
     TimestampOverflowError,
+    WorkerLostError,
     ranges_text,
 )
 from platform_assets.kafka.batches.fetching import Brokers
@@ -95,7 +96,10 @@ def _named(error: Exception, share: Share, piece: Piece) -> PlatformError:
         return OffsetsVanishedError(share.source.topic, share.window, str(error))
     if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
         return not_written(error, share.source.table)
-    read = ranges_text([(piece.partition, piece.wanted.start, piece.wanted.end)])
+    triple = (piece.partition, piece.wanted.start, piece.wanted.end)
+    if isinstance(error, MemoryError):
+        return WorkerLostError(share.source.topic, share.window, [triple], f"it had no memory left: {error}")
+    read = ranges_text([triple])
     return LoadError(
         f"window {share.window} of topic {share.source.topic!r} could not be loaded: reading {read} ended in "
         f"{type(error).__name__}: {error}. The table was not changed."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import socket
 import subprocess
@@ -33,10 +34,11 @@ from platform_assets.lake import raw_table
 from platform_assets.lake.location import Lake
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
+from platform_assets_tests.soak.proxy import Proxy
 from platform_assets_tests.support.every_kind import EVERY_KIND
 from platform_assets_tests.support.made_batches import Made, made_batch
 from platform_assets_tests.support.raw_produce import produce_batch
-from testbed.loads import Record, TopicLake, records
+from testbed.loads import Record, TopicLake, records, wait_until
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker
@@ -202,6 +204,36 @@ def test_a_worker_that_is_killed_is_named_by_what_it_read(lake: LakeMaker) -> No
             with pytest.raises(WorkerLostError, match=r"partition 0 offsets \[0, 1\), partition 1 offsets \[0, 1\)"):
                 loading.result(120)
     assert engines(lk)[0].write(whole(lk), TableRef.raw(lk.topic), "again", 100).measured.rows == 2
+
+
+def test_a_worker_without_memory_is_named_by_what_it_read_and_works_again_with_more(lake: LakeMaker) -> None:
+    """It has what it had when it asked for its first broker, and a few megabytes."""
+    lk = lake()
+    key = lk.window_of([Record(bytes(100_000), partition=0) for _ in range(200)])
+    proxy = Proxy(int(lk.bootstrap.rpartition(":")[2]))
+    with proxy.serving(), ThreadPoolExecutor(1) as pool:
+        own = engines(lk, ClientSettings(f"127.0.0.1:{proxy.port}"))[0]
+        with proxy.stalled():
+            loading = pool.submit(own.write, whole(lk), TableRef.raw(lk.topic), "poor", 1_000)
+            wait_until("a worker has connected", lambda: connected_to(proxy.port) is not None, 120)
+            worker = psutil.Process(connected_to(proxy.port) or 0)
+            before = worker.rlimit(psutil.RLIMIT_AS)
+            worker.rlimit(psutil.RLIMIT_AS, (worker.memory_info().vms + (4 << 20), before[1]))
+        with pytest.raises(WorkerLostError, match=r"partition 0 offsets \[0, 200\).*no memory left"):
+            loading.result(120)
+        worker.rlimit(psutil.RLIMIT_AS, before)
+    assert not lk.orphans()
+    assert lk.loader(engine=engines(lk)[0]).load(key).receipt.rows == 200
+
+
+def connected_to(port: int) -> int | None:
+    """The process of Python that has a connection to this local port."""
+    for process in psutil.process_iter(["name"]):
+        if "python" in (process.info["name"] or "") and process.pid != os.getpid():
+            for one in process.net_connections("tcp"):
+                if one.raddr and one.raddr.port == port and one.status == psutil.CONN_ESTABLISHED:
+                    return int(process.pid)
+    return None
 
 
 def owner_of(port: int) -> int:
