@@ -16,6 +16,7 @@ from benchmarks import (
     file_formats,
     growth,
     limits,
+    load_profile,
     many_topics,
     many_windows,
     memory,
@@ -31,6 +32,7 @@ from benchmarks.scenario import Bench, Measured
 SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "bulk": bulk.run,
     "limits": limits.run,
+    "load-profile": load_profile.run,
     "topic-kinds": topic_kinds.run,
     "decoding": decoding.run,
     "decoding-avro": decoding_avro.run,

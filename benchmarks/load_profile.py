@@ -1,0 +1,151 @@
+"""Where the processor time of a load's task goes, function by function: the task itself, in this process and on one thread."""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from benchmarks.bulk import WINDOW, Bulk
+from benchmarks.file_formats import kinds
+from benchmarks.producing import Sent, create, produce
+from benchmarks.scenario import Bench, Measured
+from platform_assets.engines.columnar import task
+from platform_assets.engines.columnar.engine import FETCH_BYTES, PATIENCE
+from platform_assets.engines.columnar.pieces import Piece
+from platform_assets.engines.columnar.work import Share, Source, Work
+from platform_assets.engines.spark.session import connect
+from platform_assets.lake import raw_table
+from platform_assets.lake.load_folders import load_folder
+from platform_assets.lake.location import Folder
+
+Function = tuple[str, int, str]
+"""File, line and name, as Python's profiler has it."""
+Callers = Mapping[Function, tuple[int, int, float, float]]
+
+STEPS: Final[Mapping[str, str]] = {
+    "kafka/batches/wire.py": "fetching from the broker",
+    "kafka/batches/fetching.py": "fetching from the broker",
+    "kafka/batches/reading.py": "fetching from the broker",
+    "kafka/batches/record_batches.py": "CRCs, batch headers, unpacking",
+    "engines/columnar/selection.py": "which records are committed",
+    "engines/columnar/columns.py": "records to Arrow columns",
+    "engines/columnar/digests.py": "digests",
+    "kernels/arrow.py": "records to Arrow columns",
+    "kernels/hashing.py": "digests",
+    "kernels/records.py": "records to Arrow columns",
+    "engines/columnar/files.py": "Parquet",
+}
+"""What a task does, by the module that does it; numba's kernels and libraries count for the function that calls them."""
+_PACKAGE: Final = "/platform_assets/"
+
+
+@dataclass(frozen=True, slots=True)
+class OneTask:
+    """A share of a topic's records, as a worker of Spark's would get it."""
+
+    bulk: Bulk
+    table: Path
+    records: int
+
+    def run(self) -> None:
+        """Read all of its partition 0 and write the files; they are deleted by `clear` of the caller."""
+        below = load_folder(WINDOW.key, str(uuid.uuid4()))
+        whole = self.bulk.ranges.by_partition[0]
+        source = Source(self.bulk.topic, self.bulk.topic_id, str(self.table))
+        share = Share(WINDOW.key, below, (Piece(0, whole),), source)
+        work = Work(self.bulk.bootstrap, (), (share,), 200_000, PATIENCE, FETCH_BYTES)
+        rows = 0
+        for report in task.reports(work, [0]):
+            if report.error is not None:
+                raise report.error
+            rows += 0 if report.file is None else report.file.rows
+        if rows != self.records:
+            raise RuntimeError(f"{rows} rows of {self.records} records: the figure would mean nothing")
+
+
+def run(bench: Bench) -> Measured:
+    """Processor seconds of one task, by kind of values; and its shares, by step and by function."""
+    records, rounds = bench.pick(1_500_000, 150_000), bench.pick(5, 3)
+    seconds: dict[str, list[float]] = {}
+    shares: dict[str, dict[str, float]] = {}
+    for kind, values in kinds(records).items():
+        one = _task(bench, values)
+        one.run()  # numba and pyarrow are loaded, the log is in memory
+        seconds[kind] = [_timed(one.run) for _ in range(rounds)]
+        one.bulk.clear()
+        shares[kind] = _profile(one.run)
+        one.bulk.clear()
+        for what, share in shares[kind].items():
+            bench.report(f"{kind}: {share:.1%} {what}")
+    return Measured("load-profile", seconds, setting={"records": records, "threads": 1}, more={"shares": shares})
+
+
+def _task(bench: Bench, values: pa.Array) -> OneTask:
+    topic = f"profile-{uuid.uuid4().hex[:8]}"
+    create(bench.bootstrap, [topic], 1)
+    produce(bench.bootstrap, _sent(topic, values))
+    root = bench.root / "profile"
+    bulk = Bulk.of(bench.bootstrap, connect(bench.remote), root, len(values), topic)
+    table = root / "table"
+    raw_table.create(Folder.at(table), topic)
+    return OneTask(bulk, table, len(values))
+
+
+def _sent(topic: str, values: Any) -> Iterator[Sent]:
+    for number, value in enumerate(values):
+        yield Sent(topic, 0, value.as_py(), number.to_bytes(8, "big"))
+
+
+def _timed(call: Callable[[], object]) -> float:
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+def _profile(call: Callable[[], object]) -> dict[str, float]:
+    """Shares of the time of `call`, the largest first: of each step, then of each function that takes a hundredth."""
+    profiler = cProfile.Profile(time.process_time)
+    profiler.runcall(call)
+    own = own_time(pstats.Stats(profiler).stats)  # type: ignore[attr-defined]
+    whole = sum(own.values())
+    by_step: dict[str, float] = {}
+    for (file, _, _), spent in own.items():
+        step = next((name for module, name in STEPS.items() if file.endswith(module)), "the rest")
+        by_step[step] = by_step.get(step, 0.0) + spent
+    functions = {
+        f"{file.rpartition(_PACKAGE)[2]}: {name}": spent
+        for (file, _, name), spent in own.items()
+        if spent > whole / 100
+    }
+    return {
+        name: round(spent / whole, 4)
+        for found in (by_step, functions)
+        for name, spent in sorted(found.items(), key=lambda item: -item[1])
+    }
+
+
+def own_time(stats: Mapping[Function, tuple[int, int, float, float, Callers]]) -> dict[Function, float]:
+    """The time of each function of the platform's, with that of libraries and builtins below it that are not the platform's."""
+    own: dict[Function, float] = {}
+
+    def give(function: Function, spent: float, below: frozenset[Function]) -> None:
+        callers: Callers = stats[function][4] if function in stats else {}
+        whole = sum(c[3] for c in callers.values())
+        if _PACKAGE in function[0] or not whole or function in below:
+            own[function] = own.get(function, 0.0) + spent
+            return
+        for caller, (_, _, _, cumulative) in callers.items():
+            give(caller, spent * cumulative / whole, below | {function})
+
+    for function, (_, _, spent, _, _) in stats.items():
+        if spent:
+            give(function, spent, frozenset())
+    return own
