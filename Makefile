@@ -28,10 +28,10 @@ test: install ## Run the tests (ARGS="-k name" for some of them)
 	@$(BIN)/python -m pytest -m "not soak and not cluster" -n 2 --dist loadgroup $(ARGS)
 
 .PHONY: test-cluster
-test-cluster: install ## Run the tests that need more than a machine's own services: an object store, a Spark cluster, PostgreSQL
+test-cluster: install ## Run the tests that need an object store, a Spark cluster, PostgreSQL, and loads and audits on each kind of part
 	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 \
 		|| echo "no PostgreSQL here, so its tests are skipped; on Debian: apt-get install postgresql" >&2
-	@$(BIN)/python -m pytest -m "cluster and not soak" $(ARGS)
+	@$(BIN)/python -m platform_assets_tests.support.part_runs $(ARGS)
 
 .PHONY: soak
 soak: install ## Kill, freeze and cut off at random, then prove (SEEDS=30 SECONDS=300 SCENARIO=storm|matrix|outages|day|histories MINUTES=10)

@@ -21,7 +21,7 @@ from infra.spark_server import SparkSettings
 from platform_assets.engines.spark.session import end
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
 from platform_assets_tests.support import browser as browsers
-from platform_assets_tests.support import turns
+from platform_assets_tests.support import parts, turns
 from platform_assets_tests.support.shell import Shell, ShellOf
 from testbed.homes import home_at, service_environment
 from testbed.loads import START, TopicLake, wait_until
@@ -43,29 +43,40 @@ TopicMaker = Callable[..., str]
 LakeMaker = Callable[..., TopicLake]
 
 
-def pytest_configure() -> None:
-    """Have the programs that tests start and signal not ignore what the shell has pytest ignore, as in the background."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the programs that tests start and signal not ignore what the shell has pytest ignore, as in the background.
+
+    Refuse a session whose parts nobody can give.
+    """
+    try:
+        parts.line()
+        parts.together(getattr(config.option, "numprocesses", None) or 0)
+    except ValueError as e:
+        raise pytest.UsageError(str(e)) from e
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             # Unlike SIG_IGN, a handler is not inherited.
             signal.signal(number, lambda number, frame: None)
 
 
-def pytest_report_header() -> str:
-    """Say the seed, so that a failure can be had again."""
-    return f"seed: {SEED} (set {SEED_VARIABLE} to repeat it)"
+def pytest_report_header() -> list[str]:
+    """Say the seed, so that a failure can be had again, and what services the tests have."""
+    return [f"seed: {SEED} (set {SEED_VARIABLE} to repeat it)", parts.line()]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have files stay whole, and what uses the session's services be in two groups, for two processes.
 
-    Tests of topics with fixed names and those that are alone have to be in one of them, "services".
+    Tests of topics with fixed names and those that are alone have to be in one of them, "services". And mark those that are
+    portable.
     """
     for item in items:
         second = _TABLES & {*item.path.relative_to(item.config.rootpath).parts} and not item.get_closest_marker("alone")
         group = ("tables" if second else "services") if _shares(item) else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))
+        if _shares(item) and item.path.relative_to(Path(__file__).parent) in parts.PORTABLE:
+            item.add_marker(pytest.mark.portable)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -196,11 +207,21 @@ def _is_led(broker: Broker, topic: str, partitions: int) -> bool:
 
 
 @pytest.fixture(scope="session")
-def spark_remote(platform_home: Home) -> str:
-    """The address of a real Spark Connect server, token included."""
+def spark_remote(platform_home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real Spark Connect server, token included: one with tasks of its own, or one on a cluster."""
+    if parts.SPARK.chosen() == "cluster":
+        # It brings numba, which few sessions need in this process.
+        from testbed.spark_cluster import spark_cluster
+
+        with (
+            spark_cluster(tmp_path_factory.mktemp("spark cluster")) as cluster,
+            cluster.server(tmp_path_factory.mktemp("connect")) as server,
+        ):
+            yield server.remote
+        return
     options = UpOptions(spark=SparkSettings(heap="2g"))
     record = platform.start_service("spark", platform_home, options, environ=service_environment())
-    return spark_server.remote(platform_home, record.address)
+    yield spark_server.remote(platform_home, record.address)
 
 
 @pytest.fixture(scope="session")

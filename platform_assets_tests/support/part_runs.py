@@ -1,0 +1,70 @@
+"""`make test-cluster`: the tests that need a cluster, then the portable ones on each kind of lake root, Spark and brokers.
+
+Each run is a pytest of its own. All are done, also behind one that failed; what is given on the command line goes to each.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from infra.home import CHECKOUT
+
+NOTHING_CHOSEN: Final = 5
+"""What pytest exits with where it ran no test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of pytest: the tests of the expression `marks`, with `environment` beside the process's own."""
+
+    what: str
+    marks: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+_PORTABLE: Final = "portable and not soak"
+RUNS: Final = (
+    Run("an object store, a Spark cluster, PostgreSQL: the tests of each", "cluster and not soak"),
+    Run(
+        "loads, conflicts, crashes and audits with the lake in an object store", _PORTABLE, {"PLATFORM_TEST_LAKE": "s3"}
+    ),
+    Run("the same with Spark on a cluster of two workers", _PORTABLE, {"PLATFORM_TEST_SPARK": "cluster"}),
+    Run("the same with three brokers, TLS and SASL", _PORTABLE, {"PLATFORM_TEST_BROKERS": "secure3"}),
+)
+
+
+def outcome(code: int, arguments: Sequence[str]) -> str:
+    """What an exit code of pytest's means. No test at all is a failure, unless `arguments` may have left none."""
+    if code == 0:
+        return "passed"
+    return "no such test" if code == NOTHING_CHOSEN and arguments else f"FAILED ({code})"
+
+
+def main(arguments: Sequence[str], runs: Sequence[Run] = RUNS) -> int:
+    """Do all runs; 1 where one of them failed, or none had a test."""
+    said: list[str] = []
+    found: list[str] = []
+    for run in runs:
+        print(f"=== {_titled(run)}", flush=True)
+        began = time.monotonic()
+        command = [sys.executable, "-m", "pytest", "-m", run.marks, *arguments]
+        code = subprocess.run(command, cwd=CHECKOUT, env={**os.environ, **run.environment}, check=False).returncode
+        found.append(outcome(code, arguments))
+        said.append(f"{found[-1]} in {time.monotonic() - began:.0f} s: {_titled(run)}")
+        print(f"=== {said[-1]}\n", flush=True)
+    print("\n".join(said), flush=True)
+    return int(any(each.startswith("FAILED") for each in found) or "passed" not in found)
+
+
+def _titled(run: Run) -> str:
+    return " ".join([run.what, *(f"({name}={value})" for name, value in run.environment.items())])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

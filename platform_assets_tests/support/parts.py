@@ -1,0 +1,74 @@
+"""Which kinds of lake root, Spark and brokers a session of tests has, and which tests hold on each of them.
+
+Environment variables choose. A fixture that can give another kind asks `chosen`, and names the kind here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part that a session's tests share. The first of its `kinds` is taken where `variable` says nothing."""
+
+    what: str
+    variable: str
+    kinds: tuple[str, ...]
+
+    def chosen(self, environ: Mapping[str, str] = os.environ) -> str:
+        """The kind that the session has. Raises ValueError for one that no fixture gives."""
+        found = environ.get(self.variable) or self.kinds[0]
+        if found not in self.kinds:
+            raise ValueError(f"{self.variable}={found!r} is none of the kinds that there are: {', '.join(self.kinds)}")
+        return found
+
+
+LAKE: Final = Part("lake root", "PLATFORM_TEST_LAKE", ("folder",))
+SPARK: Final = Part("Spark", "PLATFORM_TEST_SPARK", ("local", "cluster"))
+BROKERS: Final = Part("brokers", "PLATFORM_TEST_BROKERS", ("plain",))
+PARTS: Final = (LAKE, SPARK, BROKERS)
+
+PORTABLE: Final = frozenset(
+    Path(path)
+    for path in (
+        "checks/test_anomalies.py",
+        "checks/test_confirming.py",
+        "engines/columnar/test_engine.py",
+        "engines/spark/test_raw.py",
+        "engines/test_readers.py",
+        "orchestration/test_assets.py",
+        "orchestration/test_healing.py",
+        "windows/test_catching_up.py",
+        "windows/test_decoding.py",
+        "windows/test_history_of_loads.py",
+        "windows/test_load_faults.py",
+        "windows/test_loading.py",
+        "windows/test_rebuild.py",
+        "windows/test_rivals.py",
+    )
+)
+"""Modules of loads, conflicts, crashes and audits, below the tests' folder. What uses the session's services there is `portable`: it
+holds on each kind of part."""
+
+
+def line(environ: Mapping[str, str] = os.environ) -> str:
+    """What the session has, for its report. Raises ValueError for a kind that no fixture gives."""
+    return ", ".join(f"{part.what}: {part.chosen(environ)}" for part in PARTS)
+
+
+def together(processes: int, environ: Mapping[str, str] = os.environ) -> None:
+    """Raise ValueError where so many processes of pytest cannot share the parts that were chosen."""
+    if processes and SPARK.chosen(environ) == "cluster":
+        raise ValueError(f"{SPARK.variable}=cluster is for one process of pytest: leave out -n")
+
+
+def needs_local_spark(reason: str) -> pytest.MarkDecorator:
+    """A mark for a test that holds with tasks on this machine alone. Raises ValueError for a kind that no fixture gives."""
+    return pytest.mark.skipif(SPARK.chosen() != "local", reason=reason)
