@@ -21,7 +21,9 @@ from infra.spark_server import SparkSettings
 from platform_assets.engines.spark.session import end
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
 from platform_assets_tests.support import browser as browsers
-from platform_assets_tests.support import parts, turns
+from platform_assets_tests.support import lake_switch, parts, turns
+from platform_assets_tests.support.lake_switch import session_store as session_store
+from platform_assets_tests.support.lake_switch import tmp_path as tmp_path
 from platform_assets_tests.support.shell import Shell, ShellOf
 from testbed.homes import home_at, service_environment
 from testbed.loads import START, TopicLake, wait_until
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    from testbed.object_store import ObjectStore
 
 SEED_VARIABLE = "PLATFORM_TEST_SEED"
 SEED = int(os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32))))
@@ -128,10 +132,12 @@ class Broker:
 
 
 @pytest.fixture(scope="session")
-def platform_home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+def platform_home(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, session_store: ObjectStore | None
+) -> Iterator[Home]:
     """The session's data folder; every service of it is ended when the last process that uses it is done."""
     folder = _common_folder(request.config) or tmp_path_factory.getbasetemp()
-    home = home_at(folder / "platform home")
+    home = lake_switch.in_store(home_at(folder / "platform home"), session_store)
     with turns.until_the_last_leaves(folder, lambda: platform.down(home)):
         home.prepare()
         yield home

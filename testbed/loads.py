@@ -81,7 +81,7 @@ class Row:
 
 @dataclass
 class TopicLake:
-    """A topic on a real broker, and the lake it is loaded into."""
+    """A topic on a real broker, and the lake it is loaded into: at `address`, whose files are in the folder `root`."""
 
     bootstrap: str
     topic: str
@@ -91,6 +91,7 @@ class TopicLake:
     closed: datetime = START
     start: datetime = START
     engine_name: EngineName = DEFAULT_ENGINE
+    address: str = ""
 
     def __post_init__(self) -> None:
         self.closed = max(self.closed, self.start)
@@ -104,7 +105,7 @@ class TopicLake:
     @property
     def lake(self) -> Lake:
         """Where all of it is."""
-        return Lake.at(self.root)
+        return Lake.at(self.address or self.root)
 
     def declare(self, decode: DecodeDeclaration | None) -> None:
         """Have the topic decoded like this from now on."""

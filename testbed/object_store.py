@@ -44,9 +44,18 @@ class ObjectStore:
         """The root of a lake in it."""
         return f"s3://{BUCKET}/{name}"
 
+    @property
+    def bucket(self) -> Path:
+        """Where the bucket's objects are, as files named by their keys."""
+        return self.folder / BUCKET
+
+    def address_of(self, path: Path) -> str | None:
+        """The address of what is at a path; None where that is not in the bucket."""
+        return self.root(path.relative_to(self.bucket).as_posix()) if self.bucket in path.parents else None
+
     def keys(self, prefix: str = "") -> list[str]:
         """The keys of all objects below `prefix`, as the files that hold them are named."""
-        bucket = self.folder / BUCKET
+        bucket = self.bucket
         return sorted(
             key
             for path in bucket.rglob("*")

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import MappingProxyType
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from platform_assets.decoding.decoder import Decoder
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
+
+if TYPE_CHECKING:
+    from platform_assets.decoding.registry.cache import Schemas
 
 _FORMATS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -30,10 +32,10 @@ _REGISTRY: Final = "registry"
 """The option by which values of any format say that they name their schema."""
 
 
-def decoder_of(spec: FormatSpec, schemas: Path | None = None, registry: str = "") -> Decoder:
+def decoder_of(spec: FormatSpec, schemas: Schemas | None = None, registry: str = "") -> Decoder:
     """The decoder of one side of a record. Raises ConfigurationError, which names the option that is at fault.
 
-    `schemas` is a folder that keeps what was read of a schema registry; without one it is asked each time. `registry` is its address
+    `schemas` gives files that keep what was read of a schema registry; without them it is asked each time. `registry` is its address
     where the environment of the process that decodes has none.
     """
     if spec.format not in _FORMATS:

@@ -10,7 +10,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -82,6 +83,11 @@ def files_at(uri: str) -> Files:
     return LocalFiles(uri)
 
 
+def files_below(uri: str | Path) -> Callable[[str], Files]:
+    """Gives the files of a folder of that one by its name."""
+    return lambda name: files_at(f"{uri}/{name}")
+
+
 def answer_of(text: str) -> str | None:
     """What an object store said, or that it said nothing, in a few words, from an error's text; None where it is of none."""
     status, code = _STATUS.search(text), _CODE.search(text)
@@ -141,7 +147,8 @@ class LocalFiles:
 
     def write(self, name: str, content: bytes) -> None:
         """As Files has it."""
-        beside = Path(self.folder, f".{name}.{os.getpid()}")
+        # Of this thread alone: others may be writing the same file.
+        beside = Path(self.folder, f".{name}.{os.getpid()}.{threading.get_ident()}")
         beside.write_bytes(content)
         beside.replace(Path(self.folder, name))
 

@@ -15,13 +15,13 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, Field, Schema, write_deltalake
+from deltalake import Field, Schema
 from deltalake.schema import PrimitiveType
 
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import delta_log
 from platform_assets.lake.location import Lake
-from platform_assets.ledger import version as ledger_version
+from platform_assets.ledger import appending
 from platform_assets.ledger.entries import arrow_type
 from platform_assets.model.tables import TableRef
 from platform_assets.model.topics import checked_topic
@@ -102,13 +102,8 @@ def record(lake: Lake, decision: Decision) -> None:
         "decided_at": decision.decided_at or datetime.now(UTC),
     }
     schema = pa.schema([(name, arrow_type(kind)) for name, (kind, _) in DECISION_COLUMNS.items()])
-    handle = folder.delta()
-    write_deltalake(
-        handle,
-        ledger_version.fitted(handle, pa.Table.from_pylist([row], schema=schema)),
-        mode="append",
-        commit_properties=CommitProperties(max_commit_retries=50),
-    )
+    with folder.writing():
+        appending.append(folder, folder.delta(), pa.Table.from_pylist([row], schema=schema), [decision.topic])
 
 
 def decisions(lake: Lake, topic: str, kinds: Sequence[DecisionKind] = ()) -> list[Decision]:

@@ -15,14 +15,14 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Field, Schema, WriterProperties, write_deltalake
+from deltalake import DeltaTable, Field, Schema, WriterProperties
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
 from platform_assets.errors import LedgerCorruptError
 from platform_assets.lake import delta_log, failures
 from platform_assets.lake.location import Folder, Lake
-from platform_assets.ledger import newest_cuts, pruning, version
+from platform_assets.ledger import appending, newest_cuts, pruning, version
 from platform_assets.ledger.entries import (
     ACCEPTED_LOSS,
     COLUMNS_OF_NEWEST,
@@ -269,9 +269,7 @@ class Ledger:
                 handle = self._commits.delta()
                 if _lacking(handle, COMMIT_COLUMNS):
                     raise
-            properties = CommitProperties(max_commit_retries=50)
-            write_deltalake(handle, version.fitted(handle, entries), mode="append", commit_properties=properties)
-        return handle
+            return appending.append(self._commits, handle, entries, set(entries["table"].to_pylist()))
 
     # --- both -------------------------------------------------------------------------------------------------
 

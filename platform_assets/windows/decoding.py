@@ -101,16 +101,10 @@ class WindowDecoder:
 
     @cached_property
     def declared(self) -> DecodeDeclaration:
-        """How records are decoded. Raises ConfigurationError where they are not, or cannot be in this lake."""
+        """How records are decoded. Raises ConfigurationError where they are not."""
         if self.declaration.decode is None:
             raise ConfigurationError(
                 f"topic {self.declaration.topic!r} has no `decode:` in its YAML, and so no table {self.declaration.decoded_table}"
-            )
-        if self.declaration.decode.by_registry:
-            # What was read of a registry is kept in a folder, which tasks of Spark write to.
-            self.ledger.lake.check_local(
-                "decoding by a schema registry",
-                "Declare the schemas in YAML without `registry`, or keep this topic's lake in a local or mounted folder.",
             )
         return self.declaration.decode
 

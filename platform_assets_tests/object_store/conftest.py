@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -83,19 +82,19 @@ def store_lake(
     topic: TopicMaker,
     store_connection: Callable[[], SparkSession],
     engine_name: EngineName,
-    tmp_path: Path,
 ) -> StoreLakeMaker:
     """Makes a topic with a lake of its own in the store: `store_lake(partitions=2)`."""
 
     def make(*, partitions: int = 1, records_per_file: int = 200_000, engine: EngineName = engine_name) -> StoreLake:
+        name = f"lake-{uuid.uuid4().hex[:12]}"
         return StoreLake(
             broker.bootstrap,
             topic(partitions=partitions),
-            tmp_path,
+            store.bucket / name,
             store_connection,
             records_per_file,
             engine_name=engine,
-            address=store.root(f"lake-{uuid.uuid4().hex[:12]}"),
+            address=store.root(name),
         )
 
     return make

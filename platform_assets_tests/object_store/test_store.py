@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from platform_assets.engines.decoding.engine import DecodeEngine
+from platform_assets.decoding.registry.cache import SchemaCache
+from platform_assets.decoding.registry.schemas import Registered
 from platform_assets.errors import (
     ConcurrentLoadError,
     ConfigurationError,
@@ -24,16 +24,14 @@ from platform_assets.lake import object_files, raw_table, store_settings
 from platform_assets.lake.commits import FOREVER, NewFile, WindowCommit
 from platform_assets.lake.data_files import write_rows
 from platform_assets.lake.failures import LakeNotReadableError
+from platform_assets.lake.files import files_below
 from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Lake
 from platform_assets.ledger import newest_cuts
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
-from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.decoding import WindowDecoder
 from platform_assets_tests.object_store.conftest import SECRET
 from platform_assets_tests.support.lost_answers import losing_answers
 from testbed import samples
@@ -43,7 +41,6 @@ from testbed.samples import edge, hourly
 TOPIC = "clicks"
 TABLE = TableRef.raw(TOPIC)
 ROWS = 10
-BY_REGISTRY = FormatSpec("avro", {"registry": True})
 GOOD = {"AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": "https://store.example"}
 
 
@@ -154,6 +151,7 @@ def test_a_commit_whose_answer_was_lost_is_no_conflict_with_itself(
         assert lake.table(TABLE).delta().version() == 3
         assert held(lake) == {w.key: list(range(n * ROWS, (n + 1) * ROWS)) for n, w in enumerate(windows(lake)[:3])}
         assert len(ledger.commit_rows(TABLE)) == 3
+        assert lake.commits.delta().version() == 3, "a receipt is committed once"
         assert [cut.cut.at(0) for cut in ledger.cuts(TOPIC)] == [n * ROWS for n in range(12)]
 
 
@@ -186,17 +184,21 @@ def test_a_store_that_does_not_answer_is_named_and_may_be_asked_again(
     assert opened.replace(*made).version == 1
 
 
-def test_schemas_of_a_registry_are_refused_before_anything_is_written(lake: Lake, store: ObjectStore) -> None:
-    declaration = TopicDeclaration(TOPIC, "0 * * * *", edge(0), decode=DecodeDeclaration(BY_REGISTRY))
-    decoder = WindowDecoder(declaration, Ledger(lake), DecodeEngine(lake, no_spark))
-    before = store.keys(lake.root.name)
-    with pytest.raises(ConfigurationError, match=r"schema registry needs a lake in a local .* without `registry`"):
-        decoder.decode(windows(lake)[0].key)
-    assert store.keys(lake.root.name) == before
-
-
-def no_spark() -> Any:
-    raise AssertionError("Spark is asked for nothing here")
+def test_schemas_of_a_registry_are_kept_beside_the_ledger(
+    lake: Lake, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, schema = SchemaCache(files_below(lake.schemas.uri), "0" * 16), Registered("JSON", "{}", {"a": "b"})
+    assert cache.read(3) is None
+    cache.write(3, schema)
+    assert cache.read(3) == schema
+    assert store.keys(f"{lake.root.name}/_ledger/schemas") == [f"{lake.root.name}/_ledger/schemas/{'0' * 16}/3.json"]
+    with monkeypatch.context() as patched:
+        patched.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        object_files._bucket.cache_clear()
+        for ask in (lambda: cache.read(3), lambda: cache.write(3, schema)):
+            with pytest.raises(LakeUnavailableError, match=r"does not answer at s3://.*AWS_ENDPOINT_URL"):
+                ask()
+    object_files._bucket.cache_clear()
 
 
 @pytest.mark.parametrize("variable", ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"])

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal, get_args
 from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.spark import raw
 from platform_assets.lake.load_folders import load_folder
-from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.windows.loading import Loader
@@ -67,7 +66,7 @@ class InterruptedLedger(Ledger):
     """A ledger whose caller may crash when it begins, and between a data commit and its entry."""
 
     def __init__(self, lake: TopicLake, faults: Faults) -> None:
-        super().__init__(Lake.at(lake.root))
+        super().__init__(lake.lake)
         self._faults = faults
 
     def create(self) -> None:
@@ -95,7 +94,7 @@ class InterruptedLoader:
             self.faults.reach_plan(self.lake, key)
             return self.lake.spark()
 
-        engine = choose_engine(Lake.at(self.lake.root), lambda: self.lake.settings, session)
+        engine = choose_engine(self.lake.lake, lambda: self.lake.settings, session)
         loader: Loader = self.lake.loader(ledger=InterruptedLedger(self.lake, self.faults), engine=engine)
         outcome = loader.load(key).outcome
         self.faults.reach("after all")

@@ -27,6 +27,7 @@ class LoadProcess:
         settings = {
             "topic": lake.topic,
             "root": str(lake.root),
+            "address": str(lake.lake),
             "closed": lake.closed.isoformat(),
             "start": lake.start.isoformat(),
             "records_per_file": lake.records_per_file,
@@ -100,6 +101,7 @@ def _lake(settings: Mapping[str, Any]) -> TopicLake:
         settings["records_per_file"],
         datetime.fromisoformat(settings["closed"]),
         datetime.fromisoformat(settings["start"]),
+        address=settings["address"],
     )
 
 

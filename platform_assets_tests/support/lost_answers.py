@@ -1,4 +1,4 @@
-"""A proxy before an object store that hands requests on and, where it is asked to, keeps an answer: it is lost on its way.
+"""A proxy before an object store that hands requests on and, where it is asked to, keeps one or its answer: lost on its way.
 
 It is a process of its own: some calls of delta-rs hold the interpreter's lock while they wait for an answer.
 """
@@ -6,18 +6,37 @@ It is a process of its own: some calls of delta-rs hold the interpreter's lock w
 from __future__ import annotations
 
 import http.client
+import json
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from typing import Any, Final, Literal
 
 from infra.ports import LOOPBACK
 
 _OWN: Final = frozenset({"connection", "transfer-encoding", "content-length", "keep-alive"})
+
+
+What = Literal["answer", "request"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What is to be lost of requests by `method` of keys with this ending, of those that come once `after` others have.
+
+    `what`: the request, which never arrives, or the answer to one that did. `times`: of so many in a row, as one that gets no
+    answer is sent again.
+    """
+
+    ending: str
+    what: What = "answer"
+    method: str = "PUT"
+    after: int = 0
+    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -29,19 +48,29 @@ class LostAnswers:
 
     def once(self, ending: str) -> None:
         """From now on, lose the answer to one PUT of a key with this ending."""
-        assert self._asked(f"once {ending}") == "ok"
+        self.lose(Loss(ending))
+
+    def lose(self, *losses: Loss) -> None:
+        """Carry these out from now on, in the place of those that were not yet."""
+        assert self._asked([asdict(loss) for loss in losses]) == "ok"
 
     @property
     def lost(self) -> int:
-        """How many answers were lost."""
-        return int(self._asked("lost"))
+        """How many answers and requests were lost."""
+        return sum(self.counts.values())
 
-    def _asked(self, question: str) -> str:
+    @property
+    def counts(self) -> dict[What, int]:
+        """How many of each."""
+        found: dict[What, int] = self._asked("counts")
+        return found
+
+    def _asked(self, question: Any) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{question}\n")
+        self._process.stdin.write(f"{json.dumps(question)}\n")
         self._process.stdin.flush()
-        return self._process.stdout.readline().strip()
+        return json.loads(self._process.stdout.readline())
 
 
 @contextmanager
@@ -59,14 +88,23 @@ def losing_answers(target: int) -> Iterator[LostAnswers]:
 
 class _State:
     def __init__(self, target: int) -> None:
-        self.target, self.ending, self.lost, self.mutex = target, "", 0, threading.Lock()
+        self.target, self.mutex = target, threading.Lock()
+        self.losses: list[Loss] = []
+        self.counts: dict[What, int] = {"answer": 0, "request": 0}
 
-    def loses(self, method: str, path: str) -> bool:
+    def loses(self, method: str, path: str) -> What | None:
+        """What is to be lost of this request."""
         with self.mutex:
-            if method != "PUT" or not self.ending or not path.partition("?")[0].endswith(self.ending):
-                return False
-            self.ending, self.lost = "", self.lost + 1
-            return True
+            for number, loss in enumerate(self.losses):
+                if method != loss.method or not path.partition("?")[0].endswith(loss.ending):
+                    continue
+                waits = loss.after > 0
+                left = replace(loss, after=loss.after - 1) if waits else replace(loss, times=loss.times - 1)
+                self.losses[number : number + 1] = [left] if left.times else []
+                if not waits:
+                    self.counts[loss.what] += 1
+                    return loss.what
+        return None
 
 
 def _handler(state: _State) -> type[BaseHTTPRequestHandler]:
@@ -79,6 +117,10 @@ def _handler(state: _State) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
                 return
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            lost = state.loses(self.command, self.path)
+            if lost == "request":
+                self.close_connection = True
+                return
             onward = http.client.HTTPConnection(LOOPBACK, state.target, timeout=30)
             try:
                 onward.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
@@ -89,7 +131,7 @@ def _handler(state: _State) -> type[BaseHTTPRequestHandler]:
                 body = answer.read()
             finally:
                 onward.close()
-            if state.loses(self.command, self.path):
+            if lost == "answer":
                 self.close_connection = True
                 return
             self.send_response_only(answer.status)
@@ -111,10 +153,11 @@ def _serve(target: int) -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
     for line in sys.stdin:
-        question, _, ending = line.strip().partition(" ")
-        if question == "once":
-            state.ending = ending
-        print("ok" if question == "once" else state.lost, flush=True)
+        question = json.loads(line)
+        if question != "counts":
+            with state.mutex:
+                state.losses = [Loss(**loss) for loss in question]
+        print(json.dumps(state.counts if question == "counts" else "ok"), flush=True)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class Part:
         return found
 
 
-LAKE: Final = Part("lake root", "PLATFORM_TEST_LAKE", ("folder",))
+LAKE: Final = Part("lake root", "PLATFORM_TEST_LAKE", ("folder", "s3"))
 SPARK: Final = Part("Spark", "PLATFORM_TEST_SPARK", ("local", "cluster"))
 BROKERS: Final = Part("brokers", "PLATFORM_TEST_BROKERS", ("plain",))
 PARTS: Final = (LAKE, SPARK, BROKERS)
@@ -65,10 +65,16 @@ def line(environ: Mapping[str, str] = os.environ) -> str:
 
 def together(processes: int, environ: Mapping[str, str] = os.environ) -> None:
     """Raise ValueError where so many processes of pytest cannot share the parts that were chosen."""
-    if processes and SPARK.chosen(environ) == "cluster":
-        raise ValueError(f"{SPARK.variable}=cluster is for one process of pytest: leave out -n")
+    for part, kind in ((SPARK, "cluster"), (LAKE, "s3")):
+        if processes and part.chosen(environ) == kind:
+            raise ValueError(f"{part.variable}={kind} is for one process of pytest: leave out -n")
 
 
 def needs_local_spark(reason: str) -> pytest.MarkDecorator:
     """A mark for a test that holds with tasks on this machine alone. Raises ValueError for a kind that no fixture gives."""
     return pytest.mark.skipif(SPARK.chosen() != "local", reason=reason)
+
+
+def needs_folder(reason: str) -> pytest.MarkDecorator:
+    """A mark for a test that holds with a lake in a folder alone. Raises ValueError for a kind that no fixture gives."""
+    return pytest.mark.skipif(LAKE.chosen() != "folder", reason=reason)

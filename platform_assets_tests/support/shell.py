@@ -65,7 +65,7 @@ class Shell:
         shell.variables |= {
             "KAFKA_BOOTSTRAP_SERVERS": lk.bootstrap,
             "SPARK_REMOTE": remote,
-            "LAKE_ROOT": str(lk.root),
+            "LAKE_ROOT": str(lk.lake),
         }
         dagster_services.prepare(Home.from_environment(shell.variables))
         return shell

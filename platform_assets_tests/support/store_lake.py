@@ -8,20 +8,13 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from platform_assets.lake.commits import FOREVER
-from platform_assets.lake.location import Folder, Lake
+from platform_assets.lake.location import Folder
 from testbed.loads import TopicLake
 
 
 @dataclass
 class StoreLake(TopicLake):
     """A topic on a real broker whose lake is at `address`; nothing is in the folder `root`."""
-
-    address: str = ""
-
-    @property
-    def lake(self) -> Lake:
-        """Where all of it is."""
-        return Lake.at(self.address)
 
     @property
     def folder(self) -> Folder:

@@ -31,6 +31,8 @@ def test_a_cluster_is_not_shared_by_processes_of_pytest() -> None:
     parts.together(0, {"PLATFORM_TEST_SPARK": "cluster"})
     with pytest.raises(ValueError, match="leave out -n"):
         parts.together(2, {"PLATFORM_TEST_SPARK": "cluster"})
+    with pytest.raises(ValueError, match="leave out -n"):
+        parts.together(2, {"PLATFORM_TEST_LAKE": "s3"})
 
 
 def test_pytest_says_what_it_has_and_refuses_what_it_has_not() -> None:

@@ -23,7 +23,7 @@ def user_interface(folder: Path, lake: TopicLake, remote: str) -> Iterator[str]:
         **service_environment(),
         "KAFKA_BOOTSTRAP_SERVERS": lake.bootstrap,
         "SPARK_REMOTE": remote,
-        "LAKE_ROOT": str(lake.root),
+        "LAKE_ROOT": str(lake.lake),
     }
     try:
         platform.start_service("dagster-daemon", home, options, environ=environ)

@@ -1,48 +1,69 @@
-"""Schemas that were read once, on disk: a registry never changes what an id means, so they hold when it has gone."""
+"""Schemas that were read once, kept in files: a registry never changes what an id means, so they hold when it has gone."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
-from platform_assets.decoding.registry.client import MOST_BYTES, MOST_REFERENCES
 from platform_assets.decoding.registry.schemas import Registered
-from platform_assets.errors import LakeNotWritableError
+from platform_assets.errors import LakeNotWritableError, LakeUnavailableError
+
+
+class KeptFiles(Protocol):
+    """The files of one folder, on a file system or in an object store. What goes wrong is an OSError."""
+
+    def make(self) -> None:
+        """Create the folder where it is missing."""
+
+    def read(self, name: str) -> bytes:
+        """A file's content. Raises FileNotFoundError."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file whole: a reader sees the former content or this one."""
+
+
+Schemas = Callable[[str], KeptFiles]
+"""Gives the files of a folder by its name, which is one registry's."""
 
 
 class SchemaCache:
-    """A folder with a file for each id, below one for each registry."""
+    """A file for each id, in the folder of one registry, `digest`."""
 
-    def __init__(self, folder: Path, digest: str) -> None:
-        self._folder = folder / digest
+    def __init__(self, schemas: Schemas, digest: str) -> None:
+        self._files, self._folder = schemas(digest), digest
 
     def read(self, number: int) -> Registered | None:
-        """The schema of an id; None where it is not here, or the file is damaged: it is asked for and written again then."""
+        """The schema of an id; None where it is not here, or the file is damaged: it is asked for and written again then.
+
+        Raises LakeNotWritableError and LakeUnavailableError.
+        """
         try:
-            with self._path(number).open("rb") as stream:
-                return Registered.from_json(stream.read(MOST_BYTES * MOST_REFERENCES).decode())
+            with self._named():
+                return Registered.from_json(self._files.read(_name(number)).decode())
         except (FileNotFoundError, ValueError, RecursionError):
             return None
-        except OSError as error:
-            raise LakeNotWritableError(str(self._folder), error.strerror or str(error)) from error
 
     def write(self, number: int, schema: Registered) -> None:
-        """Keep a schema; its file appears whole. Raises LakeNotWritableError."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._folder, prefix=".", suffix=".tmp")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                    stream.write(schema.to_json())
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                os.replace(name, self._path(number))
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
-        except OSError as error:
-            raise LakeNotWritableError(str(self._folder), error.strerror or str(error)) from error
+        """Keep a schema; its file appears whole. Raises LakeNotWritableError and LakeUnavailableError."""
+        with self._named():
+            self._files.make()
+            self._files.write(_name(number), schema.to_json().encode())
 
-    def _path(self, number: int) -> Path:
-        return self._folder / f"{int(number)}.json"
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            place = error.filename if isinstance(error.filename, str) else self._folder
+            reason = error.strerror or str(error)
+            # A file system refuses; a store may also be out of reach.
+            unreachable = error.errno == errno.EIO
+            raise (LakeUnavailableError if unreachable else LakeNotWritableError)(place, reason) from error
+
+
+def _name(number: int) -> str:
+    return f"{int(number)}.json"

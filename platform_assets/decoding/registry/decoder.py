@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow as pa
 from platform_assets.decoding.avro.types import BadSchema
 from platform_assets.decoding.decoder import DeadLetter, Decoded, Decoder, Reason, dead_letters
 from platform_assets.decoding.registry import wire
-from platform_assets.decoding.registry.cache import SchemaCache
+from platform_assets.decoding.registry.cache import SchemaCache, Schemas
 from platform_assets.decoding.registry.client import RegistryClient
 from platform_assets.decoding.registry.readers import Reader
 from platform_assets.decoding.registry.schemas import LARGEST_ID, BadReferences, Registered, UnknownId
@@ -43,13 +42,13 @@ class _Readable:
 class RegistryDecoder:
     """Groups a block's values by the ids that they begin with, and has each group decoded by its schema.
 
-    `schemas` is a folder where schemas that were read are kept; None keeps none. The registry is asked for those that are not there,
-    each once in the life of this object, by settings of the environment of the process that decodes; none of them is part of it but
-    `url`, which stands in where that environment has no address.
+    `schemas` gives the files that schemas which were read are kept in; None keeps none. The registry is asked for those that are not
+    there, each once in the life of this object, by settings of the environment of the process that decodes; none of them is part of it
+    but `url`, which stands in where that environment has no address.
     """
 
     reader: Reader
-    schemas: Path | None = None
+    schemas: Schemas | None = None
     url: str = ""
     _known: dict[int, _Readable | _Fault] = field(default_factory=dict, repr=False, compare=False)
 
@@ -58,8 +57,8 @@ class RegistryDecoder:
         """See `Decoder.fields`."""
         return self.reader.fields
 
-    def at(self, schemas: Path | None, url: str) -> RegistryDecoder:
-        """The same, with schemas kept in this folder, and the registry at this address."""
+    def at(self, schemas: Schemas | None, url: str) -> RegistryDecoder:
+        """The same, with schemas kept in these files, and the registry at this address."""
         return replace(self, schemas=schemas, url=url, _known={})
 
     def __getstate__(self) -> dict[str, Any]:
@@ -67,7 +66,7 @@ class RegistryDecoder:
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode`. Raises RegistryUnreachableError, RegistryRefusedError, SchemaCompilerError,
-        ConfigurationError, LakeNotWritableError."""
+        ConfigurationError, LakeNotWritableError, LakeUnavailableError."""
         return self._decoded(values, wire.ids_of(values), lambda decoder: decoder.decode)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -23,7 +22,7 @@ from platform_assets.engines.decoding.reports import Report
 from platform_assets.engines.decoding.rows import RAW_COLUMNS, RowMaker, by_partition, order_of
 from platform_assets.engines.decoding.work import Piece, Work
 from platform_assets.errors import FilesLostError, LoadError, PlatformError
-from platform_assets.lake.files import files_at
+from platform_assets.lake.files import files_at, files_below
 
 BLOCK_BYTES: Final = 16 << 20
 BLOCK_ROWS: Final = 32_768
@@ -49,7 +48,8 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
 def _maker(work: Work) -> RowMaker:
     d = work.declaration
     value, key = (
-        None if side is None else decoder_of(side, Path(work.schemas), work.registry) for side in (d.value, d.key)
+        None if side is None else decoder_of(side, files_below(work.schemas), work.registry)
+        for side in (d.value, d.key)
     )
     assert value is not None
     digest, repairs = d.digest_of(work.window), d.repairs_of(work.window)

@@ -6,6 +6,7 @@ import gzip
 import pickle
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from platform_assets.decoding.registry.client import RegistryClient
 from platform_assets.decoding.registry.schemas import BadReferences, Registered, UnknownId
 from platform_assets.decoding.registry.settings import RegistrySettings
 from platform_assets.errors import ConfigurationError, RegistryRefusedError, RegistryUnreachableError, Retryable
+from platform_assets.lake.files import files_below
 from platform_assets_tests.support.fake_registry import FakeRegistry, fake_registry
 
 SECRET = "hunter2-of-the-registry"
@@ -175,15 +177,13 @@ def test_settings_come_from_the_environment_and_are_never_pickled(registry: Fake
     assert registry.asked[0][1]["authorization"] == f"Bearer {SECRET}"
 
 
-def test_a_damaged_file_of_the_cache_is_none(tmp_path: object) -> None:
-    from pathlib import Path
-
-    cache = SchemaCache(Path(str(tmp_path)), "0" * 16)
+def test_a_damaged_file_of_the_cache_is_none(tmp_path: Path) -> None:
+    cache = SchemaCache(files_below(tmp_path), "0" * 16)
     schema = Registered("JSON", "{}", {"a": "b"})
     assert cache.read(3) is None
     cache.write(3, schema)
     assert cache.read(3) == schema
-    (file,) = Path(str(tmp_path)).rglob("*.*")
+    (file,) = tmp_path.rglob("*.*")
     for damage in ("", "{}", '{"schemaType": 1, "schema": "", "references": {}}', "[" * 50_000):
         file.write_text(damage)
         assert cache.read(3) is None

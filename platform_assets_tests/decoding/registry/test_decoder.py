@@ -20,6 +20,7 @@ from platform_assets.decoding.registry import wire
 from platform_assets.decoding.registry.admitted import AdmittedDecoder
 from platform_assets.decoding.registry.decoder import RegistryDecoder
 from platform_assets.errors import ConfigurationError, RegistryUnreachableError
+from platform_assets.lake.files import files_below
 from platform_assets.model.decoding import FormatSpec
 from platform_assets_tests.support import decoding
 from platform_assets_tests.support.avro_data import record, written
@@ -47,7 +48,9 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRegistry]:
 
 def avro(schemas: Path | None = None) -> RegistryDecoder:
     """By registry."""
-    made = decoder_of(FormatSpec("avro", {"schema": DECLARED, "registry": True}), schemas)
+    made = decoder_of(
+        FormatSpec("avro", {"schema": DECLARED, "registry": True}), None if schemas is None else files_below(schemas)
+    )
     assert isinstance(made, RegistryDecoder)
     return made
 
@@ -159,7 +162,7 @@ def test_protobuf_by_registry_is_read_by_the_schema_that_wrote_it(registry: Fake
         headed(11, indexed(first)), headed(12, indexed(second, 1)), headed(13, b"\0"), headed(14, b"\0"), headed(15, b"\0"),
         headed(1, b"\0"), headed(2, b"\0"), headed(12, b"\0"), headed(11, b""), None,
     ]  # fmt: skip
-    found = decoding.decoded(decoder_of(FormatSpec("protobuf", declared), tmp_path), values)
+    found = decoding.decoded(decoder_of(FormatSpec("protobuf", declared), files_below(tmp_path)), values)
     assert found.columns["id"].to_pylist() == [1, 2, *[None] * 8]
     assert found.rescued.to_pylist()[:2] == [None, '{"price":{"units":7}}']
     assert [(each["row"], each["reason"]) for each in found.dead.to_pylist()] == [
@@ -173,11 +176,15 @@ def test_protobuf_by_registry_is_read_by_the_schema_that_wrote_it(registry: Fake
     assert "schema of AVRO" in details[3]
 
     registry.answers.clear()  # the registry is lost, and what it had is on disk
-    again = decoder_of(FormatSpec("protobuf", declared), tmp_path).decode(pa.array(values[:2], pa.binary()))
+    again = decoder_of(FormatSpec("protobuf", declared), files_below(tmp_path)).decode(
+        pa.array(values[:2], pa.binary())
+    )
     assert again.columns["name"].to_pylist() == ["old", "new"]
     registry.has("/schemas/ids/16", {}, status=503)
     with pytest.raises(RegistryUnreachableError):
-        decoder_of(FormatSpec("protobuf", declared), tmp_path).decode(pa.array([headed(16, b"\0")], pa.binary()))
+        decoder_of(FormatSpec("protobuf", declared), files_below(tmp_path)).decode(
+            pa.array([headed(16, b"\0")], pa.binary())
+        )
 
 
 def json_decoder(ddl: str) -> RegistryDecoder:

@@ -17,6 +17,7 @@ from platform_assets.decoding.decoder import Decoder
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.decoding.registry import client as clients
 from platform_assets.errors import RegistryUnreachableError
+from platform_assets.lake.files import files_below
 from platform_assets.model.decoding import FormatSpec
 from platform_assets_tests.conftest import Registry
 from platform_assets_tests.support.avro_data import record, written
@@ -75,7 +76,7 @@ def test_schemas_are_read_by_id_and_outlive_their_registry(
     assert status == 200
 
     def avro() -> Decoder:
-        return decoder_of(FormatSpec("avro", {"schema": DECLARED, "registry": True}), tmp_path)
+        return decoder_of(FormatSpec("avro", {"schema": DECLARED, "registry": True}), files_below(tmp_path))
 
     values = block(
         headed(old["id"], written(OLD, {"id": 1, "name": "old"})),
@@ -130,7 +131,7 @@ def test_json_is_judged_by_the_schema_that_wrote_it_also_when_its_registry_is_lo
     assert register(subject, narrower, "JSON", compatibility="BACKWARD", references=references)[0] == 409
 
     def text() -> Decoder:
-        return decoder_of(FormatSpec("json", {"schema": "id BIGINT", "registry": True}), tmp_path)
+        return decoder_of(FormatSpec("json", {"schema": "id BIGINT", "registry": True}), files_below(tmp_path))
 
     values = block(
         headed(first["id"], b'{"id": 9}'),
@@ -183,7 +184,7 @@ def test_protobuf_is_read_by_id_with_what_it_imports_and_outlives_its_registry(
 
     def protobuf() -> Decoder:
         declared = {"schema": "id BIGINT NOT NULL, price STRUCT<units: BIGINT>, at TIMESTAMP", "message": "shop.Order"}
-        return decoder_of(FormatSpec("protobuf", {**declared, "registry": True}), tmp_path)
+        return decoder_of(FormatSpec("protobuf", {**declared, "registry": True}), files_below(tmp_path))
 
     price = {"currency": "CHF", "units": 5}
     values = block(

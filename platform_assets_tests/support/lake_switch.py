@@ -1,0 +1,73 @@
+"""The switch that has a session's lakes lie in an object store: `PLATFORM_TEST_LAKE=s3`.
+
+The store keeps objects as files, and a test's folder is among them: what a test does to files of its lake, it does behind the
+store's back, as with a folder. Whoever asks `Lake.at` or `Folder.at` for a path there gets the store's address of it, so all that the
+platform itself does goes through the store; processes of their own are given the address (`TopicLake.address`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.home import Home
+from platform_assets.lake import object_files
+from platform_assets.lake.location import Folder, Lake
+from platform_assets_tests.support.parts import LAKE
+from testbed.homes import home_at
+from testbed.object_store import ObjectStore, object_store
+
+@contextmanager
+def lakes_in(store: ObjectStore) -> Iterator[None]:
+    """Within the block, paths below the store's folder are addresses in it, and this process's environment that of its client."""
+    lake_at, folder_at = Lake.at, Folder.at
+
+    def address(path: str | Path) -> str:
+        return store.address_of(Path(path)) or str(path)
+
+    def lake(_: type[Lake], root: str | Path) -> Lake:
+        return lake_at(address(root))
+
+    def folder(_: type[Folder], path: str | Path) -> Folder:
+        return folder_at(address(path))
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in store.environment().items():
+            patched.setenv(name, value)
+        patched.setattr(Lake, "at", classmethod(lake))
+        patched.setattr(Folder, "at", classmethod(folder))
+        object_files._bucket.cache_clear()
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def session_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The store that all lakes of the session are in; None where they are in folders."""
+    if LAKE.chosen() != "s3":
+        yield None
+        return
+    root = tmp_path_factory.mktemp("session-store")
+    with object_store(home_at(root / "home"), root, secrets.token_hex(16)) as store, lakes_in(store):
+        yield store
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path, session_store: ObjectStore | None) -> Path:
+    """As pytest has it, and below the store's folder where lakes are in a store."""
+    if session_store is None:
+        return tmp_path
+    folder = session_store.bucket / tmp_path.name
+    folder.mkdir()
+    return folder
+
+
+def in_store(home: Home, store: ObjectStore | None) -> Home:
+    """The home of services that read and write lakes of the session."""
+    if store is not None:
+        return Home(home.root, home.jars, store.root("any"), home.dagster)
+    return home
