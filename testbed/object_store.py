@@ -6,7 +6,7 @@ import os
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,29 @@ KEY_ID: Final = "tests-of-the-lake"
 BUCKET: Final = "lakes"
 
 
+@dataclass
+class _Server:
+    """The store's process, which may be ended and started again with what it holds."""
+
+    command: Sequence[str]
+    log: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **UNICODE_PATHS}
+            )
+        process = self.process
+        wait_until("s3proxy answers", lambda: _answers(process, self.port), 120)
+
+    def end(self, *, kill: bool = False) -> None:
+        if self.process is not None:
+            (self.process.kill if kill else self.process.terminate)()
+            self.process.wait(30)
+
+
 @dataclass(frozen=True)
 class ObjectStore:
     """A store that runs. `secret` is its key, which is nowhere to be seen but in environments."""
@@ -29,6 +52,7 @@ class ObjectStore:
     port: int
     secret: str
     folder: Path
+    _server: _Server
 
     def environment(self, port: int | None = None) -> dict[str, str]:
         """What a client's environment needs; `port` is that of a proxy in front of it."""
@@ -39,6 +63,14 @@ class ObjectStore:
             "AWS_SECRET_ACCESS_KEY": self.secret,
             "AWS_REGION": "us-east-1",
         }
+
+    def kill(self) -> None:
+        """End it as the system would."""
+        self._server.end(kill=True)
+
+    def start(self) -> None:
+        """Start it again, at the same port, with what it held; returns when it answers."""
+        self._server.start()
 
     def root(self, name: str) -> str:
         """The root of a lake in it."""
@@ -78,16 +110,12 @@ def object_store(home: Home, root: Path, secret: str) -> Iterator[ObjectStore]:
         str(find_java(os.environ).executable), "-Xmx256m", "-cp", class_path, "org.gaul.s3proxy.Main",
         "--properties", str(settings),
     ]  # fmt: skip
-    with (root / "s3proxy.log").open("wb") as log:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **UNICODE_PATHS}
-        )
+    server = _Server(command, root / "s3proxy.log", port)
     try:
-        wait_until("s3proxy answers", lambda: _answers(process, port), 120)
-        yield ObjectStore(port, secret, folder)
+        server.start()
+        yield ObjectStore(port, secret, folder, server)
     finally:
-        process.terminate()
-        process.wait(30)
+        server.end()
 
 
 def _properties(port: int, folder: Path, secret: str) -> Mapping[str, str]:

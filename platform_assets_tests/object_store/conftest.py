@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from infra import platform, spark_server
+from infra.home import Home
 from infra.platform import UpOptions
+from infra.ports import LOOPBACK, choose_ports
+from infra.process import ProcessRecord
 from infra.spark_server import SparkSettings
 from platform_assets.engines.spark.session import connect, end
 from platform_assets.lake import object_files
@@ -45,20 +49,48 @@ def store(running_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Object
     return running_store
 
 
+@dataclass(frozen=True)
+class StoreSpark:
+    """A Spark Connect server whose lake is in the store, with all that it shows: its UI, and event logs in `events`."""
+
+    home: Home
+    process: ProcessRecord
+    remote: str
+    ui: str
+    events: Path
+
+
 @pytest.fixture(scope="session")
-def store_remote(running_store: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Spark Connect server whose lake is in the store, token included."""
+def store_spark(running_store: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreSpark]:
+    """The session's."""
     home = replace(home_at(tmp_path_factory.mktemp("store-home")), lake=running_store.root("any"))
     home.prepare()
     with pytest.MonkeyPatch.context() as patched:
         for name, value in running_store.environment().items():
             patched.setenv(name, value)
-        options = UpOptions(spark=SparkSettings(heap="2g"))
+        (ui,) = choose_ports(1, "SPARK_UI_PORT", environ={})
+        events = home.root / "events"
+        events.mkdir()
+        shown = {
+            "spark.ui.enabled": "true",
+            "spark.ui.port": str(ui),
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.dir": events.as_uri(),
+        }
+        options = UpOptions(spark=SparkSettings(heap="2g", configuration=shown))
         record = platform.start_service("spark", home, options, environ=service_environment())
     try:
-        yield spark_server.remote(home, record.address)
+        remote = spark_server.remote(home, record.address)
+        yield StoreSpark(home, record, remote, f"http://{LOOPBACK}:{ui}", events)
     finally:
         platform.down(home)
+
+
+@pytest.fixture(scope="session")
+def store_remote(store_spark: StoreSpark) -> str:
+    """The address of that server, token included."""
+    return store_spark.remote
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -195,7 +196,7 @@ def test_schemas_of_a_registry_are_kept_beside_the_ledger(
     with monkeypatch.context() as patched:
         patched.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         object_files._bucket.cache_clear()
-        for ask in (lambda: cache.read(3), lambda: cache.write(3, schema)):
+        for ask in (partial(cache.read, 3), partial(cache.write, 3, schema)):
             with pytest.raises(LakeUnavailableError, match=r"does not answer at s3://.*AWS_ENDPOINT_URL"):
                 ask()
     object_files._bucket.cache_clear()

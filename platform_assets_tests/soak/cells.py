@@ -16,6 +16,7 @@ Fault = Literal[
     "SIGKILL of Spark",
     "SIGKILL of the broker",
     "SIGKILL of a worker",
+    "SIGKILL of the store",
     "lost answer",
     "disk full",
     "a new run beside the write of a killed one",
@@ -37,8 +38,15 @@ class Cell:
         return f"{self.engine}: {self.place}: {self.fault}"
 
 
+def store_cells(engine: EngineName) -> tuple[Cell, ...]:
+    """The same of a lake in an object store, which may die too; it has no disk that fills up."""
+    found = [cell for cell in cells(engine) if cell.fault != "disk full"]
+    places: tuple[Place, ...] = (*RUN_POINTS, "mid-read", *SENSOR_POINTS)
+    return (*found, *(Cell(place, "SIGKILL of the store", engine) for place in places))
+
+
 def cells(engine: EngineName) -> tuple[Cell, ...]:
-    """Every fault at every place where there is such a thing."""
+    """Every fault at every place where there is such a thing, of a lake in a folder."""
     found: list[tuple[Place, Fault]] = [(p, f) for p in RUN_POINTS for f in ("exception", *_ANYWHERE)]
     found += [("mid-read", fault) for fault in _ANYWHERE]
     # The connector reads in threads of the server.

@@ -54,6 +54,7 @@ class Answer:
 class Embedded:
     """A platform below `root`. `lake` is where its tables are, `module` its code location; `given` are variables of its own.
 
+    With `address`, its lake is there in an object store, which `given` says how to reach and whose files are in the folder `lake`.
     `properties` are the broker's, `instance_settings` are laid over those of the embedded Dagster instance.
     """
 
@@ -63,18 +64,19 @@ class Embedded:
     given: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
     instance_settings: Mapping[str, Any] = field(default_factory=dict)
+    address: str = ""
 
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
         (self.root / "defs").mkdir(exist_ok=True)
         below = home_at(self.root / "home")
-        self.home = Home(below.root, below.jars, str(self.lake), below.dagster)
+        self.home = Home(below.root, below.jars, self.address or str(self.lake), below.dagster)
         self.environ = {
             **service_environment(),
             "PLATFORM_HOME": str(self.home.root),
             "PLATFORM_JARS": str(self.home.jars),
             "PLATFORM_DEFS": str(self.root / "defs"),
-            LAKE_ROOT: str(self.lake),
+            LAKE_ROOT: self.home.lake,
             "DAGSTER_DISABLE_TELEMETRY": "yes",
             **self.given,
         }
@@ -192,7 +194,7 @@ class Embedded:
     @property
     def ledger(self) -> Ledger:
         """The ledger of its lake."""
-        return Ledger(Lake.at(self.lake))
+        return Ledger(Lake.at(self.home.lake))
 
     @contextmanager
     def instance(self) -> Iterator[dg.DagsterInstance]:

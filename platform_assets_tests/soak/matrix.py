@@ -32,6 +32,7 @@ from platform_assets_tests.soak.reader import Reader
 from platform_assets_tests.support.history import Outcome, Send
 from platform_assets_tests.support.quotas import fetch_quota
 from testbed.loads import wait_until
+from testbed.object_store import ObjectStore
 
 _LOCATION: Final = "platform_assets_tests.soak.location"
 RECORDS: Final = 100_000
@@ -87,22 +88,26 @@ def run(
     records: int = RECORDS,
     until: float = float("inf"),
     say: Callable[[str], None] = print,
+    store: ObjectStore | None = None,
 ) -> Iterator[CellOutcome]:
     """Every cell of `chosen` that begins before `until` (of `time.monotonic`), as it is done, in this order, on one platform below
-    `root`.
+    `root`, whose lake is in `store` where there is one.
 
     Raises AssertionError where a cell does not heal within the bound, or its fault could not be carried out.
     """
     with ExitStack() as stack:
-        disk = stack.enter_context(small_disk(root / "disk", 1024))
+        disk = stack.enter_context(small_disk(root / "disk", 1024)) if store is None else None
+        folder = (disk.path if disk else root) if store is None else store.bucket / root.name
         # Dagster looks for killed runs more often than it does by default, so that a cell takes seconds.
         platform = Embedded(
             root / "platform",
-            (disk.path if disk else root) / "lake",
+            folder / "lake",
             _LOCATION,
+            {} if store is None else store.environment(),
             instance_settings={"run_monitoring": {"poll_interval_seconds": 2}},
+            address="" if store is None else f"{store.root(root.name)}/lake",
         )
-        matrix = _Matrix(platform, disk, rng, records)
+        matrix = _Matrix(platform, disk, rng, records, store)
         start = (datetime.now(UTC) - timedelta(minutes=_WINDOWS)).replace(second=0, microsecond=0)
         topics = [f"cell-{number}" for number in range(len(chosen))]
         for cell, topic in zip(chosen, topics, strict=True):
@@ -129,6 +134,7 @@ class _Matrix:
     disk: Disk | None
     rng: random.Random
     records: int
+    store: ObjectStore | None = None
 
     def __post_init__(self) -> None:
         self.orders = Orders.below(self.platform.home.root)
@@ -221,6 +227,12 @@ class _Matrix:
             self.platform.start(service)
         elif fault == "SIGKILL of the process":
             _kill(pid)
+        elif fault == "SIGKILL of the store":
+            assert self.store is not None
+            self.store.kill()
+            self.orders.release(name)
+            time.sleep(self.rng.uniform(0, _DOWN_SECONDS))
+            self.store.start()
         elif fault == "SIGKILL of a worker":
             _kill(self.rng.choice(self.platform.workers()).pid)
         elif fault == "disk full":

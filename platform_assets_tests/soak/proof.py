@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from platform_assets.errors import BrokerUnreachableError
 from platform_assets.lake import delta_log, load_log
-from platform_assets.lake.location import Folder
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.tables import TableRef
 from platform_assets_tests.soak.embedded import Embedded
@@ -136,7 +136,7 @@ def leftovers(platform: Embedded, topic: str) -> list[str]:
 def orphans(platform: Embedded, topic: str) -> list[Path]:
     """Data files in the table's folder that no commit of the table has added."""
     table = table_of(platform, topic)
-    folder = Folder.at(table)
+    folder = Lake.at(platform.home.lake).table(TableRef.raw(topic))
     commits = (delta_log.commit(folder, version) for version in range(load_log.version(folder) + 1))
     # A log's paths are percent-encoded.
     named = {table / unquote(file.path) for commit in commits if commit is not None for file in commit.adds}

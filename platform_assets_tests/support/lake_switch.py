@@ -22,6 +22,7 @@ from platform_assets_tests.support.parts import LAKE
 from testbed.homes import home_at
 from testbed.object_store import ObjectStore, object_store
 
+
 @contextmanager
 def lakes_in(store: ObjectStore) -> Iterator[None]:
     """Within the block, paths below the store's folder are addresses in it, and this process's environment that of its client."""

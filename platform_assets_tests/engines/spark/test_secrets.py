@@ -7,15 +7,11 @@ to it holds Kafka's password.
 from __future__ import annotations
 
 import re
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urldefrag, urljoin
 
 import pytest
 
@@ -33,6 +29,7 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.model.declaration import EngineName
+from platform_assets_tests.support.spark_ui import fetched, pages
 from testbed.homes import home_at, service_environment
 from testbed.loads import Record, TopicLake, wait_until
 
@@ -80,39 +77,6 @@ class ShownServer:
         found |= {str(p): p.read_text(errors="replace") for p in self.events.rglob("*") if p.is_file()}
         log = self.home.log_file("spark")
         return {**found, str(log): log.read_text(errors="replace")}
-
-
-def pages(ui: str) -> Iterator[tuple[str, str]]:
-    """Every page that links lead to from the UI's tabs, and what the REST interface has of each application."""
-    waiting = [f"{ui}/{tab}/" for tab in ("connect", "SQL", "jobs", "stages", "environment", "executors", "storage")]
-    rest = f"{ui}/api/v1/applications"
-    (application,) = re.findall(r'"id" : "([^"]+)"', fetched(rest) or "")
-    waiting += [
-        f"{rest}/{application}/{what}"
-        for what in ("sql?details=true&length=1000", "jobs", "stages?details=true", "environment", "allexecutors")
-    ]
-    seen: set[str] = set()
-    while waiting:
-        address = waiting.pop(0)
-        if address in seen:
-            continue
-        seen.add(address)
-        if (text := fetched(address)) is None:
-            continue
-        yield address, text
-        links = (
-            urldefrag(urljoin(address, quote(unescape(link), safe="/:?&=#%+")))[0]
-            for link in re.findall(r'href="([^"]+)"', text)
-        )
-        waiting += [link for link in links if link.startswith(ui) and not re.search(r"/static/|kill|[.]sort=", link)]
-
-
-def fetched(address: str) -> str | None:
-    try:
-        with urllib.request.urlopen(address, timeout=30) as answer:
-            return str(answer.read().decode(errors="replace"))
-    except urllib.error.HTTPError:
-        return None
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,50 @@
+"""The store's credentials are in the environments of processes, and nowhere that anybody looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from infra.process import family
+from platform_assets_tests.object_store.conftest import SECRET, StoreSpark
+from platform_assets_tests.support.spark_ui import fetched, pages
+from testbed.loads import numbered, wait_until
+from testbed.object_store import KEY_ID
+
+if TYPE_CHECKING:
+    from platform_assets_tests.object_store.conftest import StoreLakeMaker
+    from testbed.object_store import ObjectStore
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.cluster]
+
+
+def files(*folders: Path) -> dict[str, str]:
+    """All files below the folders, as text."""
+    found = (path for folder in folders for path in folder.rglob("*"))
+    return {str(path): path.read_bytes().decode(errors="replace") for path in found if path.is_file()}
+
+
+def test_spark_shows_neither_key_nor_secret_of_the_store(
+    store_lake: StoreLakeMaker, store: ObjectStore, store_spark: StoreSpark
+) -> None:
+    """Its driver copies both from its environment into its Hadoop configuration, which its UI lists."""
+    for engine in ("connector", "columnar"):
+        lk = store_lake(engine=engine)
+        assert lk.load(lk.window_of(numbered(20))).receipt.rows == 20
+    lk.spark().read.format("delta").load(lk.folder.spark_path).count()
+    wait_until("the statements are shown", lambda: (fetched(f"{store_spark.ui}/connect/") or "").count("CLOSED") >= 2)
+
+    shown = dict(pages(store_spark.ui))
+    environment = "".join(text for where, text in shown.items() if "environment" in where)
+    assert "fs.s3a.access.key" in environment, "the keys are there"
+    assert "*********(redacted)" in environment
+    # Beside what the server writes: options, logs, event logs; and what lies in the lake: logs of tables, receipts, statistics.
+    shown |= files(store_spark.home.root, store.bucket)
+    assert any("events" in where for where in shown)
+    processes = [psutil.Process(), *family(store_spark.process)]
+    assert len(processes) > 2, "workers are among them"
+    shown |= {f"arguments of {process.pid}": " ".join(process.cmdline()) for process in processes}
+    assert [where for where, text in shown.items() if SECRET in text or KEY_ID in text] == []

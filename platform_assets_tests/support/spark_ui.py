@@ -1,0 +1,44 @@
+"""All that a Spark server shows in its UI, as a person and a program find it."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from html import unescape
+from urllib.parse import quote, urldefrag, urljoin
+
+
+def pages(ui: str) -> Iterator[tuple[str, str]]:
+    """Every page that links lead to from the UI's tabs, and what the REST interface has of each application."""
+    waiting = [f"{ui}/{tab}/" for tab in ("connect", "SQL", "jobs", "stages", "environment", "executors", "storage")]
+    rest = f"{ui}/api/v1/applications"
+    (application,) = re.findall(r'"id" : "([^"]+)"', fetched(rest) or "")
+    waiting += [
+        f"{rest}/{application}/{what}"
+        for what in ("sql?details=true&length=1000", "jobs", "stages?details=true", "environment", "allexecutors")
+    ]
+    seen: set[str] = set()
+    while waiting:
+        address = waiting.pop(0)
+        if address in seen:
+            continue
+        seen.add(address)
+        if (text := fetched(address)) is None:
+            continue
+        yield address, text
+        links = (
+            urldefrag(urljoin(address, quote(unescape(link), safe="/:?&=#%+")))[0]
+            for link in re.findall(r'href="([^"]+)"', text)
+        )
+        waiting += [link for link in links if link.startswith(ui) and not re.search(r"/static/|kill|[.]sort=", link)]
+
+
+def fetched(address: str) -> str | None:
+    """A page; None where there is none."""
+    try:
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            return str(answer.read().decode(errors="replace"))
+    except urllib.error.HTTPError:
+        return None
