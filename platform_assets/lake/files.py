@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -84,8 +85,12 @@ def files_at(uri: str) -> Files:
 
 
 def files_below(uri: str | Path) -> Callable[[str], Files]:
-    """Gives the files of a folder of that one by its name."""
-    return lambda name: files_at(f"{uri}/{name}")
+    """Gives the files of a folder of that one by its name; may be pickled."""
+    return partial(_files_in, str(uri))
+
+
+def _files_in(uri: str, name: str) -> Files:
+    return files_at(f"{uri}/{name}")
 
 
 def answer_of(text: str) -> str | None:
