@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from infra.home import Home
 from platform_assets.engines.columnar.job import reports_of
 from platform_assets.engines.columnar.work import Work
-from platform_assets.errors import OffsetsExpiredError, PlatformError, UnreadableTimestampError, WorkerLostError
+from platform_assets.errors import (
+    DamagedBatchError,
+    OffsetsExpiredError,
+    PlatformError,
+    UnreadableTimestampError,
+    WorkerLostError,
+)
 from platform_assets.kafka.timestamps import LAST_READABLE_MS
 from platform_assets.model.declaration import EngineName
 from platform_assets.windows.catching_up import load_many
@@ -94,6 +101,37 @@ def test_a_window_that_fails_holds_up_no_other(lake: LakeMaker, broker: Broker) 
     assert [o for o in named(found).values() if o == "loaded"] == ["loaded"] * 6
     assert {r.window for r in lk.rows()} == set(keys) - {keys[0], keys[4]}
     assert not lk.orphans()
+
+
+def test_a_corrupt_batch_is_named_by_partition_and_offset_and_its_window_alone_waits(
+    lake: LakeMaker, platform_home: Home
+) -> None:
+    """A byte of the leader's segment is another one: brokers send what they have, and readers find out."""
+    lk = lake(partitions=2)
+    keys = [lk.window_of(some) for some in (numbered(4, 2, "a"), [Record(b"struck", partition=1)], numbered(4, 2, "b"))]
+    segment = platform_home.kafka / f"{lk.topic}-1" / f"{0:020}.log"
+    at = segment.read_bytes().index(b"struck")
+
+    def overwrite(byte: bytes) -> None:
+        with segment.open("r+b") as file:
+            file.seek(at)
+            file.write(byte)
+
+    overwrite(b"S")
+    found = outcomes(lk, keys)
+    assert [o for o in named(found).values() if o == "loaded"] == ["loaded"] * 2
+    said = str(found[keys[1]])
+    if lk.engine_name == "columnar":
+        assert isinstance(found[keys[1]], DamagedBatchError)
+        assert f"topic {lk.topic!r} partition 1 at offset 2 is damaged" in said
+    else:
+        assert f"window {keys[1]}" in said
+        assert f"{lk.topic}-1" in said
+    assert {r.window for r in lk.rows()} == {keys[0], keys[2]}
+    assert not lk.orphans()
+    overwrite(b"s")
+    assert lk.load(keys[1]).outcome == "loaded"
+    assert records(lk.rows()) == records(lk.committed())
 
 
 def test_what_another_run_loads_meanwhile_is_proved_and_not_doubled(lake: LakeMaker) -> None:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
 
+from platform_assets.engines.columnar import task
+from platform_assets.engines.columnar.pieces import Piece
+from platform_assets.engines.columnar.work import Share, Source, Work
 from platform_assets.errors import ReloadDiffersError, Retryable, TruncationError
+from platform_assets.kafka.batches.fetching import Brokers
+from platform_assets.kafka.batches.wire import Connection
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
+from platform_assets.kafka.evidence.gathering import gather_evidence
+from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.declaration import EngineName
+from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets_tests.support.damage import data_files
 from platform_assets_tests.support.quotas import fetch_quota
 from platform_assets_tests.support.runs_of import minutes_ago
@@ -92,6 +101,69 @@ def test_a_load_outlives_the_leader_that_it_reads_from(
     wait_until("the one that died has caught up", lambda: all(len(trio.in_sync(topic, p)) == 3 for p in (0, 1)))
     # What it has now is what it had: the other leader reads as the first did.
     assert [after.load(key).outcome for key in (first, second)] == ["unchanged", "unchanged"]
+
+
+# --- a replica in the reader's own rack -----------------------------------------------------------------------------
+
+
+def test_a_reader_with_a_rack_reads_from_the_replica_there_and_from_the_leader_where_that_is_gone(
+    trio: Trio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = "near"
+    trio.create(topic, [[2, 1, 3]])
+    lk = TopicLake(trio.bootstrap, topic, tmp_path / "lake", no_spark)
+    lk.send(numbered(500))
+    lk.settings = ClientSettings(trio.bootstrap, {"client.rack": "r3"})
+    monkeypatch.setenv("KAFKA_CLIENT_RACK", "r3")
+    asked: list[str] = []
+    ask = Brokers.ask
+
+    def noted(self: Brokers, *arguments: Any, **options: Any) -> Connection:
+        connection = ask(self, *arguments, **options)
+        asked.append(connection._name)
+        return connection
+
+    monkeypatch.setattr(Brokers, "ask", noted)
+
+    def by_evidence() -> int:
+        state = lk.cluster.topic(topic)
+        ranges = TopicRanges({0: OffsetRange(0, 500)})
+        found = gather_evidence(
+            lk.settings, topic, state.topic_id, ranges, compacted=False, deadline=time.monotonic() + 120
+        )
+        assert (found.complete, found.unexplained) == (True, ())
+        return found.records
+
+    def by_the_engine() -> int:
+        """As a worker of Spark's does it, whose settings are those of its environment."""
+        table = tmp_path / "table"
+        table.mkdir(exist_ok=True)
+        source = Source(topic, lk.cluster.topic(topic).topic_id, str(table))
+        shares = (Share("window", "window/load", (Piece(0, OffsetRange(0, 500)),), source),)
+        work = Work(trio.bootstrap, ("client.rack",), shares, 1_000, 60.0, 8 << 20)
+        found = list(task.reports(work, [0]))
+        assert not [report.error for report in found if report.error is not None]
+        return sum(report.file.rows for report in found if report.file is not None)
+
+    def read_by(read: Callable[[], int]) -> list[str]:
+        asked.clear()
+        assert read() == 500
+        return list(dict.fromkeys(asked))
+
+    leader, near = trio.record(2).address, trio.record(3).address
+    for read in (by_evidence, by_the_engine):
+        # Until the replica has been told that all has been copied, it is behind, and the leader is read.
+        wait_until("the replica is read", lambda read=read: read_by(read) == [leader, near])  # type: ignore[misc]
+    trio.kill(3)
+    try:
+        for read in (by_evidence, by_the_engine):
+            assert read_by(read)[-1] == leader
+    finally:
+        trio.up()
+
+
+def no_spark() -> Any:
+    raise AssertionError("Spark has no part in this")
 
 
 # --- a leader that lacks records, made so on purpose ----------------------------------------------------------------

@@ -37,7 +37,7 @@ class BatchSink(Protocol):
         """The broker has no batch in `[position, until)`; `until` may lie past `end`."""
 
     def take(self, batches: Batches, aborted: Iterable[tuple[int, int]]) -> None:
-        """Batches that hold `position` or follow it, and perhaps pass `end`.
+        """Batches that hold `position` or follow it, and begin before `end`; the last one may pass it.
 
         They are gone when the next ones come, since the buffers are used again. `aborted` are the aborted transactions
         that the broker listed for this very fetch, as `(producer id, first offset)`. May raise `record_batches.Damage`.
@@ -103,7 +103,10 @@ class PartitionReading:
         sink = self._sink
         sink.observe(answer.log_start)
         sink.missing(self._from)  # where the log start lies ahead, the fetch began there
-        batches = Batches.scan(answer.records)
+        batches = Batches.scan(answer.records, sink.end)
+        if batches.beyond and (not len(batches) or batches.next_offset <= sink.position):
+            sink.missing(sink.end)
+            return
         if not len(batches) and len(answer.records):
             # The first batch is sent whole however long it is (KIP-74).
             raise Damage(self._from, "the broker sent only the beginning of it")
@@ -114,12 +117,14 @@ class PartitionReading:
             return
         self._empty = 0
         passed, self._from = batches.next_offset - self._from, batches.next_offset
-        if self._from < sink.end:
+        if self._from < sink.end and not batches.beyond:
             # The end of the range is not to be overshot by more than the bytes of an offset so far suggest.
             left = (sink.end - self._from) * len(answer.records) / max(passed, 1)
             self._size = min(self._buffers.fetch_bytes, max(_SMALLEST_FETCH, int(left * 1.1)))
             self._ask_ahead()
         sink.take(batches, answer.aborted)
+        if batches.beyond:
+            sink.missing(sink.end)
 
     def _ask_ahead(self) -> None:
         try:

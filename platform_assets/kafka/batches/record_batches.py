@@ -12,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import cramjam
 import numpy as np
@@ -42,6 +43,8 @@ ABORT, COMMIT = 0, 1
 """Types of a control record that ends a transaction."""
 UNPACKED_LIMIT = 1 << 29
 """Bytes that one compressed batch may unpack to: more is taken for damage or malice, not for records."""
+NO_END: Final = 1 << 63
+"""An offset that no batch has."""
 
 _LOG_OVERHEAD = 12  # base offset (8) and length (4), which the length itself leaves out
 _MAGIC_AT = 16
@@ -157,19 +160,29 @@ class Batch:
 class Batches:
     """The complete batches of a fetch's records, in order; a batch cut off by the fetch's size is left out.
 
-    Holds no copy of the bytes: use it up before their buffer is used again.
+    Holds no copy of the bytes: use it up before their buffer is used again. `beyond` says that the fetch goes on with batches
+    which were not wanted.
     """
 
     data: memoryview
     positions: npt.NDArray[np.int64]
     headers: npt.NDArray[np.void]
     old_format: bool
+    beyond: bool = False
 
     @classmethod
-    def scan(cls, data: memoryview) -> Batches:
-        """Find the batches in `data` by hopping from length to length. Raises Damage."""
-        at, end, positions = 0, len(data), []
+    def scan(cls, data: memoryview, until: int = NO_END) -> Batches:
+        """Find the batches in `data` by hopping from length to length. Raises Damage.
+
+        Those that begin at the offset `until` or behind it are left out, so that damage among them is no matter of who does not
+        want them. That cannot be told of the old formats, whose batches are named by their last offset.
+        """
+        at, end, positions, beyond = 0, len(data), [], False
         while at + _SMALLEST <= end:
+            if _base_at(data, at)[0] >= until and data[at + _MAGIC_AT] >= 2:
+                _refuse_wanted_behind(data, at, until)
+                beyond = True
+                break
             size = _LOG_OVERHEAD + _length_at(data, at + 8)[0]
             if size < _SMALLEST:
                 raise Damage(_base_at(data, at)[0], "its length is impossible")
@@ -184,12 +197,12 @@ class Batches:
             wrong = int(np.flatnonzero((magics > 2) | (magics < 0))[0])
             raise Damage(_base_at(data, positions[wrong])[0], f"its format version {int(magics[wrong])} is unknown")
         if old or not positions:
-            return cls(data, found, np.empty(0, HEADER), old)
+            return cls(data, found, np.empty(0, HEADER), old, beyond)
         if at - positions[-1] < HEADER.itemsize or (np.diff(found) < HEADER.itemsize).any():
             raise Damage(_base_at(data, 0)[0], "a batch is shorter than its own header")
         # An array whose elements overlap, one starting at every byte: indexing it copies just the headers wanted.
         every_byte = np.ndarray((end - HEADER.itemsize + 1,), HEADER, data, strides=(1,))
-        return cls(data, found, every_byte[found], False)
+        return cls(data, found, every_byte[found], False, beyond)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -262,6 +275,18 @@ class Batches:
             else:
                 for offset in old_offsets(piece):
                     yield Batch(piece, offset, offset, 1, 0, -1)
+
+
+def _refuse_wanted_behind(data: memoryview, at: int, until: int) -> None:
+    """Raise Damage where a batch behind the one at `at`, which begins at `until` or later, begins before that: batches ascend."""
+    first, end = at, len(data)
+    while at + _SMALLEST <= end and data[at + _MAGIC_AT] == 2:
+        if _base_at(data, at)[0] < until:
+            raise Damage(_base_at(data, first)[0], "its header's offsets are impossible before the batch behind it")
+        size = _LOG_OVERHEAD + _length_at(data, at + 8)[0]
+        if size < _SMALLEST:
+            return
+        at += size
 
 
 def old_offsets(message: memoryview) -> list[int]:

@@ -180,9 +180,9 @@ def read_log(log: MadeLog, start: int, end: int, fetch: int) -> list[dict[str, A
     at = start
     while at < end:
         data, aborted = log.fetched(at, fetch)
-        batches = Batches.scan(memoryview(data))
+        batches = Batches.scan(memoryview(data), end)
         rows += rows_of(blocks(batches, aborted, TOPIC_ID, Piece(3, OffsetRange(start, end))))
-        at = max(at + 1, batches.next_offset)
+        at = end if batches.beyond else max(at + 1, batches.next_offset)
     return rows
 
 

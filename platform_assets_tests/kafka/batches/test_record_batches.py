@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from platform_assets.kafka.batches import record_batches
-from platform_assets.kafka.batches.record_batches import Damage
+from platform_assets.kafka.batches.record_batches import Batches, Damage
 from platform_assets_tests.support.record_batches import CODECS, batch, scanned, xerial
 
 
@@ -65,6 +65,42 @@ def test_batch_cut_off_by_the_fetch_size_is_left_for_the_next() -> None:
     assert scanned(first, second).next_offset == 3
     assert len(scanned()) == 0
     assert len(scanned(first[:-1])) == 0
+
+
+def test_batches_from_the_end_on_are_left_out_whatever_they_hold() -> None:
+    whole = [batch(10 * n, list(range(10))) for n in range(3)]
+    for until, count, beyond in (
+        (0, 0, True),
+        (1, 1, True),
+        (10, 1, True),
+        (11, 2, True),
+        (20, 2, True),
+        (21, 3, False),
+    ):
+        found = Batches.scan(memoryview(b"".join(whole)), until)
+        assert (len(found), found.beyond) == (count, beyond)
+        assert not count or found.next_offset == 10 * count
+    for at, value in (
+        (70, 0x55),
+        (16, 3),
+        (9, 0xFF),
+        (11, 1),
+        (60, 0xFF),
+        (23, 0xFF),
+    ):  # value, version, length, count, delta
+        damaged = bytearray(whole[1])
+        damaged[at] = value
+        found = Batches.scan(memoryview(whole[0] + damaged + whole[2]), 10)
+        found.verify()
+        assert (len(found), found.next_offset, found.beyond) == (1, 10, True)
+    # Cut off behind the end, too.
+    assert len(Batches.scan(memoryview(whole[0] + whole[1][:30]), 10)) == 1
+
+
+def test_a_batch_that_says_that_it_is_not_wanted_before_one_that_is_is_damage() -> None:
+    """The offset of a batch is not among what its CRC covers."""
+    with pytest.raises(Damage, match="offset 77: its header's offsets are impossible before the batch behind it"):
+        Batches.scan(memoryview(batch(0, [0]) + batch(77, [0]) + batch(2, [0])), 10)
 
 
 @pytest.mark.parametrize("position", [0, 1, -1])

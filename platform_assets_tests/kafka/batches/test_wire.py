@@ -266,6 +266,29 @@ def test_damage_on_the_way_names_topic_partition_and_offset(start: Start) -> Non
     assert (damage.value.topic, damage.value.partition, damage.value.offset) == ("t", 0, 10)
 
 
+@pytest.mark.parametrize("end", [7, 10])
+def test_damage_behind_the_end_is_no_matter(start: Start, end: int) -> None:
+    """A fetch goes on past the end of a small range."""
+    damaged = bytearray(batch(10, 10))
+    damaged[-2] ^= 4
+    script = Script(batches=[(0, 29, batch(0, 10) + bytes(damaged) + batch(20, 10))])
+    found = asked(start(script), end)
+    assert (found.complete, found.records, found.unexplained) == (True, end, ())
+    assert len(script.fetched) == 1
+    with pytest.raises(DamagedBatchError):
+        asked(start(script), 11)
+
+
+@pytest.mark.parametrize("first", [0, 10])
+def test_a_hole_up_to_the_end_is_found_with_the_batch_behind_it(start: Start, first: int) -> None:
+    held = batch(20, 10) if first else batch(0, 10) + batch(20, 10)
+    script = Script(batches=[(first, 29, held)])
+    found = asked(start(script), 15).by_partition[0]
+    assert found.unexplained.listed == (OffsetRange(10 - first, 15),)
+    assert found.records.offsets == 10 - first
+    assert len(script.fetched) == 1
+
+
 def test_damage_that_the_broker_finds_itself(start: Start) -> None:
     with pytest.raises(DamagedBatchError, match="the broker itself"):
         asked(start(Script(errors=[0, CORRUPT])))
