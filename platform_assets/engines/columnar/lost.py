@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from platform_assets.engines.spark.failures import worker_ended
 from platform_assets.engines.spark.session import without_token
 
 _NO_PYTHON: Final = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "Error from python worker", "ModuleNotFoundError",
                      "PACKAGE_NOT_INSTALLED", "UNSUPPORTED_PACKAGE_VERSION")  # fmt: skip
 """What Spark says where it never came to running what it was sent."""
-_WORKER_ENDED: Final = ("Python worker exited unexpectedly", "Python worker process terminated", "ExecutorLostFailure")
 
 
 class JobLost(Exception):
@@ -19,7 +19,7 @@ class JobLost(Exception):
     def __init__(self, cause: Exception) -> None:
         self.cause = cause
         self.text = without_token(str(cause))
-        self.worker = next((sign for sign in _WORKER_ENDED if sign in self.text), None)
+        self.worker = worker_ended(self.text)
         found = re.search(r"Task (\d+) in stage", self.text)
         self.no_python = next(
             (line for line in self.text.splitlines() if any(sign in line for sign in _NO_PYTHON)), None

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
 from platform_assets.engines.spark import measure, raw
-from platform_assets.engines.spark.failures import to_platform_error
+from platform_assets.engines.spark.failures import to_platform_error, worker_ended
 from platform_assets.engines.spark.session import configure_codegen
 from platform_assets.errors import (
     PlatformError,
     TimestampOverflowError,
     TimestampShiftedError,
     UnreadableTimestampError,
+    WorkerLostError,
 )
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.kafka.timestamps import unreadable_records
@@ -90,6 +91,9 @@ class SparkEngine:
         return measure.measure_each(self.session, self.lake, table, list(keys), version)
 
     def _named(self, error: Exception, records: Records, table: TableRef) -> PlatformError:
+        # Spark does not say what the task read that died.
+        if ended := worker_ended(str(error)):
+            return WorkerLostError(records.topic, records.window, records.ranges.non_empty().triples(), ended)
         named = to_platform_error(error, table, records.window, str(self.lake))
         if not isinstance(named, TimestampOverflowError):
             return named

@@ -6,11 +6,14 @@ Spark, Delta and the Kafka client put there.
 
 from __future__ import annotations
 
+import re
+
 from platform_assets.engines.spark.session import without_token
 from platform_assets.errors import (
     BrokerUnreachableError,
     CommitOutcomeUnknownError,
     ConcurrentLoadError,
+    DamagedBatchError,
     FilesLostError,
     LakeNotWritableError,
     LoadError,
@@ -33,6 +36,14 @@ _LOST = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "
 _FILES = ("FileNotFoundException", "FAILED_READ_FILE", "DELTA_FILE_NOT_FOUND", "is not a Parquet file")
 _UNWRITABLE = ("Permission denied", "Read-only file system", "Mkdirs failed", "No space left on device",
                "AccessDeniedException")  # fmt: skip
+_DAMAGED = re.compile(r"Record(?: batch)? for partition \S+-(\d+) at offset (\d+) is invalid, cause: ([^\n]+)")
+"""What Kafka's own client says of a batch that is not intact."""
+_WORKER_ENDED = ("Python worker exited unexpectedly", "Python worker process terminated", "ExecutorLostFailure")
+
+
+def worker_ended(text: str) -> str | None:
+    """What Spark says where a job ended since processes that did its tasks died, as often as Spark tries; None for others."""
+    return next((sign for sign in _WORKER_ENDED if sign in text), None)
 
 
 def to_platform_error(error: Exception, table: TableRef, window: str, root: str) -> PlatformError:
@@ -40,6 +51,8 @@ def to_platform_error(error: Exception, table: TableRef, window: str, root: str)
     topic = table.topic
     text = without_token(str(error))
     first_line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)[:500]
+    if damaged := _DAMAGED.search(text):
+        return DamagedBatchError(topic, int(damaged[1]), int(damaged[2]), damaged[3].strip().rstrip("."))
     if any(sign in text for sign in _CONFLICT):
         return ConcurrentLoadError(table.name, window)
     if "long overflow" in text or "ARITHMETIC_OVERFLOW" in text:
