@@ -1,6 +1,7 @@
 """Single commits of a Delta table's log, read from their JSON files.
 
-What was committed since a known commit costs as many small files as there were commits, however large the table is.
+What was committed since a known commit costs as many small files as there were commits, however large the table is; and
+files that a process has read, it reads again only once they are others.
 The format is that of the Delta transaction log protocol: a version's file holds one action a line.
 """
 
@@ -10,10 +11,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 from platform_assets.lake.failures import TableDamagedError
 from platform_assets.lake.location import Folder
+from platform_assets.lake.remembered import Remembered
+
+_REMEMBERED_BYTES: Final = 32 << 20
+"""Of log files, counted as they are on disk; what was made of them takes some three times as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,8 @@ class Commit:
     """One version of a table: files added and paths removed.
 
     `rearranges` is true where every file action says that it changes no data, as those of OPTIMIZE do. `transactions`
-    are the versions of application transactions by their ids.
+    are the versions of application transactions by their ids. `reshapes` is true where it says what columns, settings or
+    features the table has.
     """
 
     anchor: Anchor
@@ -53,6 +59,7 @@ class Commit:
     rearranges: bool
     user_metadata: str | None
     transactions: Mapping[str, int]
+    reshapes: bool = False
 
     @property
     def version(self) -> int:
@@ -62,8 +69,8 @@ class Commit:
 
 def anchor(table: Folder, version: int) -> Anchor | None:
     """The commit of this version, to look for what comes after it; None where its file is gone."""
-    content = _read(table, version)
-    return None if content is None else _anchor(version, content)
+    file = _read(table, version)
+    return None if file is None else file.anchor
 
 
 def newest_version(table: Folder, at_least: int | None = None) -> int | None:
@@ -72,28 +79,28 @@ def newest_version(table: Folder, at_least: int | None = None) -> int | None:
     Goes on from `at_least`, a version known to exist, or from the newest checkpoint; without both, lists the log.
     """
     start = at_least if at_least is not None else newest_checkpoint(table)
-    if start is None or (at_least is None and not table.has(_name(start))):
+    if start is None or (at_least is None and not table.has(name_of(start))):
         stems = (name.removesuffix(".json") for name in table.files("_delta_log") if name.endswith(".json"))
         return max((int(stem) for stem in stems if stem.isdigit()), default=None)
-    while table.has(_name(start + 1)):
+    while table.has(name_of(start + 1)):
         start += 1
     return start
 
 
 def exists(table: Folder) -> bool:
     """Whether there is a Delta table. Lists the log, which may be long, only where neither end of it is to be seen."""
-    return table.has(_name(0)) or newest_version(table) is not None or table.has_delta_log()
+    return table.has(name_of(0)) or newest_version(table) is not None or table.has_delta_log()
 
 
 def commit(table: Folder, version: int) -> Commit | None:
     """The commit of this version; None where its file is gone, or was never written. Raises TableDamagedError."""
-    content = _read(table, version)
-    if content is None:
+    file = _read(table, version)
+    if file is None:
         return None
     try:
-        return _parsed(version, content)
+        return file.commit()
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise TableDamagedError(str(table), f"{_name(version)} is no commit of Delta's ({e})") from e
+        raise TableDamagedError(str(table), f"{name_of(version)} is no commit of Delta's ({e})") from e
 
 
 def commits_after(table: Folder, seen: Anchor) -> list[Commit] | None:
@@ -123,12 +130,27 @@ def newest_checkpoint(table: Folder) -> int | None:
     return version
 
 
-def _parsed(version: int, content: bytes) -> Commit:
+class _File:
+    """A log file that was read: a commit, which is made of it once it is asked for."""
+
+    def __init__(self, version: int, content: bytes) -> None:
+        self.anchor = Anchor(version, sha256(content).hexdigest()[:32])
+        self._made: bytes | Commit = content
+
+    def commit(self) -> Commit:
+        """What it holds. Raises ValueError, KeyError, TypeError and AttributeError where that is no commit."""
+        if isinstance(self._made, bytes):
+            self._made = _parsed(self.anchor, self._made)
+        return self._made
+
+
+def _parsed(anchor: Anchor, content: bytes) -> Commit:
     adds: list[DataFile] = []
     removes: list[str] = []
     user_metadata: str | None = None
     changes: list[bool] = []
     transactions: dict[str, int] = {}
+    reshapes = False
     for line in content.splitlines():
         action: dict[str, Any] = json.loads(line) if line.strip() else {}
         if (add := action.get("add")) is not None:
@@ -143,23 +165,44 @@ def _parsed(version: int, content: bytes) -> Commit:
             user_metadata = info.get("userMetadata")
         elif (txn := action.get("txn")) is not None:
             transactions[txn["appId"]] = txn["version"]
+        else:
+            reshapes = reshapes or "metaData" in action or "protocol" in action
     return Commit(
-        _anchor(version, content),
+        anchor,
         tuple(adds),
         tuple(removes),
         bool(changes) and not any(changes),
         user_metadata,
         transactions,
+        reshapes,
     )
 
 
-def _name(version: int) -> str:
+def name_of(version: int) -> str:
+    """The file of a commit, below the table's folder."""
     return f"_delta_log/{version:020}.json"
 
 
-def _read(table: Folder, version: int) -> bytes | None:
-    return table.read(_name(version))
+def checkpoint_name(version: int) -> str:
+    """The file of a checkpoint that is in one file, as delta-rs writes them."""
+    return f"_delta_log/{version:020}.checkpoint.parquet"
 
 
-def _anchor(version: int, content: bytes) -> Anchor:
-    return Anchor(version, sha256(content).hexdigest()[:32])
+_remembered: Remembered[tuple[Folder, int], _File] = Remembered(_REMEMBERED_BYTES)
+
+
+def _read(table: Folder, version: int) -> _File | None:
+    # The stamp comes first: of what is put in the place of a file meanwhile, it is not.
+    name = name_of(version)
+    stamp = table.stamp(name)
+    if stamp is None:
+        return None
+    found = _remembered.get((table, version), stamp)
+    if found is not None:
+        return found
+    content = table.read(name)
+    if content is None:
+        return None
+    file = _File(version, content)
+    _remembered.keep((table, version), stamp, file, len(content))
+    return file

@@ -37,6 +37,9 @@ class Files(Protocol):
     def size(self, name: str) -> int:
         """Bytes of a file. Raises FileNotFoundError."""
 
+    def stamp(self, name: str) -> str:
+        """What is another one once there are other bytes under this name. Raises FileNotFoundError."""
+
     def files(self, below: str) -> list[str]:
         """Names of the files directly in the folder `below`, in no order; none where there is no such folder."""
 
@@ -119,6 +122,11 @@ class LocalFiles:
     def size(self, name: str) -> int:
         """As Files has it."""
         return Path(self.folder, name).stat().st_size
+
+    def stamp(self, name: str) -> str:
+        """As Files has it."""
+        found = os.stat(f"{self.folder}/{name}")
+        return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}"
 
     def files(self, below: str) -> list[str]:
         """As Files has it."""

@@ -167,6 +167,14 @@ class Folder:
             except FileNotFoundError:
                 return None
 
+    def stamp(self, name: str) -> str | None:
+        """What is another one once there are other bytes under this name; None where there is no such file."""
+        with self.reading():
+            try:
+                return self.content.stamp(name)
+            except FileNotFoundError:
+                return None
+
     def open(self, name: str) -> pa.NativeFile:
         """The file for reading from any place in it. Raises TableDamagedError where there is none."""
         with self.reading():

@@ -46,6 +46,12 @@ class ObjectFiles:
         with self._asking(name) as key:
             return obstore.head(self._store, key)["size"]
 
+    def stamp(self, name: str) -> str:
+        """As Files has it."""
+        with self._asking(name) as key:
+            found = obstore.head(self._store, key)
+        return f"{found['e_tag']}-{found['size']}-{found['last_modified'].timestamp()}"
+
     def files(self, below: str) -> list[str]:
         """As Files has it."""
         with self._asking(below) as key:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.lake import delta_log
-from platform_assets.ledger.entries import ERASED, UTC_MICROS
+from platform_assets.ledger import known_files
+from platform_assets.ledger.entries import ERASED
 from platform_assets.ledger.store import Ledger
-from platform_assets.ledger.stretches import rows
 from platform_assets.model.offsets import OffsetRange, merge
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of
@@ -24,14 +22,9 @@ def erased_of(
 
     They count from when they are recorded on, whether the rows are gone by then or not. Windows without any are left out.
     """
-    commits = ledger.lake.commits
-    if not delta_log.exists(commits):
-        return {}
-    table = TableRef.raw(topic).name
-    condition = pc.field("table") == table
-    if keys is not None:
-        condition &= pc.field("window_start").isin(pa.array([edge_of(key) for key in keys], UTC_MICROS))
-    found = rows(commits, condition, ["window", "kind", "partition", "start", "end", "holes"], ("table", table))
+    among = None if keys is None else [edge_of(key) for key in keys]
+    columns = ["window", "kind", "partition", "start", "end", "holes"]
+    found = known_files.of_commits(ledger.lake).rows(TableRef.raw(topic).name, columns, among=among)
     erased: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
     for row in found.filter(pc.equal(found["kind"], "acceptance")).to_pylist():
         if ERASED not in json.loads(row["holes"]):

@@ -1,5 +1,5 @@
-"""The newest cut of each topic, and its first edge, followed from commit to commit of the ledger: while nothing is recorded,
-asking for them costs nothing."""
+"""The newest cut of each topic, followed from commit to commit of the ledger: while nothing is recorded, asking for it costs
+nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import lru_cache
 
 from deltalake import DeltaTable
@@ -25,12 +24,11 @@ _KEPT_FOR = 16
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was known at a commit: versions of application transactions by id, and by topic cuts and first edges."""
+    """What was known at a commit: versions of application transactions by id, and cuts by topic."""
 
     at: Anchor
     versions: dict[str, int] = field(default_factory=dict)
     cuts: dict[str, RecordedCut] = field(default_factory=dict)
-    firsts: dict[str, datetime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +98,6 @@ class NewestCuts:
         seen = self._follow()
         return None if seen is None else seen.cuts.get(topic)
 
-    def keep_first(self, topic: str, edge: datetime) -> None:
-        """Remember the first edge of `topic`, which later ones do not change."""
-        if self._seen is not None:
-            self._seen.firsts[topic] = edge
-
-    def first(self, topic: str) -> datetime | None:
-        """The first edge of `topic` that was kept, if no commit since has touched what was recorded."""
-        seen = self._follow()
-        return None if seen is None else seen.firsts.get(topic)
-
     def _follow(self) -> _Seen | None:
         seen = self._seen
         commits = None if seen is None else delta_log.commits_after(self._path, seen.at)
@@ -122,7 +110,7 @@ class NewestCuts:
 
 
 def _advanced(seen: _Seen, commits: Sequence[Commit]) -> _Seen:
-    versions, cuts, firsts = dict(seen.versions), dict(seen.cuts), dict(seen.firsts)
+    versions, cuts = dict(seen.versions), dict(seen.cuts)
     for commit in commits:
         for app, version in commit.transactions.items():
             if versions.get(app) == version:
@@ -132,8 +120,7 @@ def _advanced(seen: _Seen, commits: Sequence[Commit]) -> _Seen:
         recorded = commit.transactions and not commit.removes
         if (commit.adds or commit.removes) and not (recorded or commit.rearranges):
             cuts.clear()
-            firsts.clear()
-    return _Seen(commits[-1].anchor, versions, cuts, firsts)
+    return _Seen(commits[-1].anchor, versions, cuts)
 
 
 @lru_cache(maxsize=64)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pyarrow.compute as pc
 from deltalake import CommitProperties
 
-from platform_assets.lake import delta_log
 from platform_assets.lake.location import Lake
+from platform_assets.ledger import known_files
 from platform_assets.ledger.store import FOLDED
-from platform_assets.ledger.stretches import rows
 from platform_assets.model.tables import TableRef
 
 
@@ -19,10 +18,8 @@ def forget_loads(lake: Lake, table: TableRef, version: int) -> tuple[str, ...]:
     offsets, which are in no version. Nothing else may write to the ledger meanwhile: it raises LakeNotWritableError or
     LakeUnavailableError then, and has removed nothing.
     """
-    if not delta_log.exists(lake.commits):
-        return ()
-    of_table = (pc.field("table") == table.name) & (pc.field("kind") != "acceptance")
-    known = rows(lake.commits, of_table, ["window", "table_version"], ("table", table.name))
+    entries = known_files.of_commits(lake).rows(table.name, ["window", "kind", "table_version"])
+    known = entries.filter(pc.not_equal(entries["kind"], "acceptance"))
     later = pc.fill_null(pc.greater(known["table_version"], version), False)
     if not pc.any(later).as_py():
         return ()

@@ -22,7 +22,7 @@ from deltalake.schema import PrimitiveType
 from platform_assets.errors import LedgerCorruptError
 from platform_assets.lake import delta_log, failures
 from platform_assets.lake.location import Folder, Lake
-from platform_assets.ledger import appending, newest_cuts, pruning, version
+from platform_assets.ledger import appending, known_files, newest_cuts, pruning, version
 from platform_assets.ledger.entries import (
     ACCEPTED_LOSS,
     COLUMNS_OF_NEWEST,
@@ -58,11 +58,13 @@ FOLDED = WriterProperties(max_row_group_size=1 << 14)
 
 
 class Ledger:
-    """The ledgers under one lake root. Handles are opened per call, so an instance may be shared and kept."""
+    """The ledgers under one lake root. An instance may be shared and kept; a new one, and `create`, have the next look at a
+    ledger make sure that what this process knows of its files still holds."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
         self._cuts, self._commits = lake.cuts, lake.commits
+        self._doubt()
 
     @property
     def lake(self) -> Lake:
@@ -72,6 +74,7 @@ class Ledger:
     def create(self) -> None:
         """Create the tables where they are missing. Raises LakeNotWritableError and LedgerNewerError."""
         version.bring_up(self._lake)
+        self._doubt()
         for path, columns, partition in ((self._cuts, CUT_COLUMNS, "topic"), (self._commits, COMMIT_COLUMNS, "table")):
             if delta_log.exists(path):
                 continue
@@ -82,6 +85,10 @@ class Ledger:
                 description=(__doc__ or "").splitlines()[0],
                 configuration={"delta.enableDeletionVectors": "false"},
             )
+
+    def _doubt(self) -> None:
+        for files in (known_files.of_cuts(self._lake), known_files.of_commits(self._lake)):
+            files.doubt()
 
     # --- cuts -------------------------------------------------------------------------------------------------
 
@@ -101,32 +108,25 @@ class Ledger:
         known = newest_cuts.of(self._cuts)
         cut = known.cut(topic)
         if edge is not None and (cut is None or cut.edge != edge):
-            cut = self._newest_cut(self._cuts.delta(), topic)
+            cut = self._newest_known(topic, edge) or self._newest_cut(self._cuts.delta(), topic)
             if cut is not None:
                 known.keep(cut)
         return None if edge is None else cut
 
     def cuts(self, topic: str, start: datetime | None = None, end: datetime | None = None) -> list[RecordedCut]:
         """The recorded cuts of edges in `[start, end]`, both ends inclusive, ascending."""
-        handle = self._open(self._cuts)
-        return [] if handle is None else recorded_cuts(self._cut_rows(handle, topic, start, end))
+        version.check(self._lake)
+        return recorded_cuts(known_files.of_cuts(self._lake).rows(topic, start=start, end=end))
 
     def cut_rows(self, topic: str, start: datetime | None = None) -> pa.Table:
         """The rows of `cuts` of one topic, one an edge and partition, in no order; edges from `start` on."""
-        handle = self._open(self._cuts)
-        if handle is None:
-            return pa.table({n: pa.array([], arrow_type(t)) for n, (t, _) in CUT_COLUMNS.items()})
-        return self._cut_rows(handle, topic, start, None)
+        version.check(self._lake)
+        return known_files.of_cuts(self._lake).rows(topic, start=start)
 
     def edges(self, topic: str, start: datetime | None = None) -> list[str]:
         """The keys of all recorded edges of `topic` from `start` on, ascending; the last has no sealed window yet."""
-        handle = self._open(self._cuts)
-        if handle is None:
-            return []
-        condition = pc.field("topic") == topic
-        if start is not None:
-            condition &= pc.field("edge") >= pa.scalar(start, UTC_MICROS)
-        edges = _rows(handle, condition, ["edge"], partition=("topic", topic))["edge"]
+        version.check(self._lake)
+        edges = known_files.of_cuts(self._lake).rows(topic, ["edge"], start=start)["edge"]
         return [key_of(e) for e in pc.unique(edges).sort().to_pylist()]
 
     def windows(self, topic: str, start: datetime | None = None, end: datetime | None = None) -> list[SealedWindow]:
@@ -136,10 +136,7 @@ class Ledger:
     def window(self, topic: str, key: str) -> SealedWindow | None:
         """The sealed window with this key, or None where no recorded edge starts it or none ends it yet."""
         start = edge_of(key)
-        handle = self._open(self._cuts)
-        if handle is None:
-            return None
-        rows = self._cut_rows(handle, topic, start, None)
+        rows = self.cut_rows(topic, start)
         edges = pc.unique(rows["edge"]).sort()[:2]
         near = rows.filter(pc.is_in(rows["edge"], edges))
         found = windows_between(recorded_cuts(near))
@@ -164,6 +161,12 @@ class Ledger:
             if recorded:
                 self._compact(self._cuts, handle, "topic", recorded)
         return recorded
+
+    def _newest_known(self, topic: str, edge: datetime) -> RecordedCut | None:
+        """The newest cut at `edge`, by the files that are known; None where later ones were recorded since, or none is there."""
+        version.check(self._lake)
+        cuts = recorded_cuts(known_files.of_cuts(self._lake).rows(topic, start=edge))
+        return cuts[-1] if {cut.edge for cut in cuts} == {edge} else None
 
     def _newest_cut(self, handle: DeltaTable, topic: str) -> RecordedCut | None:
         version = handle.transaction_version(app_id(topic))
@@ -211,16 +214,10 @@ class Ledger:
         Of all windows, of those in `keys`, or of those that start at `start` or later. With `columns`, those are read, and the
         few that say which entry is the newest; all the others, most of a ledger's bytes, are not.
         """
-        handle = self._open(self._commits)
-        condition = pc.field("table") == table.name
-        if keys is not None:
-            condition &= _start_among(keys)
-        if start is not None:
-            condition &= pc.field("window_start") >= pa.scalar(start, UTC_MICROS)
-        if handle is None:
-            return pa.table({n: pa.array([], arrow_type(t)) for n, (t, _) in COMMIT_COLUMNS.items()})
+        version.check(self._lake)
         read = None if columns is None else sorted({*columns, *COLUMNS_OF_NEWEST, "kind"})
-        rows = _rows(handle, condition, read, partition=("table", table.name))
+        among = None if keys is None else [edge_of(key) for key in keys]
+        rows = known_files.of_commits(self._lake).rows(table.name, read, start=start, among=among)
         return newest_entries(rows.filter(pc.field("kind") != "acceptance"))
 
     def receipts(self, table: TableRef, keys: Sequence[str] | None = None) -> dict[str, Receipt]:
@@ -247,10 +244,8 @@ class Ledger:
 
     def accepted_losses_of(self, table: TableRef, keys: Sequence[str]) -> dict[str, dict[int, tuple[OffsetRange, ...]]]:
         """The same of several windows, by key; windows without any are left out."""
-        handle = self._open(self._commits)
-        if handle is None:
-            return {}
-        rows = _rows(handle, (pc.field("table") == table.name) & _start_among(keys), partition=("table", table.name))
+        version.check(self._lake)
+        rows = known_files.of_commits(self._lake).rows(table.name, among=[edge_of(key) for key in keys])
         accepted: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
         for row in rows.filter(pc.field("kind") == "acceptance").to_pylist():
             of_window = accepted.setdefault(row["window"], {})
@@ -272,10 +267,6 @@ class Ledger:
             return appending.append(self._commits, handle, entries, set(entries["table"].to_pylist()))
 
     # --- both -------------------------------------------------------------------------------------------------
-
-    def _open(self, path: Folder) -> DeltaTable | None:
-        version.check(self._lake)
-        return path.delta() if delta_log.exists(path) else None
 
     def _prune(self, handle: DeltaTable, table: TableRef, new_rows: int) -> None:
         """Remove superseded proofs once they are most of what the ledger has of a table, so that audits do not slow reads.
@@ -366,12 +357,3 @@ def _complete(ledger: DeltaTable, columns: Mapping[str, tuple[str, str]]) -> Non
     """Add the columns that an earlier release's ledger lacks. Raises CommitFailedError where another process wrote meanwhile."""
     if lacking := _lacking(ledger, columns):
         ledger.alter.add_columns(lacking)
-
-
-def _start_among(keys: Sequence[str]) -> pc.Expression:
-    """The windows with these keys, asked for by their start.
-
-    Not by their key: files that an update or delete of delta-rs wrote declare their texts as string_view, and a
-    comparison of those with the file's statistics is one that pyarrow has no kernel for.
-    """
-    return pc.field("window_start").isin(pa.array([edge_of(key) for key in keys], UTC_MICROS))

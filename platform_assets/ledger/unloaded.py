@@ -17,10 +17,9 @@ import pyarrow.compute as pc
 
 from platform_assets.lake.delta_log import Anchor
 from platform_assets.lake.location import Lake
-from platform_assets.ledger import followed
-from platform_assets.ledger.entries import UTC_MICROS, SealedWindow, recorded_cuts, windows_between
+from platform_assets.ledger import followed, known_files
+from platform_assets.ledger.entries import SealedWindow, recorded_cuts, windows_between
 from platform_assets.ledger.store import Ledger
-from platform_assets.ledger.stretches import rows
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
 
@@ -84,9 +83,8 @@ def read(ledger: Ledger, topic: str, windows: Sequence[Window]) -> list[SealedWi
     if not windows:
         return []
     edges = sorted({edge for w in windows for edge in (w.start, w.end)})
-    condition = (pc.field("topic") == topic) & pc.field("edge").isin(pa.array(edges, UTC_MICROS))
     wanted = set(windows)
-    cuts = recorded_cuts(rows(ledger.lake.cuts, condition, None, ("topic", topic)))
+    cuts = recorded_cuts(known_files.of_cuts(ledger.lake).rows(topic, among=edges))
     return [w for w in windows_between(cuts) if w.window in wanted]
 
 
@@ -114,10 +112,7 @@ def _advanced(known: Unloaded, entries: Iterable[followed.Entry]) -> Unloaded:
 
 def _edges(ledger: Ledger, topic: str, since: datetime | None) -> pa.Array:
     """All edges from `since` on, ascending."""
-    condition = pc.field("topic") == topic
-    if since is not None:
-        condition &= pc.field("edge") >= pa.scalar(since, UTC_MICROS)
-    return pc.unique(rows(ledger.lake.cuts, condition, ["edge"], ("topic", topic))["edge"]).sort()
+    return pc.unique(known_files.of_cuts(ledger.lake).rows(topic, ["edge"], start=since)["edge"]).sort()
 
 
 def _windows(starts: pa.Array, ends: pa.Array) -> dict[str, Window]:
@@ -136,8 +131,7 @@ def _all(ledger: Ledger, table: TableRef) -> Unloaded:
     edges = _edges(ledger, table.topic, None)
     if len(edges) < 2:
         return Unloaded()
-    condition = pc.field("table") == table.name
-    found = rows(ledger.lake.commits, condition, ["window_start", "kind"], ("table", table.name))
+    found = known_files.of_commits(ledger.lake).rows(table.name, ["window_start", "kind"])
     loads = found.filter(pc.not_equal(found["kind"], "acceptance"))
     left = pc.invert(pc.is_in(edges[:-1], pc.unique(loads["window_start"])))
     windows = _windows(edges[:-1].filter(left), edges[1:].filter(left))
@@ -148,11 +142,8 @@ def _without_loaded(ledger: Ledger, table: TableRef, windows: Mapping[str, Windo
     """Those of `windows` that the ledger of loads does not name, read from it."""
     if not windows:
         return Unloaded()
-    condition = pc.field("table") == table.name
-    if len(windows) <= _FEW:
-        starts = [w.start for w in windows.values()]
-        condition &= pc.field("window_start").isin(pa.array(starts, UTC_MICROS))
-    found = rows(ledger.lake.commits, condition, ["window_start", "kind", "recorded_at"], ("table", table.name))
+    among = [w.start for w in windows.values()] if len(windows) <= _FEW else None
+    found = known_files.of_commits(ledger.lake).rows(table.name, ["window_start", "kind", "recorded_at"], among=among)
     of_acceptance = pc.equal(found["kind"], "acceptance")
     loaded = {
         at.astimezone(UTC) for at in pc.unique(found.filter(pc.invert(of_acceptance))["window_start"]).to_pylist()

@@ -12,8 +12,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from croniter import CroniterBadDateError, croniter
+
+_REMEMBERED: Final = 4096
+"""Answers that are kept of each question below: many topics have one schedule, and a tick asks the same of each of them."""
 
 KEY_FORMAT = "%Y-%m-%d-%H:%M"
 """Format of a window key, which is the Dagster partition key; UTC, to the minute, as fine as a cron edge is."""
@@ -75,6 +79,7 @@ def edge_of(key: str) -> datetime:
     return edge
 
 
+@functools.lru_cache(maxsize=_REMEMBERED)
 def is_cron(schedule: str) -> bool:
     """Whether `schedule` is a cron schedule of five fields, the finest that a key can name, and ever ticks.
 
@@ -97,12 +102,13 @@ def edges_from(schedule: str, start: datetime) -> Iterator[datetime]:
         yield ticks.get_next(datetime)
 
 
+@functools.lru_cache(maxsize=_REMEMBERED)
 def first_edge(schedule: str, start: datetime) -> datetime:
     """The first edge at or after `start`."""
     return next(edges_from(schedule, start))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=_REMEMBERED)
 def longest_window(schedule: str, start: datetime) -> timedelta:
     """The length of the longest of the windows that follow on the first edge at or after `start`: of a hundred, and so of
     more than three months where windows are days of the week."""
@@ -112,9 +118,14 @@ def longest_window(schedule: str, start: datetime) -> timedelta:
 
 def closed_edges(schedule: str, after: datetime, now: datetime, limit: int | None = None) -> list[datetime]:
     """The edges in `(after, now]`, ascending, `limit` at most: those that have closed since `after`."""
+    return list(_closed(schedule, after, now, limit))
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _closed(schedule: str, after: datetime, now: datetime, limit: int | None) -> tuple[datetime, ...]:
     following = edges_from(schedule, after + timedelta(microseconds=1))
     closed = itertools.takewhile(lambda edge: edge <= now, following)
-    return list(itertools.islice(closed, limit))
+    return tuple(itertools.islice(closed, limit))
 
 
 def count_edges(schedule: str, start: datetime, end: datetime) -> int:
@@ -145,6 +156,7 @@ def _next_midnight(time: datetime) -> datetime:
     return midnight if midnight == time else midnight + timedelta(days=1)
 
 
+@functools.lru_cache(maxsize=_REMEMBERED)
 def window_starting_at(schedule: str, edge: datetime) -> Window | None:
     """The window of `schedule` that starts at `edge`, or None where `edge` is no edge of it."""
     pair = list(itertools.islice(edges_from(schedule, edge), 2))

@@ -6,6 +6,8 @@ Topics that are together share the sensor that `together` makes of them.
 # No postponed annotations here: Dagster reads those of the functions below.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import dagster as dg
@@ -51,9 +53,7 @@ def build_definitions(
     deep_audit: DeepAudit,
 ) -> dg.Definitions:
     """All that Dagster holds of one topic."""
-    partitions = dg.TimeWindowPartitionsDefinition(
-        start=declaration.first_edge, fmt=KEY_FORMAT, cron_schedule=declaration.schedule, timezone="UTC"
-    )
+    partitions = _partitions(declaration.schedule, declaration.first_edge)
     source = dg.AssetSpec(
         topic_key(declaration.topic),
         partitions_def=partitions,
@@ -81,6 +81,12 @@ def build_definitions(
         jobs=[load, load_earlier, _deep_audit_job(declaration)],
         schedules=[_deep_audit_schedule(declaration, deep_audit)],
     )
+
+
+@lru_cache(maxsize=1024)
+def _partitions(schedule: str, first_edge: datetime) -> dg.TimeWindowPartitionsDefinition:
+    """One for all topics of a schedule and a first edge: making it costs more than an asset."""
+    return dg.TimeWindowPartitionsDefinition(start=first_edge, fmt=KEY_FORMAT, cron_schedule=schedule, timezone="UTC")
 
 
 def _raw_table(

@@ -10,15 +10,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import pyarrow.compute as pc
 from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
 
 from platform_assets.errors import LedgerConflictError
 from platform_assets.lake import delta_log, load_log
 from platform_assets.lake.redaction import redact, replaced_files, without_columns
+from platform_assets.ledger import known_files
 from platform_assets.ledger.store import FOLDED, Ledger
-from platform_assets.ledger.stretches import rows
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 
@@ -90,8 +89,7 @@ def _clean_receipts(ledger: Ledger, table: TableRef, windows: Mapping[str, Range
     """Take figures with samples of erased rows out of receipts that no longer count, and out of the files that they were in."""
     folder = ledger.lake.commits
     for _ in range(_ATTEMPTS):
-        named = ["window", "load_id", "expectations"]
-        found = rows(folder, pc.field("table") == table.name, named, ("table", table.name))
+        found = known_files.of_commits(ledger.lake).rows(table.name, ["window", "load_id", "expectations"])
         loads = sorted({row["load_id"] for row in found.to_pylist() if _has_samples(row, windows)})
         if not loads:
             break
@@ -108,7 +106,7 @@ def _clean_receipts(ledger: Ledger, table: TableRef, windows: Mapping[str, Range
         break
     else:
         raise LedgerConflictError(f"others kept writing to {folder.name}: run the erasure again, which goes on")
-    # Files that were folded or updated stay on disk otherwise. Readers of the ledger open it for each call.
+    # Files that were folded or updated stay on disk otherwise. Readers of the ledger follow its log at each call.
     folder.erase(replaced_files(folder, lambda partition: partition.get("table") == table.name))
     redact(folder, lambda partition, known: _of_ledger(table, partition, known))
 

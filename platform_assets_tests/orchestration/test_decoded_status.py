@@ -11,7 +11,6 @@ from typing import Any
 
 import dagster as dg
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from dagster._core.storage.tags import PARTITION_NAME_TAG
 from deltalake import DeltaTable
@@ -25,8 +24,8 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import decoded_table
 from platform_assets.lake.schema_change import fingerprint
-from platform_assets.ledger import store
 from platform_assets.ledger.entries import COLUMNS_OF_NEWEST
+from platform_assets.ledger.known_files import KnownFiles
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.orchestration import status
 from platform_assets.orchestration.decoded_status import LATELY, DecodedStatus
@@ -113,16 +112,14 @@ def test_receipts_are_read_once_a_table_and_nothing_of_them_that_is_not_shown(
     topic.load([order(1), b"broken"], [order(2)], [order(3)])
     topic.decode()
     read: list[tuple[str, frozenset[str]]] = []
-    plain = store._rows
+    plain = KnownFiles.rows
 
-    def counted(
-        handle: DeltaTable, condition: pc.Expression, columns: list[str] | None = None, **partition: Any
-    ) -> pa.Table:
-        found = plain(handle, condition, columns, **partition)
-        read.append((partition["partition"][1], frozenset(found.column_names)))
+    def counted(files: KnownFiles, value: str, columns: list[str] | None = None, **times: Any) -> pa.Table:
+        found = plain(files, value, columns, **times)
+        read.append((value, frozenset(found.column_names)))
         return found
 
-    monkeypatch.setattr(store, "_rows", counted)
+    monkeypatch.setattr(KnownFiles, "rows", counted)
     of_table = of_decoded(seen(topic))
     assert (of_table.rows, of_table.dead_letters, of_table.windows_stale) == (3, 1, 0)
     of_tables = [

@@ -1,0 +1,262 @@
+"""Which data files a ledger has, followed from commit to commit by one process, and the small ones among them as they were read.
+
+A tick of a thousand topics, and a run of hundreds of windows, ask for the entries of one topic after the other: the ledger's log,
+which is of all of them, is then read once, and each of its small files once. A file of a Delta table never changes; one that
+is another all the same, as in a ledger that was put in the place of this one, is read again.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from platform_assets.lake import delta_log, load_log
+from platform_assets.lake.delta_log import Anchor, Commit
+from platform_assets.lake.location import Folder, Lake
+from platform_assets.lake.remembered import Remembered
+from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS, UTC_MICROS, arrow_type
+
+_SMALL_BYTES: Final = 1 << 16
+"""Files up to this size are read whole and kept. Of larger ones, in which long histories are folded, the wanted rows are read."""
+_REMEMBERED_BYTES: Final = 64 << 20
+"""Of rows that are kept by one process, of all ledgers together."""
+
+_remembered: Remembered[tuple[Folder, str], pa.Table] = Remembered(_REMEMBERED_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A data file, by its path below the ledger's folder; the times of its entries, both inclusive, None where they are not known."""
+
+    path: str
+    bytes: int
+    first: datetime | None
+    last: datetime | None
+
+    def may_have(self, start: datetime | None, end: datetime | None, among: Sequence[datetime] | None) -> bool:
+        """Whether an entry of it may lie in `[start, end]`, or be one of `among`."""
+        if self.first is None or self.last is None:
+            return True
+        if (start is not None and self.last < start) or (end is not None and self.first > end):
+            return False
+        return among is None or any(self.first <= at <= self.last for at in among)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The files as they were at a commit, by the value of the partition column and by path; and in which value a path is.
+
+    `checkpoint` was the newest one, and `stamps` are those of the log files that a reader starts with now: it, and all behind it.
+    """
+
+    at: Anchor
+    checkpoint: int | None
+    stamps: dict[str, str | None]
+    files: dict[str, dict[str, _File]]
+    value_of: dict[str, str]
+
+
+class KnownFiles:
+    """What one process knows of the files of one ledger, which is partitioned by `partition` and has a time in `time`."""
+
+    def __init__(self, folder: Folder, partition: str, time: str, columns: Mapping[str, tuple[str, str]]) -> None:
+        self._folder = folder
+        self._partition, self._time = partition, time
+        self._schema = pa.schema([(name, arrow_type(kind)) for name, (kind, _) in columns.items()])
+        self._in_files = pa.schema([field for field in self._schema if field.name != partition])
+        self._seen: _Seen | None = None
+        self._doubted = False
+        self._lock = threading.Lock()
+
+    def doubt(self) -> None:
+        """Have the next look make sure that the log is still the one that was read, and open the ledger again where it is not.
+
+        What was put in the place of the newest commit is noticed without it, and damage to what lies before that with it alone.
+        """
+        self._doubted = True
+
+    def rows(
+        self,
+        value: str,
+        columns: Sequence[str] | None = None,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        among: Sequence[datetime] | None = None,
+    ) -> pa.Table:
+        """The entries of the topic or table `value` by the newest commit, in no order; none where there is no ledger.
+
+        Those alone whose time is in `[start, end]`, both inclusive, and is one of `among`. Columns that an older ledger lacks are
+        null. Raises the errors of `lake.failures`.
+        """
+        condition = self._condition(start, end, among)
+        schema = self._schema if columns is None else pa.schema([self._schema.field(name) for name in columns])
+        whole: list[pa.Table] = []
+        found: list[pa.Table] = []
+        for file in self._files(value):
+            if not file.may_have(start, end, among):
+                continue
+            kept = self._kept(file)
+            if kept is None:
+                found.append(self._read(file, condition))
+            else:
+                whole.append(kept)
+        if whole:
+            together = pa.concat_tables(whole)
+            found.append(together if condition is None else together.filter(condition))
+        rows = pa.concat_tables(found) if found else self._in_files.empty_table()
+        values = pa.repeat(pa.scalar(value, self._schema.field(self._partition).type), rows.num_rows)
+        return rows.append_column(self._partition, values).select(schema.names)
+
+    def first(self, value: str) -> datetime | None:
+        """The oldest time of the entries of `value`, by the statistics of files where they have any; None without entries."""
+        files = self._files(value)
+        known = [file.first for file in files if file.first is not None]
+        if len(known) < len(files):
+            oldest = pc.min(self.rows(value, [self._time])[self._time]).as_py()
+            return None if oldest is None else oldest.astimezone(UTC)
+        return min(known, default=None)
+
+    def _condition(
+        self, start: datetime | None, end: datetime | None, among: Sequence[datetime] | None
+    ) -> pc.Expression | None:
+        at = pc.field(self._time)
+        conditions: list[Any] = []
+        if start is not None:
+            conditions.append(at >= pa.scalar(start, UTC_MICROS))
+        if end is not None:
+            conditions.append(at <= pa.scalar(end, UTC_MICROS))
+        if among is not None:
+            conditions.append(at.isin(pa.array(sorted(among), UTC_MICROS)))
+        return functools.reduce(operator.and_, conditions) if conditions else None
+
+    def _kept(self, file: _File) -> pa.Table | None:
+        """The rows of a small file, read now unless they were before; None for a large one."""
+        if file.bytes > _SMALL_BYTES:
+            return None
+        key, stamp = (self._folder, file.path), self._folder.stamp(file.path)
+        rows = None if stamp is None else _remembered.get(key, stamp)
+        if rows is None:
+            rows = self._read(file, None)
+            if stamp is not None:
+                _remembered.keep(key, stamp, rows, rows.nbytes)
+        return rows
+
+    def _read(self, file: _File, condition: pc.Expression | None) -> pa.Table:
+        with self._folder.reading(), self._folder.open(file.path) as opened:
+            kind = ds.ParquetFileFormat()
+            files = ds.FileSystemDataset([kind.make_fragment(opened)], self._in_files, kind)
+            return files.to_table(filter=condition)
+
+    # --- which files there are ----------------------------------------------------------------------------------
+
+    def _files(self, value: str) -> tuple[_File, ...]:
+        with self._lock:
+            seen = self._followed()
+            return () if seen is None else tuple(seen.files.get(value, {}).values())
+
+    def _followed(self) -> _Seen | None:
+        # Known again only when all went well.
+        seen, self._seen = self._seen, None
+        if self._doubted and seen is not None and not self._is_as_read(seen):
+            seen = None
+        commits = None if seen is None else delta_log.commits_after(self._folder, seen.at)
+        if seen is None or commits is None or any(commit.reshapes for commit in commits):
+            seen = self._all()
+        else:
+            for commit in commits:
+                self._take_in(seen, commit)
+        self._seen, self._doubted = seen, False
+        return seen
+
+    def _is_as_read(self, seen: _Seen) -> bool:
+        if delta_log.newest_checkpoint(self._folder) != seen.checkpoint:
+            return False
+        # An object of a bucket is replaced whole or not at all, and to ask for each of them takes its time.
+        return self._folder.is_in_store or all(self._folder.stamp(n) == stamp for n, stamp in seen.stamps.items())
+
+    def _all(self) -> _Seen | None:
+        """Opened as a table, so that one which this release cannot read is refused."""
+        at = delta_log.newest_anchor(self._folder)
+        if at is None:
+            # Without its newest commits it may be there all the same, for delta-rs to say what is wrong with it.
+            if self._folder.has_delta_log():
+                self._folder.delta()
+            return None
+        checkpoint = delta_log.newest_checkpoint(self._folder)
+        names = [delta_log.name_of(version) for version in range(checkpoint or 0, at.version + 1)]
+        if checkpoint is not None:
+            names.append(delta_log.checkpoint_name(checkpoint))
+        stamps = {} if self._folder.is_in_store else {name: self._folder.stamp(name) for name in names}
+        actions = load_log.file_actions(self._folder, at.version)
+        seen = _Seen(at, checkpoint, stamps, {}, {})
+        if actions.num_rows:
+            unknown = pa.nulls(actions.num_rows, UTC_MICROS)
+            columns = actions.column_names
+            bounds = (
+                actions[name].cast(UTC_MICROS) if (name := f"{which}.{self._time}") in columns else unknown
+                for which in ("min", "max")
+            )
+            names = ("path", f"partition.{self._partition}", "size_bytes")
+            for path, value, size, first, last in zip(
+                *(actions[name].to_pylist() for name in names), *(b.to_pylist() for b in bounds), strict=True
+            ):
+                _put(seen, path, value, size, _utc(first), _utc(last))
+        return seen
+
+    def _take_in(self, seen: _Seen, commit: Commit) -> None:
+        for path in commit.removes:
+            value = seen.value_of.pop(unquote(path), None)
+            if value is not None:
+                del seen.files[value][unquote(path)]
+        for add in commit.adds:
+            known = add.statistics or {}
+            first, last = (_instant((known.get(which) or {}).get(self._time)) for which in ("minValues", "maxValues"))
+            _put(seen, add.path, add.partition.get(self._partition), add.bytes, first, last)
+        seen.at = commit.anchor
+        if not self._folder.is_in_store:
+            name = delta_log.name_of(commit.version)
+            seen.stamps[name] = self._folder.stamp(name)
+
+
+def _put(seen: _Seen, path: str, value: str | None, size: int, first: datetime | None, last: datetime | None) -> None:
+    name, of = unquote(path), unquote(value or "")
+    seen.files.setdefault(of, {})[name] = _File(name, size, first, last)
+    seen.value_of[name] = of
+
+
+def _instant(text: str | None) -> datetime | None:
+    return None if text is None else _utc(datetime.fromisoformat(text))
+
+
+def _utc(at: datetime | None) -> datetime | None:
+    if at is None:
+        return None
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+def of_cuts(lake: Lake) -> KnownFiles:
+    """The files of the ledger of cuts: by topic, and by edge."""
+    return _of(lake.cuts, "topic", "edge")
+
+
+def of_commits(lake: Lake) -> KnownFiles:
+    """The files of the ledger of loads: by table, and by the start of the window."""
+    return _of(lake.commits, "table", "window_start")
+
+
+@lru_cache(maxsize=64)
+def _of(folder: Folder, partition: str, time: str) -> KnownFiles:
+    """One a ledger and process."""
+    return KnownFiles(folder, partition, time, CUT_COLUMNS if partition == "topic" else COMMIT_COLUMNS)
