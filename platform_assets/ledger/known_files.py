@@ -208,9 +208,9 @@ class KnownFiles:
                 actions[name].cast(UTC_MICROS) if (name := f"{which}.{self._time}") in columns else unknown
                 for which in ("min", "max")
             )
-            names = ("path", f"partition.{self._partition}", "size_bytes")
+            others = ("path", f"partition.{self._partition}", "size_bytes")
             for path, value, size, first, last in zip(
-                *(actions[name].to_pylist() for name in names), *(b.to_pylist() for b in bounds), strict=True
+                *(actions[name].to_pylist() for name in others), *(b.to_pylist() for b in bounds), strict=True
             ):
                 _put(seen, path, value, size, _utc(first), _utc(last))
         return seen
