@@ -106,13 +106,13 @@ def _histories(report: Report, first: int, seeds: int, root: Path) -> None:
     """Both engines on random logs, by one broker and one Spark server."""
     with engines(root / "services", _SOON_COMPACTED) as (bootstrap, remote):
         session = connect(remote)
-        total = 0
+        done: list[histories.Found] = []
         for seed in range(first, first + seeds):
             with report.going_on(f"history of seed {seed}"):
                 found = histories.run(seed, bootstrap, lambda: session, root / f"history-{seed}")
-                total += found.compared
+                done.append(found)
                 report.add(histories.HEADER, found.line(), found.anomalies)
-        print(f"rows compared, by all readers: {total:,}", flush=True)
+        print(histories.summary(done), flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

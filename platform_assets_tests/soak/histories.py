@@ -47,6 +47,9 @@ _KEPT: Final = {"cleanup.policy": "delete", "min.cleanable.dirty.ratio": "0.5", 
 _ENGINES: Final[tuple[EngineName, EngineName]] = ("columnar", "connector")
 
 
+_READERS: Final = ("a read_committed consumer", "delta-rs", "polars", "DuckDB", "Spark")
+
+
 @dataclass
 class Found:
     """What was compared of the log of one seed, and what did not agree."""
@@ -69,6 +72,20 @@ class Found:
             f"| {self.seed} | {self.kind} | {self.sent:,} | {self.rows:,} | {holes} | {self.windows} | "
             f"{self.value_bytes / 1e6:.1f} | {self.largest:,} | {self.compared:,} | {'; '.join(self.anomalies) or 'nothing'} |"
         )
+
+
+def summary(done: Sequence[Found]) -> str:
+    """What all of `done` come to, in one sentence."""
+    if not done:
+        return "no history came to its end"
+    seeds = ", ".join(str(found.seed) for found in done)
+    different = sum(bool(found.anomalies) for found in done)
+    return (
+        f"{len(done)} histories, of seeds {seeds}: {sum(f.sent for f in done):,} records sent, {sum(f.rows for f in done):,} of them "
+        f"there and committed at the end, in {sum(f.windows for f in done)} windows; each loaded by the engines "
+        f"{' and '.join(_ENGINES)}, {sum(f.compared for f in done):,} rows compared between {', '.join(_READERS)}; "
+        f"{different or 'no'} histories in which something differs"
+    )
 
 
 def run(
