@@ -1,8 +1,11 @@
-"""Tables that either engine loaded, read by Spark, delta-rs, polars and DuckDB: the same rows at each version."""
+"""Tables that either engine loaded, and decoded ones, read by Spark, delta-rs, polars and DuckDB: the same rows at each version."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,11 +13,14 @@ import pytest
 from deltalake import DeltaTable
 
 from platform_assets.engines.choice import choose_engine
+from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.lake.location import Lake
 from platform_assets.model.declaration import EngineName
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.windows.decoding import WindowDecoder
 from platform_assets_tests.support.every_kind import EVERY_KIND
 from platform_assets_tests.support.readers import in_order, readers
-from testbed.loads import TopicLake, numbered
+from testbed.loads import Record, TopicLake, numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,3 +61,52 @@ def test_statistics_are_those_of_the_rows(loaded: TopicLake) -> None:
             bounds = pc.min_max(held[name]).as_py()
             assert (action[f"min.{name}"], action[f"max.{name}"]) == (bounds["min"], bounds["max"]), name
             assert action[f"null_count.{name}"] == 0
+
+
+TYPED: Final = (
+    "id BIGINT NOT NULL, yes BOOLEAN, tiny TINYINT, small SMALLINT, whole INT, real FLOAT, ratio DOUBLE, price DECIMAL(9, 2), "
+    "vast DECIMAL(38, 10), name STRING, bytes BINARY, day DATE, moment TIMESTAMP, tags ARRAY<STRING>, "
+    "parts ARRAY<STRUCT<a: INT, b: DECIMAL(12, 2), c: ARRAY<DATE>>>, place STRUCT<x: DOUBLE, at: TIMESTAMP>"
+)
+"""Columns of each type that JSON has values for."""
+FULL: Final = """{"id": 9223372036854775807, "yes": true, "tiny": -128, "small": 32767, "whole": -2147483648, "real": 1.5,
+ "ratio": -1e-300, "price": 1234567.89, "vast": -1234567890123456789012345678.0123456789, "name": "träume 😀", "bytes": "aGkA",
+ "day": "0001-01-01", "moment": "9999-12-31T23:59:59.999999Z", "tags": ["a", "", null],
+ "place": {"x": 0.1, "at": "1582-10-14T00:00:00Z"},
+ "parts": [{"a": 1, "b": 0.01, "c": ["1582-10-15", null]}, {"a": null, "b": null, "c": []}, null]}"""
+
+
+def test_decoded_tables_of_every_type_are_the_same_for_every_reader(lake: LakeMaker, spark: SparkSession) -> None:
+    lk = lake(partitions=2)
+    declaration = replace(lk.declaration, decode=DecodeDeclaration(FormatSpec("json", {"schema": TYPED})))
+    values = [FULL, '{"id": -1}', '{"id": 0, "tags": [], "parts": [], "place": {}}', '{"id": "no number"}']
+    for _ in range(2):
+        key = lk.window_of(Record(value.encode(), b"k", n % 2) for n, value in enumerate(values))
+        lk.load(key)
+        WindowDecoder(declaration, lk.ledger, DecodeEngine(Lake.at(lk.root), lk.spark)).decode(key)
+    for kind, a_window in (("decoded", 3), ("dead_letters", 1)):
+        path = str(lk.root / kind / lk.topic)
+        newest = DeltaTable(path).version()
+        for version, count in ((newest - 1, a_window), (newest, 2 * a_window)):
+            found = {reader: _sorted(read(path, version)) for reader, read in readers(spark).items()}
+            assert len(found["delta-rs"]) == count
+            for reader, rows in found.items():
+                assert rows == found["delta-rs"], f"{kind} by {reader} at version {version}"
+
+
+def _sorted(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    found = [_plain(dict(row)) for row in rows]
+    return sorted(found, key=lambda row: (row["window"], row["kafka_partition"], row["kafka_offset"]))
+
+
+def _plain(value: Any) -> Any:
+    """A value in one form, whichever reader it comes from."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in sorted(value.items())}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+    return value
