@@ -213,7 +213,9 @@ def _is_led(broker: Broker, topic: str, partitions: int) -> bool:
 
 
 @pytest.fixture(scope="session")
-def spark_remote(platform_home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def spark_remote(
+    platform_home: Home, tmp_path_factory: pytest.TempPathFactory, session_store: ObjectStore | None
+) -> Iterator[str]:
     """The address of a real Spark Connect server, token included: one with tasks of its own, or one on a cluster."""
     if parts.SPARK.chosen() == "cluster":
         # It brings numba, which few sessions need in this process.
@@ -225,8 +227,8 @@ def spark_remote(platform_home: Home, tmp_path_factory: pytest.TempPathFactory) 
         ):
             yield server.remote
         return
-    options = UpOptions(spark=SparkSettings(heap="2g"))
-    record = platform.start_service("spark", platform_home, options, environ=service_environment())
+    settings = SparkSettings(heap="2g", configuration=lake_switch.SPARK if session_store is not None else {})
+    record = platform.start_service("spark", platform_home, UpOptions(spark=settings), environ=service_environment())
     yield spark_server.remote(platform_home, record.address)
 
 

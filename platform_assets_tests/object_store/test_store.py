@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -11,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from infra.home import CHECKOUT
 from platform_assets.decoding.registry.cache import SchemaCache
 from platform_assets.decoding.registry.schemas import Registered
 from platform_assets.errors import (
@@ -29,6 +32,7 @@ from platform_assets.lake.files import files_below
 from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Lake
+from platform_assets.lake.vacuum import vacuum
 from platform_assets.ledger import newest_cuts
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
@@ -183,6 +187,32 @@ def test_a_store_that_does_not_answer_is_named_and_may_be_asked_again(
             assert SECRET not in str(caught.value)
     object_files._bucket.cache_clear()
     assert opened.replace(*made).version == 1
+
+
+WRITES_FOR_EVER = """
+import os, sys, time
+from platform_assets.lake.location import Folder
+sink = Folder(sys.argv[1]).content.create("large.parquet")
+for _ in range(5):
+    sink.write(os.urandom(5 << 20))
+print("sent", flush=True)
+time.sleep(3600)
+"""
+
+
+def test_a_file_whose_writer_was_killed_is_no_file(lake: Lake) -> None:
+    """Parts of it were sent: they are the store's to remove, by its lifecycle rules, and in nobody's way."""
+    folder = lake.table(TABLE)
+    command = [sys.executable, "-c", WRITES_FOR_EVER, folder.uri]
+    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "sent\n"
+        finally:
+            process.kill()
+    assert folder.files() == []
+    assert [name for name in folder.written_before(FOREVER, "") if not name.startswith("_delta_log/")] == []
+    assert not vacuum(TABLE, folder).files
 
 
 def test_schemas_of_a_registry_are_kept_beside_the_ledger(

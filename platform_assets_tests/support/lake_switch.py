@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -65,6 +65,13 @@ def tmp_path(tmp_path: Path, session_store: ObjectStore | None) -> Path:
     folder = session_store.bucket / tmp_path.name
     folder.mkdir()
     return folder
+
+
+SPARK: Final = {
+    # s3proxy has no ETag for a file that a test has put there itself.
+    "spark.hadoop.fs.s3a.change.detection.version.required": "false",
+}
+"""Settings of a Spark server that reads lakes which tests tamper with."""
 
 
 def in_store(home: Home, store: ObjectStore | None) -> Home:

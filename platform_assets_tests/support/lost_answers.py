@@ -140,8 +140,11 @@ def _handler(state: _State) -> type[BaseHTTPRequestHandler]:
                     self.send_header(name, value)
             length = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(body))
             self.send_header("Content-Length", length or "0")
-            self.end_headers()
-            self.wfile.write(body)
+            try:
+                self.end_headers()
+                self.wfile.write(body)
+            except ConnectionError:
+                self.close_connection = True  # whoever asked has given up
 
     return Handler
 

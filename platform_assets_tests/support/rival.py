@@ -1,7 +1,8 @@
 """A platform in a process of its own that loads one window after the other, as its parent says, and waits before each commit.
 
 Its parent says a window's key a line, and `go`; it answers by a JSON object a line: that it holds, or what came of the load. Its last
-argument names the topic and lake; brokers, Spark's server and the object store are in its environment.
+argument names the topic and lake; brokers and the object store are in its environment. The columnar engine's tasks are done in the
+process itself, in the place of Spark's workers, so that each request of its to the store goes the way that its environment says.
 """
 
 from __future__ import annotations
@@ -11,18 +12,30 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+
 from infra.home import CHECKOUT
-from platform_assets.engines.spark.session import connect
-from platform_assets.errors import Retryable, UnknownOutcome
+from platform_assets.engines.columnar import engine, task
+from platform_assets.engines.columnar.digests import measured
+from platform_assets.engines.columnar.engine import ColumnarEngine
+from platform_assets.engines.columnar.reports import Report
+from platform_assets.engines.columnar.work import Work
+from platform_assets.engines.decoding.rows import in_order
+from platform_assets.engines.protocol import NO_ROWS
+from platform_assets.errors import PlatformError, Retryable, UnknownOutcome
+from platform_assets.lake import data_files, load_log
 from platform_assets.lake.commits import WindowCommit
+from platform_assets.model.digest import Measured
+from platform_assets.model.tables import TableRef
 from testbed.loads import TopicLake
 
+_BLOCK_ROWS: Final = 16_384
 _HOLDING: Final = {"holding": True}
 
 
@@ -63,13 +76,13 @@ class Rival:
 
 
 @contextmanager
-def rival(lake: TopicLake, remote: str, environment: Mapping[str, str]) -> Iterator[Rival]:
+def rival(lake: TopicLake, environment: Mapping[str, str]) -> Iterator[Rival]:
     """A rival that loads into `lake` until the block ends."""
-    settings = {"topic": lake.topic, "root": str(lake.root), "address": str(lake.lake), "engine": lake.engine_name}
+    settings = {"topic": lake.topic, "root": str(lake.root), "address": str(lake.lake)}
     with subprocess.Popen(
         [sys.executable, "-m", __name__, json.dumps(settings)],
         cwd=CHECKOUT,
-        env={**os.environ, "KAFKA_BOOTSTRAP_SERVERS": lake.bootstrap, "SPARK_REMOTE": remote, **environment},
+        env={**os.environ, "KAFKA_BOOTSTRAP_SERVERS": lake.bootstrap, **environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -97,9 +110,35 @@ class _Gate:
         WindowCommit.replace = held  # type: ignore[method-assign, assignment]
 
 
+class _Engine(ColumnarEngine):
+    """The columnar engine without Spark."""
+
+    def measure(
+        self, table: TableRef, keys: Sequence[str], version: int
+    ) -> Iterator[tuple[str, Measured | PlatformError]]:
+        folder = self.lake.table(table)
+        held = load_log.window_files(pa.table(folder.delta(version).get_add_actions(flatten=True)))
+        for key in keys:
+            blocks = (b for path in held[key].paths for b in data_files.blocks(folder, path, key, _BLOCK_ROWS))
+            yield key, sum((measured(in_order(block)) for block in blocks), NO_ROWS)
+
+
+def _no_spark() -> Any:
+    return None
+
+
+def _in_process() -> None:
+    """Have the engine do its tasks here."""
+
+    def reports(_: Any, work: Work, __: int) -> Generator[Report, None, None]:
+        yield from task.reports(work, range(len(work.shares)))
+
+    vars(engine).update(reports_of=reports, parallelism=lambda _: 2)
+
+
 def _answer(lake: TopicLake, key: str) -> dict[str, Any]:
     try:
-        loaded = lake.load(key)
+        loaded = lake.loader(engine=_Engine(lake.lake, lambda: lake.settings, _no_spark)).load(key)
     except (Retryable, UnknownOutcome) as e:
         return {"again": type(e).__name__, "message": str(e)}
     except Exception as e:  # noqa: BLE001 - whatever it is, the parent is told
@@ -112,18 +151,12 @@ def main() -> None:
     """Load what the parent says, until it says no more."""
     settings = json.loads(sys.argv[1])
     gate = _Gate()
-    session: list[Any] = []
-
-    def spark() -> Any:
-        session[:] = session or [connect(os.environ["SPARK_REMOTE"])]
-        return session[0]
-
+    _in_process()
     lake = TopicLake(
         os.environ["KAFKA_BOOTSTRAP_SERVERS"],
         settings["topic"],
         Path(settings["root"]),
-        spark,
-        engine_name=settings["engine"],
+        _no_spark,
         address=settings["address"],
     )
     while line := sys.stdin.readline():

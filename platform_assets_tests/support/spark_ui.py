@@ -38,7 +38,7 @@ def pages(ui: str) -> Iterator[tuple[str, str]]:
 def fetched(address: str) -> str | None:
     """A page; None where there is none."""
     try:
-        with urllib.request.urlopen(address, timeout=30) as answer:
+        with urllib.request.urlopen(address, timeout=300) as answer:
             return str(answer.read().decode(errors="replace"))
     except urllib.error.HTTPError:
         return None
