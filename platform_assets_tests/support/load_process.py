@@ -31,6 +31,7 @@ class LoadProcess:
             "closed": lake.closed.isoformat(),
             "start": lake.start.isoformat(),
             "records_per_file": lake.records_per_file,
+            "engine": lake.engine_name,
             "key": key,
             "hold": hold,
             "dagster": dagster,
@@ -102,6 +103,7 @@ def _lake(settings: Mapping[str, Any]) -> TopicLake:
         datetime.fromisoformat(settings["closed"]),
         datetime.fromisoformat(settings["start"]),
         address=settings["address"],
+        engine_name=settings["engine"],
     )
 
 

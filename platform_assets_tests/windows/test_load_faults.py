@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
+BOTH = pytest.mark.parametrize("engine_name", ["columnar", "connector"])
+"""Not `auto`, which would hide that one of the engines cannot."""
 LARGE = 100_000
 """Records enough that a load takes long after its first file has appeared."""
 
@@ -67,6 +69,7 @@ def race(lk: TopicLake, keys: list[str], remote: str) -> list[dict[str, Any]]:
         return [process.result() for process in processes]
 
 
+@BOTH
 def test_of_two_first_loads_of_one_window_one_wins_and_the_other_compares(lake: LakeMaker, spark_remote: str) -> None:
     lk = lake(partitions=2)
     key = large_window(lk)
@@ -78,6 +81,7 @@ def test_of_two_first_loads_of_one_window_one_wins_and_the_other_compares(lake: 
     assert_exact(lk)
 
 
+@BOTH
 def test_of_two_loads_that_heal_one_window_one_wins_and_the_other_compares(lake: LakeMaker, spark_remote: str) -> None:
     lk = lake(partitions=2)
     key = lk.window_of(numbered(40, 2))
@@ -88,6 +92,7 @@ def test_of_two_loads_that_heal_one_window_one_wins_and_the_other_compares(lake:
     assert_exact(lk)
 
 
+@BOTH
 def test_loads_of_different_windows_at_once_both_succeed(lake: LakeMaker, spark_remote: str) -> None:
     lk = lake(partitions=2)
     keys = [lk.window_of(numbered(20_000, 2, stem)) for stem in ("a", "b")]
