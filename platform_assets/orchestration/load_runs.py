@@ -22,6 +22,7 @@ from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.retries import Failures
+from platform_assets.orchestration.run_log import RunLog
 from platform_assets.orchestration.sensors import sealed_event
 from platform_assets.windows.loading import Loader
 from platform_assets.windows.replacing import Loaded, Outcome
@@ -109,7 +110,7 @@ def evaluation(
     budget: float = _CHECK_BUDGET_SECONDS,
     windows: frozenset[str] | None = None,
     counting: Collection[Check] = (),
-    log: runs.RunLog | None = None,
+    log: RunLog | None = None,
 ) -> Evaluation:
     """What the checks of a run are evaluated with."""
     return Evaluation(

@@ -6,8 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 from dagster._cli.utils import TMP_DAGSTER_HOME_PREFIX
@@ -26,6 +25,9 @@ from platform_assets.orchestration.metadata import LOAD_ID, OUTCOME
 from platform_assets.orchestration.names import earlier_windows_op, table_key, topic_key
 from platform_assets.orchestration.retries import FailedRun, Failures, Named, tries_of
 
+if TYPE_CHECKING:
+    from platform_assets.orchestration.run_log import RunLog
+
 TABLE_TAG: Final = "platform_assets/table"
 """Of a run: the table that it loads windows into. Runs that a person started have it once they have failed."""
 MANY: Final = "many"
@@ -36,7 +38,7 @@ FAILURES_TAG: Final = "platform_assets/failures"
 _LISTED: Final = "windows"
 _NO_WINDOWS: Final = Named.list_of(())
 _NEWEST_EVENTS = 200
-_NEWEST_FAILURES = 500
+NEWEST_FAILURES = 500
 _TOLD_IN_FULL: Final = 20
 """Of the topics of one run: the errors of the others are shortened, since all of them go into one tag."""
 _SHORT: Final = 300
@@ -81,25 +83,9 @@ def orchestration(
     )
 
 
-class RunLog:
-    """What `instance` has on record of runs that concern many tables, asked once: for who looks at one table after the other."""
-
-    def __init__(self, instance: dg.DagsterInstance) -> None:
-        self._instance = instance
-        self._failed: list[dg.RunRecord] = []
-        self._since: datetime | None = None
-
-    @cached_property
-    def under_way(self) -> Sequence[dg.DagsterRun]:
-        """Queued and running runs."""
-        return self._instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY))
-
-    def failed(self, since: datetime) -> Sequence[dg.RunRecord]:
-        """Runs of many topics that began after `since`, or somewhat earlier, and failed. Newest first, the newest 500."""
-        if self._since is None or since < self._since:
-            self._failed = list(newest_failed(self._instance, [MANY], since))
-            self._since = since
-        return self._failed
+def under_way(instance: dg.DagsterInstance) -> Sequence[dg.DagsterRun]:
+    """Queued and running runs."""
+    return instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY))
 
 
 def windows_in_flight(
@@ -112,7 +98,7 @@ def windows_in_flight(
     """Those of `keys` that a queued or running run will load into `table`, run `but` left aside."""
     wanted = sorted(keys)
     found: set[str] = set()
-    for run in (log or RunLog(instance)).under_way:
+    for run in log.under_way if log else under_way(instance):
         if run.run_id != but:
             found.update(windows_of(run, table, wanted) or ())
     return frozenset(found)
@@ -128,12 +114,12 @@ def failed_runs(
     if not keys:
         return []
     since = edge_of(keys[0])
-    own = newest_failed(instance, [table.name] if log else [table.name, MANY], since)
+    records = log.failed(table, since) if log else newest_failed(instance, [table.name, MANY], since)
     found: list[FailedRun] = []
-    for record in (*own, *(log.failed(since) if log else ())):
+    for record in records:
         run = record.dagster_run
         ended = record.update_timestamp.replace(tzinfo=UTC).timestamp() if record.end_time is None else record.end_time
-        if (named := _named(run, table.topic)) != _NO_WINDOWS:
+        if (named := named_in(run, table.topic)) != _NO_WINDOWS:
             failures = _failures_of(run, table)
             found.append(FailedRun(run.run_id, datetime.fromtimestamp(ended, UTC), named, failures))
     return found
@@ -146,7 +132,7 @@ def newest_failed(
     cancelled."""
     own: Any = list(tables)
     wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: own}, created_after=since)
-    return instance.get_run_records(wanted, limit=_NEWEST_FAILURES)
+    return instance.get_run_records(wanted, limit=NEWEST_FAILURES)
 
 
 def _failures_of(run: dg.DagsterRun, table: TableRef) -> Failures | None:
@@ -167,9 +153,17 @@ def _failures_of(run: dg.DagsterRun, table: TableRef) -> Failures | None:
 def failed_since(instance: dg.DagsterInstance, table: TableRef, since: datetime) -> dict[str, Named]:
     """The runs, by id, that were to load windows into `table` and have failed or were cancelled since, and the windows that
     each named. Of the newest 500."""
-    wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: [table.name, MANY]}, updated_after=since)
-    found = instance.get_runs(wanted, limit=_NEWEST_FAILURES)
-    return {r.run_id: n for r in found if (n := _named(r, table.topic)).first}
+    found = newest_failed_since(instance, [table.name, MANY], since)
+    return {r.run_id: n for r in found if (n := named_in(r, table.topic)).first}
+
+
+def newest_failed_since(
+    instance: dg.DagsterInstance, tables: Sequence[str], since: datetime
+) -> Sequence[dg.DagsterRun]:
+    """The newest 500 runs that were to load windows into one of `tables`, or into MANY, and have failed or were cancelled since."""
+    own: Any = list(tables)
+    wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: own}, updated_after=since)
+    return instance.get_runs(wanted, limit=NEWEST_FAILURES)
 
 
 def record_failures(instance: dg.DagsterInstance, run_id: str, table: TableRef, failures: Failures) -> None:
@@ -218,7 +212,7 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
 
     A job that somebody defined over assets names no selection in its runs: it may load any table.
     """
-    named = _named(run, table.path[-1])
+    named = named_in(run, table.path[-1])
     if run.tags.get(TABLE_TAG) == MANY:
         # Into the raw table, and on from there.
         return None if named == _NO_WINDOWS else frozenset(named.among(sorted(keys)))
@@ -236,12 +230,12 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
 
 def named_by(run: dg.DagsterRun, keys: Iterable[str]) -> frozenset[str]:
     """Those of `keys` that `run` names, whatever it does with them."""
-    return frozenset(_named(run).among(sorted(keys)))
+    return frozenset(named_in(run).among(sorted(keys)))
 
 
 def listed_by(run: dg.DagsterRun) -> frozenset[str]:
     """The windows that its config lists; empty for a run that names its windows by partitions."""
-    return _named(run).listed or frozenset()
+    return named_in(run).listed or frozenset()
 
 
 def config_listing(topic: str, keys: Sequence[str], *, decode_only: bool = False) -> dict[str, Any]:
@@ -261,7 +255,14 @@ def blocked_by(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey])
     return any(not e.passed and e.severity == dg.AssetCheckSeverity.ERROR for _, e in found)
 
 
-def _named(run: dg.DagsterRun, topic: str | None = None) -> Named:
+def topics_of_many(run: dg.DagsterRun) -> Sequence[str]:
+    """The topics whose windows a run of many names."""
+    ops: Any = run.run_config.get("ops", {})
+    (config,) = ops.values()
+    return list(config["config"][_LISTED])
+
+
+def named_in(run: dg.DagsterRun, topic: str | None = None) -> Named:
     """The windows that a run names: by partitions, or by the config of the job of earlier windows.
 
     Of a run that loads windows of many topics, those of `topic`.

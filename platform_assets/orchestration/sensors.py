@@ -47,6 +47,7 @@ from platform_assets.orchestration.names import assets_job, earlier_windows_job,
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.retries import Waiting, decided_at, tries_of
+from platform_assets.orchestration.run_log import RunLog
 from platform_assets.windows import clocks, sealing
 from platform_assets.windows.clocks import ClockAheadError
 from platform_assets.windows.receipts import empty_receipt
@@ -86,7 +87,7 @@ class Tick:
     instance: dg.DagsterInstance
     now: datetime
     clock: clocks.Ask | None = None
-    log: runs.RunLog | None = None
+    log: RunLog | None = None
 
     def evaluate(self, cursor: str | None) -> dg.SensorResult:
         """Seal, report, ask. Raises what `sealing.seal` raises; nothing was reported then."""

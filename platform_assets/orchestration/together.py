@@ -26,6 +26,7 @@ from platform_assets.orchestration.assets import DeepAudit
 from platform_assets.orchestration.names import assets_job, sensor_name, table_key, together_job, together_op
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
+from platform_assets.orchestration.run_log import RunLog
 from platform_assets.orchestration.sensors import HELD_BACK, HeldBack, Seen, Tick
 from platform_assets.windows import clocks, sealing
 from platform_assets.windows.sealing import Sealing
@@ -131,7 +132,10 @@ class TogetherTick:
             clock=self.clock,
         )
         left_out = {d.topic for d in pending} - set(sealed)
-        found, log = _Gathered(reported=dict(position.reported)), runs.RunLog(self.instance)
+        found, log = (
+            _Gathered(reported=dict(position.reported)),
+            RunLog(self.instance, (t for d in active for t in d.tables)),
+        )
         following = min(left_out, key=[d.topic for d in active].index, default="")
         for d in active:
             if (found.went_well or found.errors) and time.monotonic() > began + _FOR_ALL * budget:
@@ -148,7 +152,7 @@ class TogetherTick:
         d: TopicDeclaration,
         outcome: Sealing | PlatformError | None,
         found: _Gathered,
-        log: runs.RunLog,
+        log: RunLog,
         deadline: float,
     ) -> None:
         try:
@@ -158,7 +162,7 @@ class TogetherTick:
             done = outcome if isinstance(outcome, Sealing) else None
             tick = Tick(d, self.cluster, self.ledger, self.instance, self.now, self.clock, log)
             seen = tick.after(held_back or done, found.reported.get(d.topic), deadline)
-            events = self._more_events(d, seen)
+            events = self._more_events(d, seen, log)
             Publisher(d, self.ledger, self.cluster).renew()
         except PlatformError as e:
             trouble.observe(self.instance, d, e)
@@ -175,10 +179,10 @@ class TogetherTick:
         if seen.skip_reason is not None:
             found.reasons.append(seen.skip_reason)
 
-    def _more_events(self, d: TopicDeclaration, seen: Seen) -> Sequence[Any]:
+    def _more_events(self, d: TopicDeclaration, seen: Seen, log: RunLog) -> Sequence[Any]:
         """What is reported of a topic: as any tick of one topic does."""
         result = dg.SensorResult(asset_events=seen.events)
-        result = unreported.with_loads(result, d, self.ledger, self.instance, self.now)
+        result = unreported.with_loads(result, d, self.ledger, self.instance, self.now, log)
         return foresight.with_evaluation(result, d, self.ledger, self.cluster, self.now).asset_events
 
     def _result(self, found: _Gathered, following: str) -> dg.SensorResult:

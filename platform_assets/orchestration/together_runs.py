@@ -26,6 +26,7 @@ from platform_assets.orchestration.names import table_key, together_job, togethe
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.retries import Failures
+from platform_assets.orchestration.run_log import RunLog
 from platform_assets.windows.catching_up import TOPICS_IN_VAIN, load_together
 from platform_assets.windows.decoding import WindowDecoder
 from platform_assets.windows.loading import Loader
@@ -119,7 +120,7 @@ class _Run:
                 f"{r.ranges.size:,} offsets, table version {r.table_version}"
             )
             load_runs.report(self.context, d, str(self.lake.lake().table(d.raw_table)), {key: outcome})
-        log = runs.RunLog(instance)
+        log = RunLog(instance, (loaders[topic].declaration.raw_table for topic in done))
         for topic, keys in done.items():
             yield from self._after(loaders[topic], sorted(keys), log)
         if self.errors:
@@ -146,7 +147,7 @@ class _Run:
         reported = runs.all_reported_by(self.context.instance, self.context.run.run_id)
         return {t: frozenset(reported.get(table_key(each.declaration.raw_table), ())) for t, each in loaders.items()}
 
-    def _after(self, loader: Loader, keys: Sequence[str], log: runs.RunLog) -> Iterator[dg.AssetCheckEvaluation]:
+    def _after(self, loader: Loader, keys: Sequence[str], log: RunLog) -> Iterator[dg.AssetCheckEvaluation]:
         """What follows the loads of one topic: its position, its topic's windows, its checks, its decoding."""
         d = loader.declaration
         Publisher(d, loader.ledger, loader.cluster, self.context.log.warning).now()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 import dagster as dg
@@ -19,6 +20,7 @@ from platform_assets.model.windows import edge_of
 from platform_assets.orchestration import metadata, runs
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.retries import Named
+from platform_assets.orchestration.run_log import RunLog
 
 LOOKED_BACK: Final = timedelta(days=7)
 """How long ago a run may have failed: for as long the daemon may have been away."""
@@ -28,11 +30,16 @@ _settled: dict[str, frozenset[str]] = {}
 
 
 def with_loads(
-    result: dg.SensorResult, declaration: TopicDeclaration, ledger: Ledger, instance: dg.DagsterInstance, now: datetime
+    result: dg.SensorResult,
+    declaration: TopicDeclaration,
+    ledger: Ledger,
+    instance: dg.DagsterInstance,
+    now: datetime,
+    log: RunLog | None = None,
 ) -> dg.SensorResult:
-    """The result of a tick at `now`, with the materialisations that Dagster lacks."""
+    """The result of a tick at `now`, with the materialisations that Dagster lacks; `log` as `loads` has it."""
     own = {(e.asset_key, e.partition) for e in result.asset_events if isinstance(e, dg.AssetMaterialization)}
-    found = [e for e in loads(declaration, ledger, instance, now) if (e.asset_key, e.partition) not in own]
+    found = [e for e in loads(declaration, ledger, instance, now, log) if (e.asset_key, e.partition) not in own]
     if not found:
         return result
     return dg.SensorResult(
@@ -44,15 +51,23 @@ def with_loads(
 
 
 def loads(
-    declaration: TopicDeclaration, ledger: Ledger, instance: dg.DagsterInstance, now: datetime
+    declaration: TopicDeclaration,
+    ledger: Ledger,
+    instance: dg.DagsterInstance,
+    now: datetime,
+    log: RunLog | None = None,
 ) -> Iterator[dg.AssetMaterialization]:
-    """What runs that failed in the last week have loaded and not reported, unless a run under way will do so."""
+    """What runs that failed in the last week have loaded and not reported, unless a run under way will do so.
+
+    `log` is there where a tick of many topics has asked Dagster already.
+    """
     raw, since = declaration.raw_table, now - LOOKED_BACK
-    failed = runs.failed_since(instance, raw, since)
+    failed_since = log.failed_since if log else partial(runs.failed_since, instance)
+    failed = failed_since(raw, since)
     yield from _of_table(raw, failed, declaration, ledger, instance)
     if declaration.decode is not None:
         # A run that was to load windows and then to decode them counts for both.
-        failed = {**failed, **runs.failed_since(instance, declaration.decoded_table, since)}
+        failed = {**failed, **failed_since(declaration.decoded_table, since)}
         for table in (declaration.decoded_table, declaration.dead_letter_table):
             yield from _of_table(table, failed, declaration, ledger, instance)
 
