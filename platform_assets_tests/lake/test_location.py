@@ -44,6 +44,19 @@ def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) 
     assert (folder.name, str(folder)) == ("b", str(tmp_path / "a" / "b"))
 
 
+def test_a_stamp_is_another_one_once_there_are_other_bytes(tmp_path: Path) -> None:
+    folder = Folder.at(tmp_path)
+    assert folder.stamp("c.json") is None
+    folder.write("c.json", b"first")
+    first = folder.stamp("c.json")
+    assert first == folder.stamp("c.json") is not None
+    folder.write("c.json", b"other")
+    assert folder.stamp("c.json") not in (None, first)
+    with (tmp_path / "c.json").open("ab") as file:
+        file.write(b" and more")
+    assert len({first, folder.stamp("c.json")}) == 2
+
+
 def test_each_table_has_the_folder_of_its_name(tmp_path: Path) -> None:
     lake = Lake.at(f"file://{tmp_path}")
     for name in ("raw/orders", "dead_letters/orders"):
