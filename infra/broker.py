@@ -15,9 +15,10 @@ from infra.errors import ServiceStartError
 from infra.home import Home
 from infra.jars import class_path
 from infra.java import UNICODE_PATHS, find_java
-from infra.kafka_probe import answers
+from infra.kafka_probe import answers, answers_securely
 from infra.ports import LOOPBACK
 from infra.process import ServiceSpec, log_tail
+from infra.security import Secure, Security
 
 HEAP_VARIABLE: Final = "KAFKA_HEAP"
 LOGGING_FILE: Final = Path(__file__).with_name("kafka-log4j2.properties")
@@ -80,11 +81,13 @@ class BrokerSettings:
             512m for each of three.
         properties: server properties that add to or replace the defaults.
         brokers: how many; None for what the home has, which is one if it is new.
+        secure: how clients show who they are, over TLS; None for what the home has, which is plain text and no login if it is new.
     """
 
     heap: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     brokers: Literal[1, 3] | None = None
+    secure: Secure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ class Member:
         launcher: how Java is started, up to the class.
         configuration: its server properties.
         seconds: until it has to be ready.
+        security: of a secured broker.
     """
 
     service: str
@@ -108,6 +112,13 @@ class Member:
     launcher: tuple[str, ...]
     configuration: Path
     seconds: float
+    security: Security | None = None
+
+    def answers(self) -> bool:
+        """Whether it does its work at its port."""
+        if self.security is None:
+            return answers(LOOPBACK, self.ports[0], self.cluster, self.node)
+        return answers_securely(LOOPBACK, self.ports[0], self.cluster, self.node, self.security.librdkafka())
 
 
 def member(
@@ -119,6 +130,7 @@ def member(
     cluster: str,
     settings: BrokerSettings,
     env: Mapping[str, str],
+    security: Security | None = None,
 ) -> Member:
     """Write one broker's configuration.
 
@@ -131,9 +143,11 @@ def member(
         cluster: the cluster's id.
         settings: heap and server properties.
         env: the environment to read.
+        security: what a secured broker and its clients are given.
 
     Raises:
         JavaNotFoundError: there is no Java.
+        ConfigurationError: what a secured broker is given is damaged.
     """
     java = find_java(env)
     three = "," in voters
@@ -147,6 +161,7 @@ def member(
         "advertised.listeners": f"CLIENTS://{LOOPBACK}:{port}",
         "controller.quorum.voters": voters,
         "log.dirs": str(home.root / service),
+        **(security.broker_properties(service) if security is not None else {}),
         **settings.properties,
     }
     configuration = home.run / f"{service}.properties"
@@ -165,7 +180,7 @@ def member(
     )
     # Three start at once on the same processors.
     seconds = START_TIMEOUT_SECONDS * (2 if three else 1)
-    return Member(service, node, ports, cluster, launcher, configuration, seconds)
+    return Member(service, node, ports, cluster, launcher, configuration, seconds, security)
 
 
 def spec(home: Home, member: Member) -> ServiceSpec:
@@ -180,7 +195,7 @@ def spec(home: Home, member: Member) -> ServiceSpec:
         address=f"{LOOPBACK}:{port}",
         ports=member.ports,
         timeout=member.seconds,
-        ready=lambda: answers(LOOPBACK, port, member.cluster, member.node),
+        ready=member.answers,
     )
 
 
@@ -206,7 +221,7 @@ def format_storage(home: Home, member: Member) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     command = [
         *member.launcher, "kafka.tools.StorageTool", "format", "--cluster-id", member.cluster,
-        "--config", str(member.configuration),
+        "--config", str(member.configuration), *(member.security.format_arguments() if member.security is not None else ()),
     ]  # fmt: skip
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as sink:
@@ -217,6 +232,9 @@ def format_storage(home: Home, member: Member) -> None:
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ServiceStartError(member.service, f"its storage was not formatted: {error}", str(log)) from error
+        finally:
+            if member.security is not None:
+                member.security.forget_format_arguments()
     if done.returncode != 0:
         raise ServiceStartError(member.service, f"its storage was not formatted:\n{log_tail(log)}\n", str(log))
 

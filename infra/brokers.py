@@ -15,9 +15,10 @@ from infra import broker, state
 from infra.broker import BrokerSettings, Member
 from infra.errors import ConfigurationError
 from infra.home import Home
-from infra.kafka_probe import answers
+from infra.kafka_probe import answers, answers_securely
 from infra.ports import KAFKA_VARIABLE, LOOPBACK, PortWish, choose_each
 from infra.process import ProcessRecord, ServiceSpec, is_alive
+from infra.security import Security
 
 BrokerService = Literal["kafka", "kafka-2", "kafka-3"]
 ALL: Final[tuple[BrokerService, ...]] = ("kafka", "kafka-2", "kafka-3")
@@ -58,6 +59,15 @@ def of_home(home: Home, asked: int | None) -> tuple[BrokerService, ...]:
             "Leave --brokers out to start what is there, or set PLATFORM_HOME to another folder for a new cluster."
         )
     return there
+
+
+def security_of(home: Home) -> Security | None:
+    """What secured brokers of a home and their clients are given; None where they are not secured, or there are none yet.
+
+    Raises:
+        ConfigurationError: it is damaged.
+    """
+    return Security.of_home(home) if formatted(home) else None
 
 
 def cluster_id(home: Home) -> str | None:
@@ -101,7 +111,8 @@ class Brokers:
             wanted: the services to be started; those that are no brokers are left out.
 
         Raises:
-            ConfigurationError: as `of_home`; or the home has no such broker, or fewer would run than elect a controller.
+            ConfigurationError: as `of_home`; or the home has no such broker, or fewer would run than elect a controller, or its
+                storage was formatted for clients that come in another way.
         """
         self._home, self._settings, self._env = home, settings, env
         asked_for = frozenset(wanted)
@@ -109,6 +120,8 @@ class Brokers:
         # Where the environment gives brokers, none is started, and no number can be wrong.
         self._services = of_home(home, settings.brokers if self._wanted else None)
         self._lock = threading.Lock()
+        if self._wanted:
+            self._refuse_other_security()
         self._members: dict[BrokerService, Member] = {}
         for service in self._wanted:
             if service not in self._services:
@@ -140,7 +153,41 @@ class Brokers:
 
     def answers(self, service: BrokerService, record: ProcessRecord) -> bool:
         """Whether the process of an earlier start is this broker, and does its work."""
-        return answers(LOOPBACK, record.ports[0], cluster_id(self._home) or "", ALL.index(service) + 1)
+        found, cluster, node = security_of(self._home), cluster_id(self._home) or "", ALL.index(service) + 1
+        if found is None:
+            return answers(LOOPBACK, record.ports[0], cluster, node)
+        return answers_securely(LOOPBACK, record.ports[0], cluster, node, found.librdkafka())
+
+    def client_environment(self) -> dict[str, str]:
+        """The variables that clients of these brokers need, which are made for a new home; empty where brokers are not secured.
+
+        Raises:
+            ConfigurationError: what was made is damaged.
+        """
+        with self._lock:
+            found = self._security()
+        return {} if found is None else found.client_environment()
+
+    def _security(self) -> Security | None:
+        if formatted(self._home) or not self._wanted:
+            return security_of(self._home)
+        asked, there = self._settings.secure, Security.of_home(self._home)
+        if asked is None or (there is not None and there.kind == asked):
+            # One of a start that did not get as far as to format anything is none.
+            return None if asked is None else there
+        return Security.make(self._home, asked)
+
+    def _refuse_other_security(self) -> None:
+        asked = self._settings.secure
+        if asked is None or not formatted(self._home):
+            return
+        there = security_of(self._home)
+        if there is None or there.kind != asked:
+            has = "plain text and no login" if there is None else f"--secure={there.kind}"
+            raise ConfigurationError(
+                f"--secure={asked}: Kafka's storage in {self._home.root} was formatted for {has}, and that does not change. "
+                "Leave --secure out to start what is there, or set PLATFORM_HOME to another folder for a new cluster."
+            )
 
     def _running(self) -> dict[BrokerService, ProcessRecord]:
         records = state.read_records(self._home)
@@ -151,12 +198,12 @@ class Brokers:
         running = self._running()
         ports = self._ports(running)
         voters = ",".join(f"{ALL.index(s) + 1}@{LOOPBACK}:{ports[s][1]}" for s in self._services)
-        cluster = cluster_id(self._home) or _new_id()
+        cluster, found = cluster_id(self._home) or _new_id(), self._security()
         return {
             service: broker.member(
-                self._home, service, ALL.index(service) + 1, ports[service], voters, cluster, self._settings, self._env
+                self._home, service, node, ports[service], voters, cluster, self._settings, self._env, found
             )
-            for service in self._services
+            for node, service in enumerate(self._services, 1)
         }
 
     def _ports(self, running: Mapping[BrokerService, ProcessRecord]) -> dict[BrokerService, tuple[int, int]]:

@@ -1,12 +1,14 @@
-"""Ask a broker for its metadata over a plain socket.
+"""Ask a broker for its metadata: over a plain socket, or as a client that logs in.
 
-A client library would do, and would log each refused connection while the broker starts. This is one request.
+Over a plain socket it is one request. Behind TLS and a login a client library asks, and is told to log nothing: it would log each
+refused connection while the broker starts.
 """
 
 from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Mapping
 from typing import Final
 
 METADATA_KEY: Final = 3
@@ -31,6 +33,19 @@ def answers(host: str, port: int, cluster_id: str, node: int = 1) -> bool:
     except (OSError, ValueError, struct.error):
         return False
     return node in brokers and found == cluster_id
+
+
+def answers_securely(host: str, port: int, cluster_id: str, node: int, settings: Mapping[str, str]) -> bool:
+    """The same of a secured broker; `settings` are those of confluent-kafka, without addresses."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({**settings, "bootstrap.servers": f"{host}:{port}", "log_level": 0})
+    try:
+        found = admin.describe_cluster(request_timeout=_TIMEOUT_SECONDS).result(2 * _TIMEOUT_SECONDS)
+    except (KafkaException, TimeoutError):
+        return False
+    return found.cluster_id == cluster_id and any(n.id == node for n in found.nodes)
 
 
 def metadata(host: str, port: int) -> tuple[frozenset[int], str | None]:

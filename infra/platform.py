@@ -33,6 +33,8 @@ from infra.spark_server import SparkSettings
 from infra.supervisor import Launch, Reporter, bring_up, end, end_together, signals_end_in_order
 
 KAFKA_ADDRESS: Final = "KAFKA_BOOTSTRAP_SERVERS"
+CLIENT_SETTINGS: Final = ("KAFKA_SECURITY_", "KAFKA_SASL_", "KAFKA_SSL_")
+"""How variables begin that say how clients of Kafka show who they are, and whom they trust."""
 SPARK_ADDRESS: Final = "SPARK_REMOTE"
 DAGSTER_FOLDER: Final = "DAGSTER_HOME"
 LAKE_ROOT: Final = "LAKE_ROOT"
@@ -335,9 +337,10 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
         environ: the environment to read; the process's own by default.
 
     Returns:
-        `KAFKA_BOOTSTRAP_SERVERS`, `SCHEMA_REGISTRY_URL`, `SPARK_REMOTE` (which holds the token: keep it out of logs), `DAGSTER_HOME`,
-        `LAKE_ROOT`, `PLATFORM_DEFS` and `PLATFORM_KEEP_RUNS_DAYS` where they are set, and the `variables`. An address that is
-        neither given nor running is left out.
+        `KAFKA_BOOTSTRAP_SERVERS`, and for secured brokers the clients' settings (which hold the password: keep them out of logs);
+        `SCHEMA_REGISTRY_URL`, `SPARK_REMOTE` (which holds the token: keep it out of logs too), `DAGSTER_HOME`, `LAKE_ROOT`,
+        `PLATFORM_DEFS` and `PLATFORM_KEEP_RUNS_DAYS` where they are set, and the `variables`. An address that is neither given nor
+        running is left out.
 
     Raises:
         ConfigurationError: the run state or `platform.env` is damaged.
@@ -349,11 +352,17 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
     found |= {name: env[name] for name in (DEFINITIONS, KEEP_RUNS) if env.get(name)}
     if (kafka := brokers.addresses(place, records)) is not None:
         found[KAFKA_ADDRESS] = kafka
+        if (security := brokers.security_of(place)) is not None:
+            found |= security.client_environment()
     if (spark := records.get(spark_server.SERVICE)) is not None:
         found[SPARK_ADDRESS] = spark_server.remote(place, spark.address)
     if (own_registry := records.get(registry.SERVICE)) is not None:
         found[REGISTRY_ADDRESS] = own_registry.address
     own = {_GIVEN_BY[s] for s in ALL_SERVICES} - {_GIVEN_BY[s] for s in given(place, environ=env)}
+    if KAFKA_ADDRESS in own:
+        own |= {name for name in found if name.startswith(CLIENT_SETTINGS)}
+    else:
+        found = {name: value for name, value in found.items() if not name.startswith(CLIENT_SETTINGS)}
     known = {*found, KAFKA_ADDRESS, SPARK_ADDRESS, REGISTRY_ADDRESS} - own
     return found | {name: env[name] for name in known if env.get(name)}
 
@@ -435,13 +444,21 @@ def _state_of(service: Service, record: ProcessRecord | None) -> ServiceState:
     return ServiceState(service, "dead", log=record.log)
 
 
+def _client_environment(home: Home, env: Mapping[str, str], members: Brokers) -> dict[str, str]:
+    """What clients need for this home's own secured brokers; nothing where the environment gives others."""
+    return {} if brokers.FIRST in given(home, environ=env) else members.client_environment()
+
+
 def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, str], members: Brokers) -> Launch:
     if service in ("kafka", "kafka-2", "kafka-3"):
         return Launch(service, lambda: members.spec(service), lambda record: members.answers(service, record))
     if service == "spark":
         return Launch(
             service,
-            lambda: spark_server.spark_spec(home, options.spark, environ=env),
+            # Workers of the columnar engine take the settings of Kafka's clients from its environment.
+            lambda: spark_server.spark_spec(
+                home, options.spark, environ=env, clients=_client_environment(home, env, members)
+            ),
             lambda record: connect_probe.accepts(LOOPBACK, record.ports[0], spark_server.read_token(home) or ""),
         )
     if service == "registry":

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from infra import state
@@ -82,7 +83,11 @@ class SparkSettings:
 
 
 def spark_spec(
-    home: Home, settings: SparkSettings | None = None, *, environ: Mapping[str, str] | None = None
+    home: Home,
+    settings: SparkSettings | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    clients: Mapping[str, str] = MappingProxyType({}),
 ) -> ServiceSpec:
     """Write the server's options and token, and say how to start it.
 
@@ -93,6 +98,7 @@ def spark_spec(
         home: where scratch, logs and the token go.
         settings: heap, master and Spark settings.
         environ: the environment to read; the process's own by default.
+        clients: variables of Kafka's clients for its Python workers, beside those of this process.
 
     Raises:
         PortTakenError, ConfigurationError: from `SPARK_CONNECT_PORT`; or pyspark is not installed.
@@ -119,6 +125,7 @@ def spark_spec(
             **UNICODE_PATHS,
             **CLIENT_VARIABLES,
             **worker_environment(env),
+            **clients,
             "SPARK_LOCAL_DIRS": None,
             TOKEN_VARIABLE: token,
             "SPARK_LOCAL_IP": LOOPBACK,

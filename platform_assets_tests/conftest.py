@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from infra import platform, spark_server
+from infra import brokers, platform, spark_server, state
 from infra.broker import BrokerSettings
 from infra.home import Home
 from infra.platform import UpOptions
@@ -25,6 +25,7 @@ from platform_assets_tests.support import lake_switch, parts, turns
 from platform_assets_tests.support.lake_switch import session_store as session_store
 from platform_assets_tests.support.lake_switch import tmp_path as tmp_path
 from platform_assets_tests.support.shell import Shell, ShellOf
+from testbed.clients import librdkafka
 from testbed.homes import home_at, service_environment
 from testbed.loads import START, TopicLake, wait_until
 
@@ -102,10 +103,10 @@ def _common_folder(config: pytest.Config) -> Path | None:
 
 
 class Broker:
-    """The session's broker. A test that stops it starts it again; its address stays."""
+    """The session's broker, or its brokers. A test that stops it starts it again; its address stays."""
 
-    def __init__(self, home: Home, options: UpOptions) -> None:
-        self._home, self._options = home, options
+    def __init__(self, home: Home, settings: BrokerSettings) -> None:
+        self._home, self._options = home, UpOptions(services=("kafka",), broker=settings)
         self._environ = service_environment()
         self._admin: AdminClient | None = None
         self.bootstrap, self.pid = "", 0
@@ -113,13 +114,19 @@ class Broker:
 
     def start(self) -> None:
         """Start it with the data of last time; returns when it answers."""
-        record = platform.start_service("kafka", self._home, self._options, environ=self._environ)
-        self.bootstrap, self.pid = record.address, record.pid
+        platform.up(self._home, self._options, report=lambda _: None, environ=self._environ)
+        self.bootstrap = brokers.remembered_addresses(self._home)
+        self.pid = state.read_records(self._home)["kafka"].pid
 
     def stop(self) -> None:
         """End it in good order; its data stays. Raises RuntimeError where the test is not marked `alone`."""
         turns.require_alone("stopping the broker")
-        platform.down(self._home, services=("kafka",))
+        platform.down(self._home, services=brokers.ALL)
+
+    def client_environment(self) -> dict[str, str]:
+        """The variables that its clients need beside its address."""
+        found = brokers.security_of(self._home)
+        return {} if found is None else found.client_environment()
 
     @property
     def admin(self) -> AdminClient:
@@ -127,7 +134,7 @@ class Broker:
         from confluent_kafka.admin import AdminClient
 
         if self._admin is None:
-            self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 2})
+            self._admin = AdminClient({**librdkafka(self.bootstrap), "log_level": 2})
         return self._admin
 
 
@@ -144,8 +151,11 @@ def platform_home(
 
 
 @pytest.fixture(scope="session")
-def broker(platform_home: Home) -> Broker:
-    """A real broker that looks for expired and compactable records every second, so that tests see both soon."""
+def broker(platform_home: Home) -> Iterator[Broker]:
+    """A real broker that looks for expired and compactable records every second, so that tests see both soon; or three such.
+
+    The environment has what their clients need, and of nobody else's brokers.
+    """
     properties = {
         "log.retention.check.interval.ms": "1000",
         "log.cleaner.backoff.ms": "1000",
@@ -153,7 +163,20 @@ def broker(platform_home: Home) -> Broker:
         "log.initial.task.delay.ms": "500",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     }
-    return Broker(platform_home, UpOptions(broker=BrokerSettings(properties=properties)))
+    kind = parts.BROKERS.chosen()
+    settings = BrokerSettings(
+        heap=None if kind == "plain" else "384m",
+        properties=properties,
+        brokers=1 if kind == "plain" else 3,
+        secure="password" if kind == "secure3" else "certificate" if kind == "mutual3" else None,
+    )
+    made = Broker(platform_home, settings)
+    with pytest.MonkeyPatch.context() as patched:
+        for name in [name for name in os.environ if name.startswith(platform.CLIENT_SETTINGS)]:
+            patched.delenv(name)
+        for name, value in made.client_environment().items():
+            patched.setenv(name, value)
+        yield made
 
 
 class Registry:
@@ -189,7 +212,7 @@ def topic(broker: Broker) -> TopicMaker:
 
         name = f"{stem}-{uuid.uuid4().hex[:12]}"
         created = broker.admin.create_topics(
-            [NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))]
+            [NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config or {}))]
         )
         created[name].result(30)
         # The controller answers before the broker knows the topic and leads its partitions.
@@ -204,7 +227,7 @@ def _is_led(broker: Broker, topic: str, partitions: int) -> bool:
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
     # A new client each time: one that was told "no leader" goes on believing it for a minute.
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
+    admin = AdminClient({**librdkafka(broker.bootstrap), "log_level": 2})
     asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
     try:
         return all(f.result(30).offset == 0 for f in admin.list_offsets(asked, request_timeout=10).values())
@@ -214,9 +237,15 @@ def _is_led(broker: Broker, topic: str, partitions: int) -> bool:
 
 @pytest.fixture(scope="session")
 def spark_remote(
-    platform_home: Home, tmp_path_factory: pytest.TempPathFactory, session_store: ObjectStore | None
+    request: pytest.FixtureRequest,
+    platform_home: Home,
+    tmp_path_factory: pytest.TempPathFactory,
+    session_store: ObjectStore | None,
 ) -> Iterator[str]:
     """The address of a real Spark Connect server, token included: one with tasks of its own, or one on a cluster."""
+    if parts.BROKERS.chosen() != "plain":
+        # Its workers take the settings of Kafka's clients from its environment.
+        request.getfixturevalue("broker")
     if parts.SPARK.chosen() == "cluster":
         # It brings numba, which few sessions need in this process.
         from testbed.spark_cluster import spark_cluster

@@ -31,6 +31,7 @@ from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.windows import sealing
 from platform_assets.windows.loading import Loader
 from platform_assets.windows.replacing import Loaded
+from testbed.clients import client_settings, librdkafka
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -95,7 +96,7 @@ class TopicLake:
 
     def __post_init__(self) -> None:
         self.closed = max(self.closed, self.start)
-        self.settings = ClientSettings(self.bootstrap)
+        self.settings = client_settings(self.bootstrap)
         self.cluster = Cluster.connect(self.settings)
         self.ledger = Ledger(self.lake)
         self.declaration = TopicDeclaration(
@@ -120,14 +121,14 @@ class TopicLake:
 
     def send(self, records: Iterable[Record]) -> None:
         """Produce, and wait until all are acknowledged."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 20, "enable.idempotence": True})
+        producer = Producer({**librdkafka(self.bootstrap), "linger.ms": 20, "enable.idempotence": True})
         send(producer, self.topic, records)
 
     def open_transaction(self, records: Sequence[Record]) -> OpenTransaction:
         """A transaction that holds `records` and is neither committed nor aborted yet."""
         producer = Producer(
             {
-                "bootstrap.servers": self.bootstrap,
+                **librdkafka(self.bootstrap),
                 "transactional.id": f"{self.topic}-{uuid.uuid4()}",
                 "linger.ms": 5,
             }

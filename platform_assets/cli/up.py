@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 if TYPE_CHECKING:
+    from infra.security import Secure
     from platform_assets.cli.environment import Environment
 
 
@@ -20,7 +21,15 @@ if TYPE_CHECKING:
     type=click.Choice(["1", "3"]),
     help="How many brokers a new home gets, 1 by default. Of three, each holds a copy; one may be gone.",
 )
-def up(services: tuple[str, ...], registry: bool, brokers: str | None) -> None:
+@click.option(
+    "--secure",
+    is_flag=False,
+    flag_value="password",
+    type=click.Choice(["password", "certificate"]),
+    help="Have the brokers of a new home ask for a password (SASL_SSL, SCRAM-SHA-512; the default of this option), or for a "
+    "client's certificate, over TLS.",
+)
+def up(services: tuple[str, ...], registry: bool, brokers: str | None, secure: Secure | None) -> None:
     """Start the brokers, Spark, and Dagster's webserver and daemon, except what the environment gives.
 
     Before anything starts, the YAML of all topics is judged (`platform-assets check`), and what the environment gives
@@ -44,7 +53,7 @@ def up(services: tuple[str, ...], registry: bool, brokers: str | None) -> None:
     if "spark" in wanted and "spark" in given:
         _check_spark(environment)
     number: Literal[1, 3] | None = None if brokers is None else 3 if brokers == "3" else 1
-    options = UpOptions(services=wanted, broker=BrokerSettings(brokers=number))
+    options = UpOptions(services=wanted, broker=BrokerSettings(brokers=number, secure=secure))
     states = platform.up(options=options, report=click.echo)
     for state in states:
         click.echo(f"{state.service:<18} {state.status:<8} {state.address or ''}")

@@ -56,7 +56,7 @@ def loaded(
     from confluent_kafka.admin import NewTopic
 
     name = "anomalies"
-    broker.admin.create_topics([NewTopic(name, num_partitions=2, replication_factor=1)])[name].result(30)
+    broker.admin.create_topics([NewTopic(name, num_partitions=2, replication_factor=-1)])[name].result(30)
     lk = TopicLake(broker.bootstrap, name, tmp_path_factory.mktemp("lake"), connection)
     keys = [lk.window_of(Record(b"a%d" % i, b"k", i % 2) for i in range(40))]
     lk.commit([Record(b"b%d" % i) for i in range(3)])

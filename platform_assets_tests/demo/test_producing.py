@@ -27,6 +27,7 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.windows import milliseconds
 from platform_assets_tests.support.streaming import START, committed, holds_each_row_once, produced, small, stream
+from testbed.clients import client_settings
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker
@@ -48,7 +49,7 @@ def delete_topics(broker: Broker) -> None:
 def client(broker: Broker) -> Iterator[ClientSettings]:
     """A broker without the demo's topics."""
     delete_topics(broker)
-    yield ClientSettings(broker.bootstrap)
+    yield client_settings(broker.bootstrap)
     delete_topics(broker)
 
 

@@ -20,6 +20,7 @@ from platform_assets.kafka import cluster as cluster_module
 from platform_assets.kafka.cluster import Cluster, TopicState
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets_tests.support.streams import ANY_TIME, Stream, create_again, delete_before, freeze, thaw
+from testbed.clients import client_settings
 from testbed.loads import wait_until
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ NOWHERE = ClientSettings("localhost:1")
 
 @pytest.fixture
 def cluster(broker: Broker) -> Cluster:
-    return Cluster.connect(ClientSettings(broker.bootstrap))
+    return Cluster.connect(client_settings(broker.bootstrap))
 
 
 def offsets(found: dict[int, Any]) -> dict[int, int]:

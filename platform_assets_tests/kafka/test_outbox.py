@@ -20,8 +20,8 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.outbox import BUCKET, SUFFIX, Letter, Outbox, Sent
-from platform_assets.kafka.settings import ClientSettings
 from platform_assets_tests.support.doomed_sender import letters
+from testbed.clients import client_settings, librdkafka
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker
@@ -34,7 +34,7 @@ PART = 500
 
 
 def outbox(broker: Broker, target: str, **given: Any) -> Outbox:
-    return Outbox(Cluster.connect(ClientSettings(broker.bootstrap)), "source", target, **given)
+    return Outbox(Cluster.connect(client_settings(broker.bootstrap)), "source", target, **given)
 
 
 def committed(broker: Broker, target: str) -> list[Message]:
@@ -43,7 +43,7 @@ def committed(broker: Broker, target: str) -> list[Message]:
 
     consumer = Consumer(
         {
-            "bootstrap.servers": broker.bootstrap,
+            **librdkafka(broker.bootstrap),
             "group.id": "reader",
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
@@ -148,6 +148,6 @@ def test_topics_that_are_not_fit_are_refused(broker: Broker, topic: TopicMaker) 
     with pytest.raises(ConfigurationError, match="cannot be sent to itself"):
         outbox(broker, "source").send([])
     target = topic()
-    Cluster.connect(ClientSettings(broker.bootstrap)).create_topic(target + SUFFIX, {"cleanup.policy": "delete"})
+    Cluster.connect(client_settings(broker.bootstrap)).create_topic(target + SUFFIX, {"cleanup.policy": "delete"})
     with pytest.raises(ConfigurationError, match=r"its cleanup\.policy is 'delete'. Set it to compact"):
         outbox(broker, target).send([])

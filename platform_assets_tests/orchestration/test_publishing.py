@@ -17,6 +17,7 @@ from platform_assets.orchestration.publishing import Publisher
 from platform_assets_tests.support import answers
 from platform_assets_tests.support.streams import create_again
 from testbed import samples
+from testbed.clients import librdkafka
 from testbed.loads import Record, TopicLake, wait_until
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def shown(lk: TopicLake) -> dict[int, int]:
 
 def committed(bootstrap: str, group: str, asked: list[TopicPartition]) -> list[TopicPartition]:
     """As a consumer of the group finds it. The admin client's request for it may end the process (librdkafka #5040)."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 2})
+    consumer = Consumer({**librdkafka(bootstrap), "group.id": group, "log_level": 2})
     try:
         found: list[TopicPartition] = consumer.committed(asked, timeout=10)
         return found
@@ -162,7 +163,7 @@ def test_a_group_that_others_use_is_left_alone_and_said(lake: LakeMaker) -> None
     sealed(lk, 1)
     p, said = publisher(lk)
     group = publishing.group_of(lk.declaration.raw_table)
-    member = Consumer({"bootstrap.servers": lk.bootstrap, "group.id": group, "auto.offset.reset": "earliest"})
+    member = Consumer({**librdkafka(lk.bootstrap), "group.id": group, "auto.offset.reset": "earliest"})
     assigned: list[object] = []
     member.subscribe([lk.topic], on_assign=lambda _, partitions: assigned.extend(partitions))
     while not assigned:

@@ -11,7 +11,7 @@ import sys
 
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.outbox import Letter, Outbox
-from platform_assets.kafka.settings import ClientSettings
+from testbed.clients import client_settings
 
 
 def letters(number: int) -> list[Letter]:
@@ -37,7 +37,7 @@ def main() -> None:
         print(step, flush=True)
         sys.stdin.readline()
 
-    cluster = Cluster.connect(ClientSettings(work["bootstrap"]))
+    cluster = Cluster.connect(client_settings(work["bootstrap"]))
     sent = Outbox(cluster, work["source"], work["target"], before_step=before_step).send(letters(work["number"]))
     print(f"{sent.now} {sent.before}", flush=True)
 

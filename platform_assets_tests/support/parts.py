@@ -32,7 +32,7 @@ class Part:
 
 LAKE: Final = Part("lake root", "PLATFORM_TEST_LAKE", ("folder", "s3"))
 SPARK: Final = Part("Spark", "PLATFORM_TEST_SPARK", ("local", "cluster"))
-BROKERS: Final = Part("brokers", "PLATFORM_TEST_BROKERS", ("plain",))
+BROKERS: Final = Part("brokers", "PLATFORM_TEST_BROKERS", ("plain", "three", "secure3", "mutual3"))
 PARTS: Final = (LAKE, SPARK, BROKERS)
 
 PORTABLE: Final = frozenset(
@@ -68,6 +68,11 @@ def together(processes: int, environ: Mapping[str, str] = os.environ) -> None:
     for part, kind in ((SPARK, "cluster"), (LAKE, "s3")):
         if processes and part.chosen(environ) == kind:
             raise ValueError(f"{part.variable}={kind} is for one process of pytest: leave out -n")
+
+
+def needs_plain_broker(reason: str) -> pytest.MarkDecorator:
+    """A mark for a test that holds with one broker without TLS and login alone. Raises ValueError as `line`."""
+    return pytest.mark.skipif(BROKERS.chosen() != "plain", reason=reason)
 
 
 def needs_local_spark(reason: str) -> pytest.MarkDecorator:

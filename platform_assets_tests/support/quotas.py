@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest
 
 from platform_assets.kafka.batches.wire import Connection, Security, addresses
-from platform_assets.kafka.settings import ClientSettings
+from testbed.clients import client_settings
 
 _VERSION = 1
 
@@ -34,7 +34,7 @@ def _alter(bootstrap: str, client_id: str | None, value: float, *, remove: bool)
     )
     connection = Connection(
         addresses(bootstrap)[0],
-        Security(ClientSettings(bootstrap)),
+        Security(client_settings(bootstrap)),
         {AlterClientQuotasRequest: _VERSION},
         timeout=10,
         stopped=lambda: False,

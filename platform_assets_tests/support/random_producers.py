@@ -22,6 +22,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from infra.home import CHECKOUT
 from platform_assets.model.windows import milliseconds
 from platform_assets_tests.support.history import Outcome, Send
+from testbed.clients import librdkafka
 from testbed.loads import START
 
 _AT_ONCE = 3
@@ -216,7 +217,7 @@ class RandomProducers:
         return f"{self._topic}-{self._names}"
 
     def _settings(self, name: str | None = None) -> dict[str, Any]:
-        settings: dict[str, Any] = {"bootstrap.servers": self._bootstrap, "linger.ms": 1, "log_level": 2}
+        settings: dict[str, Any] = {**librdkafka(self._bootstrap), "linger.ms": 1, "log_level": 2}
         return settings if name is None else {**settings, "transactional.id": name, "transaction.timeout.ms": 60_000}
 
     def _producer(self, name: str | None = None, changes: Mapping[str, Any] | None = None) -> Producer:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from confluent_kafka.admin import AdminClient
 from kafka.protocol.producer import ProduceRequest
 
-from platform_assets.kafka.batches.wire import Connection, Security, addresses
-from platform_assets.kafka.settings import ClientSettings
+from platform_assets.kafka.batches.wire import Address, Connection, Security
+from testbed.clients import client_settings, librdkafka
 
 _VERSION = 9
 
@@ -19,8 +20,8 @@ def produce_batch(bootstrap: str, topic: str, batch: bytes, partition: int = 0) 
         version=_VERSION, transactional_id=None, acks=-1, timeout_ms=10_000, topic_data=[data]
     )  # fmt: skip
     connection = Connection(
-        addresses(bootstrap)[0],
-        Security(ClientSettings(bootstrap)),
+        leader_of(bootstrap, topic, partition),
+        Security(client_settings(bootstrap)),
         {ProduceRequest: _VERSION},
         timeout=10,
         stopped=lambda: False,
@@ -31,3 +32,10 @@ def produce_batch(bootstrap: str, topic: str, batch: bytes, partition: int = 0) 
         connection.close()
     assert answer.error_code == 0, answer
     return int(answer.base_offset)
+
+
+def leader_of(bootstrap: str, topic: str, partition: int) -> Address:
+    """Where the leader of a partition listens."""
+    known = AdminClient({**librdkafka(bootstrap), "log_level": 2}).list_topics(topic, timeout=30)
+    leader = known.brokers[known.topics[topic].partitions[partition].leader]
+    return leader.host, leader.port

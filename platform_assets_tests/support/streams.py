@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from platform_assets.errors import BrokerUnreachableError, TopicMissingError
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.kafka.settings import ClientSettings
 from platform_assets_tests.support.turns import require_alone
+from testbed.clients import client_settings, librdkafka
 from testbed.loads import Record, send, wait_until
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ class Stream:
     @cached_property
     def cluster(self) -> Cluster:
         """A client of its own."""
-        return Cluster.connect(ClientSettings(self.bootstrap))
+        return Cluster.connect(client_settings(self.bootstrap))
 
     def send(self, stamps: Iterable[int], partition: int = 0) -> None:
         """One record for each timestamp (ms), in this order."""
-        send(Producer({"bootstrap.servers": self.bootstrap}), self.topic, _records(stamps, partition))
+        send(Producer(librdkafka(self.bootstrap)), self.topic, _records(stamps, partition))
 
     def ends(self) -> dict[int, int]:
         """High watermarks, open transactions included."""
@@ -57,7 +57,7 @@ class Stream:
 
     def open_transaction(self, stamps: Iterable[int], partition: int = 0) -> OpenTransaction:
         """Records of a transaction that is neither committed nor aborted yet."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": str(uuid.uuid4())})
+        producer = Producer({**librdkafka(self.bootstrap), "transactional.id": str(uuid.uuid4())})
         producer.init_transactions(30)
         producer.begin_transaction()
         send(producer, self.topic, _records(stamps, partition))
@@ -87,7 +87,7 @@ class Transactions:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        config = {"bootstrap.servers": stream.bootstrap, "transactional.id": str(uuid.uuid4()), "linger.ms": 50}
+        config = {**librdkafka(stream.bootstrap), "transactional.id": str(uuid.uuid4()), "linger.ms": 50}
         self._producer = Producer(config)
         self._producer.init_transactions(30)
 
@@ -100,12 +100,12 @@ class Transactions:
 
 def create_again(broker: Broker, name: str) -> None:
     """Delete a topic and create it again. A deletion ends some time after its answer, so creation is tried until let."""
-    former = Cluster.connect(ClientSettings(broker.bootstrap)).topic(name).topic_id
+    former = Cluster.connect(client_settings(broker.bootstrap)).topic(name).topic_id
     broker.admin.delete_topics([name])[name].result(30)
 
     def created() -> bool:
         try:
-            broker.admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+            broker.admin.create_topics([NewTopic(name, 1, -1)])[name].result(30)
         except KafkaException as e:
             if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -114,7 +114,7 @@ def create_again(broker: Broker, name: str) -> None:
 
     def known() -> bool:
         # A new client each time: one that was told "no leader" goes on believing it for a minute.
-        fresh = Cluster.connect(ClientSettings(broker.bootstrap))
+        fresh = Cluster.connect(client_settings(broker.bootstrap))
         try:
             state = fresh.topic(name)
             return state.topic_id != former and len(fresh.log_starts(state)) == 1
@@ -148,7 +148,7 @@ def _state(task: Path) -> str:
 
 def delete_before(bootstrap: str, topic: str, partition: int, offset: int) -> None:
     """Let the log of a partition start at `offset`. The client is a new one: old ones may not know a new partition."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(librdkafka(bootstrap))
     for future in admin.delete_records([TopicPartition(topic, partition, offset)]).values():
         assert future.result(30).low_watermark == offset
 

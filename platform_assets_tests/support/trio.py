@@ -19,6 +19,7 @@ from infra.brokers import BrokerService
 from infra.home import Home
 from infra.platform import UpOptions
 from infra.process import ProcessRecord, is_alive
+from testbed.clients import librdkafka
 from testbed.homes import home_at, service_environment
 from testbed.loads import wait_until
 
@@ -62,7 +63,7 @@ class Trio:
 
     def admin(self) -> AdminClient:
         """A client that knows nothing of former leaders. Keep it while you await an answer."""
-        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        return AdminClient({**librdkafka(self.bootstrap), "log_level": 0})
 
     def create(
         self, name: str, replicas: Sequence[Sequence[int]] = (), config: Mapping[str, str] | None = None

@@ -19,6 +19,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.windows import clocks, sealing
 from platform_assets.windows.clocks import TOLERANCE, ClockAheadError, OtherClock
 from platform_assets_tests.support.streams import Stream
+from testbed.clients import client_settings
 from testbed.samples import START
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def sealer(broker: Broker, topic: TopicMaker, tmp_path: Path) -> Callable[[datet
 @pytest.mark.broker
 def test_the_controller_tells_its_clock(broker: Broker) -> None:
     before = datetime.now(UTC) - timedelta(milliseconds=1)
-    told = controller_time(ClientSettings(broker.bootstrap))
+    told = controller_time(client_settings(broker.bootstrap))
     assert told is not None
     assert before <= told <= datetime.now(UTC)
 

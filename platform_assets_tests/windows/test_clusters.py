@@ -29,6 +29,7 @@ from platform_assets.windows import clusters, foresight, generations
 from platform_assets_tests.support import answers
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 from testbed import samples
+from testbed.clients import librdkafka
 from testbed.homes import home_at, service_environment
 from testbed.loads import Record, TopicLake, wait_until
 
@@ -67,7 +68,7 @@ def lk(broker: Broker, topic: TopicMaker, tmp_path: Path) -> TopicLake:
 
 def moved(lk: TopicLake, bootstrap: str, records: int) -> TopicLake:
     """The same lake, with brokers of another cluster that has so many records under the topic's name."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+    admin = AdminClient({**librdkafka(bootstrap), "log_level": 2})
     admin.create_topics([NewTopic(lk.topic, 1, 1)])[lk.topic].result(30)
     there = TopicLake(bootstrap, lk.topic, lk.root, lk.spark, closed=lk.closed)
 

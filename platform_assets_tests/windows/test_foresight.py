@@ -24,7 +24,6 @@ from platform_assets.errors import BrokerRefusedError
 from platform_assets.kafka.batches.observing import ObservingBrokers, OpenTransaction
 from platform_assets.kafka.batches.wire import Connection, Security, addresses
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.kafka.settings import ClientSettings
 from platform_assets.orchestration import foresight as words
 from platform_assets.orchestration import status
 from platform_assets.orchestration.status import TableStatus
@@ -33,6 +32,7 @@ from platform_assets.windows.foresight import Ahead
 from platform_assets_tests.support import answers
 from platform_assets_tests.support.made_batches import Made, made_batch
 from testbed import samples
+from testbed.clients import client_settings, librdkafka
 from testbed.loads import OpenTransaction as HeldOpen
 from testbed.loads import Record, TopicLake, send, wait_until
 
@@ -75,7 +75,7 @@ def begun(lk: TopicLake, timeout_ms: int, records: int) -> tuple[Producer, str]:
     name = f"{lk.topic}-{uuid.uuid4()}"
     producer = Producer(
         {
-            "bootstrap.servers": lk.bootstrap,
+            **librdkafka(lk.bootstrap),
             "transactional.id": name,
             "transaction.timeout.ms": timeout_ms,
             "log_level": 0,
@@ -133,7 +133,7 @@ def test_a_transaction_left_open_is_named_holds_windows_back_and_then_they_go_on
     assert any(f"abort --topic {lk.topic} --partition 0 --start-offset 5" in p for p in t.problems)
 
     if ended_by != "its time":
-        again = Producer({"bootstrap.servers": lk.bootstrap, "transactional.id": name, "log_level": 0})
+        again = Producer({**librdkafka(lk.bootstrap), "transactional.id": name, "log_level": 0})
         again.init_transactions(30)
     wait_until("the transaction is aborted", lambda: not look(lk).transactions)
     assert look(lk).partitions[0].held_back == 0
@@ -321,7 +321,7 @@ def aborted(lk: TopicLake, transaction: OpenTransaction) -> None:
 
 
 def ask(lk: TopicLake, request: Any, kind: type, version: int) -> Any:
-    security = Security(ClientSettings(lk.bootstrap))
+    security = Security(client_settings(lk.bootstrap))
     connection = Connection(addresses(lk.bootstrap)[0], security, {kind: version}, timeout=10, stopped=lambda: False)
     try:
         return connection.request(request)

@@ -33,6 +33,7 @@ from platform_assets.windows import sealing, truncation
 from platform_assets.windows.loading import Loader
 from platform_assets.windows.truncation import EndMovedBackError
 from platform_assets_tests.support.streams import ANY_TIME, Stream
+from testbed.clients import librdkafka
 from testbed.homes import home_at, service_environment
 from testbed.loads import wait_until
 from testbed.samples import START, edge
@@ -169,7 +170,7 @@ def test_a_log_that_was_cut_off_and_has_grown_back_is_named_with_epoch_and_offse
 ) -> None:
     broker = OwnBroker(own_home)
     bootstrap = broker.service.address
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(librdkafka(bootstrap))
     admin.create_topics([NewTopic("t", 1, 1, config=ANY_TIME)])["t"].result(30)
     s = Sealer(bootstrap, "t", tmp_path / "lake")
 

@@ -35,6 +35,7 @@ from platform_assets.model.digest import Digest, dense_digest, offsets_digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of
 from platform_assets_tests.support.evidence import by_kind, ranged
 from platform_assets_tests.support.quotas import fetch_quota
+from testbed.clients import client_settings, librdkafka
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker
@@ -53,12 +54,12 @@ class History:
     truth: Truth = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.settings = ClientSettings(self.broker.bootstrap)
+        self.settings = client_settings(self.broker.bootstrap)
         self.topic_id = Cluster.connect(self.settings).topic(self.topic).topic_id
         self.producers: list[Producer] = []
 
     def producer(self, *, transactional: bool = True, options: Mapping[str, str | int] | None = None) -> Producer:
-        settings = {"bootstrap.servers": self.broker.bootstrap, "linger.ms": 5, "log_level": 2, **(options or {})}
+        settings = {**librdkafka(self.broker.bootstrap), "linger.ms": 5, "log_level": 2, **(options or {})}
         if transactional:
             settings["transactional.id"] = uuid.uuid4().hex
         producer = Producer(settings)
@@ -137,7 +138,7 @@ def history(broker: Broker, topic: TopicMaker) -> History:
 def mixed(broker: Broker) -> History:
     """Transactions of all sorts in one partition, to be read only."""
     name = f"evidence-mixed-{uuid.uuid4().hex[:8]}"
-    broker.admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    broker.admin.create_topics([NewTopic(name, 1, -1)])[name].result(30)
     h = History(broker, name)
     one, two, plain = h.producer(), h.producer(), h.producer(transactional=False)
     h.transaction(one, {0: 4}, commit=True)
@@ -181,7 +182,7 @@ def test_any_range_of_mixed_transactions(mixed: History, rng: random.Random) -> 
 
 def test_what_a_read_committed_consumer_gets_is_what_the_records_are(mixed: History) -> None:
     consumer = Consumer(
-        {"bootstrap.servers": mixed.broker.bootstrap, "group.id": "g", "isolation.level": "read_committed",
+        {**librdkafka(mixed.broker.bootstrap), "group.id": "g", "isolation.level": "read_committed",
          "enable.auto.commit": False, "enable.partition.eof": True}
     )  # fmt: skip
     consumer.assign([TopicPartition(mixed.topic, 0, 0)])
@@ -321,7 +322,7 @@ def compacted(broker: Broker) -> dict[str, tuple[History, list[int]]]:
     histories = {}
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         name = f"evidence-compacted-{codec}-{uuid.uuid4().hex[:8]}"
-        broker.admin.create_topics([NewTopic(name, 2, 1, config=config)])[name].result(30)
+        broker.admin.create_topics([NewTopic(name, 2, -1, config=config)])[name].result(30)
         h = histories[codec] = History(broker, name)
         plain = h.producer(transactional=False, options={"compression.type": codec})
         one = h.producer(options={"compression.type": codec})
@@ -344,7 +345,7 @@ def compacted(broker: Broker) -> dict[str, tuple[History, list[int]]]:
 
 def _consumed(h: History) -> list[int]:
     consumer = Consumer(
-        {"bootstrap.servers": h.broker.bootstrap, "group.id": "g", "isolation.level": "read_committed",
+        {**librdkafka(h.broker.bootstrap), "group.id": "g", "isolation.level": "read_committed",
          "enable.auto.commit": False, "enable.partition.eof": True}
     )  # fmt: skip
     consumer.assign([TopicPartition(h.topic, 0, 0)])
@@ -440,7 +441,7 @@ def test_topic_re_created_or_deleted_while_it_is_read(history: History, again: b
         deadline = time.monotonic() + 20
         while True:
             try:
-                admin.create_topics([NewTopic(history.topic, 2, 1)])[history.topic].result(30)
+                admin.create_topics([NewTopic(history.topic, 2, -1)])[history.topic].result(30)
                 break
             except KafkaException:  # the old one is still being deleted
                 assert time.monotonic() < deadline
@@ -480,7 +481,7 @@ def test_a_quota_of_a_megabyte_a_second_is_waited_out(history: History) -> None:
 def long(broker: Broker) -> History:
     """Two partitions of a few thousand records in many batches, with transactions among them; to be read only."""
     name = f"evidence-long-{uuid.uuid4().hex[:8]}"
-    broker.admin.create_topics([NewTopic(name, 2, 1)])[name].result(30)
+    broker.admin.create_topics([NewTopic(name, 2, -1)])[name].result(30)
     h = History(broker, name)
     plain, one = h.producer(transactional=False, options={"batch.num.messages": 20}), h.producer()
     for partition in (0, 1):
