@@ -178,8 +178,8 @@ def member(
         "-cp",
         os.pathsep.join(map(str, class_path(home, "broker"))),
     )
-    # Three start at once on the same processors.
-    seconds = START_TIMEOUT_SECONDS * (2 if three else 1)
+    # Three start at once on the same processors; TLS and logins have Java load much more.
+    seconds = START_TIMEOUT_SECONDS * (2 if three or security is not None else 1)
     return Member(service, node, ports, cluster, launcher, configuration, seconds, security)
 
 

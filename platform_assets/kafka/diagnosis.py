@@ -11,6 +11,7 @@ import ssl
 import struct
 from typing import Final
 
+from platform_assets.kafka.distrust import distrusted
 from platform_assets.kafka.settings import ClientSettings
 
 _SECONDS: Final = 2.0
@@ -61,10 +62,7 @@ def _encrypted(server: str, address: tuple[str, int], protocol: str, settings: C
         with _encrypted_socket(address, context) as connection:
             answered = _answers(connection, _API_VERSIONS, 0, b"")
     except ssl.SSLCertVerificationError as e:
-        return (
-            f"the certificate of {server} is not trusted ({e.verify_message}): set KAFKA_SSL_CA_LOCATION to the "
-            "certificates of its authority, and use the host name that it was made for"
-        )
+        return f"the certificate of {server} {distrusted(e)}"
     except OSError:
         answered = False
     if not answered:

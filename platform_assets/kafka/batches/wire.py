@@ -21,6 +21,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from platform_assets.errors import BrokerRefusedError, ConfigurationError
+from platform_assets.kafka.distrust import distrusted
 from platform_assets.kafka.settings import ClientSettings
 
 Address = tuple[str, int]
@@ -136,8 +137,9 @@ class Connection:
                 self._authenticate(security, address[0])
         except ssl.SSLCertVerificationError as error:
             self.close()
-            reason = f"its certificate is not trusted ({error.verify_message})"
-            raise BrokerRefusedError(f"setting up TLS with {self._name}", reason) from None
+            raise BrokerRefusedError(
+                f"setting up TLS with {self._name}", f"its certificate {distrusted(error)}"
+            ) from None
         except ssl.SSLError as error:
             self.close()
             if "ALERT" not in (error.reason or ""):
@@ -222,7 +224,7 @@ class Connection:
             )
 
     def _authenticate(self, security: Security, host: str) -> None:
-        doing = f"logging in to {self._name} by SASL"
+        doing = f"logging in to {self._name} by SASL ({security.mechanism})"
         answer = self.request(SaslHandshakeRequest(version=_HANDSHAKE, mechanism=security.mechanism))
         if answer.error_code:
             raise BrokerRefusedError(doing, f"it offers {list(answer.mechanisms)}, not {security.mechanism}")

@@ -1,0 +1,127 @@
+"""A certificate that is not trusted: what is said of each fault, by every client that says more than "timed out"; and the remedy."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from infra import security
+from platform_assets.errors import BrokerRefusedError
+from platform_assets.kafka.batches.wire import Connection, Security, addresses
+from platform_assets.kafka.diagnosis import likely_cause
+from platform_assets.kafka.settings import ClientSettings
+
+KEY, AUTHORITY = security.authority("the right one")
+NOW = datetime.datetime.now(datetime.UTC)
+
+
+def certificate(folder: Path, **changed: object) -> Path:
+    """A server's key and certificate, with these arguments of `issued` changed."""
+    file = folder / "server.pem"
+    file.write_text(security.issued(KEY, AUTHORITY, "server", **changed))  # type: ignore[arg-type]
+    return file
+
+
+@contextmanager
+def served(file: Path) -> Iterator[str]:
+    """The address of a server that speaks TLS with this certificate and ends each connection then."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            try:
+                with context.wrap_socket(connection, server_side=True):
+                    pass
+            except OSError:
+                connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        serving = threading.Thread(target=serve)
+        serving.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            serving.join()
+
+
+@pytest.fixture
+def trusted(tmp_path: Path) -> Path:
+    """The authority's certificate."""
+    file = tmp_path / "authority.crt"
+    file.write_text(security._pem(AUTHORITY))
+    return file
+
+
+def faults(address: str, authority: Path) -> tuple[str, str]:
+    """What the raw reader and `status` say of a certificate; "" where they have no fault to find with it."""
+    settings = ClientSettings(address, {"security.protocol": "SSL", "ssl.ca.location": str(authority)})
+    cause = likely_cause(settings)
+    try:
+        Connection(addresses(address)[0], Security(settings), {}, timeout=30, stopped=lambda: False).close()
+    except BrokerRefusedError as refused:
+        return str(refused), cause
+    except OSError:
+        # It is no Kafka broker, which shows once TLS stands.
+        return "", cause if "is not trusted" in cause else ""
+    raise AssertionError("it answered as a broker does")
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        pytest.param(
+            {"start": NOW - datetime.timedelta(days=9), "days": 2},
+            ("expired", "whoever runs the brokers has to give them a new one"),
+            id="expired",
+        ),
+        pytest.param(
+            {"start": NOW + datetime.timedelta(days=9)}, ("not yet valid", "compare the clocks"), id="from the future"
+        ),
+        pytest.param(
+            {"hosts": ("127.0.0.2",)}, ("IP address mismatch", "name the broker in KAFKA_BOOTSTRAP"), id="other address"
+        ),
+    ],
+)
+def test_a_fault_of_a_certificate_is_named_with_whose_turn_it_is(
+    tmp_path: Path, trusted: Path, changed: dict[str, object], says: tuple[str, str]
+) -> None:
+    with served(certificate(tmp_path, **changed)) as address:
+        for said in faults(address, trusted):
+            assert address in said
+            assert all(part in said for part in says), said
+            assert "KAFKA_SSL_CA_LOCATION" not in said
+    # The remedy: a certificate that is valid now, for the name that is used.
+    with served(certificate(tmp_path)) as address:
+        assert faults(address, trusted) == ("", "")
+
+
+def test_a_name_that_is_not_in_the_certificate_is_named_and_the_right_one_helps(tmp_path: Path, trusted: Path) -> None:
+    with served(certificate(tmp_path, hosts=("127.0.0.1",))) as address:
+        by_name = address.replace("127.0.0.1", "localhost")
+        for said in faults(by_name, trusted):
+            assert "Hostname mismatch" in said
+            assert "name the broker in KAFKA_BOOTSTRAP_SERVERS" in said
+        assert faults(address, trusted) == ("", "")
+
+
+def test_another_authority_is_told_apart_and_setting_the_right_one_helps(tmp_path: Path, trusted: Path) -> None:
+    other = tmp_path / "other.crt"
+    other.write_text(security._pem(security.authority("another one")[1]))
+    with served(certificate(tmp_path)) as address:
+        for said in faults(address, other):
+            assert "is not trusted" in said
+            assert "set KAFKA_SSL_CA_LOCATION to the certificates of its authority" in said
+        assert faults(address, trusted) == ("", "")
