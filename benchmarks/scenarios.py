@@ -21,6 +21,7 @@ from benchmarks import (
     many_windows,
     memory,
     rebuilding,
+    scaling,
     small_window,
     streams,
     ticks,
@@ -51,4 +52,5 @@ SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "backlog": backlog.run,
     "rebuilding": rebuilding.run,
     "streams": streams.run,
+    "scaling": scaling.run,
 }

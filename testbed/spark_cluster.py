@@ -33,17 +33,18 @@ from testbed.homes import home_at, service_environment
 from testbed.loads import wait_until
 
 WORKERS: Final = 2
-START_SECONDS: Final = 120.0
+START_SECONDS: Final = 300.0
 _EXECUTOR_MEMORY: Final = "1g"
 
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """An executor as the server's REST interface has it. `tasks` are those that it ended well."""
+    """An executor as the server's REST interface has it. `tasks` are those that it ended well, `busy` those that it does."""
 
     id: str
     tasks: int
     is_active: bool
+    busy: int
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class ConnectServer:
 
     remote: str = field(repr=False)
     ui: str
+    workers: int
+    record: ProcessRecord
 
     def rest(self, path: str) -> Any:
         """What the REST interface answers for `path`, below the one application."""
@@ -61,7 +64,7 @@ class ConnectServer:
     def executors(self) -> list[Executor]:
         """All that it ever had."""
         return [
-            Executor(e["id"], e["completedTasks"], e["isActive"])
+            Executor(e["id"], e["completedTasks"], e["isActive"], e["activeTasks"])
             for e in self.rest("allexecutors")
             if e["id"] != "driver"
         ]
@@ -69,6 +72,11 @@ class ConnectServer:
     def active(self) -> set[str]:
         """Ids of the executors that it has now."""
         return {executor.id for executor in self.executors() if executor.is_active}
+
+    def wait_until_idle(self) -> None:
+        """Return once it has all of its executors, and none does anything."""
+        self.wait_for_executors()
+        wait_until("no task is left", lambda: not any(e.busy for e in self.executors() if e.is_active), START_SECONDS)
 
     def last_task(self) -> int:
         """The id of the newest attempt; -1 before the first."""
@@ -81,8 +89,9 @@ class ConnectServer:
         since = ([task for task in stage if task["taskId"] > seen] for stage in found)
         return [sorted(stage, key=lambda task: int(task["taskId"])) for stage in since if stage]
 
-    def wait_for_executors(self, count: int = WORKERS) -> None:
-        """Return once it has so many."""
+    def wait_for_executors(self, count: int | None = None) -> None:
+        """Return once it has so many, by default one of each worker."""
+        count = self.workers if count is None else count
         wait_until(f"{count} executors have registered", lambda: len(self.active()) == count, START_SECONDS)
 
 
@@ -93,6 +102,7 @@ class SparkCluster:
     folder: Path
     home: Home
     environment: Mapping[str, str]
+    workers: int = WORKERS
     master: str = ""
     secrets: Mapping[str, str] = field(default_factory=lambda: {AUTH_VARIABLE: token_hex(16)}, repr=False)
     records: dict[str, ProcessRecord] = field(default_factory=dict)
@@ -105,7 +115,7 @@ class SparkCluster:
         arguments = ("--host", LOOPBACK, "--port", str(port), "--webui-port", str(web))
         self._web = f"http://{LOOPBACK}:{web}"
         self._spawn("master", "master.Master", arguments, self._answers)
-        for number in range(WORKERS):
+        for number in range(self.workers):
             self.start_worker(number)
 
     def start_worker(self, number: int) -> None:
@@ -132,7 +142,9 @@ class SparkCluster:
 
     def kill_worker_of(self, one: psutil.Process) -> int:
         """End the worker of a process with its executors and their Python, as a machine ends that loses its power; its number."""
-        (number,) = (n for n in range(WORKERS) if self.records[f"worker-{n}"].pid in {p.pid for p in one.parents()})
+        (number,) = (
+            n for n in range(self.workers) if self.records[f"worker-{n}"].pid in {p.pid for p in one.parents()}
+        )
         record = self.records.pop(f"worker-{number}")
         found = process.family(record)
         for each in found:
@@ -150,6 +162,16 @@ class SparkCluster:
                     if path.suffix == ".parquet" and folder in path.parents:
                         found[one] = path
         return found
+
+    def executors(self) -> list[psutil.Process]:
+        """The executors of all servers."""
+        return [one for one in self._processes() if "--executor-id" in _command(one)]
+
+    def pythons(self) -> list[psutil.Process]:
+        """The processes of executors in which Python does tasks; not those that only start others."""
+        found = [one for one in self._processes() if "pyspark.daemon" in _command(one)]
+        starters = {one.pid for one in found}
+        return [one for one in found if one.ppid() in starters]
 
     def executor_of(self, one: psutil.Process) -> psutil.Process:
         """The executor that a process is, or that it works for."""
@@ -181,7 +203,8 @@ class SparkCluster:
         environ = service_environment()
         record = platform.start_service("spark", home, options, report=lambda _: None, environ=environ)
         try:
-            server = ConnectServer(spark_server.remote(home, record.address), f"http://{LOOPBACK}:{ui}")
+            remote = spark_server.remote(home, record.address)
+            server = ConnectServer(remote, f"http://{LOOPBACK}:{ui}", self.workers, record)
             server.wait_for_executors()
             yield server
         finally:
@@ -239,9 +262,11 @@ class SparkCluster:
 
 
 @contextmanager
-def spark_cluster(root: Path, environment: Mapping[str, str] | None = None) -> Iterator[SparkCluster]:
+def spark_cluster(
+    root: Path, environment: Mapping[str, str] | None = None, workers: int = WORKERS
+) -> Iterator[SparkCluster]:
     """Run a cluster within the block; below `root` it keeps all that it has."""
-    cluster = SparkCluster(root / "cluster", home_at(root / "home"), environment or {})
+    cluster = SparkCluster(root / "cluster", home_at(root / "home"), environment or {}, workers)
     try:
         cluster.start()
         yield cluster
@@ -265,6 +290,12 @@ def resume(one: psutil.Process) -> None:
         one.resume()
 
 
+def _command(one: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):  # it has just ended
+        return one.cmdline()
+    return []
+
+
 def _class_path(home: Home) -> str:
     return os.pathsep.join(map(str, jars.class_path(home, "spark")))
 
@@ -278,5 +309,5 @@ def _kernels_in(folder: Path) -> Path:
 
 
 def _read(address: str) -> Any:
-    with urllib.request.urlopen(address, timeout=30) as answer:
+    with urllib.request.urlopen(address, timeout=START_SECONDS) as answer:
         return json.load(answer)

@@ -1,0 +1,123 @@
+"""What a load says whose tasks fail as often as the cluster tries them: the window, its partitions and offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from infra.home import Home
+from platform_assets.engines.decoding.engine import DecodeEngine
+from platform_assets.errors import DamagedBatchError, WorkerLostError
+from platform_assets.model.declaration import EngineName
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.windows.decoding import WindowDecoder
+from platform_assets_tests.support.cluster_loads import SLOW, assert_exact, large_window
+from platform_assets_tests.support.quotas import fetch_quota
+from testbed.loads import Record, records, wait_until
+from testbed.spark_cluster import ConnectServer, SparkCluster
+
+if TYPE_CHECKING:
+    from platform_assets_tests.spark_cluster.conftest import ClusterLakeMaker
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(1800)]
+
+TRIES = 2
+"""Of a task, before Spark gives up; by default they are four, which takes twice as long and shows the same."""
+
+
+@pytest.fixture(scope="module")
+def server_settings() -> Mapping[str, str]:
+    """Few tries."""
+    return {"spark.task.maxFailures": str(TRIES)}
+
+
+def kill_until_it_ends(work: Future[Any], found: Callable[[], Iterable[psutil.Process]]) -> int:
+    """Kill the processes that are found, again and again, until the work has ended; how many they were."""
+    killed = 0
+
+    def has_ended() -> bool:
+        nonlocal killed
+        for one in found():
+            with suppress(psutil.Error):  # it has just ended
+                one.kill()
+                killed += 1
+        return work.done()
+
+    wait_until("Spark has given up", has_ended, 1200)
+    return killed
+
+
+@pytest.mark.parametrize(
+    ("engine", "reading"),
+    [
+        ("columnar", r"partition [01] offsets \[0, 20000\) of"),
+        ("connector", r"partition 0 offsets \[0, 20000\), partition 1 offsets \[0, 20000\) of"),
+    ],
+)
+def test_a_window_whose_workers_die_each_time_is_named_by_what_they_read(
+    cluster_lake: ClusterLakeMaker, server: ConnectServer, cluster: SparkCluster, engine: EngineName, reading: str
+) -> None:
+    lk = cluster_lake(engine=engine)
+    key = large_window(lk)
+    with ThreadPoolExecutor(1) as pool:
+        with fetch_quota(lk.bootstrap, None, SLOW):
+            loading = pool.submit(lk.load, key)
+            assert kill_until_it_ends(loading, lambda: cluster.writers(lk.table)) >= TRIES
+        with pytest.raises(WorkerLostError, match=reading) as lost:
+            loading.result()
+    assert (lost.value.topic, lost.value.window) == (lk.topic, key)
+    assert lk.version() == 0
+    server.wait_until_idle()
+    assert lk.load(key).outcome == "loaded"
+    assert_exact(lk, key)
+
+
+def test_a_window_whose_decoders_die_each_time_is_named_by_its_offsets(
+    cluster_lake: ClusterLakeMaker, server: ConnectServer, cluster: SparkCluster
+) -> None:
+    lk = cluster_lake()
+    key = large_window(lk)
+    lk.load(key)
+    lk.declare(DecodeDeclaration(FormatSpec("string")))
+    decoder = WindowDecoder(lk.declaration, lk.ledger, DecodeEngine(lk.lake, lk.spark))
+    with ThreadPoolExecutor(1) as pool:
+        decoding = pool.submit(decoder.decode, key)
+        assert kill_until_it_ends(decoding, cluster.pythons) >= TRIES
+        with pytest.raises(WorkerLostError, match=r"partition 0 offsets \[0, 20000\), partition 1 .*\[0, 20000\) of"):
+            decoding.result()
+    server.wait_until_idle()
+    assert decoder.decode(key).outcome == "loaded"
+
+
+@pytest.mark.parametrize("engine", ["columnar", "connector"])
+def test_a_damaged_batch_is_named_by_partition_and_offset(
+    cluster_lake: ClusterLakeMaker, platform_home: Home, engine: EngineName
+) -> None:
+    """A byte of it has turned over on the broker's disk."""
+    lk = cluster_lake(engine=engine)
+    lk.send([Record(b"good" * 20, partition=p) for p in (0, 1)])
+    lk.send([Record(b"bad" * 20, partition=1)])
+    lk.send([Record(b"behind" * 20, partition=1)])
+    key = lk.close_window()
+    segment = platform_home.kafka / f"{lk.topic}-1" / f"{0:020}.log"
+    whole = segment.read_bytes()
+    _put(segment, whole.replace(b"bad" * 20, b"Bad" + b"bad" * 19))
+    with pytest.raises(DamagedBatchError) as damaged:
+        lk.load(key)
+    assert (damaged.value.topic, damaged.value.partition, damaged.value.offset) == (lk.topic, 1, 1)
+    assert lk.orphans() == []
+    _put(segment, whole)
+    assert lk.load(key).outcome == "loaded"
+    assert records(lk.rows()) == records(lk.committed())
+
+
+def _put(segment: Path, content: bytes) -> None:
+    """Into the same file, which the broker has open."""
+    with segment.open("r+b") as file:
+        file.write(content)
