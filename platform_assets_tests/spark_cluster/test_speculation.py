@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from platform_assets.model.declaration import EngineName
-from platform_assets_tests.support.cluster_loads import RECORDS, assert_exact, in_the_middle_of_a_load, large_window
+from platform_assets_tests.support.cluster_loads import (
+    RECORDS,
+    SPECULATION,
+    assert_exact,
+    in_the_middle_of_a_load,
+    large_window,
+)
 from testbed.spark_cluster import WORKERS, ConnectServer, SparkCluster, frozen
 
 if TYPE_CHECKING:
@@ -25,18 +31,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.cluster]
 
 @pytest.fixture(scope="module")
 def server_settings() -> Mapping[str, str]:
-    """Speculation as soon as one of two tasks is done, and where there is but one task that takes long."""
-    return {
-        "spark.speculation": "true",
-        "spark.speculation.quantile": "0.5",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.task.duration.threshold": "2s",
-        # A copy fetches the code of its task from an executor that has it, also from one that is frozen, and waits so long for it.
-        "spark.network.timeout": "30s",
-        "spark.network.timeoutInterval": "5s",
-        "spark.executor.heartbeatInterval": "5s",
-    }
+    """Copies of slow tasks."""
+    return SPECULATION
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Final
 
 import psutil
 
+from platform_assets.lake.location import Folder
+from platform_assets.lake.vacuum import vacuum
 from platform_assets.windows.replacing import Loaded
 from platform_assets_tests.support.quotas import fetch_quota
 from testbed.loads import Record, TopicLake, records, wait_until
@@ -20,6 +23,19 @@ RECORDS: Final = 40_000
 """Of a large window, of 1,020 bytes each."""
 SLOW: Final = 512 << 10
 """Bytes a second that a task gets of Kafka: after its first fetch, which is larger, it has to wait for some seconds."""
+
+SPECULATION: Final[Mapping[str, str]] = {
+    "spark.speculation": "true",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.task.duration.threshold": "2s",
+    # A copy fetches the code of its task from an executor that has it, also from one that is frozen, and waits so long for it.
+    "spark.network.timeout": "30s",
+    "spark.network.timeoutInterval": "5s",
+    "spark.executor.heartbeatInterval": "5s",
+}
+"""Settings of a server: copies as soon as one of two tasks is done, and where there is but one task that takes long."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +87,22 @@ def assert_exact(lk: TopicLake, key: str) -> None:
     version = lk.version()
     assert lk.load(key).outcome == "unchanged"
     assert (lk.version(), lk.orphans()) == (version, [])
+
+
+def assert_vacuumed(lk: TopicLake, key: str) -> list[Path]:
+    """What is in the table's folder beside the files of its version is nobody's rows, and VACUUM takes it; gives what it was."""
+    assert records(lk.rows()) == records(lk.committed())
+    left = _unnamed(lk)
+    for path in left:
+        os.utime(path, (0, 0))
+    deleted = vacuum(lk.declaration.raw_table, Folder.at(lk.table)).files
+    assert {lk.table / path for path in deleted} == set(left)
+    assert _unnamed(lk) == []
+    assert_exact(lk, key)
+    return left
+
+
+def _unnamed(lk: TopicLake) -> list[Path]:
+    """Data files that no version names, and what Spark has beside such a file: its checksum."""
+    sums = [path for path in lk.table.rglob(".*.crc") if not path.with_name(path.name[1:-4]).exists()]
+    return sorted({*lk.orphans(), *(path for path in sums if "_delta_log" not in path.parts)})
