@@ -42,6 +42,7 @@ def server_settings() -> Mapping[str, str]:
         ("columnar", "executor", 2),
         ("connector", "executor", 2),
         ("columnar", "executor", 1),
+        ("connector", "executor", 1),
     ],
 )
 def test_of_two_copies_of_a_task_one_is_committed(
