@@ -1,5 +1,8 @@
 """Runs of Dagster in processes that are forked from one with the code loaded: they start in half a second, not in three.
 
+Such a run has this process's environment. A code server that somebody else started may have another one, which says where its
+tables are; so the runs of its code are left to it, unless the settings say that it has this one.
+
 Starting a run so leans on names that Dagster does not promise to keep. They are all asked for in `_order` and `_health`:
 where one has moved, a warning says so, and the run starts as it does with Dagster's own launcher.
 """
@@ -11,16 +14,18 @@ import logging
 import multiprocessing
 import signal
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
-from dagster import DagsterRun, DefaultRunLauncher, serialize_value
+from dagster import DagsterRun, DefaultRunLauncher, Field, serialize_value
 
 from infra.process import start_of
-from infra.run_process import execute
+from infra.run_process import TAGGED, execute
 
 if TYPE_CHECKING:
     from dagster._core.launcher import CheckRunHealthResult, LaunchRunContext
+    from dagster._serdes import ConfigurableClassData
 
 _log = logging.getLogger(__name__)
 
@@ -58,16 +63,43 @@ The project's own code is not among them: a run has it as it is on disk then. So
 PLATFORM: Final = "infra.preloaded"
 """The module that loads the platform's code. It comes last, since that code needs the libraries."""
 
+SERVERS_SHARE_ENVIRONMENT: Final = "servers_share_environment"
+"""A setting of the launcher: whether code servers that were not started by Dagster itself have this process's environment."""
+
 _MOVED: Final = (ImportError, AttributeError, TypeError)
 """How a name shows that is gone, or a call that takes other arguments now."""
 _REMEDY: Final = "Install the version of Dagster that requirements.lock names, or correct infra/run_launcher.py."
 
 
 class PreloadedRunLauncher(DefaultRunLauncher):
-    """Starts runs itself where their code has this process's interpreter; others are left to the code server.
+    """Starts runs itself where their code has this process's interpreter and environment; others are left to the code server.
 
     Unlike the default, it knows whether the process of a run is alive, so run monitoring finds one that was killed.
     """
+
+    def __init__(
+        self, inst_data: ConfigurableClassData | None = None, *, servers_share_environment: bool = False
+    ) -> None:
+        """As Dagster makes it from its settings.
+
+        Args:
+            inst_data: those settings.
+            servers_share_environment: whether code servers that Dagster did not start have this process's environment.
+        """
+        self._servers_share_environment = servers_share_environment
+        super().__init__(inst_data)
+
+    @classmethod
+    def config_type(cls) -> dict[str, Field]:
+        """The settings in `dagster.yaml`."""
+        return {SERVERS_SHARE_ENVIRONMENT: Field(bool, is_required=False, default_value=False)}
+
+    @classmethod
+    def from_config_value(
+        cls, inst_data: ConfigurableClassData, config_value: Mapping[str, Any]
+    ) -> PreloadedRunLauncher:
+        """As Dagster asks for it."""
+        return cls(inst_data, **config_value)
 
     def launch_run(self, context: LaunchRunContext) -> None:
         """Start the run in a process of its own."""
@@ -78,10 +110,17 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         # Loads them the first time, in a process without threads.
         multiprocessing.set_forkserver_preload([*LIBRARIES, PLATFORM])
         run_id = context.dagster_run.run_id
-        process = multiprocessing.get_context("forkserver").Process(target=execute, args=(order,), name=f"run {run_id}")
-        process.start()
-        if process.pid is not None and (began := start_of(process.pid)) is not None:
-            self._instance.add_run_tags(run_id, {PROCESS_TAG: f"{process.pid}@{began}"})
+        forked = multiprocessing.get_context("forkserver")
+        hears, tells = forked.Pipe(duplex=False)
+        # Without the tag nobody would know that the process has ended. So it waits until the tag is written, and where that
+        # fails, or this process ends before, it ends too.
+        with tells:
+            with hears:
+                process = forked.Process(target=execute, args=(order, hears), name=f"run {run_id}")
+                process.start()
+            if process.pid is not None and (began := start_of(process.pid)) is not None:
+                self._instance.add_run_tags(run_id, {PROCESS_TAG: f"{process.pid}@{began}"})
+                tells.send_bytes(TAGGED)
 
     def terminate(self, run_id: str) -> bool:
         """Interrupt the process of a run, from any process of this machine; whether there was one."""
@@ -109,6 +148,15 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         named = run.tags[PROCESS_TAG]
         return _health(alive=False, message=f"process {named.split('@')[0]} ended and recorded no reason")
 
+    def _shares_environment(self, run: DagsterRun) -> bool:
+        """Whether the code of a run has been loaded with this process's environment."""
+        from dagster._core.remote_origin import GrpcServerCodeLocationOrigin
+
+        origin = run.remote_job_origin
+        if origin is None or self._servers_share_environment:
+            return True
+        return not isinstance(origin.repository_origin.code_location_origin, GrpcServerCodeLocationOrigin)
+
     def _order(self, context: LaunchRunContext) -> str | None:
         """What the run's process is to execute, serialised; None where the code server has to start the run."""
         run = context.dagster_run
@@ -119,6 +167,8 @@ class PreloadedRunLauncher(DefaultRunLauncher):
 
             origin = context.job_code_origin
             if origin is None or origin.repository_origin.executable_path != sys.executable:
+                return None
+            if not self._shares_environment(run):
                 return None
             return serialize_value(ExecuteRunArgs(origin, run.run_id, self._instance.get_ref()))
         except _MOVED as moved:

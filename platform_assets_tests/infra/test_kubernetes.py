@@ -12,11 +12,13 @@ import yaml
 
 from infra import spark_node
 from infra.home import CHECKOUT
+from infra.run_launcher import SERVERS_SHARE_ENVIRONMENT
 from infra.spark_server import PURGE_MILLISECONDS, PURGE_VARIABLE, TOKEN_VARIABLE
 from platform_assets_tests.support.locks import DOCKERFILE, locked_python
 from platform_assets_tests.support.manifests import (
     BASE,
     FOLDER,
+    KUBERNETES,
     containers,
     kustomization,
     manifests,
@@ -25,7 +27,6 @@ from platform_assets_tests.support.manifests import (
     values,
 )
 
-KUBERNETES: Final = ("1.31", "1.34")
 SECRETS: Final = {
     "platform-control": {TOKEN_VARIABLE, "SPARK_AUTH_SECRET", "DAGSTER_POSTGRES_URL"},
     "platform-data": None,  # the environment that Kafka and the object store want, whatever that is
@@ -137,10 +138,14 @@ def test_settings_are_documented_variables() -> None:
     assert settings()[PURGE_VARIABLE] == PURGE_MILLISECONDS
 
 
-def test_dagster_is_the_embedded_one_but_for_its_storage() -> None:
+def test_dagster_is_the_embedded_one_but_for_its_storage_and_its_code_server() -> None:
     embedded = yaml.safe_load((CHECKOUT / "infra" / "dagster.yaml").read_text("utf-8"))
     own = yaml.safe_load((BASE / "dagster.yaml").read_text("utf-8"))
     assert own.pop("storage") == {"postgres": {"postgres_url": {"env": "DAGSTER_POSTGRES_URL"}}}
+    # Runs are processes of the daemon's container, so its environment has to be that of the code.
+    assert own["run_launcher"].pop("config") == {SERVERS_SHARE_ENVIRONMENT: True}
+    environments = {c["name"]: (c["env"], c["envFrom"]) for _, c in containers() if c["name"] in ("code", "daemon")}
+    assert environments["code"] == environments["daemon"]
     assert own == embedded
 
 

@@ -11,12 +11,14 @@ import dagster as dg
 import psutil
 import pytest
 from dagster._core.definitions.reconstruct import ReconstructableJob
+from dagster._core.errors import DagsterInvariantViolationError
 from dagster._core.launcher import LaunchRunContext, WorkerStatus
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._serdes import serialize_value
 
 from infra import run_launcher
 from infra.process import start_of
-from infra.run_launcher import LIBRARIES, PROCESS_TAG
+from infra.run_launcher import LIBRARIES, PROCESS_TAG, SERVERS_SHARE_ENVIRONMENT
 from testbed.loads import wait_until
 
 CODE = """\
@@ -242,3 +244,51 @@ def test_where_the_answer_to_run_monitoring_has_moved_it_is_not_asked(
     assert "cannot see whether the process of a run is alive" in record.message
     monkeypatch.undo()
     run_launcher._can_answer_monitoring.cache_clear()
+
+
+def test_a_run_that_its_process_cannot_be_written_on_does_not_begin(
+    instance: dg.DagsterInstance, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the store is gone at that moment: monitoring could never tell that the process has ended."""
+    started: list[int] = []
+
+    def start(pid: int) -> str | None:
+        started.append(pid)
+        return start_of(pid)
+
+    def gone(run_id: str, tags: dict[str, str]) -> None:
+        raise ConnectionError("the store is gone")
+
+    monkeypatch.setattr(run_launcher, "start_of", start)
+    monkeypatch.setattr(instance, "add_run_tags", gone)
+    with pytest.raises(ConnectionError, match="the store is gone"):
+        launched(instance, folder)
+    wait_until("its process ends", lambda: start_of(started[0]) is None, 120)
+    assert not list(folder.glob("began-*"))
+
+
+def test_a_server_that_is_said_to_share_the_environment_leaves_runs_to_the_launcher(folder: Path) -> None:
+    settings = {
+        "module": "infra.run_launcher",
+        "class": "PreloadedRunLauncher",
+        "config": {SERVERS_SHARE_ENVIRONMENT: True},
+    }
+    origin = RemoteJobOrigin(RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin("localhost", 1), "defs"), "working")
+    job = ReconstructableJob.for_file(str(folder / "code.py"), "working")
+    for overrides, shares in (({}, False), ({"config": settings["config"]}, True)):
+        own = folder / f"storage of {shares}"
+        own.mkdir()
+        with dg.DagsterInstance.local_temp(
+            str(own), {"telemetry": {"enabled": False}, "run_launcher": {**settings, "config": {}, **overrides}}
+        ) as made:
+            run = made.create_run_for_job(
+                job.get_definition(), remote_job_origin=origin, job_code_origin=job.get_python_origin()
+            )
+            if not shares:
+                # The workspace that has the server is asked for.
+                with pytest.raises(DagsterInvariantViolationError, match="requires a workspace"):
+                    made.run_launcher.launch_run(LaunchRunContext(run, None))
+                continue
+            made.run_launcher.launch_run(LaunchRunContext(run, None))
+            assert ended(made, run.run_id) is dg.DagsterRunStatus.SUCCESS
+            assert PROCESS_TAG in found(made, run.run_id).tags

@@ -1,4 +1,4 @@
-"""`make soak`: storms, the crash matrix, outages, days of a topic and random logs, for as long as one likes; prints what was found.
+"""`make soak`: storms, the crash matrix, outages, days of a topic, random logs and restarts; prints what was found.
 
 Exits 1 where anything was found, or where something did not heal by itself; what runs goes on after that.
 """
@@ -19,13 +19,14 @@ from typing import Final, get_args
 
 from platform_assets.engines.spark.session import connect
 from platform_assets.model.declaration import EngineName
-from platform_assets_tests.soak import day, histories, matrix, outages, storm
+from platform_assets_tests.soak import day, histories, matrix, outages, restarts, storm
 from platform_assets_tests.soak.cells import cells
 from platform_assets_tests.soak.outages import OUTAGES
+from platform_assets_tests.soak.production import PARTS
 from testbed.homes import engines
 
 ENGINES: Final[tuple[EngineName, ...]] = tuple(e for e in get_args(EngineName) if e != "auto")
-SCENARIOS: Final = ("storm", "matrix", "outages", "day", "histories")
+SCENARIOS: Final = ("storm", "matrix", "outages", "day", "histories", "restarts")
 _SOON_COMPACTED: Final = {"log.cleaner.backoff.ms": "1000", "log.initial.task.delay.ms": "500"}
 
 
@@ -115,17 +116,33 @@ def _histories(report: Report, first: int, seeds: int, root: Path) -> None:
         print(histories.summary(done), flush=True)
 
 
+def _restarts(report: Report, first: int, seeds: int, bound: float, root: Path, only: str) -> None:
+    """Each seed restarts all parts whose names have `only` in them."""
+    parts = [part for part in PARTS if only in part]
+    for seed in range(first, first + seeds):
+        with report.going_on(f"restarts of seed {seed}"):
+            found = restarts.run(seed, root / f"restarts-{seed}", ENGINES[seed % len(ENGINES)], parts, bound=bound)
+            print(found.markdown(), flush=True)
+            report.add(restarts.HEADER, found.line(), found.anomalies)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a scenario and print what was done and found."""
     parser = argparse.ArgumentParser(prog="make soak", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scenario", choices=(*SCENARIOS, "all"), default="all")
     parser.add_argument("--seed", type=int, default=0, help="the first one")
-    parser.add_argument("--seeds", type=int, default=3, help="how many storms, matrices, days and logs")
+    parser.add_argument(
+        "--seeds", type=int, default=3, help="how many storms, matrices, days, logs and restarts of all parts"
+    )
     parser.add_argument("--seconds", type=float, default=120, help="how long each of them lasts")
     parser.add_argument("--minutes", type=float, default=3, help="how long each outage lasts")
     parser.add_argument(
         "--cell", default="", help="of the matrix, those alone that have this in their name: 'columnar: mid-read'"
     )
+    parser.add_argument(
+        "--bound", type=float, default=restarts.BOUND, help="seconds from a part's restart until all is whole again"
+    )
+    parser.add_argument("--part", default="", help="of restarts, those alone that have this in their name: 'kafka'")
     parser.add_argument("--folder", type=Path, help="where data and logs stay; a temporary one by default")
     chosen = parser.parse_args(arguments)
     report = Report()
@@ -141,6 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _days(report, chosen.seed, chosen.seeds, root)
     if chosen.scenario in ("histories", "all"):
         _histories(report, chosen.seed, chosen.seeds, root)
+    if chosen.scenario in ("restarts", "all"):
+        _restarts(report, chosen.seed, chosen.seeds, chosen.bound, root, chosen.part)
     report.print()
     return int(bool(report.failed))
 

@@ -17,11 +17,11 @@ from platform_assets_tests.support.history import Outcome, Send
 from testbed.loads import wait_until
 
 
-def create(bootstrap: str, topic: str, partitions: int) -> None:
+def create(bootstrap: str, topic: str, partitions: int, replicas: int = 1) -> None:
     """Create a topic that keeps what its producers send, whatever their clocks say."""
     client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     config = {"retention.ms": "-1"}
-    client.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(60)
+    client.create_topics([NewTopic(topic, partitions, replicas, config=config)])[topic].result(60)
     wait_until("the topic is known", lambda: topic in client.list_topics(timeout=30).topics)
 
 

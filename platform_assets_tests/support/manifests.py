@@ -12,6 +12,8 @@ from infra.home import CHECKOUT
 
 FOLDER: Final = CHECKOUT / "infra" / "kubernetes"
 BASE: Final = FOLDER / "base"
+KUBERNETES: Final = ("1.31", "1.34")
+"""The versions by whose schemas objects are judged."""
 Manifest = Mapping[str, Any]
 
 

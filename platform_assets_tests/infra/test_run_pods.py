@@ -1,0 +1,133 @@
+"""The overlay that has runs in pods: Kubernetes takes the job that Dagster's launcher makes of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from dagster._core.definitions.reconstruct import ReconstructableJob
+
+from infra import spark_node
+from platform_assets_tests.support.manifests import BASE, KUBERNETES, containers, kustomization, settings, values
+from platform_assets_tests.support.run_pods import OVERLAY, Job, instance_of_overlay, job_of
+
+CODE = """\
+import dagster as dg
+
+@dg.job
+def working(): ...
+"""
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """The job of some run."""
+    folder = tmp_path_factory.mktemp("overlay")
+    (folder / "one.py").write_text(CODE)
+    with instance_of_overlay(folder, own_storage=True) as (instance, jobs):
+        working = ReconstructableJob.for_file(str(folder / "one.py"), "working")
+        run = instance.create_run_for_job(working.get_definition(), job_code_origin=working.get_python_origin())
+        return job_of(instance, jobs, run)
+
+
+def _objects() -> list[dict[str, Any]]:
+    names = ("rbac.yaml", "network.yaml")
+    return [d for name in names for d in yaml.safe_load_all((OVERLAY / name).read_text("utf-8"))]
+
+
+def _settings() -> dict[str, str]:
+    lines = (OVERLAY / "settings.env").read_text("utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def _pod(job: Job) -> dict[str, Any]:
+    found: dict[str, Any] = job["spec"]["template"]["spec"]
+    return found
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes_takes_the_job_of_a_run_and_every_object(job: Job, version: str) -> None:
+    for each in (job, *_objects()):
+        kubernetes_validate.validate(each, version, strict=True)
+
+
+def test_every_file_is_named_and_the_image_is_that_of_the_overlay(job: Job) -> None:
+    overlay = kustomization(OVERLAY)
+    (image,) = overlay["images"]
+    (of_base,) = kustomization(BASE)["images"]
+    assert image["newTag"] == of_base["newTag"]
+    assert {c["image"] for c in _containers(job)} == {f"{image['newName']}:{image['newTag']}"}
+    named = {"kustomization.yaml", *(p["path"] for p in overlay["patches"]), *overlay["resources"]} - {"../base"}
+    generated = {g["name"]: g for g in overlay["configMapGenerator"]}
+    for generator in generated.values():
+        named |= {*generator.get("envs", []), *generator.get("files", [])}
+    assert named == {path.name for path in OVERLAY.iterdir()}
+    # What the text of dagster.yaml names has that very name, and what the others have.
+    for name in _maps_of(job):
+        assert generated[name]["options"] == {"disableNameSuffixHash": True}
+    assert generated["platform-run-settings"]["envs"] == generated["platform-settings"]["envs"]
+    assert generated["platform-run-dagster"]["files"] == generated["platform-dagster"]["files"]
+    assert _settings().keys() >= settings().keys()
+
+
+def test_dagster_is_that_of_the_base_but_for_its_launcher() -> None:
+    own, base = (yaml.safe_load((folder / "dagster.yaml").read_text("utf-8")) for folder in (OVERLAY, BASE))
+    assert own.pop("run_launcher") != base.pop("run_launcher")
+    assert own == base
+
+
+def test_the_pod_of_a_run_may_no_more_than_others_and_the_daemon_may_start_jobs(job: Job) -> None:
+    pod = _pod(job)
+    assert pod["automountServiceAccountToken"] is False
+    assert (pod["securityContext"]["runAsNonRoot"], pod["securityContext"]["runAsUser"]) == (True, 185)
+    for container in _containers(job):
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert "memory" in container["resources"]["limits"]
+    kinds = {o["kind"]: o for o in _objects() if o["kind"] in ("Role", "RoleBinding")}
+    (jobs, *others) = kinds["Role"]["rules"]
+    assert (jobs["apiGroups"], set(jobs["verbs"])) == (["batch"], {"create", "get", "list", "watch", "patch", "delete"})
+    assert {verb for rule in others for verb in rule["verbs"]} == {"get", "list", "watch"}
+    names = {o["metadata"]["name"] for o in _objects() if o["kind"] == "ServiceAccount"}
+    assert kinds["RoleBinding"]["subjects"] == [{"kind": "ServiceAccount", "name": "platform"}]
+    assert names == {"platform", pod["serviceAccountName"]}
+    assert job["metadata"]["namespace"] == kustomization(OVERLAY)["namespace"]
+
+
+def test_secrets_are_asked_for_by_name_as_in_the_base(job: Job) -> None:
+    base = {(r["name"], r["key"]) for _, c in containers() for r in values(dict(c), "secretKeyRef")}
+    assert {(r["name"], r["key"]) for r in values(job, "secretKeyRef")} <= base
+    assert {r["name"] for r in values(job, "secretRef")} == {"platform-data"}
+    for container in _containers(job):
+        for variable in container["env"]:
+            if variable["name"].endswith(("TOKEN", "SECRET", "PASSWORD", "_URL")):
+                assert "value" not in variable, variable
+
+
+def test_the_connect_server_of_a_run_is_that_of_the_base_with_a_bound(job: Job) -> None:
+    (own,) = (c for c in _pod(job)["initContainers"] if c["name"] == "connect")
+    assert own["restartPolicy"] == "Always"
+    assert spark_node.parser().parse_args(own["args"]).conf[-1].startswith("spark.cores.max=")
+    (base,) = (c for _, c in containers() if c["name"] == "connect")
+    patch = yaml.safe_load((OVERLAY / "platform.yaml").read_text("utf-8"))
+    (patched,) = (c for c in patch["spec"]["template"]["spec"]["containers"] if c["name"] == "connect")
+    assert patched["args"] == [*base["args"], "--conf", "spark.cores.max=1"]
+    assert own["ports"] == base["ports"]
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    policies = [o for o in _objects() if o["kind"] == "NetworkPolicy"]
+    assert labels["app.kubernetes.io/name"] in {
+        o["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for o in policies
+    }
+
+
+def _containers(job: Job) -> list[dict[str, Any]]:
+    pod = _pod(job)
+    return [*pod.get("initContainers", []), *pod["containers"]]
+
+
+def _maps_of(job: Job) -> set[str]:
+    """The ConfigMaps that the pod of a run asks for."""
+    mounted = {volume["configMap"]["name"] for volume in _pod(job)["volumes"] if "configMap" in volume}
+    return mounted | {reference["name"] for reference in values(job, "configMapRef")}
