@@ -25,7 +25,7 @@ from platform_assets.errors import (
     UnknownOutcome,
     access_to,
 )
-from platform_assets.lake.files import answer_of
+from platform_assets.lake.files import answer_of, is_denied
 
 RAISED: Final = (DeltaError, OSError, pa.ArrowInvalid)
 """What delta-rs, pyarrow and the file system raise; `files` has what an object store says as the file system's."""
@@ -36,7 +36,6 @@ _NO_ACCESS: Final = frozenset(
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NUMBER: Final = re.compile(r"\(os error (\d+)\)|\bOs \{ code: (\d+)")
 _UNSUPPORTED: Final = re.compile(r"unsupported|not (yet )?supported", re.IGNORECASE)
-_DENIED: Final = re.compile(r"lacked the necessary privileges|valid authentication credentials|\b40[13] \w")
 _MISSING: Final = re.compile(r"Object at location .* not found|\b404 Not Found")
 _UNANSWERED: Final = re.compile(r"Generic S3 error|error sending request|after \d+ retries|Error performing \w+ http")
 _COLOURS: Final = re.compile(r"\x1b\[\d*m")
@@ -177,8 +176,8 @@ def _number_of(error: Exception) -> int | None:
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
     text = str(error)
-    if _UNANSWERED.search(text) or _DENIED.search(text):
+    if _UNANSWERED.search(text) or is_denied(text):
         # Of an object store: the number of a connection's error may be in the text as well.
-        return errno.EACCES if _DENIED.search(text) else errno.ENOENT if _MISSING.search(text) else errno.EIO
+        return errno.EACCES if is_denied(text) else errno.ENOENT if _MISSING.search(text) else errno.EIO
     found = _NUMBER.search(text)
     return None if found is None else int(found[1] or found[2])

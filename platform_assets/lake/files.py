@@ -26,6 +26,7 @@ STORES: Final = ("s3://",)
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _STATUS: Final = re.compile(r"status code.{0,60}?\b(\d{3} [A-Z]\w+)", re.DOTALL)
 _SILENT: Final = re.compile(r"Error performing \w+ http\S+ in .*(HTTP error|error sending request)", re.DOTALL)
+_DENIED: Final = re.compile(r"lacked the necessary privileges|valid authentication credentials|\b40[13] \w")
 
 
 class Files(Protocol):
@@ -102,6 +103,11 @@ def answer_of(text: str) -> str | None:
     if status or code:
         return "the store answers " + ", ".join(m[1] for m in (status, code) if m)
     return "the store does not answer" if _SILENT.search(text) else None
+
+
+def is_denied(text: str) -> bool:
+    """Whether it is an object store's refusal of whoever asks, from an error's text."""
+    return _DENIED.search(text) is not None
 
 
 def is_in_store(uri: str) -> bool:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
-from platform_assets.lake.files import answer_of
+from platform_assets.lake.files import answer_of, is_denied
 
 ATTEMPTS: Final = 6
 """Requests that fail in passing are sent again so often, and for so long:"""
@@ -132,12 +132,16 @@ class ObjectFiles:
         """For a block that asks the store for a file. Raises OSError."""
         try:
             yield
-        except NotFoundError as e:
+        except (NotFoundError, FileNotFoundError) as e:
             raise FileNotFoundError(errno.ENOENT, "there is no such object", f"{self.uri}/{name}") from e
         except (PermissionDeniedError, UnauthenticatedError) as e:
             raise PermissionError(errno.EACCES, _reason(e), f"{self.uri}/{name}") from e
         except BaseError as e:
             raise OSError(errno.EIO, _reason(e), f"{self.uri}/{name}") from e
+        except OSError as e:
+            # What the store says to a file's only or last part comes from obstore's writers as an OSError without a number.
+            number = errno.EACCES if is_denied(str(e)) else errno.EIO
+            raise OSError(number, _reason(e), f"{self.uri}/{name}") from e
 
     @contextmanager
     def _asking(self, name: str) -> Iterator[str]:
@@ -164,7 +168,7 @@ def _bucket(name: str) -> S3Store:
     return S3Store(name, retry_config={"max_retries": ATTEMPTS, "retry_timeout": PATIENCE})
 
 
-def _reason(error: BaseError) -> str:
+def _reason(error: Exception) -> str:
     return answer_of(str(error)) or str(error).partition("\n")[0]
 
 

@@ -16,11 +16,13 @@ import pytest
 from infra.home import CHECKOUT
 from platform_assets.decoding.registry.cache import SchemaCache
 from platform_assets.decoding.registry.schemas import Registered
+from platform_assets.engines.columnar.task import not_written
 from platform_assets.errors import (
     ConcurrentLoadError,
     ConfigurationError,
     LakeNotWritableError,
     LakeUnavailableError,
+    PlatformError,
     Retryable,
     Terminal,
 )
@@ -32,6 +34,7 @@ from platform_assets.lake.files import files_below
 from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Lake
+from platform_assets.lake.object_files import PART_BYTES
 from platform_assets.lake.vacuum import vacuum
 from platform_assets.ledger import newest_cuts
 from platform_assets.ledger.entries import SealedWindow
@@ -213,6 +216,37 @@ def test_a_file_whose_writer_was_killed_is_no_file(lake: Lake) -> None:
     assert folder.files() == []
     assert [name for name in folder.written_before(FOREVER, "") if not name.startswith("_delta_log/")] == []
     assert not vacuum(TABLE, folder).files
+
+
+@pytest.mark.parametrize("size", [100, PART_BYTES + 1], ids=["in one request", "in parts"])
+@pytest.mark.parametrize(
+    ("variable", "value", "named"),
+    [
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:1", LakeUnavailableError),
+        ("AWS_SECRET_ACCESS_KEY", f"not-{SECRET}", LakeNotWritableError),
+    ],
+)
+def test_a_file_that_a_task_could_not_write_is_the_stores_fault_and_not_the_windows(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, size: int, variable: str, value: str, named: type[PlatformError]
+) -> None:
+    """What passes is tried again; before, a small window's load ended for good where the store did not take its one request."""
+    folder = lake.table(TABLE)
+
+    def write() -> None:
+        with folder.content.create("small.parquet") as sink:
+            sink.write(b"x" * size)
+
+    with monkeypatch.context() as patched:
+        patched.setenv(variable, value)
+        object_files._bucket.cache_clear()
+        with pytest.raises(OSError, match="the store") as caught:
+            write()
+        assert type(not_written(caught.value, folder.uri)) is named
+        assert caught.value.filename == f"{folder.uri}/small.parquet"
+        assert SECRET not in str(caught.value)
+    object_files._bucket.cache_clear()
+    write()
+    assert folder.read("small.parquet") == b"x" * size
 
 
 def test_schemas_of_a_registry_are_kept_beside_the_ledger(
