@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -19,6 +19,7 @@ from platform_assets.lake import load_log
 from platform_assets.lake.load_folders import window_folder
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import EngineName
 from platform_assets_tests.support.damage import data_files, delete_rows
 from platform_assets_tests.support.load_process import LoadProcess
 from platform_assets_tests.support.runs_of import minutes_ago
@@ -31,10 +32,14 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-BOTH = pytest.mark.parametrize("engine_name", ["columnar", "connector"])
-"""Not `auto`, which would hide that one of the engines cannot."""
 LARGE = 100_000
 """Records enough that a load takes long after its first file has appeared."""
+
+
+@pytest.fixture(params=["columnar", "connector"])
+def engine_name(request: pytest.FixtureRequest) -> EngineName:
+    """Each test here is of both engines; not of `auto`, which would hide that one of them cannot."""
+    return cast(EngineName, request.param)
 
 
 def large_window(lk: TopicLake) -> str:
@@ -69,7 +74,6 @@ def race(lk: TopicLake, keys: list[str], remote: str) -> list[dict[str, Any]]:
         return [process.result() for process in processes]
 
 
-@BOTH
 def test_of_two_first_loads_of_one_window_one_wins_and_the_other_compares(lake: LakeMaker, spark_remote: str) -> None:
     lk = lake(partitions=2)
     key = large_window(lk)
@@ -81,7 +85,6 @@ def test_of_two_first_loads_of_one_window_one_wins_and_the_other_compares(lake: 
     assert_exact(lk)
 
 
-@BOTH
 def test_of_two_loads_that_heal_one_window_one_wins_and_the_other_compares(lake: LakeMaker, spark_remote: str) -> None:
     lk = lake(partitions=2)
     key = lk.window_of(numbered(40, 2))
@@ -92,7 +95,6 @@ def test_of_two_loads_that_heal_one_window_one_wins_and_the_other_compares(lake:
     assert_exact(lk)
 
 
-@BOTH
 def test_loads_of_different_windows_at_once_both_succeed(lake: LakeMaker, spark_remote: str) -> None:
     lk = lake(partitions=2)
     keys = [lk.window_of(numbered(20_000, 2, stem)) for stem in ("a", "b")]
