@@ -200,7 +200,7 @@ class Ledger:
             new_rows = sum(len(r.partitions) for r in receipts if r.table == table and r.kind == "proof")
             if new_rows:
                 self._prune(handle, table, new_rows)
-            self._compact(self._commits, handle, "table", [table.name])
+        self._compact(self._commits, handle, "table", {r.table.name for r in receipts})
 
     def commit_rows(
         self,

@@ -29,6 +29,8 @@ from platform_assets.windows.replacing import Loaded
 
 _log = logging.getLogger(__name__)
 
+RECEIPTS_AT_ONCE: Final = 50
+"""Windows whose receipts one append has, where many topics are loaded together: an append costs as much as a small window."""
 TOPICS_IN_VAIN: Final = 3
 """After so many topics for which a service did not answer it is taken to be gone: each may have been waited for."""
 
@@ -52,7 +54,7 @@ def load_many(loader: Loader, keys: Sequence[str]) -> Iterator[tuple[str, Loaded
 
     A window that fails holds up no other. Errors are those of `Loader.load`.
     """
-    for _, key, outcome in load_together([(loader, keys)]):
+    for _, key, outcome in _load([(loader, keys)], receipts_at_once=1):
         yield key, outcome
 
 
@@ -61,8 +63,16 @@ def load_together(
 ) -> Iterator[tuple[Loader, str, Loaded | PlatformError]]:
     """The same of windows of several topics, each with its loader, which share one lake; they may share jobs of an engine.
 
-    Loaders that have the same engine are to have the same value of it.
+    Loaders that have the same engine are to have the same value of it. Receipts of up to `RECEIPTS_AT_ONCE` windows are recorded
+    together, and what became of a window is given once its receipt is. A run that is killed in between leaves commits without
+    one, which the next run finds, as it finds that of a window alone.
     """
+    yield from _load(wanted, RECEIPTS_AT_ONCE)
+
+
+def _load(
+    wanted: Sequence[tuple[Loader, Sequence[str]]], receipts_at_once: int
+) -> Iterator[tuple[Loader, str, Loaded | PlatformError]]:
     items = [(loader, key) for loader, keys in wanted for key in keys]
     sealed = {(_topic(loader), key): w for loader, keys in wanted for key, w in _sealed(loader, keys).items()}
 
@@ -72,32 +82,79 @@ def load_together(
 
     for batch in read_together(items, rows):
         for _, alike in groupby(batch, lambda i: (id(i[0].engine), i[0].declaration.records_per_file)):
-            yield from _load_batch(list(alike), sealed)
+            yield from _load_batch(list(alike), sealed, receipts_at_once)
 
 
 def _topic(loader: Loader) -> str:
     return loader.declaration.topic
 
 
+@dataclass(frozen=True, slots=True)
+class _Unrecorded:
+    """A load that is committed, and whose receipt is not recorded yet."""
+
+    loader: Loader
+    key: str
+    loaded: Loaded
+
+
 def _load_batch(
-    batch: Sequence[_Item], sealed: Mapping[tuple[str, str], SealedWindow]
+    batch: Sequence[_Item], sealed: Mapping[tuple[str, str], SealedWindow], receipts_at_once: int
 ) -> Iterator[tuple[Loader, str, Loaded | PlatformError]]:
     # A window that comes alone needs none of it.
     prepared = _prepared_together(batch, sealed) if len(batch) > 1 else {}
     orders = [p.order for p in prepared.values() if isinstance(p, _Prepared)]
     first = batch[0][0]
+    waiting: list[_Unrecorded] = []
     with closing(first.engine.write_many(orders, first.declaration.records_per_file)) as written:
-        for loader, key in batch:
-            window = prepared.get((_topic(loader), key))
-            outcome: Loaded | PlatformError
+        try:
+            for loader, key in batch:
+                outcome = _outcome(loader, key, prepared.get((_topic(loader), key)), written)
+                if isinstance(outcome, _Unrecorded):
+                    waiting.append(outcome)
+                    if len(waiting) >= receipts_at_once:
+                        yield from _recorded(waiting)
+                    continue
+                yield from _recorded(waiting)
+                yield loader, key, outcome
+            yield from _recorded(waiting)
+        finally:
+            # Whoever asked has gone, or something failed that is no window's: what is committed is recorded all the same.
+            for loader, key, outcome in _recorded(waiting):
+                if isinstance(outcome, PlatformError):
+                    _log.warning("%s: window %s is loaded and not in the ledger: %s", _topic(loader), key, outcome)
+
+
+def _outcome(
+    loader: Loader,
+    key: str,
+    window: _Prepared | PlatformError | None,
+    written: Iterator[Written | PlatformError],
+) -> _Unrecorded | Loaded | PlatformError:
+    try:
+        if isinstance(window, _Prepared):
             try:
-                if window is None:
-                    outcome = loader.load(key)
-                else:
-                    outcome = _load_prepared(loader, window, written) if isinstance(window, _Prepared) else window
-            except PlatformError as e:
-                outcome = e
-            yield loader, key, outcome
+                return _Unrecorded(loader, key, _committed(loader, window, written))
+            except ConcurrentLoadError as e:
+                _log.info("%s Comparing with it now.", e)
+        elif window is not None:
+            return window
+        return loader.load(key)
+    except PlatformError as e:
+        return e
+
+
+def _recorded(waiting: list[_Unrecorded]) -> list[tuple[Loader, str, Loaded | PlatformError]]:
+    """Record the receipts of all that wait, none of which does then; what became of each, an error being that of all."""
+    if not waiting:
+        return []
+    loads = list(waiting)
+    waiting.clear()
+    try:
+        loads[0].loader.ledger.record_receipts([each.loaded.receipt for each in loads])
+    except PlatformError as e:
+        return [(each.loader, each.key, e) for each in loads]
+    return [(each.loader, each.key, each.loaded) for each in loads]
 
 
 def _prepared_together(
@@ -120,18 +177,14 @@ def _prepared_together(
     return found
 
 
-def _load_prepared(loader: Loader, window: _Prepared, written: Iterator[Written | PlatformError]) -> Loaded:
+def _committed(loader: Loader, window: _Prepared, written: Iterator[Written | PlatformError]) -> Loaded:
     def write(load_id: str) -> Written:
         outcome = next(written)
         if isinstance(outcome, PlatformError):
             raise outcome
         return outcome
 
-    try:
-        return loader.replacer.first(window.commit, window.metadata, write, window.check)
-    except ConcurrentLoadError as e:
-        _log.info("%s Comparing with it now.", e)
-        return loader.load(window.sealed.key)
+    return loader.replacer.committed(window.commit, window.metadata, write, window.check)
 
 
 def _sealed(loader: Loader, keys: Sequence[str]) -> dict[str, SealedWindow]:

@@ -84,13 +84,21 @@ class WindowReplacer:
         self, commit: WindowCommit, metadata: LoadMetadata, write: Write, before_commit: Callable[[], None]
     ) -> Loaded:
         """Load a window that has no receipt. `before_commit` raises where the load has to be refused after all."""
+        made = self.committed(commit, metadata, write, before_commit)
+        self._record(made.receipt)
+        return made
+
+    def committed(
+        self, commit: WindowCommit, metadata: LoadMetadata, write: Write, before_commit: Callable[[], None]
+    ) -> Loaded:
+        """The same without recording the receipt, which the caller does: until then the load is as one whose run was killed."""
         began = time.monotonic()
         written = self._written(commit, metadata, write)
         with self._deleted_if_refused(written):
             self._check_inside(metadata, written)
             before_commit()
         made = self.commit(commit, metadata, written)
-        return Loaded(self._record(self._receipt(made, written.measured, began)), "loaded")
+        return Loaded(self._receipt(made, written.measured, began), "loaded")
 
     def again(
         self,

@@ -8,6 +8,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -88,18 +89,20 @@ def held(lake: Lake) -> dict[str, list[int]]:
 
 def test_files_of_a_bucket_are_what_files_of_a_folder_are(store: ObjectStore, tmp_path: Path) -> None:
     """Whatever is asked of either gives the same, and names in a log are names of objects, character by character."""
-    name, answers = "window=2026-01-01-00%3A00/a b/0.parquet", []
+    name, answers = "window=2026-01-01-00%3A00/a b/0.parquet", list[list[Any]]()
     for root in (Lake.at(store.root(f"files-{uuid.uuid4().hex[:8]}")).root, Lake.at(tmp_path).root):
         table = pa.table({"n": list(range(100_000)), "text": ["x" * 20] * 100_000})
         with root.content.create(name) as sink:
             pq.write_table(table, sink)
         root.write("note", b"first")
+        first = root.stamp("note")
         root.write("note", b"second")
+        answers.append([first == root.stamp("note"), root.stamp("note") == root.stamp("note"), root.stamp("nothing")])
         root.copy(name, "window=2026-01-01-00%3A00/a b/copy.parquet")
         with root.open(name) as opened:
             assert pq.read_table(opened, columns=["n"]).num_rows == 100_000
         before = root.time()
-        answers.append(
+        answers[-1] += (
             [
                 root.read("note"), root.read("nothing"), root.size("note"), root.has("nothing"), sorted(root.files()),
                 root.folders(), root.files("nothing"), (root / name.rpartition("/")[0]).parquet_files().count_rows(),

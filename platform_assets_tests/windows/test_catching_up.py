@@ -18,8 +18,11 @@ from platform_assets.errors import (
     WorkerLostError,
 )
 from platform_assets.kafka.timestamps import LAST_READABLE_MS
+from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import EngineName
-from platform_assets.windows.catching_up import load_many
+from platform_assets.windows import catching_up
+from platform_assets.windows.catching_up import load_many, load_together
 from platform_assets.windows.replacing import Loaded
 from platform_assets_tests.support.made_batches import Made, made_batch
 from platform_assets_tests.support.raw_produce import produce_batch
@@ -120,13 +123,8 @@ def test_a_corrupt_batch_is_named_by_partition_and_offset_and_its_window_alone_w
     overwrite(b"S")
     found = outcomes(lk, keys)
     assert [o for o in named(found).values() if o == "loaded"] == ["loaded"] * 2
-    said = str(found[keys[1]])
-    if lk.engine_name == "columnar":
-        assert isinstance(found[keys[1]], DamagedBatchError)
-        assert f"topic {lk.topic!r} partition 1 at offset 2 is damaged" in said
-    else:
-        assert f"window {keys[1]}" in said
-        assert f"{lk.topic}-1" in said
+    assert isinstance(found[keys[1]], DamagedBatchError)
+    assert f"topic {lk.topic!r} partition 1 at offset 2 is damaged" in str(found[keys[1]])
     assert {r.window for r in lk.rows()} == {keys[0], keys[2]}
     assert not lk.orphans()
     overwrite(b"s")
@@ -186,3 +184,41 @@ def test_a_job_that_dies_goes_on_with_what_it_has_not_given(lake: LakeMaker, mon
     assert begun == [keys, keys[3:], keys[4:]], "what was given is not read again"
     assert lk.load(keys[3]).outcome == "loaded"
     assert records(lk.rows()) == records(lk.committed())
+
+
+@pytest.mark.parametrize("engine_name", ["columnar"])
+def test_receipts_of_many_topics_are_recorded_together_and_those_that_a_killed_run_lacks_are_found(
+    lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a run is killed between its commits and their receipts: each window is there once, and read no second time."""
+    lakes = [lake(partitions=2) for _ in range(3)]
+    keys = {lk.topic: [lk.window_of(numbered(4, 2, stem=f"{lk.topic} {n}-")) for n in range(4)] for lk in lakes}
+    engine = lakes[0].engine
+    wanted = [(lk.loader(engine=engine), keys[lk.topic]) for lk in lakes]
+    monkeypatch.setattr(catching_up, "RECEIPTS_AT_ONCE", 5)
+    record, recorded = Ledger.record_receipts, list[int]()
+
+    def killed(ledger: Ledger, receipts: Sequence[Receipt]) -> None:
+        if recorded:
+            raise KeyboardInterrupt
+        recorded.append(len(receipts))
+        record(ledger, receipts)
+
+    monkeypatch.setattr(Ledger, "record_receipts", killed)
+    given = list[str]()
+    with pytest.raises(KeyboardInterrupt):
+        given += (key for _, key, _ in load_together(wanted))
+    assert recorded == [5]
+    # Only what is in the ledger is told of.
+    assert len(given) == 5
+    monkeypatch.setattr(Ledger, "record_receipts", record)
+    versions = [lk.version() for lk in lakes]
+    assert sum(len({r.window for r in lk.rows()}) for lk in lakes) == 10
+    outcomes = [o.outcome for _, _, o in load_together(wanted) if isinstance(o, Loaded)]
+    assert sorted(outcomes) == ["loaded"] * 2 + ["unchanged"] * 10
+    # What was committed is not committed again.
+    assert [lk.version() - before for lk, before in zip(lakes, versions, strict=True)] == [0, 0, 2]
+    for lk in lakes:
+        assert records(lk.rows()) == records(lk.committed())
+        assert set(lk.ledger.receipts(lk.declaration.raw_table)) == set(keys[lk.topic])
+        assert not lk.orphans()
