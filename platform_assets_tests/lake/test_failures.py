@@ -369,7 +369,7 @@ def test_a_write_that_may_have_been_made_is_no_write_that_was_not(
     monkeypatch.setattr(DeltaTable, "create_write_transaction", broken)
     with pytest.raises(CommitOutcomeUnknownError, match="It may be in the table or not"):
         opened.replace(metadata(root), ())
-    for module in ("store", "recording"):
+    for module in ("appending", "recording"):
         monkeypatch.setattr(f"platform_assets.ledger.{module}.write_deltalake", broken)
     for write in (
         lambda: ledger.record_receipts(list(ledger.receipts(TABLE).values())),
