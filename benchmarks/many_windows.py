@@ -108,7 +108,7 @@ class Grown:
         )  # fmt: skip
         for check in CHECKS.values():
             verdict = check.evaluate(evaluation)
-            if not rendering.result(verdict, evaluation.facts()).passed:
+            if not rendering.result(table_key(self.declaration.raw_table), verdict, evaluation.facts()).passed:
                 raise RuntimeError(f"{verdict.headline} {[f.sentence() for f in verdict.findings[:3]]}")
 
     def status(self) -> None:

@@ -40,6 +40,7 @@ DAGSTER_FOLDER: Final = "DAGSTER_HOME"
 LAKE_ROOT: Final = "LAKE_ROOT"
 DEFINITIONS: Final = "PLATFORM_DEFS"
 KEEP_RUNS: Final = "PLATFORM_KEEP_RUNS_DAYS"
+ASSET_PREFIX: Final = "PLATFORM_ASSET_PREFIX"
 REGISTRY_ADDRESS: Final = "SCHEMA_REGISTRY_URL"
 
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*")
@@ -339,8 +340,8 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
     Returns:
         `KAFKA_BOOTSTRAP_SERVERS`, and for secured brokers the clients' settings (which hold the password: keep them out of logs);
         `SCHEMA_REGISTRY_URL`, `SPARK_REMOTE` (which holds the token: keep it out of logs too), `DAGSTER_HOME`, `LAKE_ROOT`,
-        `PLATFORM_DEFS` and `PLATFORM_KEEP_RUNS_DAYS` where they are set, and the `variables`. An address that is neither given nor
-        running is left out.
+        `PLATFORM_DEFS`, `PLATFORM_KEEP_RUNS_DAYS` and `PLATFORM_ASSET_PREFIX` where they are set, and the `variables`. An address that
+        is neither given nor running is left out.
 
     Raises:
         ConfigurationError: the run state or `platform.env` is damaged.
@@ -349,7 +350,7 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
     place = home or Home.from_environment(env)
     records = {name: record for name, record in state.read_records(place).items() if is_alive(record)}
     found = {**variables(place), DAGSTER_FOLDER: str(place.dagster), LAKE_ROOT: place.lake}
-    found |= {name: env[name] for name in (DEFINITIONS, KEEP_RUNS) if env.get(name)}
+    found |= {name: env[name] for name in (DEFINITIONS, KEEP_RUNS, ASSET_PREFIX) if env.get(name)}
     if (kafka := brokers.addresses(place, records)) is not None:
         found[KAFKA_ADDRESS] = kafka
         if (security := brokers.security_of(place)) is not None:

@@ -18,7 +18,7 @@ _KINDS: Final[tuple[TableKind, ...]] = get_args(TableKind)
 
 @dataclass(frozen=True, slots=True, order=True)
 class TableRef:
-    """One table of the lake. Its name is its path below the lake root, its key in the ledger, and its asset key."""
+    """One table of the lake. Its name is its path below the lake root, its key in the ledger, and its asset key without a prefix."""
 
     kind: TableKind
     topic: str

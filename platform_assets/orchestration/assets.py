@@ -140,7 +140,7 @@ def _checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
         wanted = {key.name for key in context.selected_asset_check_keys}
         for check in CHECKS.values():
             if check.name in wanted:
-                yield rendering.result(check.evaluate(evaluation), evaluation.facts())
+                yield rendering.result(table_key(declaration.raw_table), check.evaluate(evaluation), evaluation.facts())
         if foresight.RETENTION_IS_FAR in wanted:
             yield foresight.evaluate(declaration, evaluation.ledger, kafka.cluster())
 
@@ -159,7 +159,7 @@ def _deep_audit_check(declaration: TopicDeclaration, budget: float) -> dg.AssetC
         keys = (w.key for w in Ledger(lake.lake()).windows(topic))
         windows = runs.windows_of(context.run, table_key(declaration.raw_table), keys)
         evaluation = load_runs.evaluation(context, declaration, kafka, lake, spark, budget=budget, windows=windows)
-        yield rendering.result(DEEP_AUDIT.evaluate(evaluation), evaluation.facts())
+        yield rendering.result(table_key(declaration.raw_table), DEEP_AUDIT.evaluate(evaluation), evaluation.facts())
 
     return _evaluate
 

@@ -73,7 +73,7 @@ def check(loader: Loader, instance: dg.DagsterInstance | None) -> Iterator[Verdi
     for each in CHECKS.values():
         verdict = each.evaluate(evaluation)
         if instance is not None:
-            result = rendering.result(verdict, evaluation.facts())
+            result = rendering.result(table_key(table), verdict, evaluation.facts())
             instance.report_runless_asset_event(
                 dg.AssetCheckEvaluation(
                     asset_key=table_key(table),

@@ -14,7 +14,7 @@ from pydantic import Field
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import decode_runs, decoded_checks, load_runs, runs
-from platform_assets.orchestration.names import earlier_windows_job, earlier_windows_op
+from platform_assets.orchestration.names import earlier_windows_job, earlier_windows_op, run_tag
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 
 
@@ -80,7 +80,7 @@ def build_job(declaration: TopicDeclaration) -> dg.JobDefinition:
 
     @dg.job(
         name=earlier_windows_job(topic),
-        tags={runs.TABLE_TAG: table.name},
+        tags={runs.TABLE_TAG: run_tag(table)},
         description=f"Loads windows of {table} that an earlier schedule sealed and that are no partitions any more. The "
         "topic's sensor asks for it; by hand, its config names windows by their keys.",
     )

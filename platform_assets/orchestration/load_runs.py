@@ -132,7 +132,10 @@ def judged(found: Evaluation) -> Iterator[tuple[dg.AssetCheckEvaluation, bool]]:
     """What each check of a raw table says, as an event, and whether it holds back what is downstream."""
     for check in CHECKS.values():
         verdict = check.evaluate(found)
-        yield rendering.evaluation(verdict, found.facts()), check.blocking and verdict.alarming
+        yield (
+            rendering.evaluation(table_key(found.facts().table), verdict, found.facts()),
+            check.blocking and verdict.alarming,
+        )
 
 
 def _say(context: RunContext, loaded: Loaded, number: int, of: int) -> None:

@@ -1,24 +1,73 @@
-"""Asset keys and Dagster names that follow from a topic's name."""
+"""Asset keys and Dagster names that follow from a topic's name, and from the prefix that a code location may have.
+
+Two lakes in one Dagster may have topics of the same name. The prefix keeps apart all by which one is known there: asset keys, the
+sensors' names and the tag of runs. Paths in the lake and entries of the ledger have none.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from hashlib import sha256
+from typing import Final, get_args
 
 import dagster as dg
 
+from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.model.tables import TableRef
+from platform_assets.model.tables import TableKind, TableRef
+
+PREFIX_VARIABLE: Final = "PLATFORM_ASSET_PREFIX"
+"""`plant`, or `plant/north`: what stands before each asset key of a code location. None by default."""
+_PREFIX: Final = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*")
+_SOURCE: Final = "kafka"
+_KINDS: Final = get_args(TableKind)
+_MANY: Final = "many"
+
+
+def key_prefix() -> tuple[str, ...]:
+    """The parts of the prefix of this process's environment. Raises ConfigurationError."""
+    given = os.environ.get(PREFIX_VARIABLE)
+    if not given:
+        return ()
+    parts = tuple(given.split("/"))
+    if not _PREFIX.fullmatch(given) or not {_SOURCE, _MANY, *_KINDS}.isdisjoint(parts):
+        raise ConfigurationError(
+            f"{PREFIX_VARIABLE} is {given!r}: give a name of letters, digits and underscores, or several with / between them, none of "
+            f"which is {_SOURCE}, {_MANY}, {', '.join(_KINDS[:-1])} or {_KINDS[-1]}; or unset it"
+        )
+    return parts
+
+
+def is_own(key: dg.AssetKey) -> bool:
+    """Whether an asset is a topic or a table under the prefix of this process's environment. Raises ConfigurationError."""
+    return tuple(key.path[:-2]) == key_prefix() and len(key.path) > 1 and key.path[-2] in (_SOURCE, *_KINDS)
 
 
 def topic_key(topic: str) -> dg.AssetKey:
-    """Key of the external source asset."""
-    return dg.AssetKey(["kafka", topic])
+    """Key of the external source asset. Raises ConfigurationError."""
+    return dg.AssetKey([*key_prefix(), _SOURCE, topic])
 
 
 def table_key(table: TableRef) -> dg.AssetKey:
-    """Key of a lake table."""
-    return dg.AssetKey(list(table.parts))
+    """Key of a lake table. Raises ConfigurationError."""
+    return dg.AssetKey([*key_prefix(), *table.parts])
+
+
+def run_tag(table: TableRef | None) -> str:
+    """What a run's tag says of the table that it loads windows into; without a `table`, of many. Raises ConfigurationError."""
+    return "/".join((*key_prefix(), _MANY if table is None else table.name))
+
+
+def read_run_tag(tag: str) -> tuple[tuple[str, ...], TableRef | None]:
+    """The prefix and the table that such a tag names, whatever code location it is of; no table where it is of many.
+
+    Raises ConfigurationError for any other text.
+    """
+    *prefix, kind, topic = ("", *tag.split("/"))
+    if topic == _MANY and kind not in _KINDS:
+        return tuple(tag.split("/")[:-1]), None
+    return tuple(prefix[1:]), TableRef.parse(f"{kind}/{topic}")
 
 
 def identifier(topic: str) -> str:
@@ -33,7 +82,9 @@ def identifier(topic: str) -> str:
 
 def sensor_name(topic: str, together: str | None = None) -> str:
     """The name of a topic's sensor, which is that of all topics that are `together` under one name."""
-    return f"{identifier(topic)}_windows" if together is None else f"{together}_together_windows"
+    own = f"{identifier(topic)}_windows" if together is None else f"{together}_together_windows"
+    # By its name alone `status` finds what Dagster has on record of a sensor, whatever code location it is of.
+    return "__".join((*key_prefix(), own))
 
 
 def together_job(name: str) -> str:

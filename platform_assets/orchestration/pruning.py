@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final, get_args
+from typing import Final
 
 import dagster as dg
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
@@ -21,10 +21,9 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._core.storage.tags import BACKFILL_ID_TAG, REPOSITORY_LABEL_TAG
 
 from platform_assets.checks.findings import counted
-from platform_assets.model.tables import TableKind, TableRef
 from platform_assets.orchestration import runs, unreported
 from platform_assets.orchestration.event_store import MATERIALISED, PLANNED, Deleted, Evaluation, Event, EventStore
-from platform_assets.orchestration.names import table_key, topic_key
+from platform_assets.orchestration.names import is_own, read_run_tag
 
 DEFAULT_KEEP: Final = timedelta(days=30)
 DEFAULT_SECONDS: Final = 600.0
@@ -239,12 +238,13 @@ class _Judge:
         table = run.tags.get(runs.TABLE_TAG)
         if table is None or run.run_id not in self._counted(table):
             return False
-        if table == runs.MANY or any(page.newest[e.asset, MATERIALISED].get(e.partition, -1) < e.id for e in planned):
+        prefix, ref = read_run_tag(table)
+        if ref is None or any(page.newest[e.asset, MATERIALISED].get(e.partition, -1) < e.id for e in planned):
             return True
         listed = runs.listed_by(run)
         if not listed:
             return False
-        asset = table_key(TableRef.parse(table))
+        asset = dg.AssetKey([*prefix, *ref.parts])
         return not listed <= runs.reported_partitions(self.instance, asset, sorted(listed))
 
     def _counted(self, table: str) -> frozenset[str]:
@@ -281,9 +281,9 @@ def _delete(instance: dg.DagsterInstance, store: EventStore, run_id: str, page: 
 
 
 def _is_own(asset: str) -> bool:
-    """Whether the platform has made the asset, in whatever code location."""
+    """Whether the platform has made the asset, with the prefix that this code location has."""
     key = dg.AssetKey.from_db_string(asset)
-    return key is not None and key.path[0] in (topic_key("").path[0], *get_args(TableKind))
+    return key is not None and is_own(key)
 
 
 def _without_run(store: EventStore, before: datetime, dry_run: bool) -> Deleted:

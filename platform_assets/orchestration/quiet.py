@@ -74,10 +74,10 @@ def evaluated(
             run = _run_of_checks(declaration, instance, max(reporting))
         else:
             for check in CHECKS.values():
-                found.append(rendering.evaluation(check.evaluate(e), e.facts()))
+                found.append(rendering.evaluation(table_key(declaration.raw_table), check.evaluate(e), e.facts()))
         audit = deep_audit.evaluate_without_reading(e)
         if audit is not None:
-            found.append(rendering.evaluation(audit, e.facts()))
+            found.append(rendering.evaluation(table_key(declaration.raw_table), audit, e.facts()))
     except PlatformError as error:
         known = {event.check_name for event in found}
         names = [*CHECKS, DEEP_AUDIT.name] if run is None else [DEEP_AUDIT.name]

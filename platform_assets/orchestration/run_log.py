@@ -12,6 +12,7 @@ import dagster as dg
 
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import runs
+from platform_assets.orchestration.names import run_tag
 from platform_assets.orchestration.retries import Named
 
 _EARLIER: Final = timedelta(hours=1)
@@ -26,7 +27,7 @@ class RunLog:
 
     def __init__(self, instance: dg.DagsterInstance, tables: Iterable[TableRef] = ()) -> None:
         self._instance = instance
-        self._tables = frozenset(table.name for table in tables)
+        self._tables = frozenset(run_tag(table) for table in tables)
         self._failed: list[dg.RunRecord] = []
         self._own: dict[str, list[dg.RunRecord]] | None = {}
         self._since: datetime | None = None
@@ -45,11 +46,11 @@ class RunLog:
         if self._since is None or since < self._since:
             # Topics differ in where they are: who looks at the next one is not to ask again for some minutes.
             self._since = since - _EARLIER
-            self._failed = list(runs.newest_failed(self._instance, [runs.MANY], self._since))
+            self._failed = list(runs.newest_failed(self._instance, [run_tag(None)], self._since))
             self._own = self._own_failed(self._since)
-        if self._own is None or table.name not in self._tables:
-            return [*runs.newest_failed(self._instance, [table.name], since), *self._failed]
-        return [*self._own.get(table.name, ()), *self._failed]
+        if self._own is None or run_tag(table) not in self._tables:
+            return [*runs.newest_failed(self._instance, [run_tag(table)], since), *self._failed]
+        return [*self._own.get(run_tag(table), ()), *self._failed]
 
     def _own_failed(self, since: datetime) -> dict[str, list[dg.RunRecord]] | None:
         """By table; None where there are more than are asked for at once, so that each table is to be asked of by itself."""
@@ -66,11 +67,11 @@ class RunLog:
     def failed_since(self, table: TableRef, since: datetime) -> dict[str, Named]:
         """What `runs.failed_since` gives of `table`; the same `since` is to be asked for all tables."""
         if self._lately is None or self._lately[0] != since:
-            found = runs.newest_failed_since(self._instance, [*sorted(self._tables), runs.MANY], since)
+            found = runs.newest_failed_since(self._instance, [*sorted(self._tables), run_tag(None)], since)
             # Of more than are asked for at once, those of one table may be missing.
             self._lately = (since, _FailedLately.of(found) if len(found) < runs.NEWEST_FAILURES else None)
         lately = self._lately[1]
-        if lately is None or table.name not in self._tables:
+        if lately is None or run_tag(table) not in self._tables:
             return runs.failed_since(self._instance, table, since)
         return lately.of_table(table)
 
@@ -87,7 +88,7 @@ class _FailedLately:
         own: dict[str, list[dg.DagsterRun]] = {}
         among_many: dict[str, dict[str, Named]] = {}
         for run in found:
-            if run.tags[runs.TABLE_TAG] != runs.MANY:
+            if run.tags[runs.TABLE_TAG] != run_tag(None):
                 own.setdefault(run.tags[runs.TABLE_TAG], []).append(run)
                 continue
             for topic in runs.topics_of_many(run):
@@ -96,5 +97,5 @@ class _FailedLately:
         return cls(own, among_many)
 
     def of_table(self, table: TableRef) -> dict[str, Named]:
-        own = {r.run_id: n for r in self.own.get(table.name, ()) if (n := runs.named_in(r, table.topic)).first}
+        own = {r.run_id: n for r in self.own.get(run_tag(table), ()) if (n := runs.named_in(r, table.topic)).first}
         return {**own, **self.among_many.get(table.topic, {})}

@@ -22,16 +22,22 @@ from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of
 from platform_assets.orchestration import evaluated
 from platform_assets.orchestration.metadata import LOAD_ID, OUTCOME
-from platform_assets.orchestration.names import earlier_windows_op, table_key, topic_key
+from platform_assets.orchestration.names import (
+    earlier_windows_op,
+    key_prefix,
+    read_run_tag,
+    run_tag,
+    table_key,
+    topic_key,
+)
 from platform_assets.orchestration.retries import FailedRun, Failures, Named, tries_of
 
 if TYPE_CHECKING:
     from platform_assets.orchestration.run_log import RunLog
 
 TABLE_TAG: Final = "platform_assets/table"
-"""Of a run: the table that it loads windows into. Runs that a person started have it once they have failed."""
-MANY: Final = "many"
-"""Value of that tag where a run loads windows of many topics: its config names them."""
+"""Of a run: the table that it loads windows into, as `names.run_tag` says it. Runs that a person started have it once they have
+failed. A run of many topics names them in its config."""
 FAILURES_TAG: Final = "platform_assets/failures"
 """Of a failed run: why windows of it were not loaded, as `retries.Failures`."""
 
@@ -114,7 +120,7 @@ def failed_runs(
     if not keys:
         return []
     since = edge_of(keys[0])
-    records = log.failed(table, since) if log else newest_failed(instance, [table.name, MANY], since)
+    records = log.failed(table, since) if log else newest_failed(instance, [run_tag(table), run_tag(None)], since)
     found: list[FailedRun] = []
     for record in records:
         run = record.dagster_run
@@ -128,8 +134,8 @@ def failed_runs(
 def newest_failed(
     instance: dg.DagsterInstance, tables: Sequence[str], since: datetime | None = None
 ) -> Sequence[dg.RunRecord]:
-    """The newest 500 runs that were to load windows into one of `tables`, or into MANY, were created `since`, and failed or were
-    cancelled."""
+    """The newest 500 runs that were to load windows into one of `tables`, which are named as run tags do, were created `since`, and
+    failed or were cancelled."""
     own: Any = list(tables)
     wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: own}, created_after=since)
     return instance.get_run_records(wanted, limit=NEWEST_FAILURES)
@@ -139,7 +145,7 @@ def _failures_of(run: dg.DagsterRun, table: TableRef) -> Failures | None:
     said = run.tags.get(FAILURES_TAG)
     if said is None:
         return None
-    if run.tags.get(TABLE_TAG) != MANY:
+    if run.tags.get(TABLE_TAG) != run_tag(None):
         return Failures.from_tag(said)
     fields = json.loads(said)
     # Of a topic that it does not name none was tried, since a service was gone.
@@ -153,14 +159,15 @@ def _failures_of(run: dg.DagsterRun, table: TableRef) -> Failures | None:
 def failed_since(instance: dg.DagsterInstance, table: TableRef, since: datetime) -> dict[str, Named]:
     """The runs, by id, that were to load windows into `table` and have failed or were cancelled since, and the windows that
     each named. Of the newest 500."""
-    found = newest_failed_since(instance, [table.name, MANY], since)
+    found = newest_failed_since(instance, [run_tag(table), run_tag(None)], since)
     return {r.run_id: n for r in found if (n := named_in(r, table.topic)).first}
 
 
 def newest_failed_since(
     instance: dg.DagsterInstance, tables: Sequence[str], since: datetime
 ) -> Sequence[dg.DagsterRun]:
-    """The newest 500 runs that were to load windows into one of `tables`, or into MANY, and have failed or were cancelled since."""
+    """The newest 500 runs that were to load windows into one of `tables`, which are named as run tags do, and have failed or were
+    cancelled since."""
     own: Any = list(tables)
     wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: own}, updated_after=since)
     return instance.get_runs(wanted, limit=NEWEST_FAILURES)
@@ -168,7 +175,7 @@ def newest_failed_since(
 
 def record_failures(instance: dg.DagsterInstance, run_id: str, table: TableRef, failures: Failures) -> None:
     """Write on a run that is about to fail why, for the sensor and for `status`."""
-    instance.add_run_tags(run_id, {TABLE_TAG: table.name, FAILURES_TAG: failures.to_tag()})
+    instance.add_run_tags(run_id, {TABLE_TAG: run_tag(table), FAILURES_TAG: failures.to_tag()})
 
 
 def record_failures_of_many(instance: dg.DagsterInstance, run_id: str, failures: Mapping[TableRef, Failures]) -> None:
@@ -212,14 +219,19 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
 
     A job that somebody defined over assets names no selection in its runs: it may load any table.
     """
+    prefix, into = (key_prefix(), None) if TABLE_TAG not in run.tags else read_run_tag(run.tags[TABLE_TAG])
+    if prefix != tuple(table.path[:-2]):
+        # Another code location's topic of this name is none of this one's.
+        return None
     named = named_in(run, table.path[-1])
-    if run.tags.get(TABLE_TAG) == MANY:
+    if run.tags.get(TABLE_TAG) == run_tag(None):
         # Into the raw table, and on from there.
         return None if named == _NO_WINDOWS else frozenset(named.among(sorted(keys)))
     if named.listed is not None:
-        into = TableRef.parse(run.tags[TABLE_TAG])
         # What is loaded into a raw table is decoded by the same run.
-        covers = (into.kind == "raw" and into.topic == table.path[-1]) or into.parts == tuple(table.path)
+        covers = into is not None and (
+            (into.kind == "raw" and into.topic == table.path[-1]) or table_key(into) == table
+        )
         return frozenset(named.among(sorted(keys))) if covers else None
     if run.asset_selection is not None and table not in run.asset_selection:
         return None
@@ -267,14 +279,15 @@ def named_in(run: dg.DagsterRun, topic: str | None = None) -> Named:
 
     Of a run that loads windows of many topics, those of `topic`.
     """
-    table = run.tags.get(TABLE_TAG)
     ops: Any = run.run_config.get("ops", {})
-    if table == MANY:
-        (config,) = ops.values()
-        return Named.list_of(config["config"][_LISTED].get(topic, ()))
-    config = None if table is None else ops.get(earlier_windows_op(TableRef.parse(table).topic))
-    if config is not None:
-        return Named.list_of(config["config"][_LISTED])
+    if TABLE_TAG in run.tags:
+        _, table = read_run_tag(run.tags[TABLE_TAG])
+        if table is None:
+            (config,) = ops.values()
+            return Named.list_of(config["config"][_LISTED].get(topic, ()))
+        config = ops.get(earlier_windows_op(table.topic))
+        if config is not None:
+            return Named.list_of(config["config"][_LISTED])
     first = run.tags.get(ASSET_PARTITION_RANGE_START_TAG, run.tags.get(PARTITION_NAME_TAG, ""))
     return Named(first, run.tags.get(ASSET_PARTITION_RANGE_END_TAG, first))
 

@@ -43,7 +43,14 @@ from platform_assets.orchestration import (
     trouble,
     unreported,
 )
-from platform_assets.orchestration.names import assets_job, earlier_windows_job, sensor_name, table_key, topic_key
+from platform_assets.orchestration.names import (
+    assets_job,
+    earlier_windows_job,
+    run_tag,
+    sensor_name,
+    table_key,
+    topic_key,
+)
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.retries import Waiting, decided_at, tries_of
@@ -365,7 +372,7 @@ def _run_request(d: TopicDeclaration, table: TableRef, request: requests.LoadReq
         "asset_selection": selections.tables_of(d) if table == d.raw_table else selections.decoded_keys(d),
         "asset_check_keys": [*of_raw, *selections.check_keys(d)],
     }
-    tags = {runs.TABLE_TAG: table.name}
+    tags = {runs.TABLE_TAG: run_tag(table)}
     if request.listed:
         config = runs.config_listing(d.topic, request.listed, decode_only=table != d.raw_table)
         return dg.RunRequest(run_key, config, tags, job_name=earlier_windows_job(d.topic))

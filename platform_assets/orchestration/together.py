@@ -23,7 +23,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import assets, foresight, requests, runs, together_runs, trouble, unreported
 from platform_assets.orchestration.assets import DeepAudit
-from platform_assets.orchestration.names import assets_job, sensor_name, table_key, together_job, together_op
+from platform_assets.orchestration.names import assets_job, run_tag, sensor_name, table_key, together_job, together_op
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.run_log import RunLog
@@ -208,7 +208,7 @@ class TogetherTick:
         return dg.RunRequest(
             f"together/{name}/{first}/{len(windows)}/{sha256(keys.encode()).hexdigest()[:16]}",
             runs.config_of_many(together_op(name), {t: sorted(k) for t, k in sorted(windows.items())}),
-            {runs.TABLE_TAG: runs.MANY},
+            {runs.TABLE_TAG: run_tag(None)},
             job_name=together_job(name),
         )
 

@@ -22,7 +22,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import decode_runs, decoded_checks, foresight, load_runs, runs
 from platform_assets.orchestration.attempts import failure_text, is_of_a_service
-from platform_assets.orchestration.names import table_key, together_job, together_op
+from platform_assets.orchestration.names import run_tag, table_key, together_job, together_op
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.retries import Failures
@@ -64,7 +64,7 @@ def build_job(name: str, declarations: Sequence[TopicDeclaration]) -> dg.JobDefi
 
     @dg.job(
         name=together_job(name),
-        tags={runs.TABLE_TAG: runs.MANY},
+        tags={runs.TABLE_TAG: run_tag(None)},
         description=f"Loads windows of {len(known)} topics, and evaluates the checks of each. Their sensor asks for it; by hand, "
         "its config names windows by topic and key.",
     )

@@ -15,7 +15,7 @@ from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PART
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
 from platform_assets.orchestration import runs
-from platform_assets.orchestration.names import together_op
+from platform_assets.orchestration.names import run_tag, together_op
 from platform_assets.orchestration.run_log import RunLog
 from testbed.samples import edge
 
@@ -50,7 +50,7 @@ def filled(instance: dg.DagsterInstance, rng: random.Random) -> None:
         add(instance, {runs.TABLE_TAG: rng.choice(TABLES).name, **bounds})
     for _ in range(10):
         some = {t.topic: rng.sample(KEYS, 2) for t in rng.sample(TABLES, 3)}
-        add(instance, {runs.TABLE_TAG: runs.MANY}, runs.config_of_many(together_op("small"), some))
+        add(instance, {runs.TABLE_TAG: run_tag(None)}, runs.config_of_many(together_op("small"), some))
 
 
 @pytest.mark.parametrize("most", [500, 40], ids=["all at once", "more than are asked for at once"])

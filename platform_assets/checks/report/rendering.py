@@ -21,8 +21,8 @@ REMEDY: Final = "remedy"
 _MOST: Final = 20
 
 
-def result(verdict: Verdict, facts: Facts) -> dg.AssetCheckResult:
-    """The check's result: an ERROR, which blocks, unless all that was found is work not asked for or not decided."""
+def result(asset: dg.AssetKey, verdict: Verdict, facts: Facts) -> dg.AssetCheckResult:
+    """The result of a check of `asset`: an ERROR, which blocks, unless all that was found is work not asked for or not decided."""
     worst = worst_windows(verdict.findings)
     values: dict[str, Any] = {**dict(verdict.figures), FINDINGS: len(verdict.findings)}
     if worst:
@@ -32,7 +32,7 @@ def result(verdict: Verdict, facts: Facts) -> dg.AssetCheckResult:
             values[NOT_LISTED] = left
         values[REMEDY] = _numbered([str(r) for r in remedies(worst)])
     return dg.AssetCheckResult(
-        asset_key=dg.AssetKey(list(facts.table.parts)),
+        asset_key=asset,
         check_name=verdict.check,
         passed=verdict.passed,
         severity=dg.AssetCheckSeverity.ERROR if verdict.alarming else dg.AssetCheckSeverity.WARN,
@@ -41,9 +41,9 @@ def result(verdict: Verdict, facts: Facts) -> dg.AssetCheckResult:
     )
 
 
-def evaluation(verdict: Verdict, facts: Facts) -> dg.AssetCheckEvaluation:
+def evaluation(asset: dg.AssetKey, verdict: Verdict, facts: Facts) -> dg.AssetCheckEvaluation:
     """The same as an event that belongs to no run."""
-    return as_event(result(verdict, facts))
+    return as_event(result(asset, verdict, facts))
 
 
 def as_event(found: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:

@@ -15,8 +15,11 @@ from platform_assets.checks.report.strip import strip_of
 from platform_assets.checks.report.worst import remedies, worst_windows
 from platform_assets.checks.rules import no_gaps
 from platform_assets.model.tables import TableRef
+from platform_assets.orchestration.names import table_key
 from platform_assets_tests.support import report_defs, tables
 from platform_assets_tests.support.tables import SOUND, facts, finding, key
+
+KEY = table_key(TableRef.raw(SOUND))
 
 
 def verdict(*findings: Finding, headline: str = "2 gaps in 2 windows.") -> Verdict:
@@ -132,7 +135,7 @@ def test_plain_description_has_no_picture_and_keeps_the_remedy() -> None:
 
 
 def test_numbers_are_plain_so_that_they_are_plotted() -> None:
-    result = rendering.result(verdict(finding("rows missing", 0)), facts(1))
+    result = rendering.result(KEY, verdict(finding("rows missing", 0)), facts(1))
 
     assert {n: number(result, n) for n in ("rows", "lag_offsets", rendering.FINDINGS)} == {
         "rows": 40,
@@ -148,14 +151,14 @@ def test_severity_is_an_error_only_for_what_is_wrong() -> None:
         ("window not asked for", dg.AssetCheckSeverity.WARN),
         ("could not tell", dg.AssetCheckSeverity.WARN),
     ):
-        result = rendering.result(verdict(finding(kind, 0)), facts(1))  # type: ignore[arg-type]
+        result = rendering.result(KEY, verdict(finding(kind, 0)), facts(1))  # type: ignore[arg-type]
         assert (result.passed, result.severity) == (False, severity)
-    assert rendering.result(verdict(), facts(1)).passed
+    assert rendering.result(KEY, verdict(), facts(1)).passed
 
 
 def test_table_is_cut_and_the_rest_counted() -> None:
     found = [finding("rows missing", n, p, (n, n + 1)) for n in range(25) for p in (0, 1)]
-    result = rendering.result(verdict(*found), facts(25, 2))
+    result = rendering.result(KEY, verdict(*found), facts(25, 2))
 
     rows = table_of(result)
     assert len(rows) == 20
@@ -170,14 +173,14 @@ def test_table_is_cut_and_the_rest_counted() -> None:
 
 
 def test_table_of_findings_comes_first_in_a_page_sorted_by_key() -> None:
-    result = rendering.result(verdict(finding("rows missing", 0)), facts(1))
+    result = rendering.result(KEY, verdict(finding("rows missing", 0)), facts(1))
 
     assert min(result.metadata) == rendering.ANOMALIES
 
 
 def test_several_remedies_are_numbered_since_the_ui_shows_one_line() -> None:
     found = [finding("rows missing", 0, 0, (1, 9)), finding("unknown window", 1, remedy="Delete them.")]
-    result = rendering.result(verdict(*found), facts(2))
+    result = rendering.result(KEY, verdict(*found), facts(2))
 
     assert number(result, rendering.REMEDY) == f"1. Materialise partition {key(0)} of raw/{SOUND}. 2. Delete them."
     assert "1 more under `remedy` below." in (result.description or "")
@@ -186,14 +189,14 @@ def test_several_remedies_are_numbered_since_the_ui_shows_one_line() -> None:
 def test_real_verdict_of_a_lost_window() -> None:
     lost = facts(4, 2, unasked=[])
     held = {k: v for k, v in lost.recorded.items() if k != key(1)}
-    result = rendering.result(no_gaps.verdict(replace(lost, recorded=held)), replace(lost, recorded=held))
+    result = rendering.result(KEY, no_gaps.verdict(replace(lost, recorded=held)), replace(lost, recorded=held))
 
     assert "**2 gaps in 1 window.** Window not loaded:" in (result.description or "")
     assert number(result, "lag_offsets") == 20
 
 
 def test_table_has_no_columns_for_places_where_none_is_named() -> None:
-    result = rendering.result(verdict(finding("ledger behind", 0, None)), facts(1))
+    result = rendering.result(KEY, verdict(finding("ledger behind", 0, None)), facts(1))
 
     assert [list(row) for row in table_of(result)] == [["window", "found"]]
 
