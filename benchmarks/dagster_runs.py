@@ -20,12 +20,19 @@ _JOB: Final = "window"
 
 
 class WindowRuns:
-    """Runs that load windows of one topic into a lake of their own below `folder`."""
+    """Runs that load windows of one topic into the lake at `root`, or into one of their own below `folder`."""
 
     def __init__(
-        self, stack: ExitStack, declaration: TopicDeclaration, bootstrap: str, remote: str, folder: Path
+        self,
+        stack: ExitStack,
+        declaration: TopicDeclaration,
+        bootstrap: str,
+        remote: str,
+        folder: Path,
+        root: Path | None = None,
     ) -> None:
-        self.root, self._instance = instance_in(stack, folder)
+        own, self._instance = instance_in(stack, folder)
+        self.root = root or own
         self._job = job_of(declaration, bootstrap, self.root, remote)
 
     def load(self, key: str) -> None:

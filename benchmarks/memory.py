@@ -1,6 +1,9 @@
 """Memory of the Spark server, its Python workers and the run's process, for a window of many records and of ten times as many.
 
-`python -m benchmarks.memory BOOTSTRAP TOPIC START FOLDER` is the run's process: it loads one window, with `SPARK_REMOTE`
+Both windows are of one lake, and so of one session with Spark: workers of another session would be counted with those of the
+load for the minute after which Spark ends idle ones.
+
+`python -m benchmarks.memory BOOTSTRAP TOPIC START FOLDER LAKE` is the run's process: it loads one window, with `SPARK_REMOTE`
 from the environment, and prints the most memory that it ever held, in bytes.
 """
 
@@ -28,6 +31,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import key_of
 
 SERVER: Final = "Spark server and its Python workers"
+ALONE: Final = "Spark server without its workers"
 WORKER: Final = "the largest Python worker"
 RUN: Final = "run's process"
 
@@ -47,10 +51,11 @@ def run(bench: Bench) -> Measured:
         with _peak(server) as peak:
             held = subprocess.run(
                 [sys.executable, "-m", __name__, bench.bootstrap, bulk.topic, start.isoformat(),
-                 str(bench.root / f"memory-{records}")],
+                 str(bench.root / f"memory-{records}"), str(bench.root / "memory" / "lake")],
                 env={**os.environ, "SPARK_REMOTE": bench.remote}, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE, text=True,
             )  # fmt: skip
         rounds[f"{SERVER}, {records:,} records"] = [peak.together]
+        rounds[f"{ALONE}, {records:,} records"] = [peak.server]
         rounds[f"{WORKER}, {records:,} records"] = [peak.worker]
         rounds[f"{RUN}, {records:,} records"] = [float(held.stdout.split()[-1])]
         bench.report(", ".join(f"{name}: {values[0] / 1e6:,.0f} MB" for name, values in rounds.items()))
@@ -76,14 +81,16 @@ def listening(remote: str) -> psutil.Process:
 
 @dataclass
 class Peak:
-    """The most bytes that a server and its Python workers held at a time, and the most that one of the workers did."""
+    """The most bytes that a server and its Python workers held at a time, and the most that it or one of the workers did."""
 
     together: float = 0.0
+    server: float = 0.0
     worker: float = 0.0
 
     def take(self, server: psutil.Process) -> None:
         """Read it once. Workers are forked, so what they share counts for each of them in parts (PSS)."""
         together = float(server.memory_info().rss)
+        self.server = max(self.server, together)
         for child in server.children(recursive=True):
             try:
                 held = child.memory_full_info()
@@ -112,13 +119,12 @@ def _peak(process: psutil.Process) -> Iterator[Peak]:
         watcher.join()
 
 
-def main(bootstrap: str, topic: str, start: str, folder: str) -> None:
+def main(bootstrap: str, topic: str, start: str, folder: str, lake: str) -> None:
     """Load the window as a run of Dagster's does, and print the peak."""
     declaration = TopicDeclaration(topic, "0 * * * *", datetime.fromisoformat(start))
     with ExitStack() as stack:
-        WindowRuns(stack, declaration, bootstrap, os.environ["SPARK_REMOTE"], Path(folder)).load(
-            key_of(declaration.first_edge)
-        )
+        runs = WindowRuns(stack, declaration, bootstrap, os.environ["SPARK_REMOTE"], Path(folder), Path(lake))
+        runs.load(key_of(declaration.first_edge))
     print(most_held())
 
 
