@@ -12,7 +12,9 @@ import pyarrow as pa
 from platform_assets.engines.columnar import header_keys
 from platform_assets.engines.columnar.pieces import Piece
 from platform_assets.engines.columnar.selection import committed
-from platform_assets.kafka.batches.record_batches import APPEND_TIME, CODEC_MASK, HEADER, Batches, Damage, unpacked
+from platform_assets.kafka.batches.damage import Damage
+from platform_assets.kafka.batches.record_batches import APPEND_TIME, CODEC_MASK, HEADER, Batches
+from platform_assets.kafka.batches.unpacking import Room
 from platform_assets.kernels import arrow, records
 
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -30,8 +32,9 @@ SCHEMA = pa.schema(
 )
 """Columns of a raw table without `window`, its partition column, which is in no file."""
 
-BLOCK_BYTES = 16 << 20
-"""Unpacked bytes after which a block is closed. What one fetch holds unpacked is one block, however much it is."""
+BLOCK_BYTES = 1 << 20
+"""Unpacked bytes after which a block is closed, so that what one step has written is still in the processor's cache for the next
+one. A batch is never divided."""
 _SMALLEST_RECORD = 7
 _WRONG = {
     records.CONTRADICTION: "its records contradict its header",
@@ -70,11 +73,12 @@ class _Bodies:
 
 
 def blocks(
-    batches: Batches, aborted: Sequence[tuple[int, int]], topic_id: str, piece: Piece
+    batches: Batches, aborted: Sequence[tuple[int, int]], topic_id: str, piece: Piece, room: Room
 ) -> Iterator[pa.RecordBatch]:
     """The committed records of `batches` that `piece` wants, ascending, with the columns of SCHEMA; no block is empty.
 
-    `aborted` is what the broker listed for this fetch. Raises Damage, OldFormat and TimestampOutOfRange.
+    `aborted` is what the broker listed for this fetch. Compressed batches are unpacked in `room`. Raises Damage,
+    OldFormat and TimestampOutOfRange.
     """
     if batches.old_format:
         raise OldFormat(int(next(iter(batches)).base_offset))
@@ -82,14 +86,17 @@ def blocks(
     counts = batches.records_counts
     kept = committed(batches, aborted) & (counts > 0)
     kept &= (batches.last_offsets >= piece.wanted.start) & (batches.base_offsets < piece.wanted.end)
-    for bodies in _bodies(batches, np.flatnonzero(kept)):
+    for bodies in _bodies(batches, np.flatnonzero(kept), room):
         block = _Block(batches, bodies, piece)
         if block.size:
             yield block.columns(topic_id)
 
 
-def _bodies(batches: Batches, wanted: Longs) -> Iterator[_Bodies]:
-    """The bodies of the batches `wanted`, in order; those that are not packed stay where they are."""
+def _bodies(batches: Batches, wanted: Longs, room: Room) -> Iterator[_Bodies]:
+    """The bodies of the batches `wanted`, in order; those that are not packed stay where they are.
+
+    The others are in `room`, until the next ones are asked for.
+    """
     packed = batches.attributes & CODEC_MASK
     starts = batches.positions + HEADER.itemsize
     ends = batches.positions + batches.headers["length"] + 12
@@ -100,22 +107,16 @@ def _bodies(batches: Batches, wanted: Longs) -> Iterator[_Bodies]:
         if not packed[run[0]]:
             yield _Bodies(np.frombuffer(batches.data, np.uint8), run, starts[run], ends[run])
             continue
-        pieces: list[bytes | bytearray | memoryview] = []
+        ends_in_room: list[int] = []
         first = size = 0
         for at, index in enumerate(run.tolist()):
             body = batches.data[starts[index] : ends[index]]
-            pieces.append(unpacked(int(packed[index]), body, int(batches.headers["base_offset"][index])))
-            size += len(pieces[-1])
+            size = room.add(int(packed[index]), body, int(batches.headers["base_offset"][index]), size)
+            ends_in_room.append(size)
             if size >= BLOCK_BYTES or at == len(run) - 1:
-                yield _joined(pieces, run[first : at + 1])
-                pieces, first, size = [], at + 1, 0
-
-
-def _joined(pieces: list[bytes | bytearray | memoryview], indexes: Longs) -> _Bodies:
-    sizes = np.array([len(p) for p in pieces], np.int64)
-    ends = np.cumsum(sizes)
-    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    return _Bodies(np.frombuffer(data, np.uint8), indexes, ends - sizes, ends)
+                until = np.array(ends_in_room, np.int64)
+                yield _Bodies(room.filled(size), run[first : at + 1], np.append(0, until[:-1]), until)
+                ends_in_room, first, size = [], at + 1, 0
 
 
 class _Block:

@@ -11,6 +11,7 @@ from platform_assets.engines.columnar.pieces import Piece
 from platform_assets.kafka.batches.fetching import Brokers
 from platform_assets.kafka.batches.reading import Buffers, PartitionReading
 from platform_assets.kafka.batches.record_batches import Batches
+from platform_assets.kafka.batches.unpacking import Room
 from platform_assets.model.offsets import OffsetRange
 
 
@@ -43,7 +44,7 @@ class _Rows:
 
     def __init__(self, piece: Piece, topic_id: str, add: Callable[[pa.RecordBatch], None]) -> None:
         self.partition, self.position, self.end = piece.partition, piece.wanted.start, piece.wanted.end
-        self._topic_id, self._add, self._log_start = topic_id, add, 0
+        self._topic_id, self._add, self._log_start, self._room = topic_id, add, 0, Room()
 
     def observe(self, log_start: int) -> None:
         self._log_start = log_start
@@ -57,6 +58,6 @@ class _Rows:
 
     def take(self, batches: Batches, aborted: Iterable[tuple[int, int]]) -> None:
         left = Piece(self.partition, OffsetRange(self.position, self.end))
-        for block in blocks(batches, list(aborted), self._topic_id, left):
+        for block in blocks(batches, list(aborted), self._topic_id, left, self._room):
             self._add(block)
         self.position = min(batches.next_offset, self.end)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from platform_assets.kafka.batches.damage import Damage
 from platform_assets.kafka.batches.record_batches import (
     ABORT,
     CODEC_MASK,
@@ -18,7 +19,6 @@ from platform_assets.kafka.batches.record_batches import (
     HEADER,
     TRANSACTIONAL,
     Batches,
-    Damage,
 )
 from platform_assets.kernels.records import control_types
 

@@ -18,8 +18,9 @@ from kafka.protocol.admin.transactions import (
 )
 
 from platform_assets.errors import BrokerRefusedError, DamagedBatchError
+from platform_assets.kafka.batches.damage import Damage
 from platform_assets.kafka.batches.fetching import OFFSET_OUT_OF_RANGE, Brokers, FetchedPartition
-from platform_assets.kafka.batches.record_batches import Batches, Damage
+from platform_assets.kafka.batches.record_batches import Batches
 from platform_assets.kafka.batches.wire import Address, Connection
 
 _PRODUCERS: Final = 0

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from platform_assets.errors import DamagedBatchError, TruncationError, UnstableEndError
+from platform_assets.kafka.batches.damage import Damage
 from platform_assets.kafka.batches.fetching import OFFSET_OUT_OF_RANGE, Brokers, FetchedPartition, Transient
-from platform_assets.kafka.batches.record_batches import Batches, Damage
+from platform_assets.kafka.batches.record_batches import Batches
 from platform_assets.kafka.batches.wire import Connection
 
 _FIRST_FETCH: Final = 1 << 20

@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import cramjam
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
+
+from platform_assets.kafka.batches.damage import Damage
+from platform_assets.kafka.batches.unpacking import unpacked
 
 HEADER = np.dtype(
     [
@@ -41,8 +43,6 @@ HEADER = np.dtype(
 CODEC_MASK, APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 ABORT, COMMIT = 0, 1
 """Types of a control record that ends a transaction."""
-UNPACKED_LIMIT = 1 << 29
-"""Bytes that one compressed batch may unpack to: more is taken for damage or malice, not for records."""
 NO_END: Final = 1 << 63
 """An offset that no batch has."""
 
@@ -53,19 +53,10 @@ _DELTA_AT = 23
 _EPOCH_AT, _BASE_TIMESTAMP_AT, _MAX_TIMESTAMP_AT = 12, 27, 35
 _SMALLEST = 26  # an empty message of magic 0
 _OLD_CRC_COVERS_FROM = 16
-_XERIAL = b"\x82SNAPPY\x00"
 _base_at = struct.Struct(">q").unpack_from
 _length_at = struct.Struct(">i").unpack_from
 _old_head_at = struct.Struct(">qiIbb").unpack_from
 _control_key = struct.Struct(">hh").unpack_from
-
-
-class Damage(Exception):
-    """Bytes that are no intact batch; `offset` is where the batch claims to begin."""
-
-    def __init__(self, offset: int, reason: str) -> None:
-        self.offset, self.reason = offset, reason
-        super().__init__(f"offset {offset}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,59 +302,6 @@ def old_offsets(message: memoryview) -> list[int]:
         raise Damage(offset, "the messages packed in it are cut off")
     # Magic 1 numbers the inner messages relative to the last one, whose offset the outer message carries.
     return [offset - found[-1] + o for o in found] if magic else found
-
-
-def unpacked(codec: int, packed: memoryview, offset: int) -> bytes | bytearray | memoryview:
-    """Undo a batch's compression; `codec` as in its attributes, `offset` for the message. Raises Damage."""
-    try:
-        if codec == 0:
-            return packed
-        if codec == 1:
-            return _gunzip(packed)
-        if codec == 2:
-            return _unsnap(bytes(packed))
-        if codec in (3, 4):
-            return _grow(cramjam.lz4 if codec == 3 else cramjam.zstd, packed)
-    except (cramjam.DecompressionError, zlib.error, ValueError, struct.error) as error:
-        raise Damage(offset, f"its records cannot be unpacked: {error}") from None
-    raise Damage(offset, f"its compression {codec} is unknown")
-
-
-def _gunzip(packed: memoryview) -> bytes:
-    stream = zlib.decompressobj(wbits=31)
-    data = stream.decompress(packed, UNPACKED_LIMIT)
-    if not stream.eof:
-        raise ValueError("cut off, or too large")
-    return data
-
-
-def _unsnap(packed: bytes) -> bytes:
-    if not packed.startswith(_XERIAL):
-        pieces = [packed]
-    else:  # the framing of snappy-java: 16 bytes, then blocks behind their length
-        pieces, at = [], 16
-        while at < len(packed):
-            size = _length_at(packed, at)[0]
-            if size <= 0 or at + 4 + size > len(packed):
-                raise ValueError("a block is cut off")
-            pieces.append(packed[at + 4 : at + 4 + size])
-            at += 4 + size
-    if sum(cramjam.snappy.decompress_raw_len(p) for p in pieces) > UNPACKED_LIMIT:
-        raise ValueError("too large")
-    return b"".join(bytes(cramjam.snappy.decompress_raw(p)) for p in pieces)
-
-
-def _grow(codec: object, packed: memoryview) -> memoryview:
-    """Unpack into a buffer that doubles until it suffices, since a frame need not state its size."""
-    size = min(max(1 << 16, 8 * len(packed)), UNPACKED_LIMIT)
-    while True:
-        out = bytearray(size)
-        try:
-            return memoryview(out)[: codec.decompress_into(packed, out)]  # type: ignore[attr-defined]
-        except cramjam.DecompressionError:
-            if size >= UNPACKED_LIMIT:
-                raise
-            size = min(size * 8, UNPACKED_LIMIT)
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from platform_assets.errors import BrokerUnreachableError, DamagedBatchError
+from platform_assets.kafka.batches.damage import Damage
 from platform_assets.kafka.batches.fetching import Brokers, FetchedPartition
-from platform_assets.kafka.batches.record_batches import Batch, Batches, Damage
+from platform_assets.kafka.batches.record_batches import Batch, Batches
 from platform_assets.kafka.batches.wire import Stopped
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 

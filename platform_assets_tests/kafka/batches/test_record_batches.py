@@ -6,8 +6,9 @@ import struct
 
 import pytest
 
-from platform_assets.kafka.batches import record_batches
-from platform_assets.kafka.batches.record_batches import Batches, Damage
+from platform_assets.kafka.batches import unpacking
+from platform_assets.kafka.batches.damage import Damage
+from platform_assets.kafka.batches.record_batches import Batches
 from platform_assets_tests.support.record_batches import CODECS, batch, scanned, xerial
 
 
@@ -50,7 +51,7 @@ def test_large_compressed_batch_outgrows_the_first_guess() -> None:
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_batch_that_unpacks_to_too_much_is_damage(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_batches, "UNPACKED_LIMIT", 500)
+    monkeypatch.setattr(unpacking, "UNPACKED_LIMIT", 500)
     (only,) = scanned(batch(7, list(range(0, 100, 2)), codec=codec))
     with pytest.raises(Damage, match="offset 7: its records cannot be unpacked"):
         only.offsets()

@@ -27,6 +27,7 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.batches import fetching, record_batches
 from platform_assets.kafka.batches.reading import Buffers, PartitionReading
+from platform_assets.kafka.batches.unpacking import unpacked
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.evidence.gathering import Evidence, gather_evidence
 from platform_assets.kafka.evidence.tally import PartitionTally
@@ -362,7 +363,7 @@ def test_compacted_topic(
 ) -> None:
     h, left = compacted[codec]
     end = h.end(committed=True)
-    unpack, codecs = record_batches.unpacked, set()
+    unpack, codecs = unpacked, set()
 
     def noting(codec: int, *rest: Any) -> Any:
         codecs.add(codec)

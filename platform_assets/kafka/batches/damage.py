@@ -1,0 +1,9 @@
+"""What is raised for bytes that are no intact record batch."""
+
+
+class Damage(Exception):
+    """Bytes that are no intact batch; `offset` is where the batch claims to begin."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        self.offset, self.reason = offset, reason
+        super().__init__(f"offset {offset}: {reason}")

@@ -1,0 +1,62 @@
+"""Bodies that are unpacked into memory which is used again."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from platform_assets.kafka.batches import unpacking
+from platform_assets.kafka.batches.damage import Damage
+from platform_assets.kafka.batches.unpacking import Room, unpacked
+from platform_assets_tests.support.record_batches import CODECS, PACKERS
+
+
+def packed(codec: str, data: bytes) -> memoryview:
+    return memoryview(PACKERS[codec](data))
+
+
+def body(rng: random.Random) -> bytes:
+    """Of any size up to some hundred thousand bytes, that shrinks hardly, or to a thousandth."""
+    return rng.randbytes(rng.randrange(1, 300)) * rng.choice([1, 10, 1_000])
+
+
+def test_bodies_lie_behind_each_other_and_stay_as_the_room_grows(rng: random.Random) -> None:
+    room = Room()
+    for _ in range(3):  # the same room again and again
+        bodies = [(rng.choice(sorted(CODECS)), body(rng)) for _ in range(40)]
+        end = 0
+        for codec, data in bodies:
+            end = room.add(CODECS[codec], packed(codec, data), 0, end)
+        assert room.filled(end).tobytes() == b"".join(data for _, data in bodies)
+
+
+def test_what_was_in_the_room_is_in_no_later_body(rng: random.Random) -> None:
+    room = Room()
+    room.add(CODECS["zstd"], packed("zstd", b"x" * 100_000), 0, 0)
+    for codec in sorted(CODECS):
+        data = body(rng)
+        end = room.add(CODECS[codec], packed(codec, data), 0, 0)
+        assert room.filled(end).tobytes() == data == bytes(unpacked(CODECS[codec], packed(codec, data), 0))
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_a_body_that_unpacks_to_too_much_is_damage_in_a_room_with_space_left(
+    codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = Room()
+    room.add(CODECS[codec], packed(codec, bytes(100_000)), 0, 0)
+    monkeypatch.setattr(unpacking, "UNPACKED_LIMIT", 500)
+    with pytest.raises(Damage, match="offset 7: its records cannot be unpacked"):
+        room.add(CODECS[codec], packed(codec, bytes(501)), 7, 0)
+    assert room.add(CODECS[codec], packed(codec, bytes(500)), 7, 0) == 500
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_a_body_cut_off_is_damage_and_leaves_what_came_before(codec: str) -> None:
+    room, before = Room(), bytes(range(256))
+    end = room.add(CODECS[codec], packed(codec, before), 0, 0)
+    with pytest.raises(Damage, match="offset 9"):
+        room.add(CODECS[codec], packed(codec, np.arange(5_000).tobytes())[:-20], 9, end)
+    assert room.filled(end).tobytes() == before
