@@ -34,6 +34,8 @@ _P2 = np.uint64(0xC2B2AE3D27D4EB4F)
 _P3 = np.uint64(0x165667B19E3779F9)
 _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
+ROWS_AT_A_TIME = 1024
+"""Rows whose hashes stay in the processor's nearest cache, as the room that callers give to kernels."""
 _SEED = np.uint64(42)
 _NO_HEADERS = -1
 _LOW = np.uint64(0xFFFFFFFF)
@@ -68,6 +70,14 @@ def hash_int(value: Whole, seed: Hash) -> Hash:
     """Of a 32-bit number, or of a boolean as 0 or 1."""
     h = (seed + _P5 + np.uint64(4)) ^ (np.uint64(np.uint32(value)) * _P1)
     return _finished(_rotated(h, 23) * _P2 + _P3)
+
+
+@inlined
+def add_halves(hashes: Totals, sums: Totals, at: Whole) -> None:
+    """Add the upper halves of hashes to `sums[at]` and the lower ones to `sums[at + 1]`, which cannot overflow."""
+    for h in hashes:
+        sums[at] += h >> np.uint64(32)
+        sums[at + 1] += h & _LOW
 
 
 @inlined
@@ -115,7 +125,7 @@ def _tagged(data: Bytes, offsets: Ints, validity: Bytes, index: int, seed: Hash)
     return hash_bytes(data, start, np.int64(offsets[index + 1]) - start, h)
 
 
-@kernel(INTS, LONGS, LONGS, INTS, *[BYTES, INTS, BYTES] * 2, LONGS, SUMS)
+@kernel(INTS, LONGS, LONGS, INTS, *[BYTES, INTS, BYTES] * 2, LONGS, SUMS, SUMS)
 def add_content_hashes(
     partitions: Ints,
     offsets: Longs,
@@ -128,27 +138,28 @@ def add_content_hashes(
     value_offsets: Ints,
     value_validity: Bytes,
     headers: Longs,
+    room: Totals,
     sums: Totals,
 ) -> None:
-    """Add the hashes of (partition, offset) to `sums[0:2]` and those of whole records to `sums[2:4]`.
+    """Add the hashes of (partition, offset) to `sums[0:2]` and those of whole records to `sums[2:4]`, by halves.
 
-    `headers` holds the hash of each record's headers; timestamps are in microseconds.
+    `headers` holds the hash of each record's headers; timestamps are in microseconds. The hash of a record is a chain, in which
+    each step waits for the one before; column by column, over as many records as `room` is for, the processor has many to do.
     """
-    high = low = content_high = content_low = np.uint64(0)
-    for index in range(offsets.size):
-        h = hash_long(offsets[index], hash_int(partitions[index], _SEED))
-        high += h >> np.uint64(32)
-        low += h & _LOW
-        h = hash_int(timestamp_types[index], hash_long(timestamps[index], h))
-        h = _tagged(keys, key_offsets, key_validity, index, h)
-        h = _tagged(values, value_offsets, value_validity, index, h)
-        h = hash_long(headers[index], h)
-        content_high += h >> np.uint64(32)
-        content_low += h & _LOW
-    sums[0] += high
-    sums[1] += low
-    sums[2] += content_high
-    sums[3] += content_low
+    for first in range(0, offsets.size, room.size):
+        hashes = room[: min(offsets.size - first, room.size)]
+        for row in range(hashes.size):
+            hashes[row] = hash_long(offsets[first + row], hash_int(partitions[first + row], _SEED))
+        add_halves(hashes, sums, 0)
+        for row in range(hashes.size):
+            hashes[row] = hash_int(timestamp_types[first + row], hash_long(timestamps[first + row], hashes[row]))
+        for row in range(hashes.size):
+            hashes[row] = _tagged(keys, key_offsets, key_validity, first + row, hashes[row])
+        for row in range(hashes.size):
+            hashes[row] = _tagged(values, value_offsets, value_validity, first + row, hashes[row])
+        for row in range(hashes.size):
+            hashes[row] = hash_long(headers[first + row], hashes[row])
+        add_halves(hashes, sums, 2)
 
 
 @kernel(INTS, BYTES, *[BYTES, INTS, BYTES] * 2, FILLED_LONGS)

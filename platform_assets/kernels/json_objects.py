@@ -91,7 +91,7 @@ def _is_extra_twice(data: Bytes, at: Whole, size: Whole, count: Whole, extras: I
     BYTES, INTS, INTS, INT, INT, INT,
     BYTES, INTS, INTS, INTS, INTS, INTS, INTS, LONGS, LONGS,
     FILLED_LONGS, FILLED_DOUBLES, FILLED_INTS, FILLED_INTS, FILLED_BYTES, FILLED_INTS, FILLED_BYTES,
-    FILLED_INTS, FILLED_INTS, FILLED_INTS, FILLED_BYTES,
+    FILLED_INTS, FILLED_INTS, FILLED_INTS, FILLED_INTS, FILLED_BYTES,
 )  # fmt: skip
 def find_fields(
     data: Bytes,
@@ -119,6 +119,7 @@ def find_fields(
     extras: Ints,
     followers: Ints,
     stamps: Ints,
+    recent: Ints,
     stack: Bytes,
 ) -> int:
     """Find the fields of the objects `data[starts[i]:ends[i]]`, or with `bare` of values of one field; a start of NULL is a null.
@@ -131,13 +132,12 @@ def find_fields(
     escapes or numbers PENDING. `verdicts` is set to 1 for rows that are left to the exact path.
 
     Returns how many fields there are that the schema lacks. `extras` has them, as far as it has room: else they are to be
-    found again, with room. Where it has no room for any, objects that have some are left to the exact path. `followers`, `stamps`
-    and `stack` (room for `levels`) are scratch.
+    found again, with room. Where it has no room for any, objects that have some are left to the exact path. `followers`, `stamps`,
+    `recent` (room for MOST_EXTRAS) and `stack` (for `levels`) are scratch.
     """
     rows, count = starts.size, kinds.size
     room = extras.size // EXTRA_SIZE
     found = 0
-    recent = np.zeros(EXTRA_SIZE * MOST_EXTRAS, np.int32)
     stamps[:] = -1
     for field in range(followers.size):
         followers[field] = field if field < count else 0

@@ -24,7 +24,7 @@ from platform_assets.kernels.compilation import (
     inlined,
     kernel,
 )
-from platform_assets.kernels.hashing import Hash, hash_bytes, hash_int, hash_long
+from platform_assets.kernels.hashing import Hash, add_halves, hash_bytes, hash_int, hash_long
 from platform_assets.kernels.memory import load32, load64
 
 Bytes = npt.NDArray[np.uint8]
@@ -40,10 +40,7 @@ BOOLEAN, BYTE, SHORT, INTEGER, LONG, FLOAT, DOUBLE, SMALL_DECIMAL, DECIMAL, TEXT
 
 NO_MARK = -1
 """Instead of a mark, which is a CRC-32 and never below zero."""
-_ROWS = 1024
-"""Rows whose hashes stay in the processor's nearest cache."""
 _SEED = np.uint64(42)
-_LOW = np.uint64(0xFFFFFFFF)
 _FLOAT_NAN, _DOUBLE_NAN = 0x7FC00000, 0x7FF8000000000000
 
 
@@ -170,26 +167,26 @@ def chain_column(memory: Bytes, nodes: Longs, node: int, mark: int, first: int, 
                 hashes[row] = hash_value(memory, nodes, node, first + row, h, scratch)
 
 
-@inlined
-def _add_halves(hashes: Totals, sums: Totals, at: Whole) -> None:
-    for h in hashes:
-        sums[at] += h >> np.uint64(32)
-        sums[at + 1] += h & _LOW
-
-
-@kernel(BYTES, LONGS, LONGS, INT, INT, FILLED_BYTES, SUMS)
+@kernel(BYTES, LONGS, LONGS, INT, INT, FILLED_BYTES, SUMS, SUMS)
 def add_row_hashes(
-    memory: Bytes, nodes: Longs, marks: Longs, identity: int, rows: int, scratch: Bytes, sums: Totals
+    memory: Bytes,
+    nodes: Longs,
+    marks: Longs,
+    identity: int,
+    rows: int,
+    scratch: Bytes,
+    room: Totals,
+    sums: Totals,
 ) -> None:
     """Add the hashes of the first `identity` columns of each row to `sums[0:2]`, and those of whole rows to `sums[2:4]`, by halves.
 
     The first columns have no children, and no marks before them; `marks` are those of all columns. The hash of a row is a
-    chain, in which each step waits for the one before; column by column, over some rows at a time, the processor has many to do.
+    chain, in which each step waits for the one before; column by column, over as many rows as `room` is for, the processor has
+    many to do.
     """
     count = nodes.size // NODE
-    block = np.empty(min(rows, _ROWS), np.uint64)
-    for first in range(0, rows, _ROWS):
-        hashes = block[: min(rows - first, _ROWS)]
+    for first in range(0, rows, room.size):
+        hashes = room[: min(rows - first, room.size)]
         hashes[:] = _SEED
         node = column = 0
         while node < count:
@@ -197,5 +194,5 @@ def add_row_hashes(
             node = nodes[node * NODE + 5]
             column += 1
             if node == identity:
-                _add_halves(hashes, sums, 0)
-        _add_halves(hashes, sums, 2)
+                add_halves(hashes, sums, 0)
+        add_halves(hashes, sums, 2)

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from numba.core.errors import TypingError
 
 from platform_assets.engines.columnar.reports import Report, UnfitError
 from platform_assets.kernels import compilation
@@ -50,6 +52,16 @@ def _forgotten() -> Iterator[None]:
     yield
     for cached in (compilation.cache_folder, compilation.sources_digest):
         cached.cache_clear()
+
+
+def test_a_kernel_that_allocates_is_refused() -> None:
+    """So none counts references, which costs more than most of what kernels do."""
+
+    def allocating(size: int) -> int:
+        return int(np.empty(size, np.int64).size)
+
+    with pytest.raises(TypingError):
+        compilation.kernel(compilation.INT)(allocating)
 
 
 def called(**environment: str) -> list[str]:

@@ -21,6 +21,7 @@ from platform_assets.kernels.json_objects import (
     EXTRA_SIZE,
     FLAG,
     LIST,
+    MOST_EXTRAS,
     MOST_PENDING,
     NULL,
     PENDING,
@@ -152,6 +153,7 @@ class _Block:
                 self.extras,
                 np.empty(program.followers, np.int32),
                 np.empty(fields, np.int32),
+                np.empty(EXTRA_SIZE * MOST_EXTRAS, np.int32),
                 self.stack,
             )
         )

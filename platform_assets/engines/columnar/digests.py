@@ -25,6 +25,7 @@ def measured(rows: pa.RecordBatch) -> Measured:
         *_bytes(rows["key"]),
         *_bytes(rows["value"]),
         _header_hashes(rows["headers"]),
+        np.empty(hashing.ROWS_AT_A_TIME, np.uint64),
         sums,
     )
     halves = sums.tolist()

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from platform_assets.engines.columnar.digests import measured
@@ -38,6 +38,11 @@ _SAMPLE_BYTES: Final = 64 << 10
 _SAMPLE_ROWS: Final = _SAMPLE_BYTES // 8
 """Rows of the same, where a value has eight bytes."""
 _LENGTH_BYTES: Final = 4
+_BATCH_BYTES: Final = 1 << 20
+"""What Parquet's writer encodes at a time: about a page, since it is between two batches that a page is closed."""
+_FEWEST_ROWS: Final = 1 << 10
+_MOST_ROWS: Final = 1 << 14
+"""What pyarrow encodes at a time by default, and the most that a batch may be: pages of small columns have 20,000 rows."""
 DELTAS: Final = "DELTA_BINARY_PACKED"
 _STATISTICS = ["kafka_partition", "kafka_offset", "kafka_timestamp"]
 Measure = Callable[[pa.RecordBatch], Measured]
@@ -116,14 +121,15 @@ class _OpenFile:
         if before is not None:
             rows, first, last = before.rows + rows, min(before.first, first), max(before.last, last)
         self.partitions[partition] = Rows(rows, first, last)
-        bounds = pc.min_max(block["kafka_timestamp"].cast(pa.int64())).as_py()
-        self._oldest, self._newest = min(self._oldest, bounds["min"]), max(self._newest, bounds["max"])
+        stamps = longs(block["kafka_timestamp"])
+        self._oldest, self._newest = min(self._oldest, int(stamps.min())), max(self._newest, int(stamps.max()))
         began = time.perf_counter()
         self.measured += self._measure(block)
         self._seconds["digest"] += time.perf_counter() - began
+        size = block.nbytes
         self._waiting.append(block)
-        self._waiting_bytes += block.nbytes
-        self.size += block.nbytes
+        self._waiting_bytes += size
+        self.size += size
         if self._waiting_bytes >= self._row_group_bytes:
             self._write()
 
@@ -172,7 +178,19 @@ class _OpenFile:
             write_page_index=True,
             write_page_checksum=True,
             store_schema=False,
+            write_batch_size=_rows_of(self._waiting, _BATCH_BYTES),
         )
+
+
+def longs(column: pa.Array) -> npt.NDArray[np.int64]:
+    """The values of a column of 64 bits without nulls, as they lie in memory."""
+    return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column)]
+
+
+def _rows_of(blocks: Sequence[pa.RecordBatch], size: int) -> int:
+    """About how many rows of `blocks` have `size` bytes; within what Parquet's writer may take at a time."""
+    rows, held = sum(int(block.num_rows) for block in blocks), sum(int(block.nbytes) for block in blocks)
+    return min(max(rows * size // max(held, 1), _FEWEST_ROWS), _MOST_ROWS)
 
 
 def codecs(

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.kernels import typed_hashing as kernels
+from platform_assets.kernels.hashing import ROWS_AT_A_TIME
 from platform_assets.model.digest import SPARK_SEED, Digest, Measured, mark_of
 
 LEFT_OUT: Final = frozenset({"topic_id", "window"})
@@ -46,7 +47,8 @@ def measured(rows: pa.RecordBatch) -> Measured:
     sums = np.zeros(4, np.uint64)
     memory, nodes = tree.finished()
     marks = np.array([mark_of(name) for name in names], np.int64)
-    kernels.add_row_hashes(memory, nodes, marks, len(_IDENTITY), rows.num_rows, np.zeros(16, np.uint8), sums)
+    scratch, room = np.zeros(16, np.uint8), np.empty(ROWS_AT_A_TIME, np.uint64)
+    kernels.add_row_hashes(memory, nodes, marks, len(_IDENTITY), rows.num_rows, scratch, room, sums)
     halves = sums.tolist()
     return Measured(
         Digest.from_halves(rows.num_rows, halves[0], halves[1]), Digest.from_halves(rows.num_rows, halves[2], halves[3])
