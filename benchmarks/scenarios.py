@@ -42,6 +42,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "many-windows": many_windows.run,
     "ticks": ticks.run,
     "many-topics": many_topics.run,
+    "thousand-topics": many_topics.run_thousand,
     "small-window": small_window.run,
     "whole-window": whole_window.run,
     "curves": curves.run,
