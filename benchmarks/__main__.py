@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import plots
+from benchmarks.machine import touch_memory
 from benchmarks.scenario import Bench, Measured
 from benchmarks.scenarios import SCENARIOS
 from testbed.homes import engines
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     progress, printed = Console(stderr=True), Console()
     path = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}{'-quick' if chosen.quick else ''}.json"
     RESULTS.mkdir(exist_ok=True)
+    touch_memory(partial(_tell, progress, "memory"))
     for name in chosen.only or SCENARIOS:
         began = time.monotonic()
         # Services of its own for each scenario: what one leaves in a heap is not to slow down the next.

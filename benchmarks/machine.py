@@ -1,0 +1,29 @@
+"""The machine that measures, brought to the state in which it stays."""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Callable
+from typing import Final
+
+import psutil
+
+_LEFT_ALONE: Final = 1 << 30
+_PIECE: Final = 256 << 20
+
+
+def touch_memory(report: Callable[[str], None]) -> None:
+    """Write to all memory that is free, once.
+
+    The host of a virtual machine that has just begun gives it each page when it is first written to, which took ten times as long as
+    writing: 0.4 GB/s to files until then, 5 GB/s from then on (2026-11-25). Loads would pay for it, and by chance.
+    """
+    free = max(psutil.virtual_memory().available - _LEFT_ALONE, 0)
+    began = time.monotonic()
+    ones = bytes([1]) * _PIECE
+    with mmap.mmap(-1, max(free, mmap.PAGESIZE)) as memory:
+        for at in range(0, free - _PIECE, _PIECE):
+            memory[at : at + _PIECE] = ones
+    took = time.monotonic() - began
+    report(f"{free / 1e9:.1f} GB of free memory written to once in {took:.0f} s, {free / took / 1e9:.1f} GB/s")
