@@ -35,6 +35,7 @@ STEPS: Final[Mapping[str, str]] = {
     "kafka/batches/fetching.py": "fetching from the broker",
     "kafka/batches/reading.py": "fetching from the broker",
     "kafka/batches/record_batches.py": "CRCs, batch headers, unpacking",
+    "kafka/batches/unpacking.py": "CRCs, batch headers, unpacking",
     "engines/columnar/selection.py": "which records are committed",
     "engines/columnar/columns.py": "records to Arrow columns",
     "engines/columnar/digests.py": "digests",

@@ -1,4 +1,4 @@
-"""Small windows of many topics that are together: the tick that seals all of them, and the runs that load and check them."""
+"""Small windows of many topics that are together: the ticks that seal all of them, and the runs that load and check them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from platform_assets.orchestration.together import Group, Position, TogetherTick
 from testbed.samples import START, edge
 
 IDLE: Final = "a tick with nothing to seal"
-SEALING: Final = "a tick that seals a window of each"
+SEALING: Final = "the ticks that seal a window of each"
 REPORTING: Final = "what it reports is written down"
 LOADING: Final = "the runs that load and check them all"
 WHOLE: Final = "from the edge until all are loaded and checked"
 _CREATED_AT_ONCE: Final = 50
+_MOST_TICKS: Final = 20
 _RECORDS: Final = 10
 """Of a window, in each partition."""
 
@@ -77,38 +78,41 @@ def measured(scenario: str, bench: Bench, topics: int, windows: int, rounds: int
         }
         cursor: str | None = Position(dict.fromkeys(names, edge(windows))).to_cursor()
 
-        def tick(number: int, what: str, counts: bool) -> dg.SensorResult:
+        def tick(number: int) -> tuple[dg.SensorResult, float]:
             nonlocal cursor
             now = edge(windows + number) + timedelta(seconds=1)
             began = time.perf_counter()
             result = TogetherTick(group, cluster, ledger, instance, now, made_lake.clock).evaluate(cursor)
-            _note(bench, seconds, what, time.perf_counter() - began, counts)
             cursor = result.cursor
-            return result
+            return result, time.perf_counter() - began
 
         for number in range(rounds + 1):
             counts = number > 0
-            tick(number, IDLE, counts)
+            _note(bench, seconds, IDLE, tick(number)[1], counts)
             _produce(bench, names, partitions, _RECORDS)
             before = DeltaTable(root / "_ledger" / "cuts").version()
-            closed, ticks, asked, loading = time.perf_counter(), 0, 0, 0.0
+            closed, ticks, asked, sealing, reporting, loading = time.perf_counter(), 0, 0, 0.0, 0.0, 0.0
             # A tick ends after a time that is set; the next one goes on with the topics behind.
-            while not ticks or min(ledger.newest_edges(names).values()) < edge(windows + number + 1):
-                ticks += 1
-                result = tick(number + 1, SEALING, counts)
+            while not _all_loaded(ledger, declared, windows + number):
+                if (ticks := ticks + 1) > _MOST_TICKS:
+                    raise RuntimeError(f"{_MOST_TICKS} ticks did not have all windows loaded")
+                result, took = tick(number + 1)
+                sealing += took
                 began = time.perf_counter()
                 for event in result.asset_events:
                     instance.report_runless_asset_event(event)
-                _note(bench, seconds, REPORTING, time.perf_counter() - began, counts)
+                reporting += time.perf_counter() - began
                 began = time.perf_counter()
                 requests = result.run_requests or []
                 asked += len(requests)
                 for request in requests:
                     _refuse_failed(_execute(job, request, instance, resources))
                 loading += time.perf_counter() - began
-            commits = DeltaTable(root / "_ledger" / "cuts").version() - before
+            _note(bench, seconds, SEALING, sealing, counts)
+            _note(bench, seconds, REPORTING, reporting, counts)
             _note(bench, seconds, LOADING, loading, counts)
             _note(bench, seconds, WHOLE, time.perf_counter() - closed, counts)
+            commits = DeltaTable(root / "_ledger" / "cuts").version() - before
             _prove(ledger, declared, partitions, windows + number)
     shutil.rmtree(root)
     an_hour = 3600 / middle(seconds[LOADING])[0] * topics
@@ -148,6 +152,11 @@ def _refuse_failed(done: dg.ExecuteInProcessResult) -> None:
     failed = [e for e in done.get_asset_check_evaluations() if not e.passed]
     if failed:
         raise RuntimeError(f"check {failed[0].check_name} of {failed[0].asset_key} failed: {failed[0].description}")
+
+
+def _all_loaded(ledger: Ledger, declared: tuple[TopicDeclaration, ...], window: int) -> bool:
+    key = f"{edge(window):%Y-%m-%d-%H:%M}"
+    return all(key in ledger.receipts(d.raw_table, [key]) for d in declared)
 
 
 def _prove(ledger: Ledger, declared: tuple[TopicDeclaration, ...], partitions: int, window: int) -> None:

@@ -33,8 +33,8 @@ SCHEMA = pa.schema(
 """Columns of a raw table without `window`, its partition column, which is in no file."""
 
 BLOCK_BYTES = 1 << 20
-"""Unpacked bytes after which a block is closed, so that what one step has written is still in the processor's cache for the next
-one. A batch is never divided."""
+"""Unpacked bytes after which a block of compressed batches is closed, so that what one step has written is still in the processor's
+cache for the next one; a batch is never divided. What a fetch holds that is not compressed is one block."""
 _SMALLEST_RECORD = 7
 _WRONG = {
     records.CONTRADICTION: "its records contradict its header",

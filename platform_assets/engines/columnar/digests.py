@@ -18,10 +18,10 @@ def measured(rows: pa.RecordBatch) -> Measured:
     """Digests of rows with the columns of a raw table; `topic_id` and `window` take no part."""
     sums = np.zeros(4, np.uint64)
     hashing.add_content_hashes(
-        _numbers(rows["kafka_partition"], np.int32),
-        _numbers(rows["kafka_offset"], np.int64),
-        _numbers(rows["kafka_timestamp"], np.int64),
-        _numbers(rows["kafka_timestamp_type"], np.int32),
+        numbers(rows["kafka_partition"], np.int32),
+        numbers(rows["kafka_offset"], np.int64),
+        numbers(rows["kafka_timestamp"], np.int64),
+        numbers(rows["kafka_timestamp_type"], np.int32),
         *_bytes(rows["key"]),
         *_bytes(rows["value"]),
         _header_hashes(rows["headers"]),
@@ -55,7 +55,8 @@ def _bytes(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32
     return found, _slice(offsets, np.int32, array.offset, len(array) + 1), _validity(array)
 
 
-def _numbers(array: pa.Array, kind: type[np.generic]) -> npt.NDArray[Any]:
+def numbers(array: pa.Array, kind: type[np.generic]) -> npt.NDArray[Any]:
+    """The values of a column as they lie in memory. Raises TypeError where some are null, or not as wide as `kind`."""
     if array.null_count or array.type.bit_width != 8 * np.dtype(kind).itemsize:
         raise TypeError(f"{array.type} with {array.null_count} nulls is not what a raw table holds")
     return _slice(array.buffers()[1], kind, array.offset, len(array))

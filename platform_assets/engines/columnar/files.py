@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from platform_assets.engines.columnar.digests import measured
+from platform_assets.engines.columnar.digests import measured, numbers
 from platform_assets.engines.columnar.written import Rows, WrittenFile
 from platform_assets.lake.files import Files
 from platform_assets.model.digest import Measured
@@ -41,8 +40,9 @@ _LENGTH_BYTES: Final = 4
 _BATCH_BYTES: Final = 1 << 20
 """What Parquet's writer encodes at a time: about a page, since it is between two batches that a page is closed."""
 _FEWEST_ROWS: Final = 1 << 10
+"""What pyarrow encodes at a time by default."""
 _MOST_ROWS: Final = 1 << 14
-"""What pyarrow encodes at a time by default, and the most that a batch may be: pages of small columns have 20,000 rows."""
+"""Pages of small columns have 20,000 rows."""
 DELTAS: Final = "DELTA_BINARY_PACKED"
 _STATISTICS = ["kafka_partition", "kafka_offset", "kafka_timestamp"]
 Measure = Callable[[pa.RecordBatch], Measured]
@@ -121,7 +121,7 @@ class _OpenFile:
         if before is not None:
             rows, first, last = before.rows + rows, min(before.first, first), max(before.last, last)
         self.partitions[partition] = Rows(rows, first, last)
-        stamps = longs(block["kafka_timestamp"])
+        stamps = numbers(block["kafka_timestamp"], np.int64)
         self._oldest, self._newest = min(self._oldest, int(stamps.min())), max(self._newest, int(stamps.max()))
         began = time.perf_counter()
         self.measured += self._measure(block)
@@ -180,11 +180,6 @@ class _OpenFile:
             store_schema=False,
             write_batch_size=_rows_of(self._waiting, _BATCH_BYTES),
         )
-
-
-def longs(column: pa.Array) -> npt.NDArray[np.int64]:
-    """The values of a column of 64 bits without nulls, as they lie in memory."""
-    return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column)]
 
 
 def _rows_of(blocks: Sequence[pa.RecordBatch], size: int) -> int:

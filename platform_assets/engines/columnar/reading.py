@@ -23,14 +23,16 @@ class Overtaken(Exception):
         super().__init__(f"partition {partition} offsets {gone} went away while they were read")
 
 
-def read_piece(brokers: Brokers, piece: Piece, buffers: Buffers, add: Callable[[pa.RecordBatch], None]) -> None:
+def read_piece(
+    brokers: Brokers, piece: Piece, buffers: Buffers, room: Room, add: Callable[[pa.RecordBatch], None]
+) -> None:
     """Hand the committed records of `piece` to `add`, in order of offset, with the columns of `columns.SCHEMA`.
 
-    No block is empty. Memory: two fetches, and one block. Raises Overtaken; `columns.OldFormat` and
-    `columns.TimestampOutOfRange`; DamagedBatchError, UnstableEndError, TruncationError, TopicRecreatedError,
-    TopicMissingError, BrokerUnreachableError, BrokerRefusedError; and what `add` raises.
+    No block is empty. Memory: two fetches, one block, and `room`, in which as much is unpacked as a block has. Raises
+    Overtaken; `columns.OldFormat` and `columns.TimestampOutOfRange`; DamagedBatchError, UnstableEndError, TruncationError,
+    TopicRecreatedError, TopicMissingError, BrokerUnreachableError, BrokerRefusedError; and what `add` raises.
     """
-    rows = _Rows(piece, brokers.topic_id, add)
+    rows = _Rows(piece, brokers.topic_id, room, add)
     reading = PartitionReading(brokers, rows, buffers)
     try:
         while rows.position < rows.end:
@@ -42,9 +44,9 @@ def read_piece(brokers: Brokers, piece: Piece, buffers: Buffers, add: Callable[[
 class _Rows:
     """A sink of batches that makes columns of them."""
 
-    def __init__(self, piece: Piece, topic_id: str, add: Callable[[pa.RecordBatch], None]) -> None:
+    def __init__(self, piece: Piece, topic_id: str, room: Room, add: Callable[[pa.RecordBatch], None]) -> None:
         self.partition, self.position, self.end = piece.partition, piece.wanted.start, piece.wanted.end
-        self._topic_id, self._add, self._log_start, self._room = topic_id, add, 0, Room()
+        self._topic_id, self._room, self._add, self._log_start = topic_id, room, add, 0
 
     def observe(self, log_start: int) -> None:
         self._log_start = log_start

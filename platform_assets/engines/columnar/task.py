@@ -25,6 +25,7 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.batches.fetching import Brokers
 from platform_assets.kafka.batches.reading import Buffers
+from platform_assets.kafka.batches.unpacking import Room
 from platform_assets.lake.files import files_at, is_in_store
 
 
@@ -60,11 +61,11 @@ def _written(work: Work, share: Share) -> FileSeries:
         patience=work.patience,
         stopped=lambda: False,
     )
-    buffers = Buffers(work.fetch_bytes)
+    buffers, room = Buffers(work.fetch_bytes), Room()
     piece = share.pieces[0]
     try:
         for piece in share.pieces:
-            read_piece(brokers, piece, buffers, series.add)
+            read_piece(brokers, piece, buffers, room, series.add)
         series.close()
     except BaseException as error:
         series.discard()

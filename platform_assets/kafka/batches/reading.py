@@ -41,7 +41,7 @@ class BatchSink(Protocol):
         """Batches that hold `position` or follow it, and begin before `end`; the last one may pass it.
 
         They are gone when the next ones come, since the buffers are used again. `aborted` are the aborted transactions
-        that the broker listed for this very fetch, as `(producer id, first offset)`. May raise `record_batches.Damage`.
+        that the broker listed for this very fetch, as `(producer id, first offset)`. May raise Damage.
         """
 
 

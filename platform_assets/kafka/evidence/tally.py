@@ -86,7 +86,7 @@ class PartitionTally:
         """Count the offsets of `batches`, which hold `position` or follow it, and the holes before and between them.
 
         `aborted` are the aborted transactions that the broker listed for this very fetch, as `(producer id, first
-        offset)`. Raises `record_batches.Damage`; offsets before the damage may then have been counted.
+        offset)`. Raises Damage; offsets before the damage may then have been counted.
         """
         if not len(batches):
             return
