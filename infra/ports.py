@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,6 +20,10 @@ KAFKA_VARIABLE: Final = "KAFKA_PORT"
 SPARK_VARIABLE: Final = "SPARK_CONNECT_PORT"
 DAGSTER_VARIABLE: Final = "DAGSTER_PORT"
 REGISTRY_VARIABLE: Final = "REGISTRY_PORT"
+
+GIVEN_PORTS: Final = range(20_000, 32_768)
+"""Ports that services get where nobody asks for one: below those that Linux gives to outgoing connections, one of which could take a
+service's port before it listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +156,23 @@ def _can_bind(family: socket.AddressFamily, host: str, port: int) -> bool:
 
 def _listener(port: int) -> socket.socket:
     sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind((LOOPBACK, port))
-    # Bound alone, the port could be bound once more.
-    sock.listen(1)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((LOOPBACK, port))
+        # Bound alone, the port could be bound once more.
+        sock.listen(1)
+    except OSError:
+        sock.close()
+        raise
     return sock
 
 
 def _free_listener() -> socket.socket:
     while True:
-        sock = _listener(0)
-        if not socket.has_ipv6 or _can_bind(socket.AF_INET6, "::1", sock.getsockname()[1]):
-            return sock
-        sock.close()
+        port = secrets.choice(GIVEN_PORTS)
+        if is_free(port):
+            try:
+                return _listener(port)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:  # somebody was faster: another one is tried
+                    raise

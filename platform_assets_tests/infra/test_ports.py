@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +63,23 @@ def test_one_port_remembered_twice_is_given_once() -> None:
 def test_no_port_is_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigurationError, match="DAGSTER_PORT"):
         ports.port_of(text, "DAGSTER_PORT")
+
+
+def test_no_outgoing_connection_gets_a_port_that_was_given() -> None:
+    """Else one may have it by the time the service listens."""
+    outgoing = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    if not outgoing.exists():
+        pytest.skip("the system does not say which ports outgoing connections get")
+    first, last = map(int, outgoing.read_text().split())
+    if first < ports.GIVEN_PORTS.stop:
+        pytest.skip(f"this machine gives outgoing connections ports from {first} on")
+    given = ports.choose_ports(20, "NONE_SUCH", environ={})
+    assert [port for port in given if first <= port <= last] == []
+
+
+def test_a_port_that_somebody_took_just_now_is_not_given(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose, first = secrets.choice, iter([taken])
+    monkeypatch.setattr(ports, "is_free", lambda port: True)
+    monkeypatch.setattr("infra.ports.secrets.choice", lambda some: next(first, None) or choose(some))
+    (given,) = ports.choose_ports(1, "NONE_SUCH", environ={})
+    assert given != taken
