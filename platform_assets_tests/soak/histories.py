@@ -8,6 +8,7 @@ sizes and the cuts follow from the seed.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 import shutil
 import time
@@ -44,6 +45,8 @@ _TOGETHER: Final = 4
 """Transactions that are open at a time."""
 _CLEANED: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001", "segment.ms": "50"}
 _KEPT: Final = {"cleanup.policy": "delete", "min.cleanable.dirty.ratio": "0.5", "segment.ms": "604800000"}
+_LATEST: Final = 2**41
+"""Timestamps of records are before this, in milliseconds: in the year 2039."""
 _ENGINES: Final[tuple[EngineName, EngineName]] = ("columnar", "connector")
 
 
@@ -198,7 +201,7 @@ class _Log:
         made = []
         for number in range(self.rng.randint(1, 6)):
             headers = tuple((self.rng.choice(names), self._bytes(20)) for _ in range(self.rng.randint(0, 3)))
-            moment = self.rng.choice([-1, 0, 1, self.rng.randrange(2**41)])
+            moment = self.rng.choice([-1, 0, 1, self.rng.randrange(_LATEST)])
             made.append(Made(number, self._key(), self._bytes(60), headers, moment))
         partition = self.rng.randrange(self.partitions)
         # lz4 and snappy as the test's library frames them are nothing that brokers take.
@@ -225,7 +228,7 @@ class _Log:
                 self._key(),
                 self.rng.randrange(self.partitions),
                 self._headers(),
-                self.rng.choice([None, None, 1, self.rng.randrange(2**41)]),
+                self.rng.choice([None, None, 1, self.rng.randrange(_LATEST)]),
             )
             for _ in range(count)
         ]
@@ -277,14 +280,19 @@ class _Log:
     # --- compaction -------------------------------------------------------------------------------------------
 
     def _compact(self) -> None:
-        """Let the cleaner take what it may, and then nothing more."""
-        before = len(self._held())
+        """Let the cleaner leave one record of each key, and then nothing more."""
+        made = {(r.partition, r.offset) for r in self._held()}
         self._configure(_CLEANED)
+        moments = itertools.count(_LATEST, 1_000)
 
         def thinned() -> bool:
-            # A newer segment, since the active one is never compacted.
-            self._send(self._producer(), [Record(b"newer", b"newest", p) for p in range(self.partitions)])
-            return len(self._held()) < before * 0.9
+            # A newer segment, since the active one is never compacted. A broker begins one by the timestamps of
+            # records: one that is `segment.ms` later than the segment's first, which may be in a far future.
+            moment = next(moments)
+            newer = [Record(b"newer", b"newest", p, timestamp=moment) for p in range(self.partitions)]
+            self._send(self._producer(), newer)
+            keys = [(r.partition, r.key) for r in self._held() if (r.partition, r.offset) in made]
+            return len(keys) == len(set(keys))
 
         wait_until("the log is compacted", thinned, 300)
         self._configure(_KEPT)
