@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 from platform_assets.demo.dataset import Dataset, row_numbers
 from platform_assets.demo.schedule import Rows
 from platform_assets.demo.topic_log import TopicLog
+from platform_assets.lake import datasets
 
 _OFFSET_BITS: Final = 48
 """A place in the log as one number: partition above, offset below. The demo's offsets are far smaller than 2^48."""
@@ -82,7 +83,7 @@ def compare(table: Path, dataset: Dataset, log: TopicLog) -> Exactness:
     foreign = 0
     if DeltaTable.is_deltatable(str(table)):
         columns = ["kafka_partition", "kafka_offset", "value"]
-        for batch in DeltaTable(table).to_pyarrow_dataset().to_batches(columns=columns):
+        for batch in datasets.of(DeltaTable(table)).to_batches(columns=columns):
             values = batch.column("value").cast(pa.binary())
             numbers = pc.fill_null(row_numbers(values), -1)
             known = pc.and_(pc.greater_equal(numbers, 0), pc.less(numbers, total))

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from platform_assets.lake import datasets
 from platform_assets.lake.location import Folder
 from platform_assets.lake.python_values import python_values
 from platform_assets.lake.rows import reading_files
@@ -46,7 +47,7 @@ def groups(table: Folder, keys: Sequence[str], samples: int = 3) -> tuple[Group,
     found: dict[tuple[str, str, str | None], list[Sample]] = {}
     for key in keys:
         with table.reading():
-            dataset = table.delta().to_pyarrow_dataset(file_pruning_predicate=[("window", "=", key)])
+            dataset = datasets.of(table.delta(), "window", key)
         with reading_files(table, key):
             for batch in dataset.to_batches(columns=_COLUMNS, filter=pc.field("window") == key, batch_size=4096):
                 _count(batch, counts, found, samples)
@@ -60,7 +61,7 @@ def rows(table: Folder, key: str, version: int) -> Iterator[dict[str, Any]]:
     A timestamp that Python has not is a number of microseconds.
     """
     with table.reading():
-        dataset = table.delta(version).to_pyarrow_dataset(file_pruning_predicate=[("window", "=", key)])
+        dataset = datasets.of(table.delta(version), "window", key)
     batches = dataset.to_batches(filter=pc.field("window") == key, batch_size=1024)
     while True:
         with reading_files(table, key):

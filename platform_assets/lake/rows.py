@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from platform_assets.errors import FilesLostError, LedgerCorruptError, ranges_text
-from platform_assets.lake import load_log
+from platform_assets.lake import datasets, load_log
 from platform_assets.lake.failures import TableDamagedError
 from platform_assets.lake.load_log import WindowFiles
 from platform_assets.lake.location import Folder
@@ -168,7 +168,7 @@ def reading_files(table: Folder, key: str) -> Iterator[None]:
 def _dataset(table: Folder, key: str, version: int | None = None) -> ds.Dataset:
     """The files of one window alone: those of other windows are not opened."""
     with table.reading():
-        return table.delta(version).to_pyarrow_dataset(file_pruning_predicate=[("window", "=", key)])
+        return datasets.of(table.delta(version), "window", key)
 
 
 def _split(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:

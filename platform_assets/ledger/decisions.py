@@ -19,7 +19,7 @@ from deltalake import Field, Schema
 from deltalake.schema import PrimitiveType
 
 from platform_assets.errors import ConfigurationError
-from platform_assets.lake import delta_log
+from platform_assets.lake import datasets, delta_log
 from platform_assets.lake.location import Lake
 from platform_assets.ledger import appending
 from platform_assets.ledger.entries import arrow_type
@@ -110,7 +110,7 @@ def decisions(lake: Lake, topic: str, kinds: Sequence[DecisionKind] = ()) -> lis
     """All decisions on `topic`, or those of `kinds`, the oldest first."""
     if not delta_log.exists(lake.decisions):
         return []
-    dataset = lake.decisions.delta().to_pyarrow_dataset(file_pruning_predicate=[("topic", "=", topic)])
+    dataset = datasets.of(lake.decisions.delta(), "topic", topic)
     condition = pc.field("topic") == topic
     if kinds:
         condition &= pc.field("kind").isin(list(kinds))

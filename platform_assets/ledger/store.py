@@ -20,7 +20,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
 from platform_assets.errors import LedgerCorruptError
-from platform_assets.lake import delta_log, failures
+from platform_assets.lake import datasets, delta_log, failures
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import appending, known_files, newest_cuts, pruning, version
 from platform_assets.ledger.entries import (
@@ -333,7 +333,7 @@ def _rows(
     """Rows of one partition of a ledger; files of the others are not opened."""
     name, value = partition
     with failures.reading(unquote(urlsplit(handle.table_uri).path).rstrip("/")):
-        dataset = handle.to_pyarrow_dataset(file_pruning_predicate=[(name, "=", value)])
+        dataset = datasets.of(handle, name, value)
         lacking = [field.name for field in _lacking(handle, COMMIT_COLUMNS)] if name == "table" else []
         there = None if columns is None else [column for column in columns if column not in lacking]
         rows = dataset.to_table(filter=condition, columns=there)

@@ -23,6 +23,15 @@ def snippets(table: TableRef, folder: Folder, remote: str | None) -> Mapping[Rea
     The texts hold the token: they are for the terminal of whoever asked.
     """
     path = folder.uri
+    # Arrow reads local files itself: see `datasets`.
+    opened: tuple[str, ...] = (
+        "from deltalake import DeltaTable",
+        "from pyarrow.fs import LocalFileSystem, SubTreeFileSystem",
+        f"files = SubTreeFileSystem({path!r}, LocalFileSystem())",
+        f"rows = DeltaTable({path!r}).to_pyarrow_dataset(filesystem=files)",
+    )
+    if folder.is_in_store:
+        opened = ("from deltalake import DeltaTable", f"rows = DeltaTable({path!r}).to_pyarrow_dataset()")
     lines: Mapping[Reader, tuple[str, ...]] = {
         "spark": (
             "from pyspark.sql import SparkSession",
@@ -32,21 +41,16 @@ def snippets(table: TableRef, folder: Folder, remote: str | None) -> Mapping[Rea
         ),
         "polars": (
             "import polars as pl",
-            "from deltalake import DeltaTable",
-            f"rows = pl.scan_pyarrow_dataset(DeltaTable({path!r}).to_pyarrow_dataset())",
+            *opened,
+            "rows = pl.scan_pyarrow_dataset(rows)",
             "print(rows.head(5).collect())",
         ),
         "duckdb": (
             "import duckdb",
-            "from deltalake import DeltaTable",
-            f"rows = DeltaTable({path!r}).to_pyarrow_dataset()",
+            *opened,
             "print(duckdb.sql('SELECT * FROM rows LIMIT 5'))",
         ),
-        "pandas": (
-            "from deltalake import DeltaTable",
-            f"rows = DeltaTable({path!r}).to_pyarrow_dataset()",
-            "print(rows.head(5).to_pandas())",
-        ),
+        "pandas": (*opened, "print(rows.head(5).to_pandas())"),
     }
     return {reader: "\n".join(text) for reader, text in lines.items()}
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.errors import ConcurrentLoadError, ConfigurationError, ErasureUnfinishedError, PlatformError
-from platform_assets.lake import load_log, rows
+from platform_assets.lake import datasets, load_log, rows
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Author, Decision
 from platform_assets.ledger.entries import ERASED, SealedWindow
@@ -113,7 +113,7 @@ class Erasure:
         wanted = pa.array(list(keys), pa.binary())
         names = ["window", "kafka_partition", "kafka_offset"]
         with folder.reading():
-            dataset = folder.delta().to_pyarrow_dataset()
+            dataset = datasets.of(folder.delta())
             for batch in dataset.to_batches(columns=[*names, "key"]):
                 hits = batch.filter(pc.is_in(batch["key"].cast(pa.binary()), wanted))
                 for window in pc.unique(hits["window"]).to_pylist():

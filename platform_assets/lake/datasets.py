@@ -1,0 +1,25 @@
+"""Delta tables as datasets of Arrow."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+_LOCAL: Final = LocalFileSystem()
+
+
+def of(table: DeltaTable, column: str | None = None, value: str = "") -> ds.Dataset:
+    """The rows of a table; with `column`, a partition column, of those files alone whose rows have `value` in it.
+
+    A local table's files are read by Arrow itself. Through delta-rs's file system, which is in Python, one of Arrow's
+    threads may still want Python while the process ends, which then aborts though all was read: delta-io/delta-rs#2184,
+    pola-rs/polars#24169.
+    """
+    at = urlsplit(table.table_uri)
+    local = SubTreeFileSystem(unquote(at.path).rstrip("/"), _LOCAL) if at.scheme in ("", "file") else None
+    only = None if column is None else [(column, "=", value)]
+    return table.to_pyarrow_dataset(filesystem=local, file_pruning_predicate=only)
