@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+import dagster as dg
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -28,6 +29,10 @@ from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS, SealedWindow, arrow_type
 from platform_assets.ledger.store import FOLDED, Ledger
 from platform_assets.model.digest import Digest, offset_hashes
+from platform_assets.model.tables import TableRef
+from platform_assets.orchestration import metadata
+from platform_assets.orchestration.names import table_key
+from platform_assets.orchestration.sensors import sealed_event
 from platform_assets.windows import clocks
 from platform_assets.windows.clocks import OtherClock
 from testbed.samples import START, TOPIC_ID, edge, hourly, receipt, rows, sealed
@@ -92,6 +97,20 @@ def make_readable(root: Path, topic: str, windows: int, partitions: int, *, in_l
         if number % _CHECKPOINT_EVERY == 0:
             DeltaTable(table).create_checkpoint()
     DeltaTable(table).create_checkpoint()
+
+
+def report(ledger: Ledger, topic: str, instance: dg.DagsterInstance, since: datetime) -> None:
+    """Have Dagster know of the windows from `since` on what it knows of windows that it sealed and loaded."""
+    table = TableRef.raw(topic)
+    at = str(ledger.lake.table(table))
+    windows = ledger.windows(topic, start=since)
+    receipts = ledger.receipts(table, [w.key for w in windows])
+    for window in windows:
+        instance.report_runless_asset_event(sealed_event(window))
+        values = metadata.of_receipt(receipts[window.key], "loaded", at)
+        instance.report_runless_asset_event(
+            dg.AssetMaterialization(table_key(table), partition=window.key, metadata=values)
+        )
 
 
 def clock(cluster: Cluster, lake: Lake, now: datetime) -> OtherClock:

@@ -32,7 +32,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import metadata, runs, status
 from platform_assets.orchestration.names import table_key
-from platform_assets.orchestration.sensors import Tick, cursor_at, sealed_event
+from platform_assets.orchestration.sensors import Tick, cursor_at
 from platform_assets.windows.loading import Loader
 from testbed.samples import START, edge
 
@@ -62,7 +62,7 @@ class Grown:
         self.next = self.windows
         self.cursor: str | None = cursor_at(edge(self.windows))
         made_lake.make(self.root, self.topic, self.windows, PARTITIONS, self.cluster.topic(self.topic).topic_id)
-        self._report_windows()
+        made_lake.report(self.ledger, self.topic, self.instance, edge(max(self.windows - _REPORTED, 0)))
 
     @property
     def now(self) -> datetime:
@@ -124,23 +124,6 @@ class Grown:
     def _produce(self, records: int) -> None:
         numbers = range(records)
         produce(self.bench.bootstrap, (Sent(self.topic, n % PARTITIONS, b"%08d" % n) for n in numbers))
-
-    def _report_windows(self) -> None:
-        """What Dagster has on record of the windows so far, of the newest ones at least."""
-        table = str(self.root / "raw" / self.topic)
-        start = edge(max(self.windows - _REPORTED, 0))
-        receipts = self.ledger.receipts(
-            TableRef.raw(self.topic),
-            [w.key for w in self.ledger.windows(self.topic, start=edge(max(self.windows - 200, 0)))],
-        )
-        some = next(iter(receipts.values()))
-        values = metadata.of_receipt(some, "loaded", table)
-        for window in self.ledger.windows(self.topic, start=start):
-            own = metadata.of_receipt(receipts[window.key], "loaded", table) if window.key in receipts else values
-            self.instance.report_runless_asset_event(sealed_event(window))
-            self.instance.report_runless_asset_event(
-                dg.AssetMaterialization(table_key(TableRef.raw(self.topic)), partition=window.key, metadata=own)
-            )
 
 
 def run(bench: Bench) -> Measured:
