@@ -558,6 +558,18 @@ class ErasureUnfinishedError(Retryable):
         )
 
 
+class PastVersionsKeptError(Terminal):
+    """Records were to be erased from a bucket that keeps past versions of what is deleted."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        super().__init__(
+            f"the bucket of {root} keeps past versions of its files, so records would stay in it. Nothing was erased. Give it a "
+            "lifecycle rule that deletes past versions (NoncurrentVersionExpiration) soon enough for the request, and say so with "
+            "`--past-versions-expire`, in the job with `past_versions_expire: true`"
+        )
+
+
 class CommitOutcomeUnknownError(UnknownOutcome):
     """It cannot be said whether a commit, or the writing of files for it, took place."""
 

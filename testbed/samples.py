@@ -181,7 +181,7 @@ def loaded(
     return entry
 
 
-def recorded(lake_root: Path, topic: str, ends: Sequence[Mapping[int, int]]) -> list[SealedWindow]:
+def recorded(lake_root: Path | str, topic: str, ends: Sequence[Mapping[int, int]]) -> list[SealedWindow]:
     """Hourly cuts at `ends`, recorded; gives their windows."""
     ledger = Ledger(Lake.at(lake_root))
     ledger.create()

@@ -5,20 +5,26 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from platform_assets.backup.failures import BackupInterruptedError, writing_backup
 from platform_assets.backup.manifest import BackedUpFile
 from platform_assets.lake import failures
+from platform_assets.lake.location import Folder
 
 _BLOCK: Final = 1 << 20
 _SQLITE: Final = b"SQLite format 3\x00"
 _BESIDE_DATABASES: Final = (".db-wal", ".db-shm", ".db-journal")
 _BUSY_SECONDS: Final = 60.0
+AT_ONCE: Final = 16
+"""Requests to an object store that are under way together: each takes as long as its answer, not as a processor."""
+PIECE_BYTES: Final = 8 << 20
+"""Bytes of an object that are asked for at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +60,57 @@ class Copier:
         with opened:
             stat = os.fstat(opened.fileno())
             source = f"{stat.st_size} {stat.st_mtime_ns}"
-            if self._linked(path, source):
+            if (known := self._linked(path, source)) is not None:
+                self.done.append(known)
                 return True
-            digest, size = self._copy(opened, path)
+            with failures.reading(origin):
+                digest, size = self._copy(lambda: opened.read(_BLOCK), path)
         with writing_backup(self.into):
             # As the original, so that after a restore the next backup finds it unchanged.
             os.utime(self.into / path, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
-        self._done(path, size, digest, source)
+        self._copied(BackedUpFile(path, size, digest, source))
         return True
+
+    def objects(self, folder: Folder, names: Sequence[str], below: str) -> Iterator[tuple[str, bool]]:
+        """Have files of a folder in an object store in the backup, `below`; gives each name, and whether there is such a file.
+
+        Raises the errors of `lake.failures`, and BackupNotWritableError.
+        """
+        stamps = folder.stamps()
+
+        def have(name: str) -> tuple[BackedUpFile, bool] | None:
+            path = f"{below}/{name}"
+            if (source := stamps.get(name)) is None:
+                return None
+            if (known := self._linked(path, source)) is not None:
+                return known, False
+            with folder.reading():
+                try:
+                    opened = folder.content.open(name)
+                except FileNotFoundError:
+                    return None
+                digest, size = self._copy(lambda: opened.read(PIECE_BYTES), path)
+            return BackedUpFile(path, size, digest, source), True
+
+        pool = ThreadPoolExecutor(AT_ONCE)
+        try:
+            for name, found in zip(names, pool.map(have, names), strict=True):
+                if found is not None:
+                    file, is_copied = found
+                    self.copied += is_copied
+                    self.copied_bytes += file.bytes if is_copied else 0
+                    self.done.append(file)
+                yield name, found is not None
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def database(self, origin: Path, path: str) -> bool:
         """The same of an SQLite database that may be in use: a copy of one moment. Raises BackupInterruptedError too."""
         source = _source_of_database(origin)
         if source is None:
             return False
-        if self._linked(path, source):
+        if (known := self._linked(path, source)) is not None:
+            self.done.append(known)
             return True
         target = self._target(path)
         try:
@@ -83,33 +125,34 @@ class Copier:
             raise BackupInterruptedError(str(origin), f"SQLite could not copy the database ({e})") from e
         with writing_backup(self.into), target.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-            self._done(path, target.stat().st_size, digest, source)
+            self._copied(BackedUpFile(path, target.stat().st_size, digest, source))
         return True
 
-    def _done(self, path: str, size: int, digest: str, source: str) -> None:
+    def _copied(self, file: BackedUpFile) -> None:
         self.copied += 1
-        self.copied_bytes += size
-        self.done.append(BackedUpFile(path, size, digest, source))
+        self.copied_bytes += file.bytes
+        self.done.append(file)
 
-    def _linked(self, path: str, source: str) -> bool:
+    def _linked(self, path: str, source: str) -> BackedUpFile | None:
+        """The file of the backup before that is linked to as `path`; None where that has none from this source."""
         known = None if self.former is None or not self.links else self.former.files.get(path)
         if self.former is None or known is None or known.source != source:
-            return False
+            return None
         before = self.former.folder / path
         with writing_backup(self.into):
             # Somebody may have deleted it by hand, or cut it off: then it is copied as any other.
             if not before.is_file() or before.stat().st_size != known.bytes:
-                return False
+                return None
             os.link(before, self._target(path))
-        self.done.append(known)
-        return True
+        return known
 
-    def _copy(self, file: IO[bytes], path: str) -> tuple[str, int]:
+    def _copy(self, read: Callable[[], bytes], path: str) -> tuple[str, int]:
+        """Write what `read` gives, until it gives nothing; its digest and size. Raises BackupNotWritableError and what it raises."""
         digest, size = hashlib.sha256(), 0
         with writing_backup(self.into):
             target = self._target(path).open("xb")
         with target:
-            while block := _read(file):
+            while block := read():
                 digest.update(block)
                 size += len(block)
                 with writing_backup(self.into):
@@ -121,11 +164,6 @@ class Copier:
         with writing_backup(self.into):
             target.parent.mkdir(parents=True, exist_ok=True)
         return target
-
-
-def _read(file: IO[bytes]) -> bytes:
-    with failures.reading(file.name):
-        return file.read(_BLOCK)
 
 
 def home_files(home: Path) -> Iterator[tuple[Path, bool]]:

@@ -64,7 +64,7 @@ def writing_backup(place: Path) -> Iterator[None]:
 
 
 @contextmanager
-def restoring_to(place: Path) -> Iterator[None]:
+def restoring_to(place: object) -> Iterator[None]:
     """For a block that writes to the lake or to Dagster's home. Raises RestoreInterruptedError."""
     try:
         yield

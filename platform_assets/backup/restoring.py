@@ -1,46 +1,30 @@
-"""Restoring a backup, whole or in parts: copied beside the places and compared with the manifest first, then put there.
+"""Restoring a backup, whole or in parts: all of it is compared with the manifest first, and then put into its place.
 
-Until all that was asked for lies beside its place, whole, nothing that is there is touched. A table that is restored without the
+Until all that was asked for is known to be whole, nothing that is there is touched. A table that is restored without the
 ledger is older than its receipts: those of later versions are taken out of the ledger first, so that their windows count as not
 loaded and are asked for again.
 """
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import os
-import shutil
-import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
 
 from platform_assets.backup import manifest
-from platform_assets.backup.failures import BackupDamagedError, restoring_to
+from platform_assets.backup.finished import Backup
 from platform_assets.backup.manifest import DAGSTER, LEDGER, BackedUpFile, Manifest
-from platform_assets.backup.taking import backups
+from platform_assets.backup.places import OWN, LocalPlace, Place, StorePlace
+from platform_assets.backup.taking import Progress, backups
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import delta_log
-from platform_assets.lake.failures import reason_of
-from platform_assets.lake.location import Lake
+from platform_assets.lake.commits import FOREVER
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import rollback
 from platform_assets.model.tables import TableRef
-
-_STAGED: Final = ".restoring"
-_REPLACED: Final = ".replaced"
-_BLOCK: Final = 1 << 20
-
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Backup:
-    """A finished backup."""
-
-    folder: Path
-    manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +37,6 @@ class Restored:
     files: int
     bytes: int
     forgotten: dict[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A folder to put files below: the lake root or Dagster's home. `names` are what is replaced in it."""
-
-    root: Path
-    names: tuple[str, ...]
-    files: tuple[BackedUpFile, ...]
-
-    @property
-    def staged(self) -> Path:
-        return self.root / _STAGED
 
 
 def find(source: Path) -> Backup:
@@ -96,7 +67,6 @@ def restore(
     part that the backup has not got, and without `force` for one whose place is taken; BackupDamagedError, with nothing changed;
     RestoreInterruptedError.
     """
-    lake.check_local("a restore", "Restore to a local or mounted folder: set LAKE_ROOT to one for it.")
     parts = _chosen(backup, only)
     files = backup.manifest.of(parts)
     if not force and not dry_run:
@@ -104,24 +74,20 @@ def restore(
     done = Restored(backup, parts, len(files), sum(f.bytes for f in files), {})
     if dry_run:
         for number, file in enumerate(files, 1):
-            _verified(backup, file, None)
+            backup.compare(file)
             progress(f"{number:,} of {len(files):,} files compared")
         return done
-    places = _places(parts, files, lake, home)
-    with _staged(places):
-        count = 0
-        for place in places:
-            for file in place.files:
-                _verified(backup, file, place.staged / file.place)
-                count += 1
-                progress(f"{count:,} of {len(files):,} files copied")
-        with restoring_to(lake.root.path):
-            os.sync()
+    places = _places(backup, parts, files, lake, home)
+    with _begun(places):
+        compared = itertools.chain.from_iterable(place.take() for place in places)
+        for number, _ in enumerate(compared, 1):
+            progress(f"{number:,} of {len(files):,} files compared")
+        os.sync()
         forgotten = _forget(parts, backup.manifest, lake)
         for place in places:
-            _put(place)
+            place.put(progress)
     for place in places:
-        shutil.rmtree(place.root / _REPLACED, ignore_errors=True)
+        place.finish()
     return Restored(backup, parts, done.files, done.bytes, forgotten)
 
 
@@ -151,7 +117,7 @@ def _chosen(backup: Backup, only: Collection[str]) -> tuple[str, ...]:
 
 
 def _check_free(parts: Sequence[str], lake: Lake, home: Path) -> None:
-    taken = [part for part in parts if _is_taken(home if part == DAGSTER else lake.root.path / _folder_of(part))]
+    taken = [part for part in parts if _is_taken(Folder.at(home) if part == DAGSTER else lake.root / _folder_of(part))]
     if taken:
         raise ConfigurationError(
             f"{', '.join(taken)} would be replaced: there is something in {'its place' if len(taken) == 1 else 'their places'}. "
@@ -159,76 +125,42 @@ def _check_free(parts: Sequence[str], lake: Lake, home: Path) -> None:
         )
 
 
-def _is_taken(folder: Path) -> bool:
+def _is_taken(folder: Folder) -> bool:
     # What a restore that died has left is nobody's.
-    return any(
-        file.is_file() for file in folder.rglob("*") if not {_STAGED, _REPLACED} & {*file.relative_to(folder).parts}
-    )
+    return any(not OWN & {*name.split("/")} for name in folder.written_before(FOREVER, ""))
 
 
 def _folder_of(part: str) -> str:
     return "_ledger" if part == LEDGER else part
 
 
-def _places(parts: Sequence[str], files: Sequence[BackedUpFile], lake: Lake, home: Path) -> list[_Place]:
+def _places(backup: Backup, parts: Sequence[str], files: Sequence[BackedUpFile], lake: Lake, home: Path) -> list[Place]:
     of_home = tuple(f for f in files if f.part == DAGSTER)
     of_lake = tuple(f for f in files if f.part != DAGSTER)
-    found = []
+    found = list[Place]()
     if of_lake:
-        found.append(_Place(lake.root.path, tuple(_folder_of(p) for p in parts if p != DAGSTER), of_lake))
+        names = tuple(_folder_of(p) for p in parts if p != DAGSTER)
+        if lake.root.is_in_store:
+            found.append(StorePlace(backup, lake.root, names, of_lake))
+        else:
+            found.append(LocalPlace(backup, lake.root.path, names, of_lake))
     if of_home:
         there = {f.name for f in home.iterdir()} if home.is_dir() else set()
-        names = there | {f.place.partition("/")[0] for f in of_home}
-        found.append(_Place(home, tuple(sorted(names - {_STAGED, _REPLACED})), of_home))
+        names = tuple(sorted((there | {f.place.partition("/")[0] for f in of_home}) - OWN))
+        found.append(LocalPlace(backup, home, names, of_home))
     return found
 
 
 @contextmanager
-def _staged(places: Sequence[_Place]) -> Iterator[None]:
-    """Folders beside the places for what is to come; they go with the block."""
+def _begun(places: Sequence[Place]) -> Iterator[None]:
+    """What was staged beside the places goes with the block."""
     for place in places:
-        with restoring_to(place.root):
-            shutil.rmtree(place.staged, ignore_errors=True)
-            place.staged.mkdir(parents=True)
+        place.begin()
     try:
         yield
     finally:
         for place in places:
-            shutil.rmtree(place.staged, ignore_errors=True)
-
-
-def _verified(backup: Backup, file: BackedUpFile, target: Path | None) -> None:
-    """Copy a file of the backup to `target`, if one is given. Raises BackupDamagedError where it is not what the manifest says."""
-    place = backup.folder / file.path
-    digest, size = hashlib.sha256(), 0
-    try:
-        source = place.open("rb")
-    except OSError as e:
-        raise BackupDamagedError(str(place), reason_of(e)) from e
-    with source:
-        written = None
-        if target is not None:
-            with restoring_to(target):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                written = target.open("xb")
-        try:
-            while block := _block(source, place):
-                digest.update(block)
-                size += len(block)
-                if written is not None and target is not None:
-                    with restoring_to(target):
-                        written.write(block)
-        finally:
-            if written is not None:
-                written.close()
-        stat = os.fstat(source.fileno())
-    if size != file.bytes or digest.hexdigest() != file.sha256:
-        raise BackupDamagedError(
-            str(place), f"it is not the file that was backed up ({size:,} bytes for {file.bytes:,})"
-        )
-    if target is not None:
-        with restoring_to(target):
-            os.utime(target, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
+            place.end()
 
 
 def _forget(parts: Sequence[str], of: Manifest, lake: Lake) -> dict[str, tuple[str, ...]]:
@@ -239,25 +171,3 @@ def _forget(parts: Sequence[str], of: Manifest, lake: Lake) -> dict[str, tuple[s
         if part != DAGSTER and (keys := rollback.forget_loads(lake, TableRef.parse(part), of.tables[part])):
             found[part] = keys
     return found
-
-
-def _put(place: _Place) -> None:
-    """Move what is there out of the way, and what was staged into its place."""
-    # One that died may have left what it was to replace: that stays until a restore has ended well.
-    replaced = place.root / _REPLACED / uuid.uuid4().hex
-    for name in place.names:
-        with restoring_to(place.root / name):
-            at, old, new = place.root / name, replaced / name, place.staged / name
-            if at.exists():
-                old.parent.mkdir(parents=True, exist_ok=True)
-                at.rename(old)
-            if new.exists():
-                at.parent.mkdir(parents=True, exist_ok=True)
-                new.rename(at)
-
-
-def _block(source: IO[bytes], place: Path) -> bytes:
-    try:
-        return source.read(_BLOCK)
-    except OSError as e:
-        raise BackupDamagedError(str(place), reason_of(e)) from e

@@ -7,9 +7,10 @@ itself, and takes the room and the time of what is new.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from platform_assets.backup.copying import Copier, Former, can_link, home_files
 from platform_assets.backup.failures import BackupInterruptedError, writing_backup
 from platform_assets.backup.manifest import DAGSTER, LAKE, Manifest
 from platform_assets.errors import ConfigurationError
-from platform_assets.lake.location import Lake
+from platform_assets.lake.location import Folder, Lake
 
 _NAME: Final = "%Y%m%dT%H%M%S.%fZ"
 _UNFINISHED: Final = ".unfinished"
@@ -47,8 +48,7 @@ def take(lake: Lake, home: Path, destination: Path, now: datetime, *, progress: 
     nothing to back up; BackupNotWritableError, BackupInterruptedError and what reading the lake raises: then there is no new
     backup, and those of before are as they were.
     """
-    lake.check_local("a backup", "Use the versions and the replication of the bucket; see docs/guide/object-stores.md.")
-    _check_apart(destination, (lake.root.path, home))
+    _check_apart(destination, (home,) if lake.root.is_in_store else (lake.root.path, home))
     with writing_backup(destination):
         # What topics hold may be for few eyes, and so is a copy of it.
         destination.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -126,16 +126,25 @@ def _copy_home(home: Path, copier: Copier) -> None:
 
 def _copy_lake(lake: Lake, pinned: pinning.PinnedLake, copier: Copier, progress: Progress) -> None:
     for table in pinned.tables:
-        for name in table.files():
-            if not copier.file(table.folder.path / name, f"{LAKE}/{table.name}/{name}"):
+        for name, is_there in _copied(table.folder, table.files(), f"{LAKE}/{table.name}", copier):
+            if not is_there:
                 raise BackupInterruptedError(
-                    str(table.folder.path / name),
+                    f"{table.folder}/{name}",
                     f"a file of {table.name} is gone that its version {table.version} names: deleted meanwhile, as by a vacuum "
                     "or an erasure, or lost, which `platform-assets audit --deep` would show",
                 )
             progress(f"{table.name}: {len(copier.done):,} files, {copier.copied:,} of them copied")
-    for name in pinned.loose:
-        copier.file(lake.root.path / name, f"{LAKE}/{name}")
+    for folder, names in itertools.groupby(pinned.loose, lambda name: name.rpartition("/")[0]):
+        # One that is gone by now was a note, which may be deleted at any time.
+        list(_copied(lake.root / folder, [name.rpartition("/")[2] for name in names], f"{LAKE}/{folder}", copier))
+
+
+def _copied(folder: Folder, names: Iterable[str], below: str, copier: Copier) -> Iterator[tuple[str, bool]]:
+    """Have files of a folder of the lake in the backup; gives each name, and whether there is such a file."""
+    if folder.is_in_store:
+        yield from copier.objects(folder, list(names), below)
+    else:
+        yield from ((name, copier.file(folder.path / name, f"{below}/{name}")) for name in names)
 
 
 def _finished(unfinished: Path, folder: Path, made: Manifest) -> Path:

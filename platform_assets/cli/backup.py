@@ -20,7 +20,7 @@ def backup(destination: Path, as_json: bool) -> None:
     backup. Files that the backup before has too are linked to, so each takes the room of what is new, can be restored by itself, and
     can be deleted without harm to others. A backup has its name once all of it is on the disk.
 
-    Replays and files that are none of the platform's are left out, and named. Local or mounted folders only.
+    Replays and files that are none of the platform's are left out, and named.
     """
     from datetime import UTC, datetime
 

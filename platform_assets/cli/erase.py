@@ -35,6 +35,11 @@ JSON_VERSION: Final = 1
 )
 @click.option("--reason", help="Why; kept in the ledger, so name nobody in it.")
 @click.option("--by", help="Who decides; kept in the ledger. The user of this shell by default.")
+@click.option(
+    "--past-versions-expire",
+    is_flag=True,
+    help="For a lake in a bucket that keeps past versions: say that a lifecycle rule of it deletes those after a time.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be erased, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: version, topic, erased, windows, and done.")
@@ -47,6 +52,7 @@ def erase(
     generation: int | None,
     reason: str | None,
     by: str | None,
+    past_versions_expire: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -72,7 +78,7 @@ def erase(
     ranges = _ranges(offsets)
     author = None if dry_run else Author.of(by, reason)
     decided = deciding(table, author, quiet=as_json, ask=not yes and not as_json)
-    found = decided.erasure(ranges, given, generation)
+    found = decided.erasure(ranges, given, generation, past_versions_expire=past_versions_expire)
     if as_json:
         print_decision(JSON_VERSION, decided, found)
 

@@ -41,6 +41,9 @@ class Files(Protocol):
     def stamp(self, name: str) -> str:
         """What is another one once there are other bytes under this name. Raises FileNotFoundError."""
 
+    def stamps(self, below: str) -> dict[str, str]:
+        """The stamps of all files in the folder `below` and in its folders, by name: equal bytes may have equal ones."""
+
     def files(self, below: str) -> list[str]:
         """Names of the files directly in the folder `below`, in no order; none where there is no such folder."""
 
@@ -67,6 +70,9 @@ class Files(Protocol):
 
     def written_before(self, moment: datetime, below: str) -> list[str]:
         """Names of all files in the folder `below` and in its folders that were last written before `moment`."""
+
+    def keeps_versions(self) -> bool:
+        """Whether what is overwritten or deleted stays in the store, as a past version. It writes a file to know."""
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete files, those that are there, and the folders that are empty then."""
@@ -134,6 +140,13 @@ class LocalFiles:
         found = os.stat(f"{self.folder}/{name}")
         return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}"
 
+    def stamps(self, below: str) -> dict[str, str]:
+        """As Files has it."""
+        paths = (
+            path.relative_to(self.folder).as_posix() for path in Path(self.folder, below).rglob("*") if path.is_file()
+        )
+        return {name: self.stamp(name) for name in paths}
+
     def files(self, below: str) -> list[str]:
         """As Files has it."""
         try:
@@ -193,6 +206,10 @@ class LocalFiles:
                 if datetime.fromtimestamp(changed, UTC) < moment:
                     found.append(path.relative_to(self.folder).as_posix())
         return sorted(found)
+
+    def keeps_versions(self) -> bool:
+        """As Files has it."""
+        return False
 
     def remove(self, names: Iterable[str]) -> None:
         """As Files has it."""

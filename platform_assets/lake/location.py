@@ -175,6 +175,16 @@ class Folder:
             except FileNotFoundError:
                 return None
 
+    def stamps(self) -> dict[str, str]:
+        """The stamps of all files in it and in its folders, by name: equal bytes may have equal ones."""
+        with self.reading():
+            return self.content.stamps("")
+
+    def keeps_versions(self) -> bool:
+        """Whether its store keeps what is overwritten or deleted. Raises LakeNotWritableError: it writes a file to know."""
+        with self.writing():
+            return self.content.keeps_versions()
+
     def open(self, name: str) -> pa.NativeFile:
         """The file for reading from any place in it. Raises TableDamagedError where there is none."""
         with self.reading():
@@ -241,13 +251,6 @@ class Lake:
                 f"LAKE_ROOT must be an absolute path of a local or mounted folder, or s3://bucket/prefix, not {str(root)!r}"
             )
         return cls(Folder(str(path)))
-
-    def check_local(self, what: str, instead: str) -> None:
-        """Raise ConfigurationError where the lake is in an object store, for which `what` was not made; `instead` is the remedy."""
-        if self.root.is_in_store:
-            raise ConfigurationError(
-                f"{what} needs a lake in a local or mounted folder, and LAKE_ROOT is {self}. Nothing was changed. {instead}"
-            )
 
     def __str__(self) -> str:
         return str(self.root)

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import obstore
@@ -22,6 +22,9 @@ from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, 
 from obstore.store import S3Store
 
 from platform_assets.lake.files import answer_of, is_denied
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 ATTEMPTS: Final = 6
 """Requests that fail in passing are sent again so often, and for so long:"""
@@ -51,6 +54,11 @@ class ObjectFiles:
         with self._asking(name) as key:
             found = obstore.head(self._store, key)
         return f"{found['e_tag']}-{found['size']}-{found['last_modified'].timestamp()}"
+
+    def stamps(self, below: str) -> dict[str, str]:
+        """As Files has it, by one listing. The time is left out: an entity tag is another one for other bytes."""
+        inside = len(self._key("")) + 1
+        return {item["path"][inside:]: f"{item['e_tag']} {item['size']}" for item in self._all(below)}
 
     def files(self, below: str) -> list[str]:
         """As Files has it."""
@@ -103,7 +111,15 @@ class ObjectFiles:
     def written_before(self, moment: datetime, below: str) -> list[str]:
         """As Files has it."""
         inside = len(self._key("")) + 1
-        return sorted(key[inside:] for key, written in self._all(below) if written < moment)
+        return sorted(item["path"][inside:] for item in self._all(below) if item["last_modified"] < moment)
+
+    def keeps_versions(self) -> bool:
+        """As Files has it: a bucket with versioning, also where it is suspended by now, names the version that a `PUT` made."""
+        name = f".versions.{uuid4().hex}"
+        with self._asking(name) as key:
+            made = obstore.put(self._store, key, b"")
+        self.remove([name])
+        return made["version"] is not None
 
     def remove(self, names: Iterable[str]) -> None:
         """As Files has it."""
@@ -119,8 +135,8 @@ class ObjectFiles:
         """As Files has it."""
         with suppress(OSError):
             inside = len(self._key("")) + 1
-            for key, _ in list(self._all("")):
-                self.remove([key[inside:]])
+            for item in list(self._all("")):
+                self.remove([item["path"][inside:]])
 
     def part(self, name: str, start: int, end: int) -> bytes:
         """The bytes `[start, end)` of a file."""
@@ -148,10 +164,10 @@ class ObjectFiles:
         with self.asking(name):
             yield self._key(name)
 
-    def _all(self, below: str) -> Iterator[tuple[str, datetime]]:
+    def _all(self, below: str) -> Iterator[ObjectMeta]:
         with self._asking(below) as key:
             for some in obstore.list(self._store, key):
-                yield from ((item["path"], item["last_modified"]) for item in some)
+                yield from some
 
     def _key(self, name: str) -> str:
         prefix = self.uri.removeprefix("s3://").partition("/")[2]

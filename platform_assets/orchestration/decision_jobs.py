@@ -65,6 +65,10 @@ class ErasureConfig(AcceptanceConfig):
         description="PARTITION:START-END, END exclusive; without any, an erasure that was cut short is gone on with.",
     )
     generation: int | None = Field(default=None, description="Of the topic's log; the newest one by default.")
+    past_versions_expire: bool = Field(
+        default=False,
+        description="For a bucket that keeps past versions: whether a lifecycle rule of it deletes those after a time.",
+    )
 
 
 def definitions(declared: Declared) -> dg.Definitions:
@@ -97,7 +101,7 @@ def definitions(declared: Declared) -> dg.Definitions:
                 offsets = parsed_ranges(config.offsets)
             except ValueError as e:
                 raise ConfigurationError(f"offsets: {e}") from e
-            deciding.erasure(offsets, (), config.generation)
+            deciding.erasure(offsets, (), config.generation, past_versions_expire=config.past_versions_expire)
 
         _decide(context, declared, config, erase)
 

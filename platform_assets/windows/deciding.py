@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from platform_assets.engines.protocol import LoadEngine
-from platform_assets.errors import UnknownWindowError, ranges_text
+from platform_assets.errors import PastVersionsKeptError, UnknownWindowError, ranges_text
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.ledger.decisions import Author
@@ -116,16 +116,22 @@ class Deciding:
             )
         return found
 
-    def erasure(self, offsets: Ranges, keys: Sequence[bytes], generation: int | None = None) -> dict[str, Any]:
+    def erasure(
+        self,
+        offsets: Ranges,
+        keys: Sequence[bytes],
+        generation: int | None = None,
+        *,
+        past_versions_expire: bool = False,
+    ) -> dict[str, Any]:
         """Erase the records at `offsets` of a generation, or those with one of `keys`, and what an erasure before has left.
 
-        Gives what was found and done, as plain JSON values. Raises what `Erasure` raises.
+        Gives what was found and done, as plain JSON values. Raises what `Erasure` raises; and PastVersionsKeptError where the lake's
+        bucket keeps what is deleted, unless `past_versions_expire` says that its rules delete that after a time.
         """
-        self.ledger.lake.check_local(
-            "an erasure",
-            "Buckets may keep past versions of what is deleted, so it could not be said that records are gone: copy the lake to a "
-            "local or mounted folder, set LAKE_ROOT to it and erase there.",
-        )
+        keeps_versions = self.ledger.lake.root.keeps_versions()
+        if keeps_versions and not past_versions_expire:
+            raise PastVersionsKeptError(str(self.ledger.lake))
         table, erasure = self.declaration.raw_table, Erasure(self.declaration, self.ledger)
         selected = erasure.of_keys(keys) if keys else erasure.at_offsets(offsets, generation) if offsets else []
         for each in selected:
@@ -146,6 +152,10 @@ class Deciding:
         for name, rows in done.rows.items():
             self.say(f"{name}: {rows:,} rows erased, {done.bytes[name]:,} bytes written again")
         self.say(f"erased; {done.windows:,} windows hold none of the records, and no load brings them back")
+        if keeps_versions:
+            self.say(
+                "the bucket keeps the deleted files as past versions: the records are gone once its lifecycle rule has deleted those"
+            )
         return {**found, "done": done.to_fields()}
 
     def park(self, windows: Sequence[str], table: TableRef | None = None) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from platform_assets.engines.choice import choose_engine
 from platform_assets.lake import load_log
-from platform_assets.lake.location import Lake
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.decisions import unfinished_erasures
 from platform_assets.model.declaration import EngineName
 from platform_assets_tests.support.erasures import found_in, shown
@@ -127,3 +127,20 @@ def test_what_is_no_offset_or_key_is_refused(lake: LakeMaker, shell_of: ShellOf)
     refused = shell.run("erase", lk.topic, "--offsets", "0:0-9", "--reason", "r", "--yes")
     assert refused.exit_code == 1
     assert "[1, 9) of partition 0" in refused.output
+
+
+def test_past_versions_are_answered_for_by_the_option_that_the_error_names(
+    lake: LakeMaker, shell_of: ShellOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lk = lake(start=minutes_ago(12))
+    shell = shell_of(lk)
+    lk.window_of([Record(b"v", b"k")])
+    # No local lake keeps them; a bucket may.
+    monkeypatch.setattr(Folder, "keeps_versions", lambda folder: True)
+    words = ("erase", lk.topic, "--offsets", "0:0-1", "--reason", "r", "--yes")
+    refused = shell.run(*words)
+    assert refused.exit_code == 1
+    assert "`--past-versions-expire`" in refused.output
+    done = shell.run(*words, "--past-versions-expire")
+    assert done.exit_code == 0, done.output
+    assert "the bucket keeps the deleted files as past versions" in " ".join(done.output.split())

@@ -120,26 +120,27 @@ def shell_of(lk: StoreLake, folder: Path, remote: str) -> Shell:
     return shell
 
 
-def test_commands_work_on_it_show_no_secret_and_refuse_what_was_not_made_for_it(
+def test_commands_work_on_it_and_show_no_secret(
     store_lake: StoreLakeMaker, store: ObjectStore, store_remote: str, tmp_path: Path
 ) -> None:
     lk = store_lake(partitions=2)
     keys = [lk.window_of(numbered(40, 2, stem)) for stem in ("a", "b")]
     shell = shell_of(lk, tmp_path / "project", store_remote)
     said = []
-    for arguments, code in (
-        (("load", lk.topic, *keys), 0),
-        (("audit", lk.topic, "--deep"), 0),
-        (("read", lk.topic), 0),
-        (("vacuum", lk.topic, "--dry-run"), 0),
-        (("backup", str(tmp_path / "backup")), 1),
-        (("erase", lk.topic, "--offsets", "0:0-1", "--reason", "asked for", "--yes"), 1),
+    backups = str(tmp_path / "backup")
+    for arguments in (
+        ("load", lk.topic, *keys),
+        ("audit", lk.topic, "--deep"),
+        ("read", lk.topic),
+        ("vacuum", lk.topic, "--dry-run"),
+        ("backup", backups),
+        ("erase", lk.topic, "--offsets", "0:0-1", "--reason", "asked for", "--yes"),
+        ("restore", backups, "--only", "ledger", "--only", lk.topic, "--force"),
     ):
         result = shell.run(*arguments)
-        assert result.exit_code == code, (arguments, result.output)
+        assert result.exit_code == 0, (arguments, result.output)
         said.append(result.output)
-    assert "needs a lake in a local or mounted folder" in said[-2]
-    assert "needs a lake in a local or mounted folder" in said[-1]
+    # Restored from before the erasure.
     assert records(lk.rows()) == records(lk.committed())
 
     before = [(w.key, w.ranges) for w in lk.ledger.windows(lk.topic)]

@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 
 from platform_assets.errors import ConfigurationError, TopicRecreatedError
+from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions
 from platform_assets.ledger.erased import erased_of
 from platform_assets.model.declaration import TopicDeclaration
@@ -104,6 +105,20 @@ def test_records_are_erased_by_offset_before_their_window_is_loaded(lk: TopicLak
         assert bool(decisions.decisions(lk.ledger.lake, lk.topic)) is not dry_run
     assert erased_of(lk.ledger, lk.topic) == {key: {0: (OffsetRange(2, 4),)}}
     assert not decisions.unfinished_erasures(lk.ledger.lake, lk.topic)
+
+
+def test_past_versions_are_answered_for_in_the_config_that_the_error_names(
+    lk: TopicLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lk.window_of(numbered(6))
+    # No local lake keeps them; a bucket may.
+    monkeypatch.setattr(Folder, "keeps_versions", lambda folder: True)
+    done, said = run(lk, "erase_records", offsets=["0:2-4"])
+    assert not done
+    assert "`past_versions_expire: true`" in said
+    done, said = run(lk, "erase_records", offsets=["0:2-4"], past_versions_expire=True, dry_run=False)
+    assert done, said
+    assert "the bucket keeps the deleted files as past versions" in said
 
 
 def test_windows_are_parked_and_taken_up_again(lk: TopicLake) -> None:

@@ -44,14 +44,18 @@ DECODE = DecodeDeclaration(FormatSpec("string"), key=FormatSpec("string"), expec
 
 @dataclass
 class MadeTopic:
-    """A topic with hourly windows, of which `records` are what Kafka has."""
+    """A topic with hourly windows, of which `records` are what Kafka has.
+
+    `address` is that of its lake where an object store keeps it, in the files below `root`.
+    """
 
     root: Path
     topic: str = "people"
     records: list[Kept] = field(default_factory=list)
+    address: str | None = None
 
     def __post_init__(self) -> None:
-        self.lake = Lake.at(self.root)
+        self.lake = Lake.at(self.address or self.root)
         self.ledger = Ledger(self.lake)
         self.declaration = TopicDeclaration(self.topic, "0 * * * *", samples.START, decode=DECODE)
         self.engine = LocalEngine(self.lake, self.records)
@@ -69,7 +73,7 @@ class MadeTopic:
                     at[partition] += 1
             ends.append(at)
         self.records.sort(key=lambda r: (r.partition, r.offset))
-        return samples.recorded(self.root, self.topic, ends)
+        return samples.recorded(self.address or self.root, self.topic, ends)
 
     def load(self, window: SealedWindow) -> Loaded:
         """What a load of a window does, but for asking Kafka: it leaves out what the ledger says."""
