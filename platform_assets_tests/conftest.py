@@ -25,6 +25,7 @@ from platform_assets_tests.support import lake_switch, parts, turns
 from platform_assets_tests.support.lake_switch import session_store as session_store
 from platform_assets_tests.support.lake_switch import tmp_path as tmp_path
 from platform_assets_tests.support.shell import Shell, ShellOf
+from testbed.browser import launched
 from testbed.clients import librdkafka
 from testbed.homes import home_at, service_environment
 from testbed.loads import START, TopicLake, wait_until
@@ -343,7 +344,7 @@ def browser(chromium: str) -> Iterator[Browser]:
 
     While it runs, so does an event loop in this thread: fixtures that run Dagster jobs are named before it.
     """
-    with browsers.launched(chromium) as found:
+    with launched(chromium) as found:
         yield found
 
 

@@ -11,13 +11,14 @@ import pytest
 
 from infra.home import CHECKOUT
 from platform_assets_tests.support import browser
+from testbed.browser import VARIABLE
 
 BROWSER_TESTS = ("platform_assets_tests/checks/report/test_report_ui.py", "platform_assets_tests/test_ui.py")
 
 
 def run_without_browser(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Run all tests that are marked `browser` as on a machine that has none."""
-    environ = {n: v for n, v in os.environ.items() if n not in (browser.VARIABLE, browser.REQUIRED_VARIABLE)}
+    environ = {n: v for n, v in os.environ.items() if n not in (VARIABLE, browser.REQUIRED_VARIABLE)}
     environ["PATH"] = str(folder)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-m", "browser", "-p", "no:cacheprovider",
@@ -46,7 +47,7 @@ def test_where_a_browser_is_required_none_skips(tmp_path: Path) -> None:
 
 def test_browser_that_is_named_and_is_none_fails_rather_than_skips(tmp_path: Path) -> None:
     with pytest.raises(pytest.fail.Exception, match=r"CHROMIUM=/no/such/file is no executable: install"):
-        browser.executable({"PATH": str(tmp_path), browser.VARIABLE: "/no/such/file"})
+        browser.executable({"PATH": str(tmp_path), VARIABLE: "/no/such/file"})
 
 
 @pytest.mark.parametrize("name", ["chromium", "chromium-browser", "google-chrome"])
@@ -63,6 +64,6 @@ def test_named_browser_comes_before_the_systems(tmp_path: Path) -> None:
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
 
-    found = browser.executable({"PATH": str(tmp_path), browser.VARIABLE: str(tmp_path / "mine")})
+    found = browser.executable({"PATH": str(tmp_path), VARIABLE: str(tmp_path / "mine")})
 
     assert found == str(tmp_path / "mine")

@@ -1,0 +1,44 @@
+"""The machine's own Chromium, headless: nothing is downloaded for a test or a benchmark."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+VARIABLE: Final = "CHROMIUM"
+REMEDY: Final = f"install the system's package `chromium`, or name an executable in {VARIABLE}"
+
+_NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
+_FLAGS: Final = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def executable(environ: Mapping[str, str]) -> str | None:
+    """The path of the browser: what `CHROMIUM` names, or else the system's; None where there is none."""
+    names = (given,) if (given := environ.get(VARIABLE)) else _NAMES
+    return next((found for name in names if (found := shutil.which(name, path=environ.get("PATH", "")))), None)
+
+
+@contextmanager
+def launched(path: str) -> Iterator[Browser]:
+    """A headless browser. Until it is closed, an event loop runs in this thread."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(_FLAGS))
+        try:
+            yield browser
+        finally:
+            browser.close()
