@@ -23,7 +23,7 @@ _BESIDE_DATABASES: Final = (".db-wal", ".db-shm", ".db-journal")
 _BUSY_SECONDS: Final = 60.0
 AT_ONCE: Final = 16
 """Requests to an object store that are under way together: each takes as long as its answer, not as a processor."""
-PIECE_BYTES: Final = 8 << 20
+PIECE_BYTES: Final = 2 << 20
 """Bytes of an object that are asked for at a time."""
 
 

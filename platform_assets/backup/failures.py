@@ -54,6 +54,17 @@ class RestoreInterruptedError(Terminal):
         )
 
 
+class RestoreHalfDoneError(Terminal):
+    """A backup was whole when it was compared, and was not when it was read to be restored."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        self.place, self.reason = place, reason
+        super().__init__(
+            f"the backup was damaged at {place} while it was restored: {reason}. What is there is neither what it was nor what the "
+            "backup has: restore another backup, with `--force`."
+        )
+
+
 @contextmanager
 def writing_backup(place: Path) -> Iterator[None]:
     """For a block that writes to the folder of the backups. Raises BackupNotWritableError."""

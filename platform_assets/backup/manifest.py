@@ -17,6 +17,8 @@ VERSION: Final = 1
 LAKE: Final = "lake"
 DAGSTER: Final = "dagster"
 LEDGER: Final = "ledger"
+REPLACED: Final = ".replaced"
+"""In a place that a restore has begun to replace, until it has ended: of a folder, what it has moved away."""
 
 _VERSION_KEY: Final = "platform_assets_backup"
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
 from platform_assets.backup.copying import AT_ONCE
-from platform_assets.backup.failures import BackupDamagedError, RestoreInterruptedError, restoring_to
+from platform_assets.backup.failures import BackupDamagedError, RestoreHalfDoneError, restoring_to
 from platform_assets.backup.finished import Backup
-from platform_assets.backup.manifest import BackedUpFile
+from platform_assets.backup.manifest import REPLACED, BackedUpFile
 from platform_assets.backup.taking import Progress
 from platform_assets.lake.commits import FOREVER
 from platform_assets.lake.location import Folder
 
 _STAGED: Final = ".restoring"
-_REPLACED: Final = ".replaced"
-OWN: Final = frozenset({_STAGED, _REPLACED})
+OWN: Final = frozenset({_STAGED, REPLACED})
 """Names of folders that a restore makes in a place, and that it leaves where it dies."""
 _LOG: Final = "_delta_log"
+_RECEIPTS: Final = "_ledger/commits/"
 
 
 class Place(Protocol):
@@ -86,7 +88,7 @@ class LocalPlace:
     def put(self, progress: Progress) -> None:
         """As Place has it: what is there is moved out of the way, and what was staged into its place."""
         # One that died may have left what it was to replace: that stays until a restore has ended well.
-        replaced = self.root / _REPLACED / uuid.uuid4().hex
+        replaced = self.root / REPLACED / uuid.uuid4().hex
         for name in self.names:
             with restoring_to(self.root / name):
                 at, old, new = self.root / name, replaced / name, self._staged / name
@@ -103,7 +105,8 @@ class LocalPlace:
 
     def finish(self) -> None:
         """As Place has it."""
-        shutil.rmtree(self.root / _REPLACED, ignore_errors=True)
+        with restoring_to(self.root), suppress(FileNotFoundError):
+            shutil.rmtree(self.root / REPLACED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,24 +130,53 @@ class StorePlace:
     def put(self, progress: Progress) -> None:
         """As Place has it: data files are sent first, those that are not there, and the logs once nothing else is.
 
-        No data file has the name of another one, so a restore that is cut short while they are sent leaves the lake as it was.
+        No data file has the name of another one, so as long as they are sent every table is as it was. Logs follow in the order in
+        which tables rest on one another, receipts last: a window has no receipt before it has its rows.
         """
-        logs = [file for file in self.files if _LOG in file.place.split("/")]
-        data = [file for file in self.files if _LOG not in file.place.split("/")]
         with restoring_to(self.root):
+            self.root.content.write(self._mark, str(self.backup.folder).encode())
             stamps = self.root.content.stamps("")
+        logs, data, loose = self._sorted()
         self._send([file for file in data if stamps.get(file.place) != file.source], progress)
-        kept = {file.place for file in data}
+        # The manifest has them as they were taken, what is derived first.
+        in_order = logs[::-1]
+        same = list(itertools.takewhile(lambda log: _is_there(log, stamps), in_order))
+        kept = {file.place for file in itertools.chain(data, loose, *same)}
         with restoring_to(self.root):
             there = [name for folder in self.names for name in self.root.content.written_before(FOREVER, folder)]
-            self.root.content.remove_files(name for name in there if name not in kept)
-        self._send(logs, progress)
+            # Newest entries of a log first: what is left of it is a version that there was.
+            gone = sorted({*there} - kept, reverse=True)
+            progress(f"deleting {len(gone):,} files of {self.root} that the backup does not have, or has others of")
+            self.root.content.remove_files([name for name in gone if name.startswith(_RECEIPTS)])
+            self.root.content.remove_files([name for name in gone if not name.startswith(_RECEIPTS)])
+        for files in (loose, *same):
+            self._send([file for file in files if stamps.get(file.place) != file.source], progress)
+        for log in in_order[len(same) :]:
+            self._send(log, progress)
 
     def end(self) -> None:
         """As Place has it: nothing was staged."""
 
     def finish(self) -> None:
-        """As Place has it: nothing is left of what was replaced."""
+        """As Place has it: nothing is left of what was replaced, so that it is no longer said to be."""
+        with restoring_to(self.root):
+            self.root.content.remove_files(self.root.content.written_before(FOREVER, REPLACED))
+
+    @property
+    def _mark(self) -> str:
+        return f"{REPLACED}/{self.backup.folder.name}"
+
+    def _sorted(self) -> tuple[list[list[BackedUpFile]], list[BackedUpFile], list[BackedUpFile]]:
+        """The logs, one a table, in the manifest's order; the tables' data files; and files of no table."""
+        logs: dict[str, list[BackedUpFile]] = {}
+        for file in self.files:
+            table, found, _ = file.place.partition(f"/{_LOG}/")
+            if found:
+                logs.setdefault(table, []).append(file)
+        others = [file for file in self.files if f"/{_LOG}/" not in file.place]
+        data = [f for f in others if any(str(parent) in logs for parent in PurePosixPath(f.place).parents)]
+        kept = {f.place for f in data}
+        return [*logs.values()], data, [f for f in others if f.place not in kept]
 
     def _send(self, files: Sequence[BackedUpFile], progress: Progress) -> None:
         pool = ThreadPoolExecutor(AT_ONCE)
@@ -156,9 +188,13 @@ class StorePlace:
 
     def _sent(self, file: BackedUpFile) -> None:
         try:
-            with restoring_to(self.root), self.root.content.create(file.place) as target:
-                for block in self.backup.blocks(file):
-                    target.write(block)
+            with restoring_to(self.root):
+                self.root.content.send(file.place, self.backup.blocks(file), file.bytes)
         except BackupDamagedError as e:
             # It was whole when it was compared.
-            raise RestoreInterruptedError(e.place, e.reason) from e
+            raise RestoreHalfDoneError(e.place, e.reason) from e
+
+
+def _is_there(log: Sequence[BackedUpFile], stamps: Mapping[str, str]) -> bool:
+    """Whether all commits of a table's log are there already, by the stamps of what is there."""
+    return all(stamps.get(file.place) == file.source for file in log if file.place.endswith(".json"))

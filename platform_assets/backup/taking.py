@@ -20,7 +20,7 @@ from typing import Final
 from platform_assets.backup import manifest, pinning
 from platform_assets.backup.copying import Copier, Former, can_link, home_files
 from platform_assets.backup.failures import BackupInterruptedError, writing_backup
-from platform_assets.backup.manifest import DAGSTER, LAKE, Manifest
+from platform_assets.backup.manifest import DAGSTER, LAKE, REPLACED, Manifest
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake.location import Folder, Lake
 
@@ -53,6 +53,7 @@ def take(lake: Lake, home: Path, destination: Path, now: datetime, *, progress: 
         # What topics hold may be for few eyes, and so is a copy of it.
         destination.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _alone(destination):
+        _check_not_half_restored(lake, home)
         unfinished = destination / _UNFINISHED
         with writing_backup(destination):
             # Of a backup that died: no other one can be under way.
@@ -70,6 +71,7 @@ def take(lake: Lake, home: Path, destination: Path, now: datetime, *, progress: 
                 f"there is nothing to back up: neither a table below LAKE_ROOT {lake} nor a file in DAGSTER_HOME {home}. "
                 "Correct LAKE_ROOT or DAGSTER_HOME"
             )
+        _check_not_half_restored(lake, home)
         tables = {table.name: table.version for table in pinned.tables}
         made = Manifest(now.astimezone(UTC), tables, tuple(copier.done), pinned.left_out)
         progress("writing to disk")
@@ -92,6 +94,17 @@ def _check_apart(destination: Path, sources: Sequence[Path]) -> None:
             raise ConfigurationError(
                 f"a backup at {destination} would lie inside of {source}, which it is of: name a folder elsewhere, best on "
                 "another disk"
+            )
+
+
+def _check_not_half_restored(lake: Lake, home: Path) -> None:
+    """Raise BackupInterruptedError where a restore has begun: a backup of what is there would be the newest one, and not whole."""
+    for place in (lake.root, Folder.at(home)):
+        if REPLACED in place.folders():
+            raise BackupInterruptedError(
+                f"{place}/{REPLACED}",
+                f"a restore into {place} has begun and not ended; if none is at work, `platform-assets restore FOLDER --force` "
+                "brings it to its end",
             )
 
 

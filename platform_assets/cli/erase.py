@@ -42,7 +42,9 @@ JSON_VERSION: Final = 1
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be erased, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: version, topic, erased, windows, and done.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON: version, topic, erased, windows, done, and past_versions."
+)
 def erase(
     table: str,
     offsets: tuple[str, ...],

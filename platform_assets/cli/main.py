@@ -5,6 +5,8 @@ Command modules import at their top only what is cheap, so that `--help` is inst
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from typing import Final, NoReturn
 
@@ -96,3 +98,28 @@ def main() -> None:
 
 for _command in _COMMANDS:
     main.add_command(_command)
+
+
+def run() -> None:
+    """`main` as a process of its own. With a lake in an object store it ends without what Python does at exit.
+
+    Arrow reads a store's files through delta-rs's file system, which is in Python: one of its threads may still want Python while
+    the process ends, which then aborts though all was done (delta-io/delta-rs#2184), and a script would take it for failed.
+    """
+    try:
+        main()
+    except SystemExit as e:
+        if not _has_read_a_store():
+            raise
+        sys.stdout.flush()
+        sys.stderr.flush()
+        logging.shutdown()
+        os._exit(e.code if isinstance(e.code, int) else int(e.code is not None))
+
+
+def _has_read_a_store() -> bool:
+    if "pyarrow.dataset" not in sys.modules:
+        return False
+    from platform_assets.lake.files import is_in_store
+
+    return is_in_store(os.environ.get("LAKE_ROOT", ""))

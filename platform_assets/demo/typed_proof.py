@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from platform_assets.demo.dataset import Dataset, Source, content, data_folder, row_numbers
+from platform_assets.lake import datasets
 from platform_assets.lake.location import Lake
 from platform_assets.model.tables import TableRef
 
@@ -128,7 +128,7 @@ def totals(column: pa.ChunkedArray) -> Totals:
 
 def _columns(lake: Lake, table: TableRef, names: list[str]) -> pa.Table | None:
     folder = lake.table(table)
-    return DeltaTable(folder.uri).to_pyarrow_table(columns=names) if DeltaTable.is_deltatable(folder.uri) else None
+    return datasets.of(folder.delta()).to_table(names) if folder.has_delta_log() else None
 
 
 def _by_reason(dead: Mapping[int, str]) -> str:

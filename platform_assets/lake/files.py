@@ -42,7 +42,7 @@ class Files(Protocol):
         """What is another one once there are other bytes under this name. Raises FileNotFoundError."""
 
     def stamps(self, below: str) -> dict[str, str]:
-        """The stamps of all files in the folder `below` and in its folders, by name: equal bytes may have equal ones."""
+        """The stamps of all files in the folder `below` and in its folders, by name; the same bytes may have the same one."""
 
     def files(self, below: str) -> list[str]:
         """Names of the files directly in the folder `below`, in no order; none where there is no such folder."""
@@ -55,6 +55,9 @@ class Files(Protocol):
 
     def create(self, name: str) -> pa.NativeFile:
         """A new file for writing from its beginning, in a folder that exists or not. It is there once it is closed."""
+
+    def send(self, name: str, pieces: Iterable[bytes], size: int) -> None:
+        """Write a file of `size` bytes from its pieces. If they end in an error, what was there under its name stays."""
 
     def make(self) -> None:
         """Create the folder, where folders are more than parts of names."""
@@ -172,6 +175,16 @@ class LocalFiles:
         path = Path(self.folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         return pa.OSFile(str(path), "wb")
+
+    def send(self, name: str, pieces: Iterable[bytes], size: int) -> None:
+        """As Files has it."""
+        path = Path(self.folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".send.") as folder:
+            beside = Path(folder, path.name)
+            with beside.open("xb") as written:
+                written.writelines(pieces)
+            beside.replace(path)
 
     def make(self) -> None:
         """As Files has it."""

@@ -176,7 +176,7 @@ class Folder:
                 return None
 
     def stamps(self) -> dict[str, str]:
-        """The stamps of all files in it and in its folders, by name: equal bytes may have equal ones."""
+        """The stamps of all files in it and in its folders, by name; the same bytes may have the same one."""
         with self.reading():
             return self.content.stamps("")
 

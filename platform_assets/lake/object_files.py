@@ -13,24 +13,32 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 
 import obstore
 import pyarrow as pa
-from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, PreconditionError, UnauthenticatedError
 from obstore.store import S3Store
 
 from platform_assets.lake.files import answer_of, is_denied
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
+    from obstore.store import S3Config
 
 ATTEMPTS: Final = 6
 """Requests that fail in passing are sent again so often, and for so long:"""
 PATIENCE: Final = timedelta(seconds=40)
 PART_BYTES: Final = 8 << 20
 """Bytes of a file that are sent at a time while it is written."""
+SLOW: Final = timedelta(minutes=10)
+"""For one request that sends a part of a large file, over a slow line too; others have 30 s, obstore's default."""
+_PARTS_AT_ONCE: Final = 2
+"""Of one large file that is sent. Several such files are sent at once, and all their parts are in memory."""
+_DELETED_AT_ONCE: Final = 1_000
+"""S3 takes so many names in one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +83,8 @@ class ObjectFiles:
     def open(self, name: str) -> pa.NativeFile:
         """As Files has it. What is read from a place in it is one request."""
         with self._asking(name) as key:
-            size = obstore.head(self._store, key)["size"]
-        return pa.PythonFile(_Download(self, name, size), "r")
+            found = obstore.head(self._store, key)
+        return pa.PythonFile(_Download(self, name, found["size"], found["e_tag"]), "r")
 
     def create(self, name: str) -> pa.NativeFile:
         """As Files has it."""
@@ -84,6 +92,17 @@ class ObjectFiles:
             return pa.PythonFile(
                 _Upload(self, name, obstore.open_writer(self._store, key, buffer_size=PART_BYTES)), "w"
             )
+
+    def send(self, name: str, pieces: Iterable[bytes], size: int) -> None:
+        """As Files has it."""
+        if size <= PART_BYTES:
+            self.write(name, b"".join(pieces))
+            return
+        with self._asking(name) as key:
+            obstore.put(
+                _bucket(self._bucket_name, SLOW), key, pieces,
+                use_multipart=True, chunk_size=PART_BYTES, max_concurrency=_PARTS_AT_ONCE,
+            )  # fmt: skip
 
     def make(self) -> None:
         """As Files has it: there is nothing to do."""
@@ -114,12 +133,14 @@ class ObjectFiles:
         return sorted(item["path"][inside:] for item in self._all(below) if item["last_modified"] < moment)
 
     def keeps_versions(self) -> bool:
-        """As Files has it: a bucket with versioning, also where it is suspended by now, names the version that a `PUT` made."""
+        """As Files has it. A bucket with versioning names the version that a `PUT` made; one where that is suspended, to whom asks
+        for the file, the version `null`, and may have others."""
         name = f".versions.{uuid4().hex}"
         with self._asking(name) as key:
-            made = obstore.put(self._store, key, b"")
+            made = obstore.put(self._store, key, b"")["version"]
+            found = obstore.head(self._store, key)["version"]
         self.remove([name])
-        return made["version"] is not None
+        return made is not None or found is not None
 
     def remove(self, names: Iterable[str]) -> None:
         """As Files has it."""
@@ -129,19 +150,21 @@ class ObjectFiles:
 
     def remove_files(self, names: Iterable[str]) -> None:
         """As Files has it."""
-        self.remove(names)
+        left = iter(names)
+        while some := [self._key(name) for name in islice(left, _DELETED_AT_ONCE)]:
+            with self._asking(""), suppress(NotFoundError):
+                obstore.delete(self._store, some)
 
     def delete(self) -> None:
         """As Files has it."""
         with suppress(OSError):
             inside = len(self._key("")) + 1
-            for item in list(self._all("")):
-                self.remove([item["path"][inside:]])
+            self.remove_files([item["path"][inside:] for item in self._all("")])
 
-    def part(self, name: str, start: int, end: int) -> bytes:
-        """The bytes `[start, end)` of a file."""
+    def part(self, name: str, start: int, end: int, e_tag: str | None) -> bytes:
+        """The bytes `[start, end)` of the file with this entity tag. Raises OSError where another one is there by now."""
         with self._asking(name) as key:
-            return bytes(obstore.get_range(self._store, key, start=start, end=end))
+            return bytes(obstore.get(self._store, key, options={"range": (start, end), "if_match": e_tag}).bytes())
 
     @contextmanager
     def asking(self, name: str) -> Iterator[None]:
@@ -152,6 +175,8 @@ class ObjectFiles:
             raise FileNotFoundError(errno.ENOENT, "there is no such object", f"{self.uri}/{name}") from e
         except (PermissionDeniedError, UnauthenticatedError) as e:
             raise PermissionError(errno.EACCES, _reason(e), f"{self.uri}/{name}") from e
+        except PreconditionError as e:
+            raise OSError(errno.ESTALE, "another file was written there meanwhile", f"{self.uri}/{name}") from e
         except BaseError as e:
             raise OSError(errno.EIO, _reason(e), f"{self.uri}/{name}") from e
         except OSError as e:
@@ -174,14 +199,23 @@ class ObjectFiles:
         return f"{prefix}/{name}" if name else prefix
 
     @property
+    def _bucket_name(self) -> str:
+        return self.uri.removeprefix("s3://").partition("/")[0]
+
+    @property
     def _store(self) -> S3Store:
-        return _bucket(self.uri.removeprefix("s3://").partition("/")[0])
+        return _bucket(self._bucket_name)
 
 
 @lru_cache(maxsize=8)
-def _bucket(name: str) -> S3Store:
-    """A client of a bucket, which keeps connections open."""
-    return S3Store(name, retry_config={"max_retries": ATTEMPTS, "retry_timeout": PATIENCE})
+def _bucket(name: str, timeout: timedelta | None = None) -> S3Store:
+    """A client of a bucket, which keeps connections open; one request may take `timeout`."""
+    return S3Store(
+        name,
+        retry_config={"max_retries": ATTEMPTS, "retry_timeout": timeout or PATIENCE},
+        # As `client_options` it would replace those that the environment has.
+        config={} if timeout is None else cast("S3Config", {"timeout": f"{timeout.seconds} seconds"}),
+    )
 
 
 def _reason(error: Exception) -> str:
@@ -195,8 +229,8 @@ def _last(path: str) -> str:
 class _Download(io.RawIOBase):
     """A file of the store that is read piece by piece."""
 
-    def __init__(self, files: ObjectFiles, name: str, size: int) -> None:
-        self._files, self._name, self._size, self._at = files, name, size, 0
+    def __init__(self, files: ObjectFiles, name: str, size: int, e_tag: str | None) -> None:
+        self._files, self._name, self._size, self._e_tag, self._at = files, name, size, e_tag, 0
 
     def readable(self) -> bool:
         return True
@@ -216,7 +250,7 @@ class _Download(io.RawIOBase):
         if end <= self._at:
             return b""
         start, self._at = self._at, end
-        return self._files.part(self._name, start, end)
+        return self._files.part(self._name, start, end, self._e_tag)
 
 
 class _Upload(io.RawIOBase):

@@ -127,9 +127,10 @@ class Deciding:
         """Erase the records at `offsets` of a generation, or those with one of `keys`, and what an erasure before has left.
 
         Gives what was found and done, as plain JSON values. Raises what `Erasure` raises; and PastVersionsKeptError where the lake's
-        bucket keeps what is deleted, unless `past_versions_expire` says that its rules delete that after a time.
+        bucket keeps what is deleted, unless `past_versions_expire` says that its rules delete that after a time. A dry run does not
+        ask for that, since whoever asks writes a file to know.
         """
-        keeps_versions = self.ledger.lake.root.keeps_versions()
+        keeps_versions = self.author is not None and self.ledger.lake.root.keeps_versions()
         if keeps_versions and not past_versions_expire:
             raise PastVersionsKeptError(str(self.ledger.lake))
         table, erasure = self.declaration.raw_table, Erasure(self.declaration, self.ledger)
@@ -156,7 +157,7 @@ class Deciding:
             self.say(
                 "the bucket keeps the deleted files as past versions: the records are gone once its lifecycle rule has deleted those"
             )
-        return {**found, "done": done.to_fields()}
+        return {**found, "done": done.to_fields(), "past_versions": keeps_versions}
 
     def park(self, windows: Sequence[str], table: TableRef | None = None) -> None:
         """Set windows of `table` aside, the raw one by default. Raises what `parking.park` raises."""

@@ -66,3 +66,26 @@ def test_an_unknown_table_is_answered_with_those_that_there_are(command: str, th
     result = CliRunner().invoke(main, [command, "wether"])
     assert result.exit_code in (1, 2)
     assert f"'wether' is no table of this project; there are: {there_are}" in result.stderr
+
+
+_ENDED = """
+import atexit, sys
+import pyarrow.dataset
+from platform_assets.cli.main import run
+atexit.register(print, "at exit")
+sys.argv[:] = ["platform-assets", *{arguments!r}]
+run()
+"""
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["--version"], 0), (["audit", "--no-such-option"], 2)])
+@pytest.mark.parametrize("root", ["s3://bucket/lake", "/lake"])
+def test_a_process_that_has_read_a_store_ends_at_once(root: str, arguments: list[str], code: int) -> None:
+    """What Python does at exit is where such a process may abort."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ENDED.format(arguments=arguments)],
+        capture_output=True, text=True, check=False, env=service_environment() | {"LAKE_ROOT": root},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert ("at exit" in done.stdout) is not root.startswith("s3")
+    assert (done.stdout if code == 0 else done.stderr).strip()

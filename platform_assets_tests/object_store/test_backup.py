@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from platform_assets.backup import restoring, taking
-from platform_assets.backup.failures import BackupDamagedError, BackupInterruptedError, RestoreInterruptedError
+from platform_assets.backup.failures import (
+    BackupDamagedError,
+    BackupInterruptedError,
+    RestoreHalfDoneError,
+    RestoreInterruptedError,
+)
 from platform_assets.backup.taking import Taken
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake.location import Lake
@@ -101,13 +105,22 @@ def test_a_lost_lake_is_restored_as_it_was(backed_up: BackedUp) -> None:
     proved(backed_up.made)
 
 
-def test_a_later_backup_copies_what_is_new_and_one_after_a_restore_nothing(backed_up: BackedUp) -> None:
+def test_a_later_backup_copies_what_is_new_and_one_after_a_restore_nothing(made: MadeTopic, tmp_path: Path) -> None:
+    before, after = sealed(made, 2)
+    made.fill([before])
+    backed_up = BackedUp(made, tmp_path / "dagster", tmp_path / "backups")
     backed_up.take()
     assert backed_up.take().copied == 0
-    backed_up.made.lake.table(RAW).write("_delta_log/_note.json", b"{}")  # no file of the table's
-    backed_up.made.load(backed_up.made.ledger.windows("people")[0])
+    made.lake.table(RAW).write("_delta_log/_note.json", b"{}")  # no file of the table's
+    made.load(before)
     assert backed_up.take().copied == 0
-    backed_up.made.lake.root.delete()
+    had = {*backed_up.objects}
+    made.fill([after])
+    new = {name for name in {*backed_up.objects} - had if "/baselines/" not in name}
+    taken = backed_up.take()
+    assert taken.copied == len(new)
+    assert new <= {file.place for file in taken.manifest.files}
+    made.lake.root.delete()
     backed_up.restore("ledger", "people", "decoded/people", "dead_letters/people")
     assert backed_up.take().copied == 0
 
@@ -166,33 +179,88 @@ def test_a_damaged_backup_is_noticed_before_anything_is_changed(backed_up: Backe
     assert backed_up.objects == before
 
 
-@pytest.mark.parametrize("part", [".parquet", "_delta_log"])
-def test_a_restore_that_was_cut_short_is_whole_once_it_is_run_again(
-    backed_up: BackedUp, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
-    wanted = backed_up.state
-    backed_up.take()
-    gone = next(p for p in files_below(backed_up.made.root / "raw") if p.suffix == ".parquet")
-    gone.unlink()
-    create: Callable[[ObjectFiles, str], pa.NativeFile] = ObjectFiles.create
+def failing_at(part: str) -> Callable[..., None]:
+    """`ObjectFiles.send`, to which the store does not answer for names with `part` in them."""
+    send = ObjectFiles.send
 
-    def refused(files: ObjectFiles, name: str) -> pa.NativeFile:
+    def refused(files: ObjectFiles, name: str, pieces: Iterable[bytes], size: int) -> None:
         if part in name:
             raise OSError(5, "the store does not answer", name)
-        return create(files, name)
+        send(files, name, pieces, size)
 
+    return refused
+
+
+@pytest.mark.parametrize(
+    "part", [".parquet", "decoded/people/_delta_log", "raw/people/_delta_log", "_ledger/commits/_delta_log"]
+)
+@pytest.mark.parametrize("all_gone", [True, False], ids=["all is gone", "a newer lake is there"])
+def test_a_restore_that_was_cut_short_is_whole_once_it_is_run_again(
+    made: MadeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, all_gone: bool
+) -> None:
+    before, after = sealed(made, 2)
+    made.fill([before])
+    backed_up = BackedUp(made, tmp_path / "dagster", tmp_path / "backups")
+    wanted = backed_up.state
+    backed_up.take()
+    if all_gone:
+        made.lake.root.delete()
+    else:
+        made.fill([after])
+        next(p for p in files_below(made.root / "raw") if p.suffix == ".parquet").unlink()
+        # So that no log is taken for the one that is there.
+        monkeypatch.setattr("platform_assets.backup.places._is_there", lambda log, stamps: False)
+    receipts = {} if all_gone else made.receipts()
     with monkeypatch.context() as patched:
-        patched.setattr(ObjectFiles, "create", refused)
+        patched.setattr(ObjectFiles, "send", failing_at(part))
         with pytest.raises(
             RestoreInterruptedError, match=r"does not answer.*run the same restore again with `--force`"
         ):
-            backed_up.restore("ledger", "people", force=True)
+            backed_up.restore(force=True)
     if part == ".parquet":
-        # The lake is as it was: no log was touched.
-        assert list(backed_up.made.receipts()) == list(wanted[3])
-    backed_up.restore("ledger", "people", force=True)
+        # No log was touched.
+        assert made.receipts() == receipts
+    else:
+        # Receipts come last: a window that has one has its rows.
+        assert made.receipts() == {}
+    # Else it would be the newest one, and the next restore would take it.
+    with pytest.raises(BackupInterruptedError, match=r"a restore into .* has begun and not ended.*--force"):
+        backed_up.take()
+    backed_up.restore(force=True)
     assert backed_up.state == wanted
+    proved(made)
+    backed_up.take()
+
+
+def test_what_was_damaged_since_it_was_compared_replaces_nothing(
+    backed_up: BackedUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = backed_up.take()
+    objects = backed_up.objects
+    (commit,) = (f for f in taken.manifest.files if f.place == f"raw/people/_delta_log/{0:020}.json")
+    monkeypatch.setattr("platform_assets.backup.places._is_there", lambda log, stamps: False)
+    monkeypatch.setattr("platform_assets.backup.places.StorePlace.take", lambda place: iter(place.files))
+    (taken.folder / commit.path).write_bytes(b"{}")
+    with pytest.raises(RestoreHalfDoneError, match="restore another backup, with `--force`"):
+        backed_up.restore(force=True)
+    # Logs were removed before, and of this one nothing was sent.
+    assert commit.place in objects
+    assert commit.place not in backed_up.objects
+    (taken.folder / commit.path).write_bytes(objects[commit.place])
+    backed_up.restore(force=True)
     proved(backed_up.made)
+
+
+def test_logs_that_are_there_are_left_alone(backed_up: BackedUp) -> None:
+    backed_up.take()
+    wanted = backed_up.state
+    logs = {n: (backed_up.made.root / n).stat().st_ino for n in backed_up.objects if n.endswith(".json")}
+    gone = next(p for p in files_below(backed_up.made.root / "raw") if p.suffix == ".parquet")
+    gone.unlink()
+    backed_up.restore("people", force=True)
+    assert gone.is_file()
+    assert {n: (backed_up.made.root / n).stat().st_ino for n in logs} == logs
+    assert backed_up.state == wanted
 
 
 def test_a_file_that_is_gone_leaves_no_backup(backed_up: BackedUp) -> None:

@@ -87,16 +87,21 @@ def test_one_that_is_cut_short_is_gone_on_with(
     check_gone(topic, windows)
 
 
+@pytest.mark.parametrize("is_suspended", [False, True])
 def test_a_bucket_that_keeps_past_versions_is_refused_unless_they_expire(
-    topic: MadeTopic, windows: list[SealedWindow], monkeypatch: pytest.MonkeyPatch
+    topic: MadeTopic, windows: list[SealedWindow], monkeypatch: pytest.MonkeyPatch, is_suspended: bool
 ) -> None:
-    put = obstore.put
+    put, head = obstore.put, obstore.head
 
+    # This store has no versions. One that has them names the new one in its answer; where that is suspended, when it is asked.
     def of_versions(*args: Any, **more: Any) -> Any:
-        # This store has no versions; one that has them names the new one so in its answer.
-        return {**put(*args, **more), "version": "3sL4kqtJlcpXroDTDmJ"}
+        return {**put(*args, **more), "version": None if is_suspended else "3sL4kqtJlcpXroDTDmJ"}
+
+    def suspended(*args: Any, **more: Any) -> Any:
+        return {**head(*args, **more), "version": "null" if is_suspended else "3sL4kqtJlcpXroDTDmJ"}
 
     monkeypatch.setattr(obstore, "put", of_versions)
+    monkeypatch.setattr(obstore, "head", suspended)
     before = found_in(topic.root, NEEDLE)
     said: list[str] = []
     with pytest.raises(PastVersionsKeptError, match=r"Nothing was erased.*--past-versions-expire"):
@@ -104,7 +109,8 @@ def test_a_bucket_that_keeps_past_versions_is_refused_unless_they_expire(
     assert found_in(topic.root, NEEDLE) == before
     assert not decisions.unfinished_erasures(topic.lake, topic.topic)
     # What the message names.
-    deciding(topic, said).erasure({}, [WHO], past_versions_expire=True)
+    found = deciding(topic, said).erasure({}, [WHO], past_versions_expire=True)
+    assert found["past_versions"] is True
     assert said[-1].startswith("the bucket keeps the deleted files as past versions")
     check_gone(topic, windows)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -310,3 +311,39 @@ def test_a_store_that_could_not_be_relied_on_is_refused_at_once(
 def test_a_root_is_taken_with_and_without_a_slash_at_its_end() -> None:
     for root in ("s3://lakes/a/b", "s3://lakes/a/b/"):
         assert store_settings.checked(root, GOOD) == "s3://lakes/a/b"
+
+
+def pieces_of(size: int, fail: bool) -> Iterator[bytes]:
+    for at in range(0, size, 1 << 20):
+        yield b"x" * min(1 << 20, size - at)
+    if fail:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("size", [0, 100, PART_BYTES, 2 * PART_BYTES + 5])
+def test_a_file_is_sent_whole_or_not_at_all(lake: Lake, size: int) -> None:
+    folder = lake.root / "sent"
+    folder.content.send("a b/file:1", pieces_of(size, fail=False), size)
+    assert folder.content.read("a b/file:1") == b"x" * size
+    folder.content.write("a b/file:1", b"before")
+    with pytest.raises(ZeroDivisionError):
+        folder.content.send("a b/file:1", pieces_of(size, fail=True), size)
+    assert folder.content.read("a b/file:1") == b"before"
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_not_taken_for_one(lake: Lake) -> None:
+    folder = lake.root
+    folder.write("file", b"a" * 20)
+    with folder.open("file") as opened:
+        assert opened.read(5) == b"aaaaa"
+        folder.write("file", b"b" * 30)
+        with pytest.raises(OSError, match="another file was written there meanwhile"):
+            opened.read(5)
+
+
+def test_many_files_go_at_once_also_some_that_are_not_there(lake: Lake) -> None:
+    folder = lake.root / "many"
+    for number in range(5):
+        folder.write(f"{number} of:5", b"")
+    folder.content.remove_files([f"{number} of:5" for number in (0, 3, 9)])
+    assert sorted(folder.files()) == ["1 of:5", "2 of:5", "4 of:5"]
