@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from platform_assets.backup import manifest, restoring
-from platform_assets.backup.failures import BackupDamagedError, RestoreInterruptedError
+from platform_assets.backup.failures import BackupDamagedError, BackupInterruptedError, RestoreInterruptedError
 from platform_assets.errors import ConfigurationError, LedgerLostError
 from platform_assets.ledger import unloaded
 from platform_assets.windows.sealing import check_ledger_knows_table
@@ -200,6 +200,9 @@ def test_a_restore_that_is_killed_amid_is_run_again_and_ends_whole(
     with pytest.raises(RestoreInterruptedError, match=r"run the same restore again with `--force`"):
         platform.restore(force=True)
     monkeypatch.undo()
+    # Else it would be the newest one, and the next restore would take it.
+    with pytest.raises(BackupInterruptedError, match=r"a restore into .* has begun and not ended.*--force"):
+        platform.take()
     platform.restore(force=True)
     assert platform.state == wanted
     assert list(platform.folder.rglob(".re*")) == []
