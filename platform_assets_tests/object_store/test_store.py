@@ -347,3 +347,14 @@ def test_many_files_go_at_once_also_some_that_are_not_there(lake: Lake) -> None:
         folder.write(f"{number} of:5", b"")
     folder.content.remove_files([f"{number} of:5" for number in (0, 3, 9)])
     assert sorted(folder.files()) == ["1 of:5", "2 of:5", "4 of:5"]
+
+
+def test_a_file_without_an_entity_tag_is_read_and_known_by_its_time(store: ObjectStore, lake: Lake) -> None:
+    """As of files that came into the store's folder beside it."""
+    folder = lake.root / "beside"
+    (store.bucket / lake.root.name / "beside").mkdir(parents=True)
+    (store.bucket / lake.root.name / "beside" / "file").write_bytes(b"abc")
+    with folder.open("file") as opened:
+        assert opened.read() == b"abc"
+    (stamp,) = folder.stamps().values()
+    assert not stamp.startswith("None")
