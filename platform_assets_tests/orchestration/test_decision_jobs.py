@@ -113,7 +113,7 @@ def test_past_versions_are_answered_for_in_the_config_that_the_error_names(
     lk.window_of(numbered(6))
     # No local lake keeps them; a bucket may.
     monkeypatch.setattr(Folder, "keeps_versions", lambda folder: True)
-    done, said = run(lk, "erase_records", offsets=["0:2-4"])
+    done, said = run(lk, "erase_records", offsets=["0:2-4"], dry_run=False)
     assert not done
     assert "`past_versions_expire: true`" in said
     done, said = run(lk, "erase_records", offsets=["0:2-4"], past_versions_expire=True, dry_run=False)
