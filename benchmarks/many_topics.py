@@ -14,6 +14,7 @@ import dagster as dg
 from deltalake import DeltaTable
 
 from benchmarks import made_lake
+from benchmarks.dagster_runs import QUIET
 from benchmarks.producing import Sent, create, produce
 from benchmarks.rounds import middle
 from benchmarks.scenario import Bench, Measured, at_most
@@ -150,8 +151,9 @@ def _note(bench: Bench, seconds: dict[str, list[float]], what: str, took: float,
 def _execute(
     job: dg.JobDefinition, request: dg.RunRequest, instance: dg.DagsterInstance, resources: dict[str, Any]
 ) -> dg.ExecuteInProcessResult:
-    quiet = {**request.run_config, "loggers": {"console": {"config": {"log_level": "ERROR"}}}}
-    return job.execute_in_process(quiet, instance=instance, resources=resources, tags=dict(request.tags))
+    return job.execute_in_process(
+        {**request.run_config, **QUIET}, instance=instance, resources=resources, tags=dict(request.tags)
+    )
 
 
 def _refuse_failed(done: dg.ExecuteInProcessResult) -> None:

@@ -79,9 +79,7 @@ def _pages(names: list[str], newest: str) -> Mapping[str, tuple[str, list[str]]]
 
 def _open(page: Page, address: str, texts: list[str]) -> None:
     page.goto(address, wait_until="commit")
-    page.wait_for_function(
-        "texts => texts.every(t => document.body.innerText.replace(/\\s+/g, ' ').includes(t))", arg=texts
-    )
+    browser.wait_for_texts(page, texts)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from platform_assets.checks.registry import CHECKS
 from platform_assets_tests.support.browser import screenshot
 from platform_assets_tests.support.runs_of import minutes_ago
 from platform_assets_tests.support.ui_project import user_interface
+from testbed.browser import wait_for_texts
 from testbed.loads import TopicLake, numbered, records, whole
 
 if TYPE_CHECKING:
@@ -48,13 +49,6 @@ def shot(page: Page) -> Shot:
 def text_of(page: Page) -> str:
     """All that is written on the page, in one line."""
     return re.sub(r"\s+", " ", page.locator("body").inner_text())
-
-
-def wait_for_texts(page: Page, texts: list[str]) -> None:
-    """Return once the page shows them all: each part of a page comes with an answer of its own."""
-    page.wait_for_function(
-        "texts => texts.every(t => document.body.innerText.replace(/\\s+/g, ' ').includes(t))", arg=texts
-    )
 
 
 def launch(page: Page, address: str, lk: TopicLake, key: str, runs: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 VARIABLE: Final = "CHROMIUM"
 REMEDY: Final = f"install the system's package `chromium`, or name an executable in {VARIABLE}"
@@ -42,3 +43,17 @@ def launched(path: str) -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+def wait_for_texts(page: Page, texts: Iterable[str]) -> None:
+    """Return once the page shows them all: each part of a page comes with an answer of its own."""
+    from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
+
+    wanted = list(texts)
+    try:
+        page.wait_for_function(
+            "texts => texts.every(t => document.body.innerText.replace(/\\s+/g, ' ').includes(t))", arg=wanted
+        )
+    except PlaywrightTimeoutError:
+        shown = re.sub(r"\s+", " ", page.inner_text("body"))
+        raise AssertionError(f"the page lacks {[t for t in wanted if t not in shown]}; it shows: {shown}") from None

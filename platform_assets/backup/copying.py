@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from platform_assets.backup.failures import BackupInterruptedError, writing_backup
 from platform_assets.backup.manifest import BackedUpFile
@@ -21,10 +21,14 @@ _BLOCK: Final = 1 << 20
 _SQLITE: Final = b"SQLite format 3\x00"
 _BESIDE_DATABASES: Final = (".db-wal", ".db-shm", ".db-journal")
 _BUSY_SECONDS: Final = 60.0
-AT_ONCE: Final = 16
+_AT_ONCE: Final = 16
 """Requests to an object store that are under way together: each takes as long as its answer, not as a processor."""
 PIECE_BYTES: Final = 2 << 20
 """Bytes of an object that are asked for at a time."""
+
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,31 +82,25 @@ class Copier:
         """
         stamps = folder.stamps()
 
-        def have(name: str) -> tuple[BackedUpFile, bool] | None:
+        def have(name: str) -> tuple[BackedUpFile, Callable[[BackedUpFile], None]] | None:
             path = f"{below}/{name}"
             if (source := stamps.get(name)) is None:
                 return None
             if (known := self._linked(path, source)) is not None:
-                return known, False
+                return known, self.done.append
             with folder.reading():
                 try:
                     opened = folder.content.open(name)
                 except FileNotFoundError:
                     return None
                 digest, size = self._copy(lambda: opened.read(PIECE_BYTES), path)
-            return BackedUpFile(path, size, digest, source), True
+            return BackedUpFile(path, size, digest, source), self._copied
 
-        pool = ThreadPoolExecutor(AT_ONCE)
-        try:
-            for name, found in zip(names, pool.map(have, names), strict=True):
-                if found is not None:
-                    file, is_copied = found
-                    self.copied += is_copied
-                    self.copied_bytes += file.bytes if is_copied else 0
-                    self.done.append(file)
-                yield name, found is not None
-        finally:
-            pool.shutdown(cancel_futures=True)
+        for name, found in zip(names, at_once(have, names), strict=True):
+            if found is not None:
+                file, note = found
+                note(file)
+            yield name, found is not None
 
     def database(self, origin: Path, path: str) -> bool:
         """The same of an SQLite database that may be in use: a copy of one moment. Raises BackupInterruptedError too."""
@@ -164,6 +162,15 @@ class Copier:
         with writing_backup(self.into):
             target.parent.mkdir(parents=True, exist_ok=True)
         return target
+
+
+def at_once(ask: Callable[[_T], _R], about: Iterable[_T]) -> Iterator[_R]:
+    """What `ask` gives for each, in order, with a number of them under way together. After an error no other one is begun."""
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    try:
+        yield from pool.map(ask, about)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def home_files(home: Path) -> Iterator[tuple[Path, bool]]:

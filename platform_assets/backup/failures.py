@@ -75,6 +75,15 @@ def writing_backup(place: Path) -> Iterator[None]:
 
 
 @contextmanager
+def reading_backup(place: Path) -> Iterator[None]:
+    """For a block that reads a file of a backup. Raises BackupDamagedError."""
+    try:
+        yield
+    except OSError as e:
+        raise BackupDamagedError(str(place), reason_of(e)) from e
+
+
+@contextmanager
 def restoring_to(place: object) -> Iterator[None]:
     """For a block that writes to the lake or to Dagster's home. Raises RestoreInterruptedError."""
     try:

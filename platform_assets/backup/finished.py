@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from platform_assets.backup.failures import BackupDamagedError
+from platform_assets.backup.failures import BackupDamagedError, reading_backup
 from platform_assets.backup.manifest import BackedUpFile, Manifest
-from platform_assets.lake.failures import reason_of
 
 _BLOCK: Final = 1 << 20
 
@@ -26,7 +25,9 @@ class Backup:
     def blocks(self, file: BackedUpFile) -> Iterator[bytes]:
         """The content of a file. Raises BackupDamagedError, at its end, where it is not what the manifest says."""
         place, digest, size = self.folder / file.path, hashlib.sha256(), 0
-        with _opened(place) as source:
+        with reading_backup(place):
+            source = place.open("rb")
+        with source:
             while block := _block(source, place):
                 digest.update(block)
                 size += len(block)
@@ -44,21 +45,10 @@ class Backup:
     def written(self, file: BackedUpFile) -> int:
         """When the file that this is a copy of was last written, in nanoseconds since 1970. Raises BackupDamagedError."""
         place = self.folder / file.path
-        try:
+        with reading_backup(place):
             return os.stat(place).st_mtime_ns
-        except OSError as e:
-            raise BackupDamagedError(str(place), reason_of(e)) from e
-
-
-def _opened(place: Path) -> IO[bytes]:
-    try:
-        return place.open("rb")
-    except OSError as e:
-        raise BackupDamagedError(str(place), reason_of(e)) from e
 
 
 def _block(source: IO[bytes], place: Path) -> bytes:
-    try:
+    with reading_backup(place):
         return source.read(_BLOCK)
-    except OSError as e:
-        raise BackupDamagedError(str(place), reason_of(e)) from e

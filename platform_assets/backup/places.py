@@ -7,13 +7,12 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
-from platform_assets.backup.copying import AT_ONCE
+from platform_assets.backup.copying import at_once
 from platform_assets.backup.failures import BackupDamagedError, RestoreHalfDoneError, restoring_to
 from platform_assets.backup.finished import Backup
 from platform_assets.backup.manifest import REPLACED, BackedUpFile
@@ -72,16 +71,9 @@ class LocalPlace:
     def take(self) -> Iterator[BackedUpFile]:
         """As Place has it: they are copied to a folder beside."""
         for file in self.files:
-            target = self._staged / file.place
+            target, moment = self._staged / file.place, self.backup.written(file)
             with restoring_to(target):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                written = target.open("xb")
-            with written:
-                for block in self.backup.blocks(file):
-                    with restoring_to(target):
-                        written.write(block)
-            moment = self.backup.written(file)
-            with restoring_to(target):
+                Folder.at(self._staged).content.send(file.place, self.backup.blocks(file), file.bytes)
                 os.utime(target, ns=(moment, moment))
             yield file
 
@@ -169,22 +161,18 @@ class StorePlace:
     def _sorted(self) -> tuple[list[list[BackedUpFile]], list[BackedUpFile], list[BackedUpFile]]:
         """The logs, one a table, in the manifest's order; the tables' data files; and files of no table."""
         logs: dict[str, list[BackedUpFile]] = {}
+        others, data, loose = list[BackedUpFile](), list[BackedUpFile](), list[BackedUpFile]()
         for file in self.files:
-            table, found, _ = file.place.partition(f"/{_LOG}/")
-            if found:
-                logs.setdefault(table, []).append(file)
-        others = [file for file in self.files if f"/{_LOG}/" not in file.place]
-        data = [f for f in others if any(str(parent) in logs for parent in PurePosixPath(f.place).parents)]
-        kept = {f.place for f in data}
-        return [*logs.values()], data, [f for f in others if f.place not in kept]
+            table, is_of_log, _ = file.place.partition(f"/{_LOG}/")
+            (logs.setdefault(table, []) if is_of_log else others).append(file)
+        for file in others:
+            is_of_table = any(str(folder) in logs for folder in PurePosixPath(file.place).parents)
+            (data if is_of_table else loose).append(file)
+        return [*logs.values()], data, loose
 
     def _send(self, files: Sequence[BackedUpFile], progress: Progress) -> None:
-        pool = ThreadPoolExecutor(AT_ONCE)
-        try:
-            for number, _ in enumerate(pool.map(self._sent, files), 1):
-                progress(f"{number:,} of {len(files):,} files sent to {self.root}")
-        finally:
-            pool.shutdown(cancel_futures=True)
+        for number, _ in enumerate(at_once(self._sent, files), 1):
+            progress(f"{number:,} of {len(files):,} files sent to {self.root}")
 
     def _sent(self, file: BackedUpFile) -> None:
         try:

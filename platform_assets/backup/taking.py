@@ -103,8 +103,7 @@ def _check_not_half_restored(lake: Lake, home: Path) -> None:
         if REPLACED in place.folders():
             raise BackupInterruptedError(
                 f"{place}/{REPLACED}",
-                f"a restore into {place} has begun and not ended; if none is at work, `platform-assets restore FOLDER --force` "
-                "brings it to its end",
+                f"a restore into {place} has begun and not ended: if none is at work, run the same restore again with `--force` first",
             )
 
 

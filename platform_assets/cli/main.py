@@ -109,12 +109,12 @@ def run() -> None:
     try:
         main()
     except SystemExit as e:
-        if not _has_read_a_store():
+        if not isinstance(e.code, int) or not _has_read_a_store():
             raise
         sys.stdout.flush()
         sys.stderr.flush()
         logging.shutdown()
-        os._exit(e.code if isinstance(e.code, int) else int(e.code is not None))
+        os._exit(e.code)
 
 
 def _has_read_a_store() -> bool:

@@ -19,7 +19,12 @@ def of(table: DeltaTable, column: str | None = None, value: str = "") -> ds.Data
     threads may still want Python while the process ends, which then aborts though all was read: delta-io/delta-rs#2184,
     pola-rs/polars#24169.
     """
-    at = urlsplit(table.table_uri)
-    local = SubTreeFileSystem(unquote(at.path).rstrip("/"), _LOCAL) if at.scheme in ("", "file") else None
+    is_local = urlsplit(table.table_uri).scheme in ("", "file")
+    local = SubTreeFileSystem(path_of(table), _LOCAL) if is_local else None
     only = None if column is None else [(column, "=", value)]
     return table.to_pyarrow_dataset(filesystem=local, file_pruning_predicate=only)
+
+
+def path_of(table: DeltaTable) -> str:
+    """The path of a table's folder, in its store or on the file system."""
+    return unquote(urlsplit(table.table_uri).path).rstrip("/")

@@ -180,11 +180,14 @@ class LocalFiles:
         """As Files has it."""
         path = Path(self.folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".send.") as folder:
-            beside = Path(folder, path.name)
-            with beside.open("xb") as written:
+        # Of this thread alone: others may be writing the same file.
+        beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+        try:
+            with beside.open("wb") as written:
                 written.writelines(pieces)
             beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
 
     def make(self) -> None:
         """As Files has it."""
@@ -192,10 +195,7 @@ class LocalFiles:
 
     def write(self, name: str, content: bytes) -> None:
         """As Files has it."""
-        # Of this thread alone: others may be writing the same file.
-        beside = Path(self.folder, f".{name}.{os.getpid()}.{threading.get_ident()}")
-        beside.write_bytes(content)
-        beside.replace(Path(self.folder, name))
+        self.send(name, [content], len(content))
 
     def time(self) -> datetime:
         """As Files has it."""

@@ -141,8 +141,11 @@ class ObjectFiles:
         name = f".versions.{uuid4().hex}"
         with self._asking(name) as key:
             made = obstore.put(self._store, key, b"")["version"]
-            found = obstore.head(self._store, key)["version"]
-        self.remove([name])
+        try:
+            with self._asking(name) as key:
+                found = obstore.head(self._store, key)["version"]
+        finally:
+            self.remove([name])
         return made is not None or found is not None
 
     def remove(self, names: Iterable[str]) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -332,7 +331,7 @@ def _rows(
 ) -> pa.Table:
     """Rows of one partition of a ledger; files of the others are not opened."""
     name, value = partition
-    with failures.reading(unquote(urlsplit(handle.table_uri).path).rstrip("/")):
+    with failures.reading(datasets.path_of(handle)):
         dataset = datasets.of(handle, name, value)
         lacking = [field.name for field in _lacking(handle, COMMIT_COLUMNS)] if name == "table" else []
         there = None if columns is None else [column for column in columns if column not in lacking]

@@ -24,14 +24,16 @@ def snippets(table: TableRef, folder: Folder, remote: str | None) -> Mapping[Rea
     """
     path = folder.uri
     # Arrow reads local files itself: see `datasets`.
-    opened: tuple[str, ...] = (
-        "from deltalake import DeltaTable",
-        "from pyarrow.fs import LocalFileSystem, SubTreeFileSystem",
-        f"files = SubTreeFileSystem({path!r}, LocalFileSystem())",
-        f"rows = DeltaTable({path!r}).to_pyarrow_dataset(filesystem=files)",
+    opened = (
+        ("from deltalake import DeltaTable", f"rows = DeltaTable({path!r}).to_pyarrow_dataset()")
+        if folder.is_in_store
+        else (
+            "from deltalake import DeltaTable",
+            "from pyarrow.fs import LocalFileSystem, SubTreeFileSystem",
+            f"files = SubTreeFileSystem({path!r}, LocalFileSystem())",
+            f"rows = DeltaTable({path!r}).to_pyarrow_dataset(filesystem=files)",
+        )
     )
-    if folder.is_in_store:
-        opened = ("from deltalake import DeltaTable", f"rows = DeltaTable({path!r}).to_pyarrow_dataset()")
     lines: Mapping[Reader, tuple[str, ...]] = {
         "spark": (
             "from pyspark.sql import SparkSession",

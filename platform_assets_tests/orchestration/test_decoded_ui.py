@@ -23,11 +23,12 @@ from platform_assets.checks.decoded import CONSERVATION, SHARE
 from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.orchestration import decode_runs, selections
 from platform_assets_tests.support import decoded_defs
-from platform_assets_tests.support.browser import screenshot, wait_for_texts
+from platform_assets_tests.support.browser import screenshot
 from platform_assets_tests.support.decoded_defs import CORRECTED, FAILING, LENIENT, STRICT
 from platform_assets_tests.support.decoded_topic import DecodedTopic, InProcessEngine, order, tables_without_spark
 from platform_assets_tests.support.tables import reported
 from platform_assets_tests.support.web_server import webserver
+from testbed.browser import wait_for_texts
 from testbed.homes import service_environment
 
 if TYPE_CHECKING:

@@ -16,10 +16,11 @@ from infra.dagster_services import INSTANCE_FILE
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.checks.rules import accounted, no_gaps
 from platform_assets_tests.support import answers, quiet_defs, report_defs
-from platform_assets_tests.support.browser import screenshot, wait_for_texts
+from platform_assets_tests.support.browser import screenshot
 from platform_assets_tests.support.quiet_defs import DAMAGED, SOUND, UNSAID
 from platform_assets_tests.support.quiet_topic import QuietTopic
 from platform_assets_tests.support.web_server import webserver
+from testbed.browser import wait_for_texts
 from testbed.homes import service_environment
 
 if TYPE_CHECKING:

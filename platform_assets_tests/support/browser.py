@@ -1,10 +1,9 @@
-"""The browser of the tests that drive Dagster's UI: what becomes of them without one, and what they wait for and keep."""
+"""The browser of the tests that drive Dagster's UI: what becomes of them without one, and the pictures that they keep."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -36,17 +35,3 @@ def screenshot(page: Page, name: str) -> None:
     if folder := os.environ.get(SCREENSHOTS_VARIABLE):
         Path(folder).mkdir(parents=True, exist_ok=True)
         page.screenshot(path=Path(folder) / f"{name}.png")
-
-
-def wait_for_texts(page: Page, texts: Iterable[str]) -> None:
-    """Return once the page shows them all: each part of a page comes with an answer of its own."""
-    from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
-
-    wanted = list(texts)
-    try:
-        page.wait_for_function(
-            "texts => texts.every(t => document.body.innerText.replace(/\\s+/g, ' ').includes(t))", arg=wanted
-        )
-    except PlaywrightTimeoutError:
-        shown = re.sub(r"\s+", " ", page.inner_text("body"))
-        raise AssertionError(f"the page lacks {[t for t in wanted if t not in shown]}; it shows: {shown}") from None
