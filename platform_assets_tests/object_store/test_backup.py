@@ -235,19 +235,21 @@ def test_a_restore_that_was_cut_short_is_whole_once_it_is_run_again(
 def test_what_was_damaged_since_it_was_compared_replaces_nothing(
     backed_up: BackedUp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = backed_up.take()
+    another, taken, wanted = backed_up.take(), backed_up.take(), backed_up.state
     objects = backed_up.objects
     (commit,) = (f for f in taken.manifest.files if f.place == f"raw/people/_delta_log/{0:020}.json")
     monkeypatch.setattr("platform_assets.backup.places._is_there", lambda log, stamps: False)
     monkeypatch.setattr("platform_assets.backup.places.StorePlace.take", lambda place: iter(place.files))
+    # Not in place: both backups have the same file.
+    (taken.folder / commit.path).unlink()
     (taken.folder / commit.path).write_bytes(b"{}")
     with pytest.raises(RestoreHalfDoneError, match="restore another backup, with `--force`"):
         backed_up.restore(force=True)
     # Logs were removed before, and of this one nothing was sent.
     assert commit.place in objects
     assert commit.place not in backed_up.objects
-    (taken.folder / commit.path).write_bytes(objects[commit.place])
-    backed_up.restore(force=True)
+    restoring.restore(restoring.find(another.folder), backed_up.made.lake, backed_up.home, force=True)
+    assert backed_up.state == wanted
     proved(backed_up.made)
 
 
