@@ -57,7 +57,9 @@ def install(home: Home, report: Callable[[str], None], environ: Mapping[str, str
         unpacked = Path(tempfile.mkdtemp(prefix=".registry-", dir=home.jars))
         try:
             with tarfile.open(archive) as packed:
-                packed.extractall(unpacked, filter="data")
+                # Python before 3.11.4 has no filters; the archive is the one that was locked, either way.
+                packed.extraction_filter = getattr(tarfile, "data_filter", None)
+                packed.extractall(unpacked)
             os.replace(unpacked, folder)
         except BaseException:
             shutil.rmtree(unpacked, ignore_errors=True)
