@@ -129,6 +129,14 @@ class Broker:
         found = brokers.security_of(self._home)
         return {} if found is None else found.client_environment()
 
+    def segment(self, topic: str, partition: int) -> Path:
+        """The first segment of a partition, at the broker that leads it."""
+        from confluent_kafka import TopicCollection
+
+        described = self.admin.describe_topics(TopicCollection([topic]))[topic].result(30)
+        (leader,) = (int(p.leader.id) for p in described.partitions if p.id == partition)
+        return self._home.root / brokers.ALL[leader - 1] / f"{topic}-{partition}" / f"{0:020}.log"
+
     @property
     def admin(self) -> AdminClient:
         """An admin client, kept: one that is dropped fails what it was asked."""

@@ -42,18 +42,27 @@ _UNREACHABLE = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.NOT_COORDINATOR,
 }
-_PARTITION_OUT_OF_REACH = _UNREACHABLE | {
-    KafkaError.LEADER_NOT_AVAILABLE,
+_ANOTHER_LEADER = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.REPLICA_NOT_AVAILABLE,
-    KafkaError.OFFSET_NOT_AVAILABLE,
-    # What the client knows of the leader is older than what the broker knows, or newer: it looks the leader up again.
+    # What the client knows of the leader is older than what the broker knows, or newer.
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError._UNKNOWN_PARTITION,
-    # "No leaders found": of no partition, or the topic went away since it was described.
-    KafkaError._NOENT,
 }
+"""A broker answers, and another one leads: its name is asked for, which librdkafka's admin client leaves to its caller."""
+_PARTITION_OUT_OF_REACH = (
+    _UNREACHABLE
+    | _ANOTHER_LEADER
+    | {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError._UNKNOWN_PARTITION,
+        # "No leaders found": of no partition, or the topic went away since it was described.
+        KafkaError._NOENT,
+    }
+)
+_LEADER_PAUSES_SECONDS = (0.0, 0.1, 0.2, 0.4, 0.8)
+"""Before each further question to a leader: brokers learn of a new one within moments, each at a time of its own."""
 
 _PATIENCE_SECONDS = 1.5
 """How long a call may take before the client is made to look up brokers."""
@@ -222,30 +231,47 @@ class Cluster:
         # Said explicitly: the admin client's own default is read_uncommitted.
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         doing = f"looking up {what} of topic {topic.name!r}"
-        asked = {TopicPartition(topic.name, p): spec for p, spec in specs.items()}
-        if not asked:
+        if not specs:
             return {}
+        found, failed = self._list_once(topic.name, specs, isolation, doing)
+        for pause in _LEADER_PAUSES_SECONDS:
+            moved = {p: specs[p] for p, e in failed.items() if e.args[0].code() in _ANOTHER_LEADER}
+            if not moved or self._remaining(doing) <= pause:
+                break
+            time.sleep(pause)
+            self._look_up(topic.name, self._remaining(doing))
+            found_now, failed_now = self._list_once(topic.name, moved, isolation, doing)
+            found |= found_now
+            failed = {p: e for p, e in failed.items() if p not in moved} | failed_now
+        if failed and not found:
+            unreachable = next(iter(failed.values()))
+            raise self._translated(unreachable, doing, topic.name) from unreachable
+        return found
+
+    def _list_once(
+        self, topic: str, specs: Mapping[int, OffsetSpec], isolation: IsolationLevel, doing: str
+    ) -> tuple[dict[int, FoundOffset], dict[int, KafkaException]]:
+        """What was found, and what is wrong with the partitions out of reach."""
+        asked = {TopicPartition(topic, p): spec for p, spec in specs.items()}
         futures = self._call(
             doing, lambda s: self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=s)
         )
         found: dict[int, FoundOffset] = {}
-        unreachable: KafkaException | None = None
+        failed: dict[int, KafkaException] = {}
         for where, future in futures.items():
             try:
                 info = self._raw_result(future, doing)
             except KafkaException as e:
                 if e.args[0].code() not in _PARTITION_OUT_OF_REACH:
-                    raise self._translated(e, doing, topic.name) from e
-                unreachable = e
+                    raise self._translated(e, doing, topic) from e
+                failed[where.partition] = e
                 continue
             if info.offset == OFFSET_INVALID:
                 # librdkafka says so, and gives no error, where the request timed out.
-                unreachable = KafkaException(KafkaError(KafkaError._TIMED_OUT, "timed out"))
+                failed[where.partition] = KafkaException(KafkaError(KafkaError._TIMED_OUT, "timed out"))
                 continue
             found[where.partition] = FoundOffset(info.offset, info.leader_epoch, info.timestamp)
-        if not found and unreachable is not None:
-            raise self._translated(unreachable, doing, topic.name) from unreachable
-        return found
+        return found, failed
 
     def _remaining(self, doing: str) -> float:
         if self._deadline is None:
@@ -269,20 +295,21 @@ class Cluster:
             try:
                 return future.result(timeout=_PATIENCE_SECONDS)
             except FutureTimeoutError:
-                self._look_up_brokers(left)
+                self._look_up(_NO_TOPIC, left)
         try:
             return future.result(timeout=max(left, 0))
         except FutureTimeoutError as e:
             raise BrokerUnreachableError(doing, self._timeout, "timed out") from e
 
-    def _look_up_brokers(self, seconds: float) -> None:
-        """Have the client find out which brokers there are.
+    def _look_up(self, topic: str, seconds: float) -> None:
+        """Have the client find out which brokers there are, and which lead the partitions of a topic.
 
         A call that waits for the controller goes on then. librdkafka remembers which broker that was, and asks for it again
-        when the connection breaks, at which time the others do not know yet that it is gone; and then not for minutes.
+        when the connection breaks, at which time the others do not know yet that it is gone; and then not for minutes. The
+        same with leaders: it does not ask for them when one says that it no longer is one.
         """
         try:
-            self._admin.list_topics(topic=_NO_TOPIC, timeout=min(seconds, _PATIENCE_SECONDS))
+            self._admin.list_topics(topic=topic, timeout=min(seconds, _PATIENCE_SECONDS))
         except KafkaException as e:
             # The call that waits says what is wrong, when its time is over.
             _log.debug("the brokers were not looked up: %s", e)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from infra.home import Home
 from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.errors import DamagedBatchError, WorkerLostError
 from platform_assets.model.declaration import EngineName
@@ -23,6 +22,7 @@ from testbed.loads import Record, records, wait_until
 from testbed.spark_cluster import ConnectServer, SparkCluster
 
 if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker
     from platform_assets_tests.spark_cluster.conftest import ClusterLakeMaker
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(1800)]
@@ -97,7 +97,7 @@ def test_a_window_whose_decoders_die_each_time_is_named_by_its_offsets(
 
 @pytest.mark.parametrize("engine", ["columnar", "connector"])
 def test_a_damaged_batch_is_named_by_partition_and_offset(
-    cluster_lake: ClusterLakeMaker, platform_home: Home, engine: EngineName
+    cluster_lake: ClusterLakeMaker, broker: Broker, engine: EngineName
 ) -> None:
     """A byte of it has turned over on the broker's disk."""
     lk = cluster_lake(engine=engine)
@@ -105,7 +105,7 @@ def test_a_damaged_batch_is_named_by_partition_and_offset(
     lk.send([Record(b"bad" * 20, partition=1)])
     lk.send([Record(b"behind" * 20, partition=1)])
     key = lk.close_window()
-    segment = platform_home.kafka / f"{lk.topic}-1" / f"{0:020}.log"
+    segment = broker.segment(lk.topic, 1)
     whole = segment.read_bytes()
     _put(segment, whole.replace(b"bad" * 20, b"Bad" + b"bad" * 19))
     with pytest.raises(DamagedBatchError) as damaged:

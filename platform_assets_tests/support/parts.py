@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -68,18 +66,3 @@ def together(processes: int, environ: Mapping[str, str] = os.environ) -> None:
     for part, kind in ((SPARK, "cluster"), (LAKE, "s3")):
         if processes and part.chosen(environ) == kind:
             raise ValueError(f"{part.variable}={kind} is for one process of pytest: leave out -n")
-
-
-def needs_plain_broker(reason: str) -> pytest.MarkDecorator:
-    """A mark for a test that holds with one broker without TLS and login alone. Raises ValueError as `line`."""
-    return pytest.mark.skipif(BROKERS.chosen() != "plain", reason=reason)
-
-
-def needs_local_spark(reason: str) -> pytest.MarkDecorator:
-    """A mark for a test that holds with tasks on this machine alone. Raises ValueError for a kind that no fixture gives."""
-    return pytest.mark.skipif(SPARK.chosen() != "local", reason=reason)
-
-
-def needs_folder(reason: str) -> pytest.MarkDecorator:
-    """A mark for a test that holds with a lake in a folder alone. Raises ValueError for a kind that no fixture gives."""
-    return pytest.mark.skipif(LAKE.chosen() != "folder", reason=reason)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from infra.home import Home
 from platform_assets.engines.columnar.job import reports_of
 from platform_assets.engines.columnar.work import Work
 from platform_assets.errors import (
@@ -107,12 +106,12 @@ def test_a_window_that_fails_holds_up_no_other(lake: LakeMaker, broker: Broker) 
 
 
 def test_a_corrupt_batch_is_named_by_partition_and_offset_and_its_window_alone_waits(
-    lake: LakeMaker, platform_home: Home
+    lake: LakeMaker, broker: Broker
 ) -> None:
     """A byte of the leader's segment is another one: brokers send what they have, and readers find out."""
     lk = lake(partitions=2)
     keys = [lk.window_of(some) for some in (numbered(4, 2, "a"), [Record(b"struck", partition=1)], numbered(4, 2, "b"))]
-    segment = platform_home.kafka / f"{lk.topic}-1" / f"{0:020}.log"
+    segment = broker.segment(lk.topic, 1)
     at = segment.read_bytes().index(b"struck")
 
     def overwrite(byte: bytes) -> None:

@@ -103,6 +103,19 @@ def test_a_load_outlives_the_leader_that_it_reads_from(
     assert [after.load(key).outcome for key in (first, second)] == ["unchanged", "unchanged"]
 
 
+def test_a_client_that_remembers_another_leader_finds_the_new_one(trio: Trio) -> None:
+    """Leaders that change between the description of a topic and a look-up: the admin client asks the one that led before."""
+    topic, cluster = "moved", Cluster.connect(ClientSettings(trio.bootstrap))
+    trio.create(topic, [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+    state = cluster.topic(topic)
+    assert len(cluster.log_starts(state)) == 3
+    admin = trio.admin()
+    admin.delete_topics([topic])[topic].result(30)
+    wait_until("the topic is gone", lambda: topic not in admin.list_topics(timeout=10).topics)
+    trio.create(topic, [[2, 3, 1], [3, 1, 2], [1, 2, 3]])
+    assert {p: f.offset for p, f in cluster.log_starts(state).items()} == {0: 0, 1: 0, 2: 0}
+
+
 # --- a replica in the reader's own rack -----------------------------------------------------------------------------
 
 
