@@ -75,7 +75,7 @@ class ObjectFiles:
         """As Files has it."""
         with self._asking(below) as key:
             found = obstore.list_with_delimiter(self._store, key)["objects"]
-        return [_last(item["path"]) for item in found]
+            return [_last(item["path"]) for item in found if self._is_file(item)]
 
     def folders(self, below: str) -> list[str]:
         """As Files has it."""
@@ -201,7 +201,18 @@ class ObjectFiles:
     def _all(self, below: str) -> Iterator[ObjectMeta]:
         with self._asking(below) as key:
             for some in obstore.list(self._store, key):
-                yield from some
+                yield from filter(self._is_file, some)
+
+    def _is_file(self, item: ObjectMeta) -> bool:
+        """Whether a listed object is a file, and no directory marker: an empty object whose key ends with a slash, as Spark's s3a and
+        consoles of stores leave them. A listing has their names without the slash, by which no object is there."""
+        if item["size"]:
+            return True
+        try:
+            obstore.head(self._store, item["path"])
+        except (NotFoundError, FileNotFoundError):
+            return False
+        return True
 
     def _key(self, name: str) -> str:
         prefix = self.uri.removeprefix("s3://").partition("/")[2]

@@ -42,7 +42,9 @@ def vacuum(table: TableRef, folder: Folder, *, retain_hours: int | None = None, 
                 f"files of {table} cannot be deleted after {retain_hours} hours: {e}. Keep them for longer, or first shorten the "
                 "table's retention, its property delta.deletedFileRetentionDuration."
             ) from e
-        size = sum(folder.size(path) or 0 for path in found)
-        if found and not dry_run:
-            found = delta.vacuum(retain_hours, dry_run=False, full=True)
-    return Vacuumed(table, tuple(sorted(found)), size)
+        # On an object store, delta-rs takes directory markers for files, and deletes none of them.
+        sizes = {path: size for path in found if (size := folder.size(path)) is not None}
+        if sizes and not dry_run:
+            deleted = set(delta.vacuum(retain_hours, dry_run=False, full=True))
+            sizes = {path: size for path, size in sizes.items() if path in deleted}
+    return Vacuumed(table, tuple(sorted(sizes)), sum(sizes.values()))

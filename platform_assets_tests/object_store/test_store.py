@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import uuid
@@ -14,8 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.fs import S3FileSystem
 
 from infra.home import CHECKOUT
+from infra.ports import LOOPBACK
 from platform_assets.decoding.registry.cache import SchemaCache
 from platform_assets.decoding.registry.schemas import Registered
 from platform_assets.engines.columnar.task import not_written
@@ -28,7 +31,7 @@ from platform_assets.errors import (
     Retryable,
     Terminal,
 )
-from platform_assets.lake import object_files, raw_table, store_settings
+from platform_assets.lake import load_log, object_files, raw_table, store_settings
 from platform_assets.lake.commits import FOREVER, NewFile, WindowCommit
 from platform_assets.lake.data_files import write_rows
 from platform_assets.lake.failures import LakeNotReadableError
@@ -45,7 +48,7 @@ from platform_assets.model.tables import TableRef
 from platform_assets_tests.object_store.conftest import SECRET
 from platform_assets_tests.support.lost_answers import losing_answers
 from testbed import samples
-from testbed.object_store import ObjectStore
+from testbed.object_store import BUCKET, KEY_ID, ObjectStore
 from testbed.samples import edge, hourly
 
 TOPIC = "clicks"
@@ -205,6 +208,35 @@ for _ in range(5):
 print("sent", flush=True)
 time.sleep(3600)
 """
+
+
+def test_directory_markers_are_no_files(store: ObjectStore, lake: Lake) -> None:
+    """Spark's s3a leaves them where a job was killed, and consoles of stores where somebody has made a folder."""
+    folder, (window, *_) = lake.table(TABLE), windows(lake)
+    metadata, files = written(lake, window, "load")
+    WindowCommit(lake, TABLE).replace(metadata, files)
+    before, stamps = folder.written_before(FOREVER, ""), folder.stamps()
+    dead = load_folder(window.key, "dead")
+    markers = S3FileSystem(
+        access_key=KEY_ID,
+        secret_key=SECRET,
+        region="us-east-1",
+        scheme="http",
+        endpoint_override=f"{LOOPBACK}:{store.port}",
+    )
+    markers.create_dir(f"{folder.uri.removeprefix('s3://')}/{dead}/_temporary/0", recursive=True)
+    folder.write(f"{dead}/empty", b"")
+    paths = [path for path in (store.bucket / folder.uri.removeprefix(f"s3://{BUCKET}/")).rglob("*") if path.is_dir()]
+    assert len([path for path in paths if "dead" in path.parts]) == 3
+    for path in paths:
+        os.utime(path, (0, 0))
+    assert folder.written_before(FOREVER, "") == sorted([*before, f"{dead}/empty"])
+    assert folder.stamps().keys() == {*stamps, f"{dead}/empty"}
+    assert folder.files(dead) == ["empty"]
+    assert not vacuum(TABLE, folder, dry_run=True).files
+    assert not vacuum(TABLE, folder).files
+    folder.erase([f"{dead}/empty"])
+    assert not WindowCommit(lake, TABLE).has_old_files(window.key, load_log.files_of(folder, window.key))
 
 
 def test_a_file_whose_writer_was_killed_is_no_file(lake: Lake) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import fnmatch
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,15 @@ from deltalake import DeltaTable
 
 from platform_assets.errors import BrokerUnreachableError
 from platform_assets.lake import delta_log, load_log
+from platform_assets.lake.commits import FOREVER
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.tables import TableRef
 from platform_assets_tests.soak.embedded import Embedded
 from platform_assets_tests.support.history import Row, Send, check_history
 
+_UNFINISHED: Final = ("_temporary", "_staging", ".spark-staging*")
+"""Folders of writes that have not ended."""
 _PAUSE: Final = 2.0
 """Between two looks, which cost as much as a small load."""
 
@@ -128,9 +132,12 @@ def leftovers(platform: Embedded, topic: str) -> list[str]:
     """What a crash has left that nobody will need: runs that never end, their processes, folders of writes."""
     found = [f"run {run} never ends" for run in platform.unfinished_runs()]
     found += [f"process {pid} of a run is left" for pid in platform.run_processes()]
-    for name in ("_temporary", "_staging", ".spark-staging*"):
-        found += [f"folder {path} is left" for path in table_of(platform, topic).rglob(name)]
-    return found
+    folder = Lake.at(platform.home.lake).table(TableRef.raw(topic))
+    if folder.is_in_store:
+        # Where there are no folders: the directory markers that Spark's s3a leaves hold nothing.
+        parts = {name: Path(name).parts for name in folder.written_before(FOREVER, "")}
+        return found + [f"file {n} is left" for n, p in parts.items() if any(fnmatch.filter(p, u) for u in _UNFINISHED)]
+    return found + [f"folder {path} is left" for name in _UNFINISHED for path in table_of(platform, topic).rglob(name)]
 
 
 def orphans(platform: Embedded, topic: str) -> list[Path]:
