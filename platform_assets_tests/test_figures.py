@@ -102,6 +102,19 @@ def test_streams_keep_the_head_room_that_was_measured_last() -> None:
         assert f"head-room of {times(room)}" in said(path)
 
 
+def test_a_thousand_topics_take_what_was_measured_last() -> None:
+    text = said("benchmarks/SCALE.md")
+    hundred, thousand, pages = (SCENARIOS[name]["rounds"] for name in ("many-topics", "thousand-topics", "pages"))
+    for what, rounds in thousand.items():
+        figures = [f"{_three_digits(statistics.median(each))} s" for each in (hundred[what], rounds)]
+        assert f"| {' | '.join(figures)} |" in text, what
+    assert {n: f for n, each in pages.items() if (f := f"{n} {statistics.median(each):.2f} s") not in text} == {}
+
+
+def _three_digits(seconds: float) -> str:
+    return f"{seconds:.{2 if seconds < 10 else 1 if seconds < 100 else 0}f}"
+
+
 def test_later_results_of_a_scenario_count_and_trials_do_not(tmp_path: Path) -> None:
     for name, scenarios in (("2026-01-02", {"a": 2}), ("2026-01-01", {"a": 1, "b": 1}), ("2026-01-03-quick", {"a": 3})):
         (tmp_path / f"{name}.json").write_text(json.dumps({"scenarios": scenarios}))

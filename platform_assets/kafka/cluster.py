@@ -236,10 +236,11 @@ class Cluster:
         found, failed = self._list_once(topic.name, specs, isolation, doing)
         for pause in _LEADER_PAUSES_SECONDS:
             moved = {p: specs[p] for p, e in failed.items() if e.args[0].code() in _ANOTHER_LEADER}
-            if not moved or self._remaining(doing) <= pause:
+            # What was found is not given up for the rest.
+            if not moved or self._left() <= pause + _PATIENCE_SECONDS:
                 break
             time.sleep(pause)
-            self._look_up(topic.name, self._remaining(doing))
+            self._look_up(topic.name, _PATIENCE_SECONDS)
             found_now, failed_now = self._list_once(topic.name, moved, isolation, doing)
             found |= found_now
             failed = {p: e for p, e in failed.items() if p not in moved} | failed_now
@@ -273,11 +274,12 @@ class Cluster:
             found[where.partition] = FoundOffset(info.offset, info.leader_epoch, info.timestamp)
         return found, failed
 
+    def _left(self) -> float:
+        """Seconds that a call begun now may take; none or less where the time of all together is used up."""
+        return self._timeout if self._deadline is None else min(self._timeout, self._deadline - time.monotonic())
+
     def _remaining(self, doing: str) -> float:
-        if self._deadline is None:
-            return self._timeout
-        remaining = min(self._timeout, self._deadline - time.monotonic())
-        if remaining <= 0:
+        if (remaining := self._left()) <= 0:
             raise BrokerUnreachableError(doing, self._timeout, "the time allowed for all look-ups together is used up")
         return remaining
 
