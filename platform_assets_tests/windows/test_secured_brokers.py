@@ -1,4 +1,4 @@
-"""Three brokers with TLS and a login: every client comes in, also while a leader goes, and no password is left anywhere."""
+"""Three brokers with TLS, and a login or certificates of clients: all clients come in, also while a leader goes; no secret is left."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from infra.broker import BrokerSettings
 from infra.platform import UpOptions
 from infra.ports import LOOPBACK, choose_ports
 from infra.process import ProcessRecord, family
-from infra.security import USER
+from infra.security import USER, Secure
 from infra.spark_server import SparkSettings
 from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.spark.session import connect
-from platform_assets.errors import BrokerRefusedError, Retryable
+from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, Retryable
 from platform_assets.kafka.diagnosis import likely_cause
 from platform_assets.kafka.evidence.gathering import gather_evidence
 from platform_assets.kafka.settings import ClientSettings
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.broker, pytest.mark.spark]
 
+ENGINES: tuple[EngineName, ...] = ("columnar", "connector")
 RECORDS = 60_000
 QUOTA = 1_000_000
 
@@ -62,8 +63,12 @@ class Secured:
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory, spark_remote: str) -> Iterator[Secured]:
-    """Such brokers, their login in this process's environment; the session's Spark server has begun before, without it."""
+def secured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, spark_remote: str
+) -> Iterator[Secured]:
+    """Such brokers, their login, or a certificate, in this process's environment; the session's Spark server has begun before,
+    without it."""
+    kind: Secure = getattr(request, "param", "password")
     home = home_at(tmp_path_factory.mktemp("secured"))
     (ui,) = choose_ports(1, "KAFKA_PORT", environ={})
     events = home.root / "events"
@@ -76,7 +81,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, spark_remote: str) -> Iter
     }
     options = UpOptions(
         services=("kafka", "spark"),
-        broker=BrokerSettings(heap="384m", brokers=3, secure="password"),
+        broker=BrokerSettings(heap="384m", brokers=3, secure=kind),
         spark=SparkSettings(heap="1g", configuration=shown),
     )
     environ = {n: v for n, v in service_environment().items() if not n.startswith(platform.CLIENT_SETTINGS)}
@@ -102,23 +107,30 @@ def files(*folders: Path) -> dict[str, str]:
     return {str(path): path.read_bytes().decode(errors="replace") for path in found if path.is_file()}
 
 
+def assert_every_client_comes_in(lk: TopicLake) -> None:
+    """librdkafka to produce and look up, an engine's client in Spark's workers, and the reader of evidence here."""
+    loaded = lk.load(lk.window_of(numbered(200)))
+    assert (loaded.outcome, loaded.receipt.rows, loaded.receipt.engine) == ("loaded", 200, lk.engine_name)
+    assert records(lk.rows()) == records(lk.committed())
+    assert read(lk, lk.settings) == 200
+
+
+def read(lk: TopicLake, settings: ClientSettings) -> int:
+    """The records of the whole topic, by the reader of evidence."""
+    ends = TopicRanges({p: OffsetRange(0, end) for p, end in lk.high_watermarks().items()})
+    topic_id = lk.cluster.topic(lk.topic).topic_id
+    found = gather_evidence(settings, lk.topic, topic_id, ends, compacted=False, deadline=time.monotonic() + 120)
+    assert found.complete
+    return found.records
+
+
 def test_every_client_comes_in_and_no_password_is_left_anywhere(
     secured: Secured, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     home = secured.trio.home
-    engines: tuple[EngineName, ...] = ("columnar", "connector")
-    for engine in engines:
-        lk = secured.lake(tmp_path / engine, engine)
-        loaded = lk.load(lk.window_of(numbered(200)))
-        assert (loaded.outcome, loaded.receipt.rows, loaded.receipt.engine) == ("loaded", 200, engine)
-        assert records(lk.rows()) == records(lk.committed())
-        ranges = TopicRanges({0: OffsetRange(0, 200)})
-        topic_id = lk.cluster.topic(lk.topic).topic_id
-        found = gather_evidence(
-            lk.settings, lk.topic, topic_id, ranges, compacted=False, deadline=time.monotonic() + 120
-        )
-        assert (found.complete, found.records) == (True, 200)
+    for engine in ENGINES:
+        assert_every_client_comes_in(secured.lake(tmp_path / engine, engine))
     wait_until("the statements are shown", lambda: (fetched(f"{secured.ui}/connect/") or "").count("CLOSED") >= 1, 120)
     made = home.root / "security"
     passwords = json.loads((made / "security.json").read_text())["passwords"]
@@ -189,25 +201,27 @@ def test_a_wrong_password_is_refused_by_name_and_the_right_one_heals_it(secured:
     lk = secured.lake(tmp_path, "columnar")
     lk.send(numbered(5))
     wrong = ClientSettings(lk.bootstrap, {**lk.settings.options, "sasl.password": "canary-of-mine"})
-    topic_id = lk.cluster.topic(lk.topic).topic_id
-
-    def read(settings: ClientSettings) -> int:
-        return gather_evidence(
-            settings,
-            lk.topic,
-            topic_id,
-            TopicRanges({0: OffsetRange(0, 5)}),
-            compacted=False,
-            deadline=time.monotonic() + 120,
-        ).records
-
     with pytest.raises(
         BrokerRefusedError, match=r"logging in to 127\.0\.0\.1:\d+ by SASL \(SCRAM-SHA-512\)"
     ) as refused:
-        read(wrong)
+        read(lk, wrong)
     said = str(refused.value) + likely_cause(wrong)
     assert "KAFKA_* client settings" in said
     assert "check KAFKA_SASL_*" in said
     assert "canary-of-mine" not in said
     assert lk.settings.options["sasl.username"] == USER
-    assert read(lk.settings) == 5
+    assert read(lk, lk.settings) == 5
+
+
+@pytest.mark.parametrize("secured", ["certificate"], indirect=True)
+def test_clients_come_in_by_their_certificates_and_are_refused_without_one(secured: Secured, tmp_path: Path) -> None:
+    for engine in ENGINES:
+        lk = secured.lake(tmp_path / engine, engine)
+        assert lk.settings.options["security.protocol"] == "SSL"
+        assert_every_client_comes_in(lk)
+    (ca,) = (value for name, value in lk.settings.options.items() if name == "ssl.ca.location")
+    nobody = ClientSettings(lk.bootstrap, {"security.protocol": "SSL", "ssl.ca.location": ca})
+    with pytest.raises((BrokerRefusedError, BrokerUnreachableError)):
+        read(lk, nobody)
+    assert "KAFKA_SSL_CERTIFICATE_LOCATION" in likely_cause(nobody)
+    assert read(lk, lk.settings) == 200
