@@ -214,6 +214,16 @@ def test_one_is_restarted_in_good_order_while_the_others_serve(trio: Trio) -> No
 
 
 @pytest.mark.broker
+def test_the_last_of_three_ends_in_good_order_with_nobody_left_to_ask(trio: Trio, shell: Shell) -> None:
+    """As where all end at once, and the others are faster."""
+    trio.kill(2, 3)
+    said = shell.run("down")
+    assert said.exit_code == 0, said.output
+    assert (trio.home.root / "kafka" / ".kafka_cleanshutdown").is_file()
+    trio.up()
+
+
+@pytest.mark.broker
 def test_down_ends_all_in_good_order_and_up_finds_what_they_kept(trio: Trio, shell: Shell) -> None:
     trio.create("kept")
     cluster = brokers.cluster_id(trio.home)

@@ -232,6 +232,9 @@ class Answering:
     def __init__(self, failures: dict[int, int | None]) -> None:
         self.failures = failures
 
+    def list_topics(self, **_: Any) -> None:
+        pass
+
     def list_offsets(self, asked: dict[TopicPartition, Any], **_: Any) -> dict[TopicPartition, Future[Any]]:
         return {where: self._answer(self.failures[where.partition]) for where in asked}
 
