@@ -67,8 +67,8 @@ _THREE_NODES: Final[Mapping[str, str]] = {
     "transaction.state.log.min.isr": "2",
     "share.coordinator.state.topic.replication.factor": "3",
     "share.coordinator.state.topic.min.isr": "2",
-    # A broker that is to end would ask the controllers first, and wait for minutes where they end too, or have. Without asking, its
-    # partitions are led by others once its session is over, and its logs are closed in good order all the same.
+    # A broker that is to end would ask the controllers first, and wait for minutes where they have ended, as when all end at once.
+    # Without asking, its partitions are led by others once its session is over, and its logs are closed in good order all the same.
     "controlled.shutdown.enable": "false",
     # Clients that name their rack are sent to the replica in it.
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
