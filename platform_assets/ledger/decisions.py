@@ -1,7 +1,8 @@
 """Decisions: what operators have decided, when, who, and why; a small Delta table beside the two ledgers.
 
 A decision is written before it takes effect, so what takes effect can always be read here. What a table or the ledgers hold
-counts for itself: an acceptance of a loss is in `commits`, a new generation in `cuts`. That a window is parked is here alone.
+counts for itself: an acceptance of a loss is in `commits`, a new generation in `cuts`: a decision whose cut was refused has no effect.
+That a window is parked is here alone.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.retries import Waiting, decided_at, tries_of
 from platform_assets.orchestration.run_log import RunLog
-from platform_assets.windows import clocks, sealing
+from platform_assets.windows import carrying_out, clocks, sealing
 from platform_assets.windows.clocks import ClockAheadError
 from platform_assets.windows.receipts import empty_receipt
 from platform_assets.windows.sealing import StartMovedError
@@ -136,6 +136,7 @@ class Tick:
         newest = self.ledger.newest_edges([d.topic]).get(d.topic)
         if newest is None:
             return _nothing(held_back or self._why_nothing(newest))
+        carrying_out.carry_out(self.ledger, d.topic)
         left = unloaded.find(self.ledger, d.raw_table, newest, fresh)
         undecoded = self._undecoded(newest, left)
         if fresh:

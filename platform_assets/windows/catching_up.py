@@ -23,7 +23,7 @@ from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.erased import erased_of
 from platform_assets.model.windows import edge_of, window_starting_at
-from platform_assets.windows import sealing
+from platform_assets.windows import carrying_out, sealing
 from platform_assets.windows.loading import Loader
 from platform_assets.windows.replacing import Loaded
 
@@ -210,6 +210,7 @@ def _prepared(loader: Loader, windows: Sequence[SealedWindow]) -> dict[str, _Pre
         return {}
     table, topic = loader.declaration.raw_table, loader.declaration.topic
     loader.ledger.create()
+    carrying_out.carry_out(loader.ledger, topic)
     sealing.check_ledger_knows_table(table, loader.ledger.lake, loader.ledger.newest_cut(topic))
     raw_table.create(loader.table, topic)
     # Opened before the receipts are read, as for each window alone.

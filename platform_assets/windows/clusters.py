@@ -26,6 +26,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import Cut
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
+from platform_assets.windows import carrying_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,14 @@ class Continuation:
 
     def details(self) -> dict[str, Any]:
         """As plain JSON values; offsets are exclusive ends."""
-        return {"edge": key_of(self.newest.edge), "from": _log(self.newest), "to": _log(self.first), "moved": self.keys}
+        ranges = {w.key: {p: (r,) for p, r in w.ranges.items() if r.size} for w in self.moved}
+        return {
+            "edge": key_of(self.newest.edge),
+            "from": _log(self.newest),
+            "to": _log(self.first),
+            "moved": self.keys,
+            carrying_out.MOVED: {key: carrying_out.fields_of(of) for key, of in ranges.items() if of},
+        }
 
     @property
     def keys(self) -> list[str]:
@@ -87,16 +95,30 @@ def find(topic: str, ledger: Ledger, cluster: Cluster) -> Continuation | None:
 
 
 def accept(found: Continuation, author: Author, ledger: Ledger) -> None:
-    """Let the log go on. Raises LedgerConflictError where another process has recorded cuts since."""
+    """Let the log go on.
+
+    The decision names everything and is recorded first. It takes effect with the cut, and not at all if that is refused; the windows
+    that are moved are closed after the cut, by `carrying_out.carry_out` if this is cut short. Raises LedgerConflictError if another
+    process has recorded cuts since, or has loaded a window that would be moved.
+    """
     topic = found.newest.topic
+    waiting = unloaded.find(ledger, TableRef.raw(topic), found.newest.edge).windows
+    loaded = [w.key for w in found.moved if w.key not in waiting and w.ranges.size]
+    if loaded:
+        raise LedgerConflictError(_refused(topic, f"another process loaded window {_named(loaded)} first"))
     decisions.record(
         ledger.lake, Decision(topic, "cluster", tuple(found.keys), author.name, author.reason, found.details())
     )
-    reason = f"in the first window of generation {found.first.generation}, from another cluster: {author.name}: {author.reason}"
-    ranges = [(w, {p: (r,) for p, r in w.ranges.items() if r.size}) for w in found.moved]
-    ledger.record_acceptances([(w, parts) for w, parts in ranges if parts], reason)
     if not ledger.record_cuts([found.first], found.newest.edge):
-        raise LedgerConflictError(f"another process recorded cuts of topic {topic!r} first; run it again")
+        raise LedgerConflictError(_refused(topic, "another process recorded cuts of it first"))
+    carrying_out.carry_out(ledger, topic)
+
+
+def _refused(topic: str, cause: str) -> str:
+    return (
+        f"nothing was accepted for topic {topic!r}: {cause}. "
+        f'Run `platform-assets accept-cluster {topic} --reason "…"` again'
+    )
 
 
 def _check_has(cluster: Cluster, state: TopicState, newest: RecordedCut) -> None:

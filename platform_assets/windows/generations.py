@@ -23,7 +23,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import Cut, OffsetRange, ranges_of, size_of, subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
-from platform_assets.windows import truncation
+from platform_assets.windows import carrying_out, truncation
 
 Ranges = Mapping[int, tuple[OffsetRange, ...]]
 """Offsets by partition."""
@@ -80,7 +80,7 @@ class NewGeneration:
                 {
                     "window": lost.window.key,
                     "loaded": lost.loaded,
-                    "ranges": {str(p): [[r.start, r.end] for r in parts] for p, parts in lost.ranges.items()},
+                    "ranges": carrying_out.fields_of(lost.ranges),
                     "offsets": lost.offsets,
                 }
                 for lost in self.lost
@@ -133,17 +133,20 @@ def find(topic: str, ledger: Ledger, cluster: Cluster) -> NewGeneration | None:
 def accept(found: NewGeneration, author: Author, ledger: Ledger) -> None:
     """Let `found` go on: windows are sealed from it from the next edge on, and what is lost stays named.
 
-    The decision and the losses are recorded first, so one that is cut short is made again as a whole. Raises LedgerConflictError where
-    another process has recorded cuts since.
+    The decision names everything and is recorded first. It takes effect with the cut, and not at all if that is refused; the losses
+    are accepted after the cut, by `carrying_out.carry_out` if this is cut short. Raises LedgerConflictError if another process has
+    recorded cuts since.
     """
-    lost = {lost.window.key: lost for lost in found.lost}
+    lost = tuple(lost.window.key for lost in found.lost)
     decisions.record(
-        ledger.lake, Decision(found.topic, "generation", tuple(lost), author.name, author.reason, found.details())
+        ledger.lake, Decision(found.topic, "generation", lost, author.name, author.reason, found.details())
     )
-    reason = f"the topic was {found.kind}, accepted by {author.name}: {author.reason}"
-    ledger.record_acceptances([(each.window, each.ranges) for each in found.lost], reason)
     if not ledger.record_cuts([found.first], found.newest.edge):
-        raise LedgerConflictError(f"another process recorded cuts of topic {found.topic!r} first; run it again")
+        raise LedgerConflictError(
+            f"nothing was accepted for topic {found.topic!r}: another process recorded cuts of it first. "
+            f'Run `platform-assets accept-generation {found.topic} --reason "…"` again'
+        )
+    carrying_out.carry_out(ledger, found.topic)
 
 
 def within_log(ledger: Ledger, window: SealedWindow | Receipt) -> dict[int, OffsetRange]:

@@ -37,7 +37,7 @@ from platform_assets.ledger.erased import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
-from platform_assets.windows import generations, sealing, truncation
+from platform_assets.windows import carrying_out, generations, sealing, truncation
 from platform_assets.windows.erasing import WindowEraser
 from platform_assets.windows.receipts import empty_receipt
 from platform_assets.windows.replacing import Loaded, WindowReplacer
@@ -87,6 +87,7 @@ class Loader:
         """
         deadline = time.monotonic() + 60
         self.ledger.create()
+        carrying_out.carry_out(self.ledger, self.declaration.topic)
         sealed = sealing.sealed_window(self.declaration, self.cluster, self.ledger, key, self.now(), deadline=deadline)
         raw_table.create(self.table, self.declaration.topic)
         for attempt in range(_RACES):

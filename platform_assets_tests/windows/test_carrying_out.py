@@ -1,0 +1,165 @@
+"""Decisions on a topic's log: refused, they change nothing; cut short, the next tick or load completes them. No Kafka."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from platform_assets.errors import LedgerConflictError
+from platform_assets.lake import load_log
+from platform_assets.ledger import decisions
+from platform_assets.ledger.decisions import Author
+from platform_assets.ledger.entries import ACCEPTED_LOSS, RecordedCut
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableRef
+from platform_assets.windows import carrying_out, clusters, generations
+from platform_assets.windows.clusters import Continuation
+from platform_assets.windows.generations import LostOffsets, NewGeneration
+from platform_assets_tests.support.erasures import MadeTopic
+from testbed import samples
+
+ANN = Author("ann", "the old one is switched off")
+OTHER = "B" * 22
+
+
+class Decided:
+    """A topic of which the first of two windows is loaded, and the two decisions that an operator may take on it."""
+
+    def __init__(self, root: Path) -> None:
+        self.topic = MadeTopic(root, "t")
+        self.loaded, self.waiting = self.topic.seal([{0: [(b"k", b"v")] * 4}, {0: [(b"k", b"v")] * 8}])
+        self.topic.load(self.loaded)
+        self.ledger = self.topic.ledger
+        newest = self.ledger.newest_cut("t")
+        assert newest is not None
+        self.newest = newest
+
+    def cut(self, at: int, topic_id: str = OTHER) -> RecordedCut:
+        cut = samples.cut("t", self.newest.edge, {0: at}, topic_id=topic_id, generation=2)
+        return replace(cut, taken={0: "accepted"})
+
+    def decide(self, kind: str) -> None:
+        if kind == "cluster":
+            clusters.accept(Continuation(self.newest, self.cut(4), (self.waiting,)), ANN, self.ledger)
+        else:
+            lost = LostOffsets(self.waiting, {0: (OffsetRange(4, 12),)}, False)
+            generations.accept(NewGeneration("re-created", self.newest, self.cut(0), (lost,)), ANN, self.ledger)
+
+    @property
+    def accepted(self) -> dict[int, tuple[OffsetRange, ...]]:
+        return self.ledger.accepted_losses(TableRef.raw("t"), self.waiting.key)
+
+    def check_in_force(self, kind: str) -> None:
+        assert self.accepted == {0: (OffsetRange(4, 12),)}
+        receipt = self.topic.receipts().get(self.waiting.key)
+        if kind == "generation":
+            assert receipt is None
+        else:
+            assert receipt is not None
+            assert (receipt.rows, receipt.holes) == (0, {ACCEPTED_LOSS: 8})
+
+
+@pytest.fixture
+def decided(tmp_path: Path) -> Decided:
+    return Decided(tmp_path)
+
+
+KINDS = pytest.mark.parametrize("kind", ["cluster", "generation"])
+
+
+@KINDS
+def test_a_refused_decision_changes_nothing_and_its_remedy_works(decided: Decided, kind: str) -> None:
+    another = samples.cut("t", samples.edge(3), {0: 20})
+    assert decided.ledger.record_cuts([another], decided.newest.edge)
+    before = decided.topic.receipts()
+    with pytest.raises(LedgerConflictError, match=f"nothing was accepted .* accept-{kind} t "):
+        decided.decide(kind)
+    carrying_out.carry_out(decided.ledger, "t")
+    assert decided.accepted == {}
+    assert decided.topic.receipts() == before
+    # No record is lost: the window that waits still loads all of its own.
+    assert decided.topic.load(decided.waiting).receipt.rows == 8
+    decided.newest = another
+    if kind == "generation":
+        generations.accept(NewGeneration("re-created", another, _at(another, 0), ()), ANN, decided.ledger)
+    else:
+        clusters.accept(Continuation(another, _at(another, 20), ()), ANN, decided.ledger)
+    newest = decided.ledger.newest_cut("t")
+    assert newest is not None
+    assert newest.generation == 2
+
+
+def _at(newest: RecordedCut, offset: int) -> RecordedCut:
+    cut = samples.cut("t", newest.edge, {0: offset}, topic_id=OTHER, generation=2)
+    return replace(cut, taken={0: "accepted"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        ("cluster", "record_cuts"),
+        ("cluster", "record_acceptances"),
+        ("cluster", "record_receipts"),
+        ("generation", "record_cuts"),
+        ("generation", "record_acceptances"),
+    ],
+)
+def test_a_decision_that_is_cut_short_is_none_or_is_completed(
+    decided: Decided, kind: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, step, die)
+        with pytest.raises(KeyboardInterrupt):
+            decided.decide(kind)
+    if step == "record_cuts":
+        carrying_out.carry_out(decided.ledger, "t")
+        assert decided.accepted == {}
+        assert decided.topic.load(decided.waiting).receipt.rows == 8
+        return
+    carrying_out.carry_out(decided.ledger, "t")
+    decided.check_in_force(kind)
+    rows = decided.ledger.commit_rows(TableRef.raw("t")).num_rows
+    carrying_out.carry_out(Ledger(decided.topic.lake), "t")
+    assert decided.ledger.commit_rows(TableRef.raw("t")).num_rows == rows
+
+
+def test_another_decision_of_the_same_number_does_not_bring_its_losses(decided: Decided) -> None:
+    """Two operators decide at once, and the log was truncated further for the one whose cut was refused."""
+    lost = LostOffsets(decided.waiting, {0: (OffsetRange(4, 12),)}, False)
+    refused = NewGeneration("truncated", decided.newest, decided.cut(4, samples.TOPIC_ID), (lost,))
+    assert decided.ledger.record_cuts([decided.cut(10, samples.TOPIC_ID)], decided.newest.edge)
+    with pytest.raises(LedgerConflictError):
+        generations.accept(refused, ANN, decided.ledger)
+    carrying_out.carry_out(decided.ledger, "t")
+    assert decided.accepted == {}
+
+
+def test_a_moved_window_that_was_loaded_while_the_operator_was_asked_is_refused(decided: Decided) -> None:
+    found = Continuation(decided.newest, decided.cut(4), (decided.waiting,))
+    decided.topic.load(decided.waiting)
+    with pytest.raises(LedgerConflictError, match=f"another process loaded window {decided.waiting.key} first"):
+        clusters.accept(found, ANN, decided.ledger)
+    assert decisions.decisions(decided.topic.lake, "t") == []
+
+
+def test_a_moved_window_that_was_loaded_just_before_the_cut_holds_no_row(
+    decided: Decided, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records come in the new generation's first window too: each would be there twice."""
+    record = Ledger.record_cuts
+
+    def after_a_load(ledger: Ledger, cuts: list[RecordedCut], after: object) -> bool:
+        decided.topic.load(decided.waiting)
+        return record(ledger, cuts, after)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Ledger, "record_cuts", after_a_load)
+    decided.decide("cluster")
+    decided.check_in_force("cluster")
+    assert not load_log.files_of(decided.topic.lake.table(TableRef.raw("t")), decided.waiting.key).paths
