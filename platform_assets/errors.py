@@ -233,6 +233,19 @@ class RegistryRefusedError(Terminal):
         )
 
 
+class RegistryChangedError(Terminal):
+    """A registry gives an id another schema than the one that this lake has decoded values by."""
+
+    def __init__(self, url: str, number: int | str, known_from: str, known: str, found: str) -> None:
+        self.url, self.number, self.known_from, self.known, self.found = url, number, known_from, known, found
+        super().__init__(
+            f"schema {number} of the registry at {url} has changed: its fingerprint is {found}, and this lake has decoded values by "
+            f"{known}, read from {known_from}. The registry was re-created or restored, or SCHEMA_REGISTRY_URL names another one. "
+            "Nothing was changed. Import the former schemas with their ids, or correct SCHEMA_REGISTRY_URL. If no record needs the "
+            f"former meaning, run `platform-assets forget-schemas {number}` and load the window again."
+        )
+
+
 class SchemaCompilerError(Retryable):
     """The compiler of Protobuf's schemas did not come to an end, for a reason that is not the schema's."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, get_args
+from typing import Final, Literal, Protocol, get_args, runtime_checkable
 
 import pyarrow as pa
 
@@ -78,6 +78,14 @@ class Decoder(Protocol):
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
         """The same, value by value in plain Python. Tests hold both against each other."""
+
+
+@runtime_checkable
+class ReadsHeaders(Protocol):
+    """A decoder that needs the headers of records too, to know what wrote their values."""
+
+    def decode_records(self, values: pa.BinaryArray, headers: pa.ListArray, side: Literal["value", "key"]) -> Decoded:
+        """Like `Decoder.decode`, for values of records with these headers: lists of structs of key and value."""
 
 
 def dead_letters(found: Sequence[DeadLetter]) -> pa.RecordBatch:

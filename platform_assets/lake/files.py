@@ -98,12 +98,12 @@ def files_at(uri: str) -> Files:
 
 
 def files_below(uri: str | Path) -> Callable[[str], Files]:
-    """Gives the files of a folder of that one by its name; may be pickled."""
+    """Gives the files of a folder of that one by its name, or its own by an empty name; may be pickled."""
     return partial(_files_in, str(uri))
 
 
 def _files_in(uri: str, name: str) -> Files:
-    return files_at(f"{uri}/{name}")
+    return files_at(f"{uri}/{name}" if name else uri)
 
 
 def answer_of(text: str) -> str | None:

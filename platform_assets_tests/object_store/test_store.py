@@ -19,7 +19,7 @@ from pyarrow.fs import S3FileSystem
 
 from infra.home import CHECKOUT
 from infra.ports import LOOPBACK
-from platform_assets.decoding.registry.cache import SchemaCache
+from platform_assets.decoding.registry.cache import Known, SchemaCache, forget
 from platform_assets.decoding.registry.schemas import Registered
 from platform_assets.engines.columnar.task import not_written
 from platform_assets.errors import (
@@ -288,11 +288,18 @@ def test_a_file_that_a_task_could_not_write_is_the_stores_fault_and_not_the_wind
 def test_schemas_of_a_registry_are_kept_beside_the_ledger(
     lake: Lake, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, schema = SchemaCache(files_below(lake.schemas.uri), "0" * 16), Registered("JSON", "{}", {"a": "b"})
+    files, schema = files_below(lake.schemas.uri), Registered("JSON", "{}", {"a": "b"})
+    cache = SchemaCache(files, "0" * 16, "http://registry")
     assert cache.read(3) is None
     cache.write(3, schema)
     assert cache.read(3) == schema
-    assert store.keys(f"{lake.root.name}/_ledger/schemas") == [f"{lake.root.name}/_ledger/schemas/{'0' * 16}/3.json"]
+    kept = f"{lake.root.name}/_ledger/schemas/{'0' * 16}"
+    assert store.keys(f"{lake.root.name}/_ledger/schemas") == [f"{kept}/3.json", f"{kept}/registry.json"]
+    other = SchemaCache(files, "1" * 16, "http://other")
+    assert other.elsewhere(3) == Known(schema, "http://registry")
+    assert forget(files, [3]) == [f"JSON 3, fingerprint {schema.fingerprint}, of http://registry"]
+    assert (cache.read(3), other.elsewhere(3)) == (None, None)
+    cache.write(3, schema)
     with monkeypatch.context() as patched:
         patched.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         object_files._bucket.cache_clear()

@@ -1,12 +1,13 @@
-"""Values that name the schema that they were written by: a byte 0, the id of a schema in a registry, and the datum.
+"""Values that name the schema that they were written by: before the datum, or in a header of the record.
 
-Option `registry: true` of formats `avro`, `json` and `protobuf`. The columns are those of the declared schema, whatever was
-registered since.
+Options `registry: true` and `id: prefix | header` of formats `avro`, `json` and `protobuf`. The columns are those of the
+declared schema, whatever was registered since.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 from platform_assets.decoding.avro import declared_schema
 from platform_assets.decoding.avro.columns import fields_of
@@ -15,24 +16,29 @@ from platform_assets.decoding.json import decoder as json_decoder
 from platform_assets.decoding.options import Options
 from platform_assets.decoding.registry.decoder import RegistryDecoder
 from platform_assets.decoding.registry.readers import AvroReader, JsonReader, ProtobufReader
+from platform_assets.decoding.registry.wire import IdFrom
 from platform_assets.decoding.schema import checked, schema_of_ddl
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 
 OPTION = "registry"
+ID_OPTION = "id"
 
 
 def decoder(spec: FormatSpec) -> RegistryDecoder:
     """Raises ConfigurationError."""
     if spec.options[OPTION] is not True:
         raise Options(spec, spec.options).wrong(OPTION, "true, or left out; where it is, SCHEMA_REGISTRY_URL says")
-    inner = replace(spec, options={name: value for name, value in spec.options.items() if name != OPTION})
+    id_from = spec.options.get(ID_OPTION, "prefix")
+    if id_from not in get_args(IdFrom):
+        raise Options(spec, spec.options).wrong(ID_OPTION, f"one of: {', '.join(get_args(IdFrom))}")
+    inner = replace(spec, options={n: value for n, value in spec.options.items() if n not in (OPTION, ID_OPTION)})
     if spec.format == "avro":
-        return RegistryDecoder(_avro(inner))
+        return RegistryDecoder(_avro(inner), id_from=id_from)
     if spec.format == "json":
-        return RegistryDecoder(JsonReader(json_decoder(inner)))
+        return RegistryDecoder(JsonReader(json_decoder(inner)), id_from=id_from)
     if spec.format == "protobuf":
-        return RegistryDecoder(_protobuf(inner))
+        return RegistryDecoder(_protobuf(inner), id_from=id_from)
     raise ConfigurationError(
         f"format {spec.format!r} has no registry, avro, json and protobuf alone have: leave out 'registry'"
     )

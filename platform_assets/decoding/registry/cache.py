@@ -1,18 +1,36 @@
-"""Schemas that were read once, kept in files: a registry never changes what an id means, so they hold when it has gone."""
+"""Schemas that were read once, kept in files, so that windows can be decoded when their registry has gone.
+
+What an id means is bound to the registry that said it: a folder for each registry, which names its address. A registry that
+gives a known id another schema is not believed (`decoder`), and `forget` makes room for the new meaning.
+"""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from platform_assets.decoding.registry.schemas import Registered
 from platform_assets.errors import LakeNotWritableError, LakeUnavailableError
 
+_ORIGIN: Final = "registry.json"
+"""Names the registry that a folder's schemas are from."""
+
 
 class KeptFiles(Protocol):
     """The files of one folder, on a file system or in an object store. What goes wrong is an OSError."""
+
+    def files(self, below: str) -> list[str]:
+        """Names of the files in a folder below this one, "" for this one; none where it is missing."""
+
+    def folders(self, below: str) -> list[str]:
+        """Names of the folders in a folder below this one; none where it is missing."""
+
+    def remove_files(self, names: Iterable[str]) -> None:
+        """Delete files; one that is missing is none."""
 
     def make(self) -> None:
         """Create the folder where it is missing."""
@@ -25,45 +43,108 @@ class KeptFiles(Protocol):
 
 
 Schemas = Callable[[str], KeptFiles]
-"""Gives the files of a folder by its name, which is one registry's."""
+"""Gives the files of a folder by its name, which is one registry's; "" is the folder that holds them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A schema that was read before, and the address of the registry that had it."""
+
+    schema: Registered
+    origin: str
 
 
 class SchemaCache:
-    """A file for each id, in the folder of one registry, `digest`."""
+    """A file for each id, in the folder of one registry, `digest`, whose address is `url`."""
 
-    def __init__(self, schemas: Schemas, digest: str) -> None:
-        self._files, self._folder = schemas(digest), digest
+    def __init__(self, schemas: Schemas, digest: str, url: str) -> None:
+        self._schemas, self._digest, self._url = schemas, digest, url
+        self._others: tuple[str, ...] | None = None
 
-    def read(self, number: int) -> Registered | None:
-        """The schema of an id; None where it is not here, or the file is damaged: it is asked for and written again then.
+    def read(self, number: int | str) -> Registered | None:
+        """Return the schema of an id; None if it was never read, or its file is damaged.
 
         Raises LakeNotWritableError and LakeUnavailableError.
         """
-        try:
-            with self._named():
-                return Registered.from_json(self._files.read(_name(number)).decode())
-        except (FileNotFoundError, ValueError, RecursionError):
-            return None
+        return _read(self._schemas, self._digest, number)
 
-    def write(self, number: int, schema: Registered) -> None:
+    def elsewhere(self, number: int | str) -> Known | None:
+        """Return what the id means in another registry that this lake has asked; None if none of them had it.
+
+        Raises LakeNotWritableError and LakeUnavailableError.
+        """
+        if self._others is None:
+            with _named("schemas"):
+                self._others = tuple(n for n in sorted(self._schemas("").folders("")) if n != self._digest)
+        for folder in self._others:
+            found = _read(self._schemas, folder, number)
+            if found is not None:
+                return Known(found, _origin(self._schemas, folder))
+        return None
+
+    def write(self, number: int | str, schema: Registered) -> None:
         """Keep a schema; its file appears whole. Raises LakeNotWritableError and LakeUnavailableError."""
-        with self._named():
-            self._files.make()
-            self._files.write(_name(number), schema.to_json().encode())
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            place = error.filename if isinstance(error.filename, str) else self._folder
-            reason = error.strerror or str(error)
-            # A file system refuses; a store may also be out of reach.
-            unreachable = error.errno == errno.EIO
-            raise (LakeUnavailableError if unreachable else LakeNotWritableError)(place, reason) from error
+        files = self._schemas(self._digest)
+        with _named(self._digest):
+            files.make()
+            files.write(_name(number), schema.to_json().encode())
+            if _ORIGIN not in files.files(""):
+                files.write(_ORIGIN, json.dumps({"url": self._url}).encode())
 
 
-def _name(number: int) -> str:
-    return f"{int(number)}.json"
+def forget(schemas: Schemas, numbers: Iterable[int | str], dry_run: bool = False) -> list[str]:
+    """Delete what is known of these ids, of every registry; returns a line for each schema, also with `dry_run`.
+
+    Raises LakeNotWritableError and LakeUnavailableError.
+    """
+    lines = []
+    wanted = {_name(number): number for number in numbers}
+    with _named("schemas"):
+        folders = sorted(schemas("").folders(""))
+    for folder in folders:
+        for name, number in wanted.items():
+            found = _read(schemas, folder, number)
+            if found is None:
+                continue
+            lines.append(f"{found.kind} {number}, fingerprint {found.fingerprint}, of {_origin(schemas, folder)}")
+            if not dry_run:
+                with _named(folder):
+                    schemas(folder).remove_files([name])
+    return lines
+
+
+def _read(schemas: Schemas, folder: str, number: int | str) -> Registered | None:
+    try:
+        with _named(folder):
+            return Registered.from_json(schemas(folder).read(_name(number)).decode())
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+
+
+def _origin(schemas: Schemas, folder: str) -> str:
+    """The address of a folder's registry; the folder's name for one that an earlier release wrote."""
+    try:
+        with _named(folder):
+            found = json.loads(schemas(folder).read(_ORIGIN))
+        return str(found["url"])
+    except (FileNotFoundError, ValueError, RecursionError, KeyError, TypeError):
+        return f"another registry (_ledger/schemas/{folder})"
+
+
+@contextmanager
+def _named(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        place = error.filename if isinstance(error.filename, str) else folder
+        reason = error.strerror or str(error)
+        # A file system refuses; a store may also be out of reach.
+        unreachable = error.errno == errno.EIO
+        raise (LakeUnavailableError if unreachable else LakeNotWritableError)(place, reason) from error
+
+
+def _name(number: int | str) -> str:
+    """The file of an id: a number, or a GUID, which is checked where it is made."""
+    return f"{number}.json"

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import random
 import time
+import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -32,6 +34,19 @@ _TRANSIENT: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _PIECE: Final = 1 << 16
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often a request is tried, and the seconds that one answer may take."""
+
+    tries: int
+    seconds: float
+
+
+PATIENT: Final = Patience(TRIES, ANSWER_SECONDS)
+HURRIED: Final = Patience(1, 2.0)
+"""For what is known already and only confirmed: a registry that is down delays a task by no more."""
+
+
 class _Again(Exception):
     """What went wrong may be over soon."""
 
@@ -39,11 +54,14 @@ class _Again(Exception):
 class RegistryClient:
     """One registry, asked at one address: no redirect is followed, and nothing that a schema names but by the registry's own API."""
 
-    def __init__(self, settings: RegistrySettings, pause: Callable[[float], None] = time.sleep) -> None:
-        self._settings, self._pause = settings, pause
-        self._pool = urllib3.PoolManager(
-            num_pools=1, maxsize=1, retries=False, timeout=urllib3.Timeout(connect=5.0, read=ANSWER_SECONDS)
-        )
+    def __init__(
+        self,
+        settings: RegistrySettings,
+        pause: Callable[[float], None] = time.sleep,
+        patience: Patience = PATIENT,
+    ) -> None:
+        self._settings, self._pause, self._patience = settings, pause, patience
+        self._pool = urllib3.PoolManager(num_pools=1, maxsize=1, retries=False)
 
     def __repr__(self) -> str:
         return f"RegistryClient({self._settings.url!r})"
@@ -52,21 +70,22 @@ class RegistryClient:
         """Close its connection."""
         self._pool.clear()
 
-    def schema(self, number: int) -> Registered:
-        """The schema of an id.
+    def schema(self, number: int | str) -> Registered:
+        """The schema of an id, or of a GUID in its canonical text.
 
         Raises UnknownId where the registry says that it has none; BadReferences where it refers to others without end;
         RegistryUnreachableError (retryable), after some tries, where no
         answer came; RegistryRefusedError where one came that is none of a registry's.
         """
-        found = self._asked(f"/schemas/ids/{int(number)}", number)
+        path = f"/schemas/ids/{number}" if isinstance(number, int) else f"/schemas/guids/{uuid.UUID(number)}"
+        found = self._asked(path, number)
         references: dict[str, str] = {}
         self._refer(found, references, [0], number)
         return Registered(
             _text(found, "schemaType", AVRO, self._settings), _text(found, "schema", None, self._settings), references
         )
 
-    def _refer(self, found: dict[str, Any], references: dict[str, str], asked: list[int], number: int) -> None:
+    def _refer(self, found: dict[str, Any], references: dict[str, str], asked: list[int], number: int | str) -> None:
         """Add what `found` refers to, its own references first."""
         listed = found.get("references") or []
         if not isinstance(listed, list):
@@ -86,17 +105,18 @@ class RegistryClient:
             self._refer(other, references, asked, number)
             references[name] = _text(other, "schema", None, self._settings)
 
-    def _asked(self, path: str, number: int | None) -> dict[str, Any]:
-        for attempt in range(TRIES):
+    def _asked(self, path: str, number: int | str | None) -> dict[str, Any]:
+        tries = self._patience.tries
+        for attempt in range(tries):
             try:
                 return self._once(path, number)
             except _Again as error:
                 cause = str(error)
-            if attempt < TRIES - 1:
+            if attempt < tries - 1:
                 self._pause(_FIRST_PAUSE * 2**attempt * random.uniform(0.75, 1.25))
         raise RegistryUnreachableError(self._settings.url, cause)
 
-    def _once(self, path: str, number: int | None) -> dict[str, Any]:
+    def _once(self, path: str, number: int | str | None) -> dict[str, Any]:
         try:
             answer = self._pool.request(
                 "GET",
@@ -105,6 +125,7 @@ class RegistryClient:
                 redirect=False,
                 retries=False,
                 preload_content=False,
+                timeout=urllib3.Timeout(connect=min(5.0, self._patience.seconds), read=self._patience.seconds),
             )
             try:
                 status, content = answer.status, self._content(answer)
@@ -126,13 +147,14 @@ class RegistryClient:
 
     def _content(self, answer: urllib3.BaseHTTPResponse) -> bytes:
         found = bytearray()
-        deadline = time.monotonic() + ANSWER_SECONDS
+        seconds = self._patience.seconds
+        deadline = time.monotonic() + seconds
         while piece := answer.read1(_PIECE, decode_content=True):
             found += piece
             if len(found) > MOST_BYTES:
                 raise self._refused(f"an answer has more than {MOST_BYTES} bytes")
             if time.monotonic() > deadline:
-                raise _Again(f"no whole answer within {ANSWER_SECONDS:g} s")
+                raise _Again(f"no whole answer within {seconds:g} s")
         return bytes(found)
 
     def _headers(self) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,15 @@ from platform_assets.decoding.avro.types import BadSchema
 from platform_assets.decoding.decoder import DeadLetter, Decoded, Decoder, Reason, dead_letters
 from platform_assets.decoding.registry import wire
 from platform_assets.decoding.registry.cache import SchemaCache, Schemas
-from platform_assets.decoding.registry.client import RegistryClient
+from platform_assets.decoding.registry.client import HURRIED, RegistryClient
 from platform_assets.decoding.registry.readers import Reader
 from platform_assets.decoding.registry.schemas import LARGEST_ID, BadReferences, Registered, UnknownId
 from platform_assets.decoding.registry.settings import URL_VARIABLE, RegistrySettings
+from platform_assets.errors import RegistryChangedError, RegistryRefusedError, RegistryUnreachableError
 
 Order = npt.NDArray[np.int64]
+MOST_UNKNOWN: Final = 1_000
+"""Ids without a schema that a registry is asked for in the life of a decoder, which is a task's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +45,19 @@ class _Readable:
 class RegistryDecoder:
     """Groups a block's values by the ids that they begin with, and has each group decoded by its schema.
 
-    `schemas` gives the files that schemas which were read are kept in; None keeps none. The registry is asked for those that are not
-    there, each once in the life of this object, by settings of the environment of the process that decodes; none of them is part of it
-    but `url`, which stands in where that environment has no address.
+    `schemas` gives the files that schemas which were read are kept in; None keeps none. The registry is asked for each id once in the
+    life of this object, also for those that are kept: if it answers with another schema, nothing is decoded (RegistryChangedError); if
+    it does not answer, what is kept holds. Settings are those of the environment of the process that decodes; none of them is part
+    of this object but `url`, which stands in if that environment has no address.
     """
 
     reader: Reader
     schemas: Schemas | None = None
     url: str = ""
-    _known: dict[int, _Readable | _Fault] = field(default_factory=dict, repr=False, compare=False)
+    id_from: wire.IdFrom = "prefix"
+    _known: dict[wire.Key, _Readable | _Fault] = field(default_factory=dict, repr=False, compare=False)
+    unknown: list[wire.Key] = field(default_factory=list, repr=False, compare=False)
+    """Ids that the registry was asked for and does not have."""
 
     @property
     def fields(self) -> pa.Schema:
@@ -59,37 +66,55 @@ class RegistryDecoder:
 
     def at(self, schemas: Schemas | None, url: str) -> RegistryDecoder:
         """The same, with schemas kept in these files, and the registry at this address."""
-        return replace(self, schemas=schemas, url=url, _known={})
+        return replace(self, schemas=schemas, url=url, _known={}, unknown=[])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": {}}
+        return {**self.__dict__, "_known": {}, "unknown": []}
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """See `Decoder.decode`. Raises RegistryUnreachableError, RegistryRefusedError, SchemaCompilerError,
+        """See `Decoder.decode`. Raises RegistryUnreachableError, RegistryRefusedError, RegistryChangedError, SchemaCompilerError,
         ConfigurationError, LakeNotWritableError, LakeUnavailableError."""
-        return self._decoded(values, wire.ids_of(values), lambda decoder: decoder.decode)
+        return self._decoded(values, wire.heads_of(values, self.id_from), lambda decoder: decoder.decode)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode_exactly`; raises as `decode`."""
-        ids = [wire.NONE if value is None else wire.id_of(value) for value in values.to_pylist()]
-        return self._decoded(values, np.array(ids, np.int64), lambda decoder: decoder.decode_exactly)
+        return self._decoded(values, wire.heads_exactly(values, self.id_from), lambda decoder: decoder.decode_exactly)
+
+    def decode_records(self, values: pa.BinaryArray, headers: pa.ListArray, side: wire.Side) -> Decoded:
+        """See `ReadsHeaders.decode_records`; raises as `decode`."""
+        framed = wire.framed(values, headers, side, self.id_from)
+        found = self.decode(framed.values)
+        if not found.dead.num_rows:
+            return found
+        foreign = wire.apicurio_rows(headers, side)
+        letters = [
+            DeadLetter(
+                **{
+                    **letter,
+                    "detail": framed.faults.get(letter["row"], letter["detail"]) + _hint(foreign, letter["row"]),
+                }
+            )
+            for letter in found.dead.to_pylist()
+        ]
+        return replace(found, dead=dead_letters(letters))
 
     def _decoded(
-        self, values: pa.BinaryArray, ids: Order, way: Callable[[Decoder], Callable[[pa.BinaryArray], Decoded]]
+        self, values: pa.BinaryArray, heads: wire.Heads, way: Callable[[Decoder], Callable[[pa.BinaryArray], Decoded]]
     ) -> Decoded:
+        ids = heads.numbers
+        self._learn(heads)
         numbers = np.unique(ids).tolist()
-        self._learn(numbers)
-        if len(numbers) == 1 and isinstance(known := self._known.get(numbers[0]), _Readable):
-            return way(known.decoder)(wire.data_of(values))
+        if len(numbers) == 1 and isinstance(known := self._known.get(heads.key(numbers[0])), _Readable):
+            return way(known.decoder)(wire.data_of(values, heads.key(numbers[0])))
         groups, dead = [self._nothing()], []
         order = np.zeros(len(values), np.int64)  # row 0 of all groups, which is nothing, until something was read
         begin = 1
         for number in numbers:
             rows = np.flatnonzero(ids == number)
             group = values.take(pa.array(rows))
-            known = self._known.get(number)
+            known = self._known.get(heads.key(number))
             if isinstance(known, _Readable):
-                found = way(known.decoder)(wire.data_of(group))
+                found = way(known.decoder)(wire.data_of(group, heads.key(number)))
                 groups.append(found)
                 order[rows] = begin + np.arange(rows.size)
                 begin += rows.size
@@ -119,38 +144,108 @@ class RegistryDecoder:
         columns = pa.RecordBatch.from_arrays([pa.nulls(1, each.type) for each in self.fields], schema=self.fields)
         return Decoded(columns, pa.nulls(1, pa.string()), dead_letters([]))
 
-    def _learn(self, numbers: list[int]) -> None:
-        """Know of each of these ids what its values are read by, or why they are not."""
-        missing = [number for number in numbers if number != wire.NONE and number not in self._known]
-        for number in missing:
-            if not 1 <= number <= LARGEST_ID:
-                self._known[number] = _Fault(
-                    "unknown_schema", f"{number} is no id of a schema: those are 1 to {LARGEST_ID}"
-                )
-        asked = [number for number in missing if number not in self._known]
+    def _learn(self, heads: wire.Heads) -> None:
+        """Know of each of these ids what its values are read by, or why they are not.
+
+        Ids that most rows have come first: once `MOST_UNKNOWN` were unknown, further ones that the lake does not know are not
+        looked up, so that whoever writes to the topic cannot have the registry asked without end.
+        """
+        numbers, rows = np.unique(heads.numbers, return_counts=True)
+        ordered = [heads.key(n) for n in numbers[np.argsort(-rows, kind="stable")].tolist()]
+        missing = [key for key in ordered if key not in self._known and key != wire.NONE]
+        for key in missing:
+            if isinstance(key, int) and not 1 <= key <= LARGEST_ID:
+                self._known[key] = _Fault("unknown_schema", _no_id(key))
+        asked = [key for key in missing if key not in self._known]
         if not asked:
             return
         settings = RegistrySettings.of({URL_VARIABLE: self.url} | dict(os.environ))
-        cache = None if self.schemas is None else SchemaCache(self.schemas, settings.digest)
-        client = RegistryClient(settings)
+        cache = None if self.schemas is None else SchemaCache(self.schemas, settings.digest, settings.url)
+        asking = _Asking(settings, cache, self.unknown)
         try:
-            for number in asked:
-                self._known[number] = self._known_as(number, cache, client)
+            for key in asked:
+                self._known[key] = self._known_as(key, asking)
         finally:
-            client.close()
+            asking.close()
 
-    def _known_as(self, number: int, cache: SchemaCache | None, client: RegistryClient) -> _Readable | _Fault:
-        schema: Registered | None = None if cache is None else cache.read(number)
-        if schema is None:
-            try:
-                schema = client.schema(number)
-            except UnknownId as error:
-                return _Fault("unknown_schema", str(error))
-            except BadReferences as error:
-                return _Fault("bad_schema", f"schema {number}: {error}")
-            if cache is not None:
-                cache.write(number, schema)
+    def _known_as(self, number: wire.Key, asking: _Asking) -> _Readable | _Fault:
         try:
+            schema = asking.schema(number)
             return _Readable(self.reader.decoder_for(schema))
-        except BadSchema as error:
+        except UnknownId as error:
+            return _Fault("unknown_schema", str(error))
+        except (BadReferences, BadSchema) as error:
             return _Fault("bad_schema", f"schema {number}: {error}")
+
+
+class _Asking:
+    """What one block's new ids mean, by the lake's files and by the registry; `unknown` counts ids without a schema."""
+
+    def __init__(self, settings: RegistrySettings, cache: SchemaCache | None, unknown: list[wire.Key]) -> None:
+        self._settings, self._cache, self._unknown = settings, cache, unknown
+        self._client = RegistryClient(settings)
+        self._hurried: RegistryClient | None = RegistryClient(settings, patience=HURRIED)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for client in (self._client, self._hurried):
+            if client is not None:
+                client.close()
+
+    def schema(self, number: wire.Key) -> Registered:
+        """Return the schema of an id, which is kept from now on.
+
+        Raises UnknownId, BadReferences, RegistryChangedError, and what `RegistryClient.schema` and `SchemaCache` raise.
+        """
+        kept = None if self._cache is None else self._cache.read(number)
+        if kept is not None:
+            found = self._confirmed(number)
+            if found is not None:
+                self._compare(number, self._settings.url, kept, found)
+            return kept
+        if len(self._unknown) >= MOST_UNKNOWN:
+            raise UnknownId(
+                number, f"it was not looked up, after {MOST_UNKNOWN} other ids that the registry does not have"
+            )
+        try:
+            found = self._client.schema(number)
+        except UnknownId:
+            self._unknown.append(number)
+            raise
+        if self._cache is not None:
+            other = self._cache.elsewhere(number)
+            if other is not None:
+                self._compare(number, other.origin, other.schema, found)
+            self._cache.write(number, found)
+        return found
+
+    def _confirmed(self, number: wire.Key) -> Registered | None:
+        """What the registry says today of an id that is kept; None if it does not say, and is not asked again then.
+
+        A registry that is gone, or that has lost the id, takes no window along: what is kept was its word.
+        """
+        if self._hurried is None:
+            return None
+        try:
+            return self._hurried.schema(number)
+        except UnknownId:
+            return None
+        except (BadReferences, RegistryUnreachableError, RegistryRefusedError):
+            self._hurried.close()
+            self._hurried = None
+            return None
+
+    def _compare(self, number: wire.Key, origin: str, known: Registered, found: Registered) -> None:
+        if known.fingerprint != found.fingerprint:
+            raise RegistryChangedError(self._settings.url, number, origin, known.fingerprint, found.fingerprint)
+
+
+def _no_id(number: int) -> str:
+    text = f"{number} is not a schema id; those are 1 to {LARGEST_ID}"
+    return text + ("; Apicurio's ids of 8 bytes, which begin like this, are not supported" if number == 0 else "")
+
+
+def _hint(foreign: npt.NDArray[np.bool_], row: int) -> str:
+    if not foreign[row]:
+        return ""
+    return "; the record has a header of Apicurio's, which is not read: have its serializer write the id as a prefix of 4 bytes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,13 @@ class Registered:
         """As a cache keeps it."""
         return json.dumps({"schemaType": self.kind, "schema": self.text, "references": dict(self.references)})
 
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits that name the schema and its references, whatever white space JSON has."""
+        texts = [self.text, *(part for pair in sorted(self.references.items()) for part in pair)]
+        meant = [self.kind, *(_canonical(text) if self.kind != PROTOBUF else text for text in texts)]
+        return hashlib.sha256(json.dumps(meant).encode()).hexdigest()[:16]
+
     @classmethod
     def from_json(cls, text: str) -> Registered:
         """Read what `to_json` wrote. Raises ValueError where it is something else."""
@@ -38,12 +46,20 @@ class Registered:
         return cls(kind, schema, references)
 
 
-class UnknownId(Exception):
-    """The registry answers, and has no schema of this id."""
+def _canonical(text: str) -> str:
+    """JSON without white space and by sorted names; any other text as it is."""
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except (ValueError, RecursionError):
+        return text
 
-    def __init__(self, number: int) -> None:
+
+class UnknownId(Exception):
+    """An id has no schema in the registry, or, for the reason given, was not looked up."""
+
+    def __init__(self, number: int | str, reason: str = "the registry has no schema of it") -> None:
         self.number = number
-        super().__init__(f"the registry has no schema of id {number}")
+        super().__init__(f"schema id {number}: {reason}")
 
 
 class BadReferences(Exception):

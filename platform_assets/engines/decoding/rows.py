@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.decoding.decoder import DEAD_LETTER_FIELDS, Decoded, Decoder
+from platform_assets.decoding.decoder import DEAD_LETTER_FIELDS, Decoded, Decoder, ReadsHeaders
 from platform_assets.model.decoding import Repair
 
 _OWN: Final = ("topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp")
@@ -42,7 +42,9 @@ class RowMaker:
     @property
     def needed(self) -> tuple[str, ...]:
         """Those of `RAW_COLUMNS` that every record is read with."""
-        return (*_OWN, "value") if self._key is None else (*_OWN, "key", "value")
+        sides = ("value",) if self._key is None else ("key", "value")
+        headers = any(isinstance(decoder, ReadsHeaders) for decoder in (self._value, self._key))
+        return (*_OWN, *sides, *(("headers",) if headers else ()))
 
     def rows(
         self, records: pa.RecordBatch, whole: Callable[[], pa.RecordBatch] | None = None
@@ -53,8 +55,8 @@ class RowMaker:
         `records` have them.
         """
         values = self._repaired(records)
-        value = self._value.decode(values)
-        key = None if self._key is None else self._key.decode(_binary(records["key"]))
+        value = _side(self._value, values, records, "value")
+        key = None if self._key is None else _side(self._key, _binary(records["key"]), records, "key")
         dead, sides = _all_dead(value, key)
         all_columns = whole() if whole is not None and dead.num_rows else records
         return self._decoded(records, values.is_null(), value, key, dead), self._dead(all_columns, dead, sides)
@@ -96,6 +98,12 @@ class RowMaker:
         found["declaration"] = pa.repeat(pa.scalar(self._declaration, pa.string()), dead.num_rows)
         columns = [aligned(found[field.name], field.type) for field in self._dead_layout]
         return pa.RecordBatch.from_arrays(columns, schema=self._dead_layout)
+
+
+def _side(decoder: Decoder, values: pa.BinaryArray, records: pa.RecordBatch, side: Literal["value", "key"]) -> Decoded:
+    if isinstance(decoder, ReadsHeaders):
+        return decoder.decode_records(values, records["headers"], side)
+    return decoder.decode(values)
 
 
 def in_order(records: pa.RecordBatch) -> pa.RecordBatch:

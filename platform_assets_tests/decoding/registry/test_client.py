@@ -62,7 +62,7 @@ def test_references_in_a_circle_or_without_end_are_bounded(registry: FakeRegistr
 
 
 def test_an_unknown_id_is_one_only_where_the_registry_says_so(registry: FakeRegistry) -> None:
-    with pytest.raises(UnknownId, match="no schema of id 5"):
+    with pytest.raises(UnknownId, match="schema id 5: the registry has no schema of it"):
         client(registry).schema(5)
     registry.has("/schemas/ids/6", {"detail": "no such page"}, status=404)
     with pytest.raises(RegistryRefusedError, match="HTTP 404"):
@@ -178,12 +178,12 @@ def test_settings_come_from_the_environment_and_are_never_pickled(registry: Fake
 
 
 def test_a_damaged_file_of_the_cache_is_none(tmp_path: Path) -> None:
-    cache = SchemaCache(files_below(tmp_path), "0" * 16)
+    cache = SchemaCache(files_below(tmp_path), "0" * 16, "http://r")
     schema = Registered("JSON", "{}", {"a": "b"})
     assert cache.read(3) is None
     cache.write(3, schema)
     assert cache.read(3) == schema
-    (file,) = tmp_path.rglob("*.*")
+    (file,) = tmp_path.rglob("3.json")
     for damage in ("", "{}", '{"schemaType": 1, "schema": "", "references": {}}', "[" * 50_000):
         file.write_text(damage)
         assert cache.read(3) is None

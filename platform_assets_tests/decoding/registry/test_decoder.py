@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import numpy as np
@@ -16,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from platform_assets.decoding.formats import decoder_of
-from platform_assets.decoding.registry import wire
+from platform_assets.decoding.registry import cache, wire
 from platform_assets.decoding.registry.admitted import AdmittedDecoder
 from platform_assets.decoding.registry.decoder import RegistryDecoder
-from platform_assets.errors import ConfigurationError, RegistryUnreachableError
+from platform_assets.decoding.registry.schemas import Registered
+from platform_assets.errors import ConfigurationError, RegistryChangedError, RegistryUnreachableError
 from platform_assets.lake.files import files_below
 from platform_assets.model.decoding import FormatSpec
 from platform_assets_tests.support import decoding
@@ -106,9 +109,9 @@ def test_each_schema_is_asked_for_once_and_kept_on_disk(registry: FakeRegistry, 
     for _ in range(3):
         assert of.decode(values).columns["id"].to_pylist() == [1, None]
     assert [path for path, _ in registry.asked] == ["/schemas/ids/1", "/schemas/ids/2"]
-    # Another process asks again for what was unknown, since it may have been registered since.
+    # Another process asks again: what was unknown may have been registered since, and what is kept may mean something else.
     assert pickle.loads(pickle.dumps(of)).decode(values).columns["id"].to_pylist() == [1, None]
-    assert [path for path, _ in registry.asked][2:] == ["/schemas/ids/2"]
+    assert [path for path, _ in registry.asked][2:] == ["/schemas/ids/1", "/schemas/ids/2"]
 
 
 def test_a_registry_that_is_gone_leaves_what_was_read(registry: FakeRegistry, tmp_path: Path) -> None:
@@ -327,8 +330,174 @@ def test_without_an_address_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 @decoding.UNTIMED
-@given(st.lists(st.none() | st.binary(max_size=8) | st.binary(max_size=6).map(lambda more: b"\0" + more)))
-def test_ids_are_the_same_for_a_block_and_one_by_one(values: list[bytes | None]) -> None:
-    found = wire.ids_of(pa.array([b"\0\0\0\0\1", *values], pa.binary()).slice(1))
-    assert found.tolist() == [wire.NONE if value is None else wire.id_of(value) for value in values]
-    assert found.dtype == np.int64
+@given(
+    st.lists(
+        st.none()
+        | st.binary(max_size=8)
+        | st.binary(max_size=6).map(lambda more: b"\0" + more)
+        | st.binary(min_size=14, max_size=18).map(lambda more: b"\1" + more)
+    ),
+    st.sampled_from(get_args(wire.IdFrom)),
+)
+def test_heads_are_the_same_for_a_block_and_one_by_one(values: list[bytes | None], id_from: wire.IdFrom) -> None:
+    block = pa.array([b"\0\0\0\0\1", *values], pa.binary()).slice(1)
+    fast, exact = wire.heads_of(block, id_from), wire.heads_exactly(block, id_from)
+    assert [fast.key(n) for n in fast.numbers.tolist()] == [exact.key(n) for n in exact.numbers.tolist()]
+    assert fast.numbers.dtype == np.int64
+
+
+# --- what an id means ---
+
+
+SWAPPED = record(name="string", id="int")
+
+
+def test_a_registry_that_gives_an_id_another_schema_is_refused(registry: FakeRegistry, tmp_path: Path) -> None:
+    values = pa.array([headed(1, written(OLD, {"id": 1, "name": "x"}))], pa.binary())
+    avro(tmp_path).decode(values)
+    registry.has("/schemas/ids/1", {"schema": json.dumps(OLD, indent=3)})  # the same schema, written otherwise
+    assert avro(tmp_path).decode(values).columns["id"].to_pylist() == [1]
+    registry.has("/schemas/ids/1", {"schema": json.dumps(SWAPPED)})
+    with pytest.raises(RegistryChangedError, match="`platform-assets forget-schemas 1`") as caught:
+        avro(tmp_path).decode(values)
+    former, found = Registered("AVRO", json.dumps(OLD)).fingerprint, Registered("AVRO", json.dumps(SWAPPED)).fingerprint
+    assert (caught.value.known, caught.value.found) == (former, found)
+    assert pickle.loads(pickle.dumps(caught.value)).number == 1
+    # The remedy: the present answer counts from then on.
+    assert cache.forget(files_below(tmp_path), [1]) == [f"AVRO 1, fingerprint {former}, of {registry.url}"]
+    new = pa.array([headed(1, written(SWAPPED, {"id": 7, "name": "y"}))], pa.binary())
+    assert avro(tmp_path).decode(new).columns["id"].to_pylist() == [7]
+    assert avro(tmp_path).decode(new).columns["id"].to_pylist() == [7]
+
+
+def test_another_registry_whose_id_means_another_schema_is_refused(
+    registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = pa.array([headed(1, written(OLD, {"id": 1, "name": "x"}))], pa.binary())
+    avro(tmp_path).decode(values)
+    with fake_registry() as other:
+        monkeypatch.setenv("SCHEMA_REGISTRY_URL", other.url)
+        other.has("/schemas/ids/1", {"schema": json.dumps(SWAPPED)})
+        with pytest.raises(RegistryChangedError, match=f"read from {registry.url}"):
+            avro(tmp_path).decode(values)
+        other.has("/schemas/ids/1", {"schema": json.dumps(OLD)})  # imported with its id, as the error says
+        assert avro(tmp_path).decode(values).columns["id"].to_pylist() == [1]
+    assert {path.name for path in tmp_path.rglob("registry.json")} == {"registry.json"}
+    assert len(list(tmp_path.rglob("registry.json"))) == 2
+
+
+def test_a_registry_that_is_silent_is_asked_once_a_block_for_what_is_kept(
+    registry: FakeRegistry, tmp_path: Path
+) -> None:
+    values = pa.array(
+        [
+            headed(1, written(OLD, {"id": 1, "name": "x"})),
+            headed(300_000, written(NEW, {"id": 2, "name": "y", "colour": None})),
+        ],
+        pa.binary(),
+    )
+    avro(tmp_path).decode(values)
+    registry.answers.clear()
+    for number in (1, 300_000):
+        registry.has(f"/schemas/ids/{number}", {}, status=503)
+    before = len(registry.asked)
+    assert avro(tmp_path).decode(values).columns["id"].to_pylist() == [1, 2]
+    assert len(registry.asked) == before + 1
+    # One that answers, and has lost the ids, does not take them along either.
+    registry.answers.clear()
+    assert avro(tmp_path).decode(values).columns["id"].to_pylist() == [1, 2]
+
+
+def test_ids_that_nobody_registered_cannot_have_the_registry_asked_without_end(
+    registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The package has a function of the module's name.
+    monkeypatch.setattr(sys.modules["platform_assets.decoding.registry.decoder"], "MOST_UNKNOWN", 3)
+    good = headed(300_000, written(NEW, {"id": 2, "name": "y", "colour": None}))
+    values = [headed(number, b"") for number in range(1_000, 1_010)] + [good, good]
+    of = avro()
+    found = of.decode(pa.array(values, pa.binary()))
+    assert len(registry.asked) == 4
+    assert found.columns["id"].to_pylist() == [*[None] * 10, 2, 2]
+    assert set(found.dead["reason"].to_pylist()) == {"unknown_schema"}
+    assert "was not looked up, after 3 other ids" in found.dead["detail"].to_pylist()[-1]
+
+
+# --- where an id is ---
+
+
+def by_header(schemas: Path | None = None) -> RegistryDecoder:
+    made = decoder_of(FormatSpec("avro", {"schema": DECLARED, "registry": True, "id": "header"}))
+    assert isinstance(made, RegistryDecoder)
+    return made
+
+
+GUID = "123e4567-e89b-12d3-a456-426614174000"
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def headers(*records: Sequence[tuple[str, bytes | None]] | None) -> pa.ListArray:
+    rows = [None if each is None else [{"key": k, "value": v} for k, v in each] for each in records]
+    return pa.array([[{"key": "__value_schema_id", "value": b"left out"}], *rows], HEADERS_TYPE).slice(1)
+
+
+def test_an_id_or_a_guid_in_a_header_is_read(registry: FakeRegistry) -> None:
+    registry.has(f"/schemas/guids/{GUID}", {"schema": json.dumps(NEW)})
+    old, new = written(OLD, {"id": 1, "name": "x"}), written(NEW, {"id": 2, "name": "y", "colour": None})
+    name, guid = "__value_schema_id", b"\1" + uuid.UUID(GUID).bytes
+    found = by_header().decode_records(
+        pa.array([old, new, new, None, old, old, old, old], pa.binary()),
+        headers(
+            [("a", b"b"), (name, headed(1, b""))],
+            [(name, guid)],
+            [(name, headed(1, b"")), ("z", None), (name, guid)],  # the last one counts, as for Kafka's lastHeader
+            [(name, guid)],
+            None,
+            [("__key_schema_id", headed(1, b""))],
+            [(name, b"\0\0\1")],
+            [(name, None)],
+        ),
+        "value",
+    )
+    assert found.columns["id"].to_pylist() == [1, 2, 2, *[None] * 5]
+    assert found.dead["row"].to_pylist() == [4, 5, 6, 7]
+    assert set(found.dead["reason"].to_pylist()) == {"malformed"}
+    details = found.dead["detail"].to_pylist()
+    assert details[0] == "the record has no header __value_schema_id, where `id: header` looks for its schema"
+    assert details[2].startswith("header __value_schema_id has 3 bytes")
+    key = by_header().decode_records(
+        pa.array([old], pa.binary()), headers([("__key_schema_id", headed(1, b""))]), "key"
+    )
+    assert key.columns["id"].to_pylist() == [1]
+
+
+def test_a_value_that_happens_to_have_a_head_is_not_read_by_a_foreign_schema(registry: FakeRegistry) -> None:
+    """What a record's header says of its schema is not overruled by what its bytes look like."""
+    value = headed(1, written(OLD, {"id": 1, "name": "x"}))
+    found = avro().decode_records(
+        pa.array([value, value, value], pa.binary()),
+        headers([], [("__value_schema_id", headed(300_000, b""))], [("__key_schema_id", b"\0")]),
+        "value",
+    )
+    assert found.columns["id"].to_pylist() == [1, None, 1]
+    assert found.dead["detail"].to_pylist() == [
+        "the record names its schema in header __value_schema_id: declare `id: header`"
+    ]
+
+
+def test_ids_of_apicurio_are_named(registry: FakeRegistry) -> None:
+    datum = written(OLD, {"id": 1, "name": "x"})
+    eight = b"\0" + (1).to_bytes(8, "big") + datum
+    found = avro().decode_records(
+        pa.array([eight, datum], pa.binary()), headers([], [("apicurio.value.globalId", bytes(8))]), "value"
+    )
+    details = found.dead["detail"].to_pylist()
+    assert "Apicurio's ids of 8 bytes" in details[0]
+    assert "have its serializer write the id as a prefix of 4 bytes" in details[1]
+
+
+def test_where_ids_are_is_prefix_or_header(registry: FakeRegistry) -> None:
+    with pytest.raises(
+        ConfigurationError, match="option 'id' of format 'avro' is 'body'; it has to be one of: prefix, header"
+    ):
+        decoder_of(FormatSpec("avro", {"schema": DECLARED, "registry": True, "id": "body"}))

@@ -109,3 +109,15 @@ def test_row_groups_are_shared_among_tasks(sizes: list[int], most: int, shares: 
     found = shares_of(pieces, most)
     assert [piece for share in found for piece in share] == pieces
     assert [len(share) for share in found] == shares
+
+
+def test_decoders_that_read_headers_get_those_of_their_records() -> None:
+    by_registry = FormatSpec("json", {"schema": "id BIGINT", "registry": True, "id": "header"})
+    made = maker(by_registry, FormatSpec("string"))
+    assert made.needed[-1] == "headers"
+    assert "headers" not in maker(JSON).needed
+    rows, dead = made.rows(raw((0, 1, b"k", b'{"id": 1}'), (0, 2, b"k", None)))
+    assert [r["tombstone"] for r in rows.to_pylist()] == [True]
+    (letter,) = dead.to_pylist()
+    assert letter["detail"] == "the record has no header __value_schema_id, where `id: header` looks for its schema"
+    assert letter["value"] == b'{"id": 1}'

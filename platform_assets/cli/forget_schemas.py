@@ -1,0 +1,30 @@
+"""`platform-assets forget-schemas`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(name="forget-schemas")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.option("--dry-run", is_flag=True, help="Only list what would be forgotten.")
+def forget_schemas(ids: tuple[str, ...], dry_run: bool) -> None:
+    """Forget what schema ids of a registry mean, so that the registry's present answer counts.
+
+    The lake keeps each schema that values were decoded by, and refuses a registry that gives its id another one. Forget an id
+    only if no record that may be decoded again was written by its former schema. Rows already decoded stay as they are.
+    """
+    from platform_assets.cli.environment import Environment
+    from platform_assets.decoding.registry import cache
+    from platform_assets.decoding.registry.wire import key_of
+    from platform_assets.lake.files import files_below
+
+    keys = [key_of(each) for each in ids]
+    folder = Environment.of_process().ledger().lake.schemas
+    lines = cache.forget(files_below(str(folder)), keys, dry_run)
+    for line in lines:
+        click.echo(f"{'would forget' if dry_run else 'forgot'} {line}")
+    if not lines:
+        click.echo("Nothing to forget: the lake knows none of these ids.")
+    elif not dry_run:
+        click.echo("Load the windows that waited, for example: platform-assets load TABLE WINDOW")
