@@ -95,12 +95,17 @@ def type_name(kind: pa.DataType) -> str:
     raise ConfigurationError(f"{kind} is none of the types of decoded columns: {', '.join([*_TYPES, 'DECIMAL'])}")
 
 
-def schema_of_json_schema(document: Any) -> pa.Schema:
-    """The columns of a JSON Schema, as docs/json-dialect.md has it. Raises ConfigurationError, which names the path."""
+def schema_of_json_schema(document: Any, renamed: Mapping[str, str] = MappingProxyType({})) -> pa.Schema:
+    """The properties of a JSON Schema, as docs/json-dialect.md has it; `renamed` are names of columns by property.
+
+    Raises ConfigurationError, which names the path.
+    """
     kind, nullable = _JsonSchema(document).kind(document, "#", ())
     if not pa.types.is_struct(kind) or nullable:
         raise ConfigurationError("json_schema: # has to be an object, and not null: a value becomes a row")
-    return checked(pa.schema([kind.field(i) for i in range(kind.num_fields)]), "json_schema")
+    fields = pa.schema([kind.field(i) for i in range(kind.num_fields)])
+    checked(pa.schema([field.with_name(renamed.get(field.name, field.name)) for field in fields]), "json_schema")
+    return fields
 
 
 def checked(schema: pa.Schema, option: str) -> pa.Schema:
@@ -112,7 +117,8 @@ def checked(schema: pa.Schema, option: str) -> pa.Schema:
         if field.name.lower() in RESERVED:
             raise ConfigurationError(
                 f"{option}: {field.name!r} is a column that decoded tables have of their own ({', '.join(RESERVED)}); "
-                "fields of that name cannot be columns: leave it out, and its values are kept in `rescued`"
+                "fields of that name cannot be columns: leave it out, and its values are kept in `rescued`, or give it another name, "
+                f"in JSON by option `columns`, such as {{my_{field.name.lower()}: {field.name}}}"
             )
     return schema
 

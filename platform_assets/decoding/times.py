@@ -46,6 +46,8 @@ class TimeFormat:
     name: str
     program: tuple[int, ...]
     pattern: str
+    cut: bool = False
+    """Whether what is beyond microseconds is cut off."""
 
     def steps(self) -> npt.NDArray[np.int32]:
         """For the kernel."""
@@ -64,7 +66,7 @@ class TimeFormat:
         except ValueError as error:
             raise Unfit("out_of_range", f"no time of the calendar: {error}") from error
         fraction = parts.get("fraction") or ""
-        if fraction[6:].strip("0"):
+        if fraction[6:].strip("0") and not self.cut:
             raise Unfit("out_of_range", "more precise than microseconds")
         micros = (time - _EPOCH) // _MICROSECOND + int(fraction[:6].ljust(6, "0")) - shift * 1_000_000
         if not steps.FIRST_TIME <= micros <= steps.LAST_TIME:
@@ -89,7 +91,24 @@ ISO_TIME: Final = TimeFormat(
 ISO_TIME_OR_UTC: Final = TimeFormat(
     "YYYY-MM-DDThh:mm:ss[.ffffff][Z|±hh:mm]", (*_ISO_STEPS, steps.OFFSET_IF_ANY), f"{_ISO_PATTERN}{_OFFSET}?"
 )
-TIMESTAMPS: Final = MappingProxyType({"iso8601": ISO_TIME, "iso8601_or_utc": ISO_TIME_OR_UTC})
+ISO_TIME_LENIENT: Final = TimeFormat(
+    "YYYY-MM-DDThh:mm[:ss[.fffffffff]][Z|±hh[[:]mm]]",
+    (
+        *_DAY_STEPS,
+        steps.LENIENT_SEPARATOR,
+        steps.HOUR,
+        ord(":"),
+        steps.MINUTE,
+        steps.LENIENT_SECOND,
+        steps.LENIENT_OFFSET,
+    ),
+    rf"{_DAY_PATTERN}[Tt ](?P<hour>[0-9]{{2}}):(?P<minute>[0-9]{{2}})(?::(?P<second>[0-9]{{2}})(?:[.,]{_FRACTION})?)?"
+    r"(?P<zone>[Zz]|[+-][0-9]{2}(?::?[0-9]{2})?)?",
+    cut=True,
+)
+TIMESTAMPS: Final = MappingProxyType(
+    {"iso8601": ISO_TIME, "iso8601_or_utc": ISO_TIME_OR_UTC, "iso8601_lenient": ISO_TIME_LENIENT}
+)
 """By the name that option `timestamps` has for them, here and in JSON."""
 
 
@@ -148,7 +167,7 @@ def _day(parts: dict[str, str | None]) -> int:
 
 def _offset(zone: str | None) -> int:
     """Seconds east of UTC. Raises ValueError."""
-    if zone is None or zone == "Z":
+    if zone is None or zone in ("Z", "z"):
         return 0
     digits = zone[1:].replace(":", "").ljust(4, "0")
     hours, minutes = int(digits[:2]), int(digits[2:])

@@ -21,8 +21,8 @@ LITERAL: Final = 256
 """Steps of a program for times: below it, that byte itself; the others follow, each the name of what is read."""
 (
     YEAR, SHORT_YEAR, MONTH, MONTH_NAME, DAY, PADDED_DAY, HOUR, MINUTE, SECOND, FRACTION, ZONE, SEPARATOR, FRACTION_IF_ANY, OFFSET,
-    OFFSET_IF_ANY,
-) = range(256, 271)  # fmt: skip
+    OFFSET_IF_ANY, LENIENT_SEPARATOR, LENIENT_SECOND, LENIENT_OFFSET,
+) = range(256, 274)  # fmt: skip
 MICROSECONDS_A_DAY: Final = 86_400_000_000
 FIRST_TIME: Final = -62_135_596_800_000_000
 """0001-01-01T00:00:00Z in microseconds since 1970."""
@@ -127,6 +127,7 @@ def mark_unlike_numbers(
 
 
 _NO_ZONE: Final = 1 << 40
+_ANY_DIGITS: Final = 1 << 40
 
 
 @kernel(BYTES, INT, INT, INT)
@@ -142,9 +143,9 @@ def _digits(data: Bytes, at: Whole, end: Whole, number: Whole) -> Whole:
     return value
 
 
-@kernel(BYTES, INT, INT)
-def _fraction(data: Bytes, at: Whole, end: Whole) -> tuple[Whole, Whole]:
-    """Microseconds of 1 to 6 digits, and the place behind them; -1 where there are fewer, or more."""
+@kernel(BYTES, INT, INT, INT)
+def _fraction(data: Bytes, at: Whole, end: Whole, most: Whole) -> tuple[Whole, Whole]:
+    """Microseconds of 1 to `most` digits, cut off after six, and the place after them; -1 for fewer, or more."""
     value = np.int64(0)
     digits = 0
     while at < end and 48 <= data[at] <= 57:
@@ -154,7 +155,7 @@ def _fraction(data: Bytes, at: Whole, end: Whole) -> tuple[Whole, Whole]:
         at += 1
     for _ in range(digits, 6):
         value *= 10
-    if digits < 1 or digits > 6:
+    if digits < 1 or digits > most:
         value = np.int64(-1)
     return value, at
 
@@ -254,13 +255,27 @@ def times(data: Bytes, starts: Ints, sizes: Ints, program: Ints, values: Longs, 
                 second = _digits(data, at, end, 2)
                 at += 2
             elif step == FRACTION:
-                micros, at = _fraction(data, at, end)
+                micros, at = _fraction(data, at, end, 6)
             elif step == SEPARATOR:
                 good = at < end and (data[at] == 84 or data[at] == 32)
                 at += 1
             elif step == FRACTION_IF_ANY:
                 if at < end and data[at] == 46:
-                    micros, at = _fraction(data, at + 1, end)
+                    micros, at = _fraction(data, at + 1, end, 6)
+            elif step == LENIENT_SEPARATOR:
+                good = at < end and (data[at] == 84 or data[at] == 32 or data[at] == 116)
+                at += 1
+            elif step == LENIENT_SECOND:
+                if at < end and data[at] == 58:
+                    second = _digits(data, at + 1, end, 2)
+                    at += 3
+                    if at < end and (data[at] == 46 or data[at] == 44):
+                        micros, at = _fraction(data, at + 1, end, _ANY_DIGITS)
+            elif step == LENIENT_OFFSET:
+                if at < end and data[at] == 122:
+                    at += 1
+                elif at < end:
+                    offset, at = _zone(data, at, end)
             elif step == ZONE:
                 offset, at = _zone(data, at, end)
             elif step == OFFSET or at < end:

@@ -99,7 +99,7 @@ def find_fields(
     ends: Ints,
     bare: Whole,
     levels: Whole,
-    utc: Whole,
+    form: Whole,
     names: Bytes,
     name_starts: Ints,
     name_sizes: Ints,
@@ -284,7 +284,7 @@ def find_fields(
                     if kind == DAY:
                         number, at = read_day(data, at + 1)
                     else:
-                        number, at = read_instant(data, at + 1, end, utc)
+                        number, at = read_instant(data, at + 1, end, form)
                     good = good and at >= 0 and load8(data, at) == 34 and lows[place] <= number <= highs[place]
                     wholes[index] = number
                     at += 1

@@ -45,46 +45,64 @@ def read_day(data: Bytes, at: Whole) -> tuple[Whole, Whole]:
     return days - 719_468, at + 10
 
 
+STRICT, OR_UTC, LENIENT = range(3)
+"""How a timestamp may be written: see docs/json-dialect.md, `timestamps`."""
+
+
 @kernel(BYTES, INT, INT, INT)
-def read_instant(data: Bytes, at: Whole, end: Whole, utc: Whole) -> tuple[Whole, Whole]:
+def read_instant(data: Bytes, at: Whole, end: Whole, form: Whole) -> tuple[Whole, Whole]:
     """The microseconds since 1970-01-01 UTC of the timestamp in ISO 8601 at `at`, and where it ends, or BAD.
 
-    One without Z or an offset is in UTC where `utc` is 1, and BAD where it is 0. It may be of a year other than 1 to 9999 by
-    its offset.
+    Without Z or an offset it is in UTC, and BAD if `form` is STRICT. A fraction beyond microseconds is cut off if `form` is LENIENT,
+    and BAD otherwise unless it is zero. It may be of a year other than 1 to 9999 by its offset.
     """
+    lenient = form == LENIENT
     days, at = read_day(data, at)
-    if at < 0 or (load8(data, at) != 84 and load8(data, at) != 32):
+    if at < 0 or not (load8(data, at) == 84 or load8(data, at) == 32 or (lenient and load8(data, at) == 116)):
         return 0, BAD
-    hours, minutes, seconds = _number(data, at + 1, 2), _number(data, at + 4, 2), _number(data, at + 7, 2)
-    if load8(data, at + 3) != 58 or load8(data, at + 6) != 58 or min(hours, minutes, seconds) < 0:
+    hours, minutes = _number(data, at + 1, 2), _number(data, at + 4, 2)
+    seconds: Whole = np.int64(0)
+    if load8(data, at + 3) != 58 or min(hours, minutes) < 0 or hours > 23 or minutes > 59:
         return 0, BAD
-    if hours > 23 or minutes > 59 or seconds > 59:
-        return 0, BAD
-    at += 9
+    at += 6
     fraction: Whole = 0
-    if load8(data, at) == 46:
-        at += 1
-        first = at
-        unit = 100_000
-        while at < end:
-            digit = np.int64(load8(data, at)) - 48
-            if digit < 0 or digit > 9:
-                break
-            if unit == 0 and digit != 0:
-                return 0, BAD
-            fraction += digit * unit
-            unit //= 10
-            at += 1
-        if at == first:
+    if load8(data, at) == 58:
+        seconds = _number(data, at + 1, 2)
+        if seconds < 0 or seconds > 59:
             return 0, BAD
+        at += 3
+        if load8(data, at) == 46 or (lenient and load8(data, at) == 44):
+            at += 1
+            first = at
+            unit = 100_000
+            while at < end:
+                digit = np.int64(load8(data, at)) - 48
+                if digit < 0 or digit > 9:
+                    break
+                if unit == 0 and digit != 0 and not lenient:
+                    return 0, BAD
+                fraction += digit * unit
+                unit //= 10
+                at += 1
+            if at == first:
+                return 0, BAD
+    elif not lenient:
+        return 0, BAD
     instant = days * _DAY + (hours * 3600 + minutes * 60 + seconds) * 1_000_000 + fraction
     sign = load8(data, at)
-    if sign == 90:
+    if sign == 90 or (lenient and sign == 122):
         return instant, at + 1
     if sign == 43 or sign == 45:
-        hours, minutes = _number(data, at + 1, 2), _number(data, at + 4, 2)
-        if load8(data, at + 3) != 58 or min(hours, minutes) < 0 or hours > 23 or minutes > 59:
+        hours, minutes, size = _number(data, at + 1, 2), np.int64(0), 3
+        follows = load8(data, at + 3)
+        if follows == 58:
+            minutes, size = _number(data, at + 4, 2), 6
+        elif lenient and np.uint8(follows - np.uint8(48)) < 10:
+            minutes, size = _number(data, at + 3, 2), 5
+        elif not lenient:
+            return 0, BAD
+        if min(hours, minutes) < 0 or hours > 23 or minutes > 59:
             return 0, BAD
         offset = (hours * 60 + minutes) * 60_000_000
-        return instant + (offset if sign == 45 else -offset), at + 6
-    return instant, (at if utc else BAD)
+        return instant + (offset if sign == 45 else -offset), at + size
+    return instant, (BAD if form == STRICT else at)

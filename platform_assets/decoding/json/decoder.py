@@ -20,7 +20,7 @@ class JsonDecoder:
     @property
     def fields(self) -> pa.Schema:
         """The columns that values become."""
-        return self.dialect.fields
+        return self.dialect.columns
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decode a block by compiled loops; what they do not settle is decoded exactly."""
@@ -34,5 +34,5 @@ class JsonDecoder:
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
         """Decode a block value by value."""
         rows, rescued, dead = decode_rows(values.to_pylist(), self.dialect)
-        columns = pa.RecordBatch.from_arrays(columns_of(rows, self.fields), schema=self.fields)
+        columns = pa.RecordBatch.from_arrays(columns_of(rows, self.dialect.fields), schema=self.fields)
         return Decoded(columns, pa.array(rescued, pa.string()), dead_letters(dead))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 import pyarrow as pa
 
+from platform_assets.decoding.json.scalars import Form
 from platform_assets.decoding.options import MOST_BYTES, Options
 from platform_assets.decoding.schema import schema_of_ddl, schema_of_json_schema
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 
-Timestamps = Literal["iso8601", "iso8601_or_utc", "seconds", "milliseconds", "microseconds"]
+Timestamps = Literal["iso8601", "iso8601_or_utc", "iso8601_lenient", "seconds", "milliseconds", "microseconds"]
 TIMESTAMPS: Final[tuple[Timestamps, ...]] = get_args(Timestamps)
 
 DEFAULT_DEPTH: Final = 100
@@ -22,12 +24,30 @@ MOST_DEPTH: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The columns of a value, and what else decides on what it becomes."""
+    """The fields of a value that become columns, and what else decides on what it becomes.
+
+    `renamed` are pairs of a field's name in the value and the name of its column, of fields whose two names differ.
+    """
 
     fields: pa.Schema
     timestamps: Timestamps = "iso8601"
     max_depth: int = DEFAULT_DEPTH
     max_bytes: int = MOST_BYTES
+    renamed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns, in the order of `fields`."""
+        if not self.renamed:
+            return self.fields
+        names = dict(self.renamed)
+        return pa.schema([field.with_name(names.get(field.name, field.name)) for field in self.fields])
+
+    @property
+    def form(self) -> Form:
+        """How timestamps that are text may be written."""
+        forms: dict[Timestamps, Form] = {"iso8601_or_utc": "or_utc", "iso8601_lenient": "lenient"}
+        return forms.get(self.timestamps, "strict")
 
     @property
     def decimals(self) -> int | None:
@@ -37,15 +57,41 @@ class Dialect:
 
 def dialect(spec: FormatSpec) -> Dialect:
     """As the options of a format `json` declare it. Raises ConfigurationError, which names the option."""
-    options = Options(spec, ("schema", "json_schema", "timestamps", "max_depth", "max_bytes"))
+    options = Options(spec, ("schema", "json_schema", "columns", "timestamps", "max_depth", "max_bytes"))
     given = spec.options
     if ("schema" in given) == ("json_schema" in given):
         raise ConfigurationError(
             f"format {spec.format!r} needs one of the options `schema` (Spark DDL) and `json_schema`, which declare its columns"
         )
-    fields = schema_of_ddl(given["schema"]) if "schema" in given else schema_of_json_schema(given["json_schema"])
+    fields, renamed = _renamed(options, given)
     timestamps = cast(Timestamps, options.one_of("timestamps", TIMESTAMPS, TIMESTAMPS[0]))
     depth = given.get("max_depth", DEFAULT_DEPTH)
     if type(depth) is not int or not 1 <= depth <= MOST_DEPTH:
         raise options.wrong("max_depth", f"a number of levels from 1 to {MOST_DEPTH}")
-    return Dialect(fields, timestamps, depth, options.max_bytes())
+    return Dialect(fields, timestamps, depth, options.max_bytes(), renamed)
+
+
+def _renamed(options: Options, given: Mapping[str, Any]) -> tuple[pa.Schema, tuple[tuple[str, str], ...]]:
+    """The fields of values, and those whose columns have another name. Raises ConfigurationError."""
+    names = given.get("columns", {})
+    if not isinstance(names, Mapping) or not all(isinstance(n, str) and n for pair in names.items() for n in pair):
+        raise options.wrong("columns", "a mapping of columns to fields of the value, such as {order_key: key}")
+    if len(set(names.values())) < len(names):
+        raise options.wrong("columns", "a mapping in which each field of the value becomes one column")
+    if "schema" in given:
+        declared = schema_of_ddl(given["schema"])
+        _check_declared(declared.names, names, "`schema` declares no such column")
+        fields = pa.schema([field.with_name(names.get(field.name, field.name)) for field in declared])
+        if len(set(fields.names)) < len(fields.names):
+            raise options.wrong("columns", "a mapping whose fields are not columns of `schema` themselves")
+        return fields, tuple((field, column) for column, field in names.items())
+    columns = {field: column for column, field in names.items()}
+    fields = schema_of_json_schema(given["json_schema"], columns)
+    _check_declared(fields.names, columns, "`json_schema` has no such property")
+    return fields, tuple(columns.items())
+
+
+def _check_declared(known: list[str], names: Mapping[str, str], why: str) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(f"columns: {name!r}: {why}; there are: {', '.join(known)[:200]}")

@@ -73,7 +73,11 @@ def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | Non
     """The row that a value becomes, by column, and what is rescued. Raises Unfit."""
     text = text_of(value, dialect.max_bytes)
     _judge_depth(text, dialect.max_depth)
-    document = _parse(text)
+    try:
+        document = _parse(text)
+    except Unfit as unfit:
+        unfit.detail += _of_a_registry(value)
+        raise
     if not isinstance(document, dict):
         raise Unfit("wrong_type", "the value is no object")
     seen = _Seen()
@@ -81,8 +85,20 @@ def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | Non
         row: Row = read(document, seen)
     except Fault as fault:
         fault.locate()
+        if document.keys() == {"schema", "payload"} and "payload" not in dialect.fields.names:
+            fault.detail += (
+                "; the value is Kafka Connect's {schema, payload}: set `schemas.enable=false` in its converter, or declare "
+                "payload STRUCT<…>"
+            )
         raise
     return row, rescue(text, dialect.fields) if seen.lacking else None
+
+
+def _of_a_registry(value: bytes) -> str:
+    """A hint, if JSON follows the head that names a registry's schema."""
+    if value[:1] != b"\0" or value[5:6] not in (b"{", b" ", b"\n", b"\t", b"\r"):
+        return ""
+    return f"; it begins with the prefix of schema {int.from_bytes(value[1:5], 'big')} of a registry: declare `registry: true`"
 
 
 def _judge_depth(text: str, most: int) -> None:
@@ -153,7 +169,7 @@ def _reader(kind: pa.DataType, dialect: Dialect) -> _Read:
         return _struct_reader([kind.field(i) for i in range(kind.num_fields)], dialect)
     if pa.types.is_list(kind):
         return _list_reader(kind.value_field, dialect)
-    read = scalar_reader(kind, dialect.decimals, utc=dialect.timestamps == "iso8601_or_utc")
+    read = scalar_reader(kind, dialect.decimals, dialect.form)
     return lambda value, _: read(value)
 
 

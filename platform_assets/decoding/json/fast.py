@@ -5,7 +5,9 @@ It settles what is plainly right, and says which rows it does not settle; it nev
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -38,11 +40,15 @@ from platform_assets.kernels.json_texts import (
     split_lists,
     texts_size,
 )
+from platform_assets.kernels.json_times import LENIENT, OR_UTC, STRICT
 from platform_assets.kernels.text import mark_invalid_utf8
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 
+_FORMS: Final[Mapping[str, int]] = MappingProxyType(
+    {"iso8601": STRICT, "iso8601_or_utc": OR_UTC, "iso8601_lenient": LENIENT}
+)
 _SOME_EXTRAS: Final = 1_024
 _NONE: Final = np.empty(0, np.int32)
 
@@ -133,7 +139,7 @@ class _Block:
                 spans.ends,
                 int(program.bare),
                 self.dialect.max_depth - (not program.bare),
-                int(self.dialect.timestamps == "iso8601_or_utc"),
+                _FORMS.get(self.dialect.timestamps, STRICT),
                 program.names,
                 program.name_starts,
                 program.name_sizes,

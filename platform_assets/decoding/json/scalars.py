@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -35,6 +35,10 @@ _DATE: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
 _TIMESTAMP: Final = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[T ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?(?:Z|([+-])([0-9]{2}):([0-9]{2}))?"
 )
+_LENIENT: Final = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]+))?)?"
+    r"(?:[Zz]|([+-])([0-9]{2})(?::?([0-9]{2}))?)?"
+)
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _FAR: Final = 10**12
 """An exponent beyond which a number is none that a column could hold, or nothing."""
@@ -48,11 +52,15 @@ LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 """Microseconds of the first and last instant of the years 1 to 9999."""
 
 
-def scalar_reader(kind: pa.DataType, decimals: int | None, *, utc: bool) -> Read:
+Form = Literal["strict", "or_utc", "lenient"]
+"""How a timestamp may be written as text."""
+
+
+def scalar_reader(kind: pa.DataType, decimals: int | None, form: Form) -> Read:
     """The reader of a column of `kind`, which is neither list nor struct.
 
     `decimals` are the digits behind the point that turn a number into a timestamp's microseconds, None where timestamps
-    are text; `utc` says that such text may lack its zone.
+    are text; `form` says how such text may be written.
     """
     name = type_name(kind)
     if pa.types.is_integer(kind):
@@ -62,7 +70,7 @@ def scalar_reader(kind: pa.DataType, decimals: int | None, *, utc: bool) -> Read
         return lambda value: _decimal(value, name, kind.precision, kind.scale)
     if pa.types.is_timestamp(kind):
         if decimals is None:
-            return lambda value: _timestamp(value, name, utc=utc)
+            return lambda value: _timestamp(value, name, form)
         return lambda value: _within(_scaled(value, decimals, name), value, name, EARLIEST, LATEST)
     readers: dict[Any, Read] = {
         pa.bool_(): _boolean,
@@ -190,20 +198,41 @@ def _date(value: object) -> int:
         raise Fault("wrong_type", f"{brief(value)} is no day of the calendar, of the years 1 to 9999") from error
 
 
-def _timestamp(value: object, name: str, *, utc: bool) -> int:
-    form = "YYYY-MM-DDThh:mm:ss with Z or an offset" if not utc else "YYYY-MM-DDThh:mm:ss"
-    found = _TIMESTAMP.fullmatch(value) if type(value) is str else None
-    if found is None or not (utc or found[8] or found[0].endswith("Z")):
-        raise _wrong(value, name, form)
+def _timestamp(value: object, name: str, form: Form) -> int:
+    lenient = form == "lenient"
+    found = (_LENIENT if lenient else _TIMESTAMP).fullmatch(value) if type(value) is str else None
+    zoned = found is not None and (found[8] or found[0][-1] in "Zz")
+    if found is None or (form == "strict" and not zoned):
+        raise _wrong_time(value, name, form)
     fraction = found[7] or ""
-    if fraction[6:].strip("0"):
-        raise _out(value, name, "is more precise than the microseconds of")
+    if fraction[6:].strip("0") and not lenient:
+        out = _out(value, name, "is more precise than the microseconds of")
+        out.detail += "; `timestamps: iso8601_lenient` cuts the rest off"
+        raise out
     hours, minutes = int(found[9] or 0), int(found[10] or 0)
     if hours > 23 or minutes > 59:
         raise Fault("wrong_type", f"{brief(value)} has an offset of more than 23:59")
+    clock = [int(found[i] or 0) for i in range(1, 7)]
     try:
-        local = datetime(*(int(found[i]) for i in range(1, 7)), int(fraction[:6].ljust(6, "0")), tzinfo=UTC)  # type: ignore[misc,arg-type]
+        local = datetime(*clock, int(fraction[:6].ljust(6, "0")), tzinfo=UTC)  # type: ignore[misc,arg-type]
     except ValueError as error:
         raise Fault("wrong_type", f"{brief(value)} is no time of the calendar, of the years 1 to 9999") from error
     offset = (hours * 60 + minutes) * 60_000_000 * (-1 if found[8] == "-" else 1)
     return _within((local - _EPOCH) // _MICROSECOND - offset, value, name, EARLIEST, LATEST)
+
+
+def _wrong_time(value: object, name: str, form: Form) -> Fault:
+    expected = {
+        "strict": "YYYY-MM-DDThh:mm:ss with Z or an offset",
+        "or_utc": "YYYY-MM-DDThh:mm:ss",
+        "lenient": "YYYY-MM-DDThh:mm[:ss]",
+    }
+    wrong = _wrong(value, name, expected[form])
+    if type(value) is int or type(value) is Number:
+        wrong.detail += "; `timestamps: seconds`, `milliseconds` or `microseconds` reads numbers"
+    elif form != "lenient" and type(value) is str:
+        for option, pattern in (("iso8601_or_utc", _TIMESTAMP), ("iso8601_lenient", _LENIENT)):
+            if pattern.fullmatch(value):
+                wrong.detail += f"; `timestamps: {option}` reads it"
+                break
+    return wrong

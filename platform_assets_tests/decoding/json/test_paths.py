@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,6 +18,7 @@ from platform_assets.decoding.decoder import Decoded
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.decoding.json.decoder import JsonDecoder
 from platform_assets.decoding.json.fast import find
+from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 from platform_assets_tests.decoding.json.page import rules
 from platform_assets_tests.support.decoding import BROKEN, UNTIMED, any_bytes, assert_same, decoded
@@ -34,6 +37,8 @@ DECODERS: Final = {
         "required": {"schema": "a BIGINT NOT NULL, b STRING NOT NULL"},
         "seconds": {"schema": WIDE, "timestamps": "seconds", "max_depth": 4, "max_bytes": 400},
         "utc": {"schema": WIDE, "timestamps": "iso8601_or_utc"},
+        "lenient": {"schema": WIDE, "timestamps": "iso8601_lenient"},
+        "renamed": {"schema": WIDE.replace("a INT", "z INT"), "columns": {"z": "a"}},
     }).items()
 }  # fmt: skip
 RULES: Final = [rule.value for rule in rules()]
@@ -56,6 +61,7 @@ texts = (
     | st.binary(max_size=9).map(lambda content: json.dumps(base64.b64encode(content).decode()))
     | st.sampled_from([
         r'"\ud83d\ude00"', r'"\ud83d"', r'"\ude00x"', r'"\ud83d\u0041"', r'"\u00e9\n\/"', r'"\x"', '"\t"', '"1"',
+        '"2013-01-01t10:00"', '"2013-01-01T10:00:00,5+01"', '"2013-01-01T10:00-0130z"', '"2013-01-01T10:00:00.z"',
         '"2013-01-01T10:00:00+05:30"', '"2013-01-01 10:00:00.123456789Z"', '"2013-02-29"', '"2013-01-01T10:00:00"',
         '"2013-01-01T23:59:60Z"', '"0001-01-01T00:00:00+00:01"', '"9999-12-31T23:59:59-00:01"', '"aGk="', '"aGk"',
     ])
@@ -262,3 +268,81 @@ def test_one_dead_value_in_a_block_leaves_the_others_as_they_are() -> None:
     rest = [row for row in range(len(block)) if row != 777]
     assert found.columns.take(pa.array(rest)).equals(alone.columns)
     assert found.rescued.take(pa.array(rest)).equals(alone.rescued)
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_lenient_times_are_those_of_python_with_the_rest_cut_off(kind: str, rng: random.Random) -> None:
+    """Python's own parser, which reads all of these forms and cuts fractions off at microseconds too, is the judge."""
+    texts = []
+    for _ in range(2_000):
+        time = datetime(1, 1, 3) + timedelta(microseconds=rng.randrange(315_537_000_000_000_000))
+        clock = time.strftime("%H:%M") + rng.choice(["", f":{time.second:02d}"])
+        if len(clock) == 8:
+            clock += rng.choice(["", f"{rng.choice('.,')}{rng.randrange(10 ** (size := rng.randint(1, 9))):0{size}d}"])
+        hours, minutes = rng.randrange(24), rng.randrange(60)
+        zone = rng.choice(["", "Z", "z", f"{hours:+03d}", f"{hours:+03d}{minutes:02d}", f"-{hours:02d}:{minutes:02d}"])
+        texts.append(f"{time.year:04d}-{time.month:02d}-{time.day:02d}{rng.choice('Tt ')}{clock}{zone}")
+    spec = FormatSpec(kind, {"schema": "a TIMESTAMP", "timestamps": "iso8601_lenient"})
+    found = decoded(decoder_of(spec), [(f'{{"a":"{t}"}}' if kind == "json" else f'"{t}"').encode() for t in texts])
+    for text, time in zip(texts, found.columns["a"].to_pylist(), strict=True):
+        expected = datetime.fromisoformat(text.replace("z", "Z").replace("t", "T"))
+        assert time == (expected if expected.tzinfo else expected.replace(tzinfo=UTC)), text
+    assert found.dead.num_rows == 0
+
+
+def test_lenient_times_stay_on_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = decoder_of(FormatSpec("json", {"schema": "a TIMESTAMP", "timestamps": "iso8601_lenient"}))
+    values = [b'{"a":"2013-01-01T10:00:00.123456789Z"}', b'{"a":"2013-01-01 10:00+01"}'] * 500
+    monkeypatch.setattr(type(decoder), "decode_exactly", None)
+    assert decoder.decode(pa.array(values, pa.binary())).columns["a"].null_count == 0
+
+
+def test_columns_may_have_another_name_than_their_field() -> None:
+    """Fields whose names a decoded table has itself; the place of a fault is that of the value."""
+    options = {"schema": "order_key BIGINT NOT NULL, `window` STRING", "columns": {"order_key": "key", "window": "w"}}
+    with pytest.raises(ConfigurationError, match=r"such as \{my_window: window\}"):
+        decoder_of(FormatSpec("json", options))
+    options = {"schema": "order_key BIGINT NOT NULL, at STRING", "columns": {"order_key": "key", "at": "window"}}
+    values = [b'{"key":1,"window":"w","order_key":2}', b'{"window":"w"}', b'{"key":7}']
+    found = both(options, values)
+    assert found.columns.to_pylist() == [
+        {"order_key": 1, "at": "w"}, {"order_key": None, "at": None}, {"order_key": 7, "at": None}
+    ]  # fmt: skip
+    assert found.rescued.to_pylist() == ['{"order_key":2}', None, None]
+    assert found.dead.to_pylist()[0]["place"] == "$.key"
+    node = {
+        "type": "object",
+        "required": ["key"],
+        "properties": {"key": {"type": "integer"}, "window": {"type": "string"}},
+    }
+    assert_same(found, both({"json_schema": node, "columns": options["columns"]}, values))
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "remedy"),
+    [
+        (b'{"a":"2013-01-01T10:00:00"}', {}, {"timestamps": "iso8601_or_utc"}),
+        (b'{"a":"2013-01-01T10:00:00.1234567Z"}', {}, {"timestamps": "iso8601_lenient"}),
+        (b'{"a":"2013-01-01T10:00:00+0100"}', {}, {"timestamps": "iso8601_lenient"}),
+        (b'{"a":"2013-01-01T10:00Z"}', {"timestamps": "iso8601_or_utc"}, {"timestamps": "iso8601_lenient"}),
+        (b'{"a":1357034400}', {}, {"timestamps": "seconds"}),
+    ],
+)
+def test_a_dead_letter_names_the_option_that_reads_the_time(
+    value: bytes, options: dict[str, Any], remedy: dict[str, Any]
+) -> None:
+    schema = {"schema": "a TIMESTAMP"}
+    [detail] = both({**schema, **options}, [value]).dead["detail"].to_pylist()
+    [(name, choice)] = remedy.items()
+    assert f"; `{name}: {choice}`" in detail
+    assert both({**schema, **remedy}, [value]).dead.num_rows == 0
+
+
+def test_json_of_a_registry_or_of_connect_is_recognised() -> None:
+    [dead] = both({"schema": "a INT"}, [b'\0\0\0\1\2{"a":1}']).dead.to_pylist()
+    assert dead["reason"] == "malformed"
+    assert dead["detail"].endswith("prefix of schema 258 of a registry: declare `registry: true`")
+    wrapped = b'{"schema":{"type":"struct"},"payload":{"a":1}}'
+    [dead] = both({"schema": "a INT NOT NULL"}, [wrapped]).dead.to_pylist()
+    assert "set `schemas.enable=false` in its converter, or declare payload STRUCT<…>" in dead["detail"]
+    assert both({"schema": "payload STRUCT<a: INT NOT NULL> NOT NULL"}, [wrapped]).dead.num_rows == 0
