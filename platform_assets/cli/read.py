@@ -21,8 +21,9 @@ JSON_VERSION = 1
 def read(table: str, as_json: bool) -> None:
     """Print what to paste to read TABLE in Spark, polars, DuckDB and pandas, SPARK'S TOKEN INCLUDED.
 
-    TABLE is raw/<topic>, or the topic's name alone. Where a Spark server answers, the table is made known to it by
-    name, so that SQL can say raw.orders. The embedded server forgets names when it ends: run this again then.
+    TABLE is raw/<topic>, decoded/<topic> or dead_letters/<topic>; a topic's name alone is its raw table. Where a Spark
+    server answers, the table is made known to it by name, so that SQL can say raw.orders. The embedded server forgets
+    names when it ends: run this again then.
     """
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import table_held
@@ -31,7 +32,7 @@ def read(table: str, as_json: bool) -> None:
 
     environment = Environment.of_process()
     ledger = environment.ledger()
-    name = table_held(table, ledger)[0].raw_table
+    name = table_held(table, ledger)[1]
     folder = ledger.lake.table(name)
     if not folder.has_delta_log():
         raise ConfigurationError(f"{name} has no rows yet: it is created by its first load (`platform-assets status`)")
@@ -53,14 +54,14 @@ def _register(environment: Environment, table: TableRef, folder: Folder) -> tupl
     from pyspark.errors import PySparkException
 
     from platform_assets.engines.spark.session import without_token
-    from platform_assets.errors import SparkUnreachableError
+    from platform_assets.errors import ConfigurationError, SparkUnreachableError
     from platform_assets.orchestration.reading import register
 
     if not environment.has_spark:
         return None, "no Spark server runs and SPARK_REMOTE is not set: `platform-assets up` starts one"
     try:
         return register(environment.spark(), table, folder), ""
-    except SparkUnreachableError as e:
+    except (SparkUnreachableError, ConfigurationError) as e:
         return None, str(e)
     except PySparkException as e:
         return None, f"the Spark server does not take its name: {without_token(str(e)).splitlines()[0]}"

@@ -263,7 +263,7 @@ def receipt_table(receipts: Sequence[Receipt]) -> pa.Table:
         COMMIT_COLUMNS,
         [
             {
-                "table": r.table.name,
+                "table": r.table.ledger_name,
                 "window": r.window.key,
                 "window_start": r.window.start,
                 "window_end": r.window.end,
@@ -310,7 +310,7 @@ def acceptance_table(
 ) -> pa.Table:
     """Entries that no load reads `ranges` of `window`, since they are lost or erased; they hold no rows and never count as a load."""
     entry = {
-        "table": TableRef.raw(window.topic).name,
+        "table": TableRef.raw(window.topic).ledger_name,
         "window": window.key,
         "window_start": window.window.start,
         "window_end": window.window.end,
@@ -364,7 +364,7 @@ def receipts_in(rows: pa.Table) -> list[Receipt]:
             found[row["window"]] = replace(known, partitions=partitions, figures=known.figures or figures)
             continue
         found[row["window"]] = Receipt(
-            table=TableRef.parse(row["table"]),
+            table=TableRef.of_ledger(row["table"], row["topic"]),
             topic=row["topic"],
             topic_id=row["topic_id"],
             generation=row["generation"],

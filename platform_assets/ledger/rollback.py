@@ -18,7 +18,7 @@ def forget_loads(lake: Lake, table: TableRef, version: int) -> tuple[str, ...]:
     offsets, which are in no version. Nothing else may write to the ledger meanwhile: it raises LakeNotWritableError or
     LakeUnavailableError then, and has removed nothing.
     """
-    entries = known_files.of_commits(lake).rows(table.name, ["window", "kind", "table_version"])
+    entries = known_files.of_commits(lake).rows(table.ledger_name, ["window", "kind", "table_version"])
     known = entries.filter(pc.not_equal(entries["kind"], "acceptance"))
     later = pc.fill_null(pc.greater(known["table_version"], version), False)
     if not pc.any(later).as_py():
@@ -26,7 +26,7 @@ def forget_loads(lake: Lake, table: TableRef, version: int) -> tuple[str, ...]:
     kept = set(known.filter(pc.invert(later))["window"].to_pylist())
     with lake.commits.writing():
         lake.commits.delta().delete(
-            f'"table" = \'{table.name}\' AND "kind" <> \'acceptance\' AND "table_version" > {version}',
+            f'"table" = \'{table.ledger_name}\' AND "kind" <> \'acceptance\' AND "table_version" > {version}',
             writer_properties=FOLDED,
             commit_properties=CommitProperties(max_commit_retries=0),
         )

@@ -199,7 +199,7 @@ class Ledger:
             new_rows = sum(len(r.partitions) for r in receipts if r.table == table and r.kind == "proof")
             if new_rows:
                 self._prune(handle, table, new_rows)
-        self._compact(self._commits, handle, "table", {r.table.name for r in receipts})
+        self._compact(self._commits, handle, "table", {r.table.ledger_name for r in receipts})
 
     def commit_rows(
         self,
@@ -216,7 +216,7 @@ class Ledger:
         version.check(self._lake)
         read = None if columns is None else sorted({*columns, *COLUMNS_OF_NEWEST, "kind"})
         among = None if keys is None else [edge_of(key) for key in keys]
-        rows = known_files.of_commits(self._lake).rows(table.name, read, start=start, among=among)
+        rows = known_files.of_commits(self._lake).rows(table.ledger_name, read, start=start, among=among)
         return newest_entries(rows.filter(pc.field("kind") != "acceptance"))
 
     def receipts(self, table: TableRef, keys: Sequence[str] | None = None) -> dict[str, Receipt]:
@@ -244,7 +244,7 @@ class Ledger:
     def accepted_losses_of(self, table: TableRef, keys: Sequence[str]) -> dict[str, dict[int, tuple[OffsetRange, ...]]]:
         """The same of several windows, by key; windows without any are left out."""
         version.check(self._lake)
-        rows = known_files.of_commits(self._lake).rows(table.name, among=[edge_of(key) for key in keys])
+        rows = known_files.of_commits(self._lake).rows(table.ledger_name, among=[edge_of(key) for key in keys])
         accepted: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
         for row in rows.filter(pc.field("kind") == "acceptance").to_pylist():
             of_window = accepted.setdefault(row["window"], {})
@@ -274,7 +274,7 @@ class Ledger:
         """
         with self._commits.reading():
             adds = pa.table(handle.get_add_actions(flatten=True))
-        of_table = adds.filter(pc.equal(adds["partition.table"], table.name))
+        of_table = adds.filter(pc.equal(adds["partition.table"], table.ledger_name))
         small = of_table.filter(pc.less(of_table["size_bytes"], _FOLDED_BYTES // 2))
         # Small ones come one by one, and are counted once: when they are folded.
         fold_is_due = small.num_rows >= _FOLD_AT_FILES
@@ -282,10 +282,10 @@ class Ledger:
         if not pruning.is_worth_reading(pc.sum(of_table["num_records"]).as_py() or 0, new):
             return
         try:
-            condition, partition = pc.field("table") == table.name, ("table", table.name)
+            condition, partition = pc.field("table") == table.ledger_name, ("table", table.ledger_name)
             batches = pruning.superseded_batches(_rows(handle, condition, pruning.COLUMNS, partition=partition))
             if batches:
-                pruning.remove(handle, table.name, batches, FOLDED)
+                pruning.remove(handle, table.ledger_name, batches, FOLDED)
                 self._tidy(self._commits, handle)
         except failures.RAISED as e:
             # Another process wrote meanwhile: nothing was removed, and the next proofs try it again.

@@ -60,7 +60,7 @@ def find(ledger: Ledger, table: TableRef, newest: datetime, sealed: Sequence[Sea
         return known.found
     since = None
     if known is not None and known.newest <= newest and known.commits is not None:
-        since = commits.entries_since(known.commits, table.name)
+        since = commits.entries_since(known.commits, table.ledger_name)
     if known is None or since is None:
         at = commits.newest()
         found = _all(ledger, table)
@@ -131,7 +131,7 @@ def _all(ledger: Ledger, table: TableRef) -> Unloaded:
     edges = _edges(ledger, table.topic, None)
     if len(edges) < 2:
         return Unloaded()
-    found = known_files.of_commits(ledger.lake).rows(table.name, ["window_start", "kind"])
+    found = known_files.of_commits(ledger.lake).rows(table.ledger_name, ["window_start", "kind"])
     loads = found.filter(pc.not_equal(found["kind"], "acceptance"))
     left = pc.invert(pc.is_in(edges[:-1], pc.unique(loads["window_start"])))
     windows = _windows(edges[:-1].filter(left), edges[1:].filter(left))
@@ -143,7 +143,9 @@ def _without_loaded(ledger: Ledger, table: TableRef, windows: Mapping[str, Windo
     if not windows:
         return Unloaded()
     among = [w.start for w in windows.values()] if len(windows) <= _FEW else None
-    found = known_files.of_commits(ledger.lake).rows(table.name, ["window_start", "kind", "recorded_at"], among=among)
+    found = known_files.of_commits(ledger.lake).rows(
+        table.ledger_name, ["window_start", "kind", "recorded_at"], among=among
+    )
     of_acceptance = pc.equal(found["kind"], "acceptance")
     loaded = {
         at.astimezone(UTC) for at in pc.unique(found.filter(pc.invert(of_acceptance))["window_start"]).to_pylist()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from platform_assets.errors import ConfigurationError
+from platform_assets.model import names
 from platform_assets.model.topics import checked_topic
 
 TableKind = Literal["raw", "decoded", "dead_letters", "state"]
@@ -18,7 +19,7 @@ _KINDS: Final[tuple[TableKind, ...]] = get_args(TableKind)
 
 @dataclass(frozen=True, slots=True, order=True)
 class TableRef:
-    """One table of the lake. Its name is its path below the lake root, its key in the ledger, and its asset key without a prefix."""
+    """One table of the lake. Its name is its path below the lake root, and its asset key without a prefix."""
 
     kind: TableKind
     topic: str
@@ -38,6 +39,16 @@ class TableRef:
     def parts(self) -> tuple[str, str]:
         """The name as a path or an asset key has it: `("raw", "orders")`."""
         return self.kind, self.topic
+
+    @property
+    def ledger_name(self) -> str:
+        """Its key in the ledger: its name, or a shorter one for a topic whose name is very long."""
+        return names.ledger_name(self.kind, self.topic)
+
+    @classmethod
+    def of_ledger(cls, key: str, topic: str) -> TableRef:
+        """The table of an entry that has this key and this topic. Raises ConfigurationError."""
+        return cls.parse(f"{key.partition('/')[0]}/{topic}")
 
     @classmethod
     def raw(cls, topic: str) -> TableRef:

@@ -29,7 +29,16 @@ from platform_assets.orchestration import (
     runs,
     selections,
 )
-from platform_assets.orchestration.names import identifier, load_job, table_key, topic_key
+from platform_assets.orchestration.names import (
+    checks_op,
+    deep_audit_job,
+    deep_audit_op,
+    deep_audit_schedule,
+    load_job,
+    load_op,
+    table_key,
+    topic_key,
+)
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.sensors import build_sensor
 
@@ -94,11 +103,10 @@ def _raw_table(
 ) -> dg.AssetsDefinition:
     topic = declaration.topic
 
-    @dg.asset(
-        key=table_key(declaration.raw_table),
+    spec = dg.AssetSpec(
+        table_key(declaration.raw_table),
         deps=[topic_key(topic)],
         partitions_def=partitions,
-        backfill_policy=dg.BackfillPolicy.single_run(),
         group_name=group,
         kinds={"delta", "pyspark"},
         owners=list(owners),
@@ -106,6 +114,13 @@ def _raw_table(
         "again proves it equal, heals it, or refuses and changes nothing.",
         metadata={"dagster/table_name": declaration.raw_table.name, "dagster/storage_kind": "delta"},
         freshness_policy=None if declaration.paused else foresight.freshness(declaration),
+    )
+
+    # `dg.asset` would name its op by the key, where `a.b`, `a-b` and `a_b` are one.
+    @dg.multi_asset(
+        specs=[spec],
+        name=load_op(topic),
+        backfill_policy=dg.BackfillPolicy.single_run(),
         op_tags={"platform_assets/topic": topic},
     )
     def _load(
@@ -132,7 +147,7 @@ def _checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
     topic = declaration.topic
     specs = [*(_spec(declaration.raw_table, check) for check in CHECKS.values()), foresight.spec(declaration.raw_table)]
 
-    @dg.multi_asset_check(specs=specs, name=f"{identifier(topic)}_checks", can_subset=True)
+    @dg.multi_asset_check(specs=specs, name=checks_op(topic), can_subset=True)
     def _evaluate_all(
         context: dg.AssetCheckExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
     ) -> Iterator[dg.AssetCheckResult]:
@@ -150,9 +165,7 @@ def _checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
 def _deep_audit_check(declaration: TopicDeclaration, budget: float) -> dg.AssetChecksDefinition:
     topic = declaration.topic
 
-    @dg.multi_asset_check(
-        specs=[_spec(declaration.raw_table, DEEP_AUDIT)], name=f"{identifier(topic)}_{DEEP_AUDIT.name}_check"
-    )
+    @dg.multi_asset_check(specs=[_spec(declaration.raw_table, DEEP_AUDIT)], name=deep_audit_op(topic))
     def _evaluate(
         context: dg.AssetCheckExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
     ) -> Iterator[dg.AssetCheckResult]:
@@ -184,7 +197,7 @@ def _deep_audit_selection(declaration: TopicDeclaration) -> dg.AssetSelection:
 
 def _deep_audit_job(declaration: TopicDeclaration) -> Any:
     return dg.define_asset_job(
-        f"{identifier(declaration.topic)}_deep_audit",
+        deep_audit_job(declaration.topic),
         selection=_deep_audit_selection(declaration),
         description=f"Reads files of {declaration.raw_table} again, oldest proof first, and recomputes their digests.",
     )
@@ -192,8 +205,8 @@ def _deep_audit_job(declaration: TopicDeclaration) -> Any:
 
 def _deep_audit_schedule(declaration: TopicDeclaration, deep_audit: DeepAudit) -> dg.ScheduleDefinition:
     return dg.ScheduleDefinition(
-        name=f"{identifier(declaration.topic)}_deep_audit_schedule",
-        job_name=f"{identifier(declaration.topic)}_deep_audit",
+        name=deep_audit_schedule(declaration.topic),
+        job_name=deep_audit_job(declaration.topic),
         cron_schedule=deep_audit.schedule,
         default_status=dg.DefaultScheduleStatus.RUNNING if deep_audit.running else dg.DefaultScheduleStatus.STOPPED,
     )

@@ -12,7 +12,7 @@ from platform_assets.lake.schema_change import is_required, type_name
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.orchestration import decode_runs, metadata
-from platform_assets.orchestration.names import identifier, table_key
+from platform_assets.orchestration.names import decode_op, table_key
 from platform_assets.orchestration.resources import LakeResource, SparkResource
 
 
@@ -56,7 +56,7 @@ def build_tables(
 
     @dg.multi_asset(
         specs=specs,
-        name=f"{identifier(topic)}_decode",
+        name=decode_op(topic),
         backfill_policy=dg.BackfillPolicy.single_run(),
         op_tags={"platform_assets/topic": topic},
     )

@@ -15,7 +15,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.orchestration import expectation_checks, runs
-from platform_assets.orchestration.names import identifier, table_key
+from platform_assets.orchestration.names import decoded_checks_op, table_key
 from platform_assets.orchestration.resources import LakeResource
 
 _SEVERITIES: Final = {
@@ -46,7 +46,7 @@ def build_checks(declaration: TopicDeclaration, declared: DecodeDeclaration) -> 
         *(expectation_checks.spec(declaration, each) for each in declared.expect),
     ]
 
-    @dg.multi_asset_check(specs=specs, name=f"{identifier(declaration.topic)}_decoded_checks", can_subset=True)
+    @dg.multi_asset_check(specs=specs, name=decoded_checks_op(declaration.topic), can_subset=True)
     def _evaluate(context: dg.AssetCheckExecutionContext, lake: LakeResource) -> Iterator[dg.AssetCheckResult]:
         ledger = Ledger(lake.lake())
         sealed = ledger.edges(declaration.topic)[:-1]

@@ -14,7 +14,12 @@ from pydantic import Field
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import decode_runs, decoded_checks, load_runs, runs
-from platform_assets.orchestration.names import earlier_windows_job, earlier_windows_op, run_tag
+from platform_assets.orchestration.names import (
+    earlier_windows_check_op,
+    earlier_windows_job,
+    earlier_windows_op,
+    run_tag,
+)
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 
 
@@ -54,7 +59,7 @@ def build_job(declaration: TopicDeclaration) -> dg.JobDefinition:
                 context.log_event(event)
 
     @dg.op(
-        name=f"{earlier_windows_job(topic)}_check_op",
+        name=earlier_windows_check_op(topic),
         description=f"Evaluates the checks of {table}.",
         ins={"loaded": dg.In(dg.Nothing)},
         out=dg.Out(dg.Nothing),

@@ -15,6 +15,7 @@ import dagster as dg
 
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.names import catalogue_name, identifier
 from platform_assets.model.tables import TableKind, TableRef
 
 PREFIX_VARIABLE: Final = "PLATFORM_ASSET_PREFIX"
@@ -70,16 +71,6 @@ def read_run_tag(tag: str) -> tuple[tuple[str, ...], TableRef | None]:
     return tuple(prefix[1:]), TableRef.parse(f"{kind}/{topic}")
 
 
-def identifier(topic: str) -> str:
-    """A Dagster name for `topic`, which may hold dots and dashes that Dagster's names may not.
-
-    Different topics get different names: `a.b` and `a_b` do not collide.
-    """
-    if re.fullmatch(r"[A-Za-z0-9_]+", topic):
-        return topic
-    return f"{re.sub(r'[^A-Za-z0-9_]', '_', topic)}_{sha256(topic.encode()).hexdigest()[:6]}"
-
-
 def sensor_name(topic: str, together: str | None = None) -> str:
     """The name of a topic's sensor, which is that of all topics that are `together` under one name."""
     own = f"{identifier(topic)}_windows" if together is None else f"{together}_together_windows"
@@ -95,6 +86,44 @@ def together_job(name: str) -> str:
 def together_op(name: str) -> str:
     """The op of that job whose config names the windows."""
     return f"{together_job(name)}_op"
+
+
+# Ends of names of ops and jobs, none of which is the end of another one: different topics then have different names throughout.
+
+
+def load_op(topic: str) -> str:
+    """The op that loads the topic's raw table."""
+    return f"{identifier(topic)}_raw_table"
+
+
+def decode_op(topic: str) -> str:
+    """The op that decodes it."""
+    return f"{identifier(topic)}_decode"
+
+
+def checks_op(topic: str) -> str:
+    """The op that evaluates the checks of the raw table."""
+    return f"{identifier(topic)}_checks"
+
+
+def decoded_checks_op(topic: str) -> str:
+    """The op that evaluates those of the decoded tables."""
+    return f"{identifier(topic)}_checks_decoded"
+
+
+def deep_audit_op(topic: str) -> str:
+    """The op of the deep audit."""
+    return f"{identifier(topic)}_deep_audit_check"
+
+
+def deep_audit_job(topic: str) -> str:
+    """The job of the deep audit."""
+    return f"{identifier(topic)}_deep_audit"
+
+
+def deep_audit_schedule(topic: str) -> str:
+    """The schedule of that job."""
+    return f"{deep_audit_job(topic)}_schedule"
 
 
 def load_job(topic: str) -> str:
@@ -121,3 +150,32 @@ def earlier_windows_job(topic: str) -> str:
 def earlier_windows_op(topic: str) -> str:
     """The op of that job whose config names the windows."""
     return f"{earlier_windows_job(topic)}_load_op"
+
+
+def earlier_windows_check_op(topic: str) -> str:
+    """The op of that job that evaluates the checks."""
+    return f"{earlier_windows_job(topic)}_check_op"
+
+
+def catalogue_table(table: TableRef) -> tuple[str, str]:
+    """Schema and name by which a catalogue knows a table, also one that does not tell case."""
+    return table.kind, catalogue_name(table.topic)
+
+
+def all_names(d: TopicDeclaration) -> frozenset[str]:
+    """Every name that no other topic of a code location may have: those of sensors begin with `sensor `, and so on."""
+    topic = d.topic
+    ops = [
+        load_op,
+        decode_op,
+        checks_op,
+        decoded_checks_op,
+        deep_audit_op,
+        earlier_windows_op,
+        earlier_windows_check_op,
+    ]
+    jobs = [load_job, earlier_windows_job, deep_audit_job]
+    # Dagster keeps ops and jobs apart from sensors and schedules, and in each of the two no name is there twice.
+    own = {f"op or job {name(topic)}" for name in (*ops, *jobs)}
+    own |= {f"sensor {sensor_name(topic)}", f"schedule {deep_audit_schedule(topic)}"}
+    return frozenset(own | {f"catalogue table {catalogue_name(topic)}"})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import unquote, urlsplit
 
+from platform_assets.errors import ConfigurationError
 from platform_assets.lake.location import Folder
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration.names import identifier
+from platform_assets.orchestration.names import catalogue_table
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -58,9 +60,9 @@ def snippets(table: TableRef, folder: Folder, remote: str | None) -> Mapping[Rea
 
 
 def sql_name(table: TableRef) -> str:
-    """The table's name in SQL: `raw.orders`. Spark's names are of letters, digits and underscores; topics' are not."""
-    name = identifier(table.topic)
-    return f"{table.kind}.{name}" if name[0].isalpha() else f"{table.kind}.`{name}`"
+    """The table's name in SQL: `raw.orders`. Spark's names are of letters, digits and underscores, and do not tell case."""
+    schema, name = catalogue_table(table)
+    return f"{schema}.{name}" if name[0].isalpha() else f"{schema}.`{name}`"
 
 
 def register(spark: SparkSession, table: TableRef, folder: Folder) -> str:
@@ -70,9 +72,26 @@ def register(spark: SparkSession, table: TableRef, folder: Folder) -> str:
 
     Raises:
         PySparkException: the server refuses.
+        ConfigurationError: it knows another table by this name.
     """
     location = folder.spark_path.replace("\\", "\\\\").replace("'", "\\'")
-    spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{table.kind}`")
-    name = f"`{table.kind}`.`{identifier(table.topic)}`"
+    schema, own = catalogue_table(table)
+    name = f"`{schema}`.`{own}`"
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{schema}`")
     spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{location}'")
+    known = spark.sql(f"DESCRIBE DETAIL {name}").first()
+    if known is None or _place(known["location"]) != _place(folder.spark_path):
+        where = "nowhere" if known is None else known["location"]
+        raise ConfigurationError(
+            f"the Spark server knows {sql_name(table)} already, as another table: {where}. If nothing needs that name, run "
+            f"`DROP TABLE {sql_name(table)}` there, which leaves the files, and this command again"
+        )
     return sql_name(table)
+
+
+def _place(location: str) -> tuple[str, str]:
+    """Host and path of a place, which may be a path alone or a URI."""
+    if "://" not in location and not location.startswith("file:"):
+        return "", location.rstrip("/")
+    parts = urlsplit(location)
+    return parts.netloc, unquote(parts.path).rstrip("/")

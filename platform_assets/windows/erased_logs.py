@@ -89,7 +89,7 @@ def _clean_receipts(ledger: Ledger, table: TableRef, windows: Mapping[str, Range
     """Take figures with samples of erased rows out of receipts that no longer count, and out of the files that they were in."""
     folder = ledger.lake.commits
     for _ in range(_ATTEMPTS):
-        found = known_files.of_commits(ledger.lake).rows(table.name, ["window", "load_id", "expectations"])
+        found = known_files.of_commits(ledger.lake).rows(table.ledger_name, ["window", "load_id", "expectations"])
         loads = sorted({row["load_id"] for row in found.to_pylist() if _has_samples(row, windows)})
         if not loads:
             break
@@ -97,7 +97,7 @@ def _clean_receipts(ledger: Ledger, table: TableRef, windows: Mapping[str, Range
             with folder.writing():
                 folder.delta().update(
                     updates={"expectations": "NULL"},
-                    predicate=f'"table" = \'{table.name}\' AND "load_id" IN ({", ".join(map(_quoted, loads))})',
+                    predicate=f'"table" = \'{table.ledger_name}\' AND "load_id" IN ({", ".join(map(_quoted, loads))})',
                     writer_properties=FOLDED,
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
@@ -107,14 +107,14 @@ def _clean_receipts(ledger: Ledger, table: TableRef, windows: Mapping[str, Range
     else:
         raise LedgerConflictError(f"others kept writing to {folder.name}: run the erasure again, which goes on")
     # Files that were folded or updated stay on disk otherwise. Readers of the ledger follow its log at each call.
-    folder.erase(replaced_files(folder, lambda partition: partition.get("table") == table.name))
+    folder.erase(replaced_files(folder, lambda partition: partition.get("table") == table.ledger_name))
     redact(folder, lambda partition, known: _of_ledger(table, partition, known))
 
 
 def _of_ledger(table: TableRef, partition: Mapping[str, str | None], known: dict[str, Any]) -> dict[str, Any]:
     return (
         without_columns(known, lambda column: column == "expectations")
-        if partition.get("table") == table.name
+        if partition.get("table") == table.ledger_name
         else known
     )
 

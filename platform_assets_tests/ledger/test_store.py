@@ -23,6 +23,7 @@ import pytest
 from deltalake import DeltaTable, Schema, WriterProperties, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from platform_assets.checks.baseline import audited
 from platform_assets.errors import LedgerConflictError, LedgerCorruptError
 from platform_assets.lake.failures import LakeNotReadableError
 from platform_assets.lake.location import Folder, Lake
@@ -34,7 +35,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableLoad, TableRef
 from platform_assets.model.windows import Window
-from testbed.samples import cut, edge, hourly, log_entries, receipt, sealed
+from testbed.samples import cut, edge, hourly, log_entries, receipt, recorded, sealed
 
 CHECKOUT = Path(__file__).parents[2]
 KEY = "2026-01-01-00:00"
@@ -851,3 +852,22 @@ def test_processes_that_add_a_column_at_once_all_write(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda w: Ledger(Lake.at(tmp_path)).record_receipts([receipt(w)]), windows))
     assert len(Ledger(Lake.at(tmp_path)).receipts(TableRef.raw("t"))) == 8
+
+
+def test_topics_with_the_longest_names_have_cuts_receipts_folded_files_and_checks_of_their_own(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    for topic in ("x" * 249, "x" * 248 + "."):
+        count = 18 if topic.endswith("x") else 2  # enough to have the files of its receipts folded
+        windows = recorded(tmp_path, topic, [{0: number} for number in range(count + 1)])
+        for kind in ("raw", "decoded", "dead_letters"):
+            for window in windows:
+                Ledger(lake).record_receipts([receipt(window, table=TableRef(kind, topic))])  # type: ignore[arg-type]
+    for topic, count in (("x" * 249, 18), ("x" * 248 + ".", 2)):
+        for kind in ("raw", "decoded", "dead_letters"):
+            table = TableRef(kind, topic)  # type: ignore[arg-type]
+            found = Ledger(lake).receipts(table)
+            assert len(found) == count
+            assert {r.table for r in found.values()} == {table}
+            audit = audited.audited([], {}, windows=count, rows=count)
+            audited.remember(lake, table, audit, [])
+            assert audited.recall(lake, table) == audit

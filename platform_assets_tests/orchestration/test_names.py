@@ -9,10 +9,13 @@ from dagster._core.storage.tags import PARTITION_NAME_TAG
 from infra import platform
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import runs
+from platform_assets.orchestration import decision_jobs, runs, together, upkeep
+from platform_assets.orchestration.assets import DeepAudit, build_definitions
 from platform_assets.orchestration.names import (
     PREFIX_VARIABLE,
+    all_names,
     earlier_windows_op,
     is_own,
     key_prefix,
@@ -23,7 +26,11 @@ from platform_assets.orchestration.names import (
     topic_key,
 )
 from platform_assets.orchestration.retries import Failures
+from platform_assets.orchestration.together import Group
+from platform_assets_tests.support.shell import DAGSTER_WARNINGS
 from testbed.samples import edge
+
+pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
 RAW = TableRef.raw("orders")
 KEY = "2026-03-01-00:00"
@@ -107,3 +114,41 @@ def test_services_are_started_with_the_prefix(monkeypatch: pytest.MonkeyPatch) -
     assert platform.ASSET_PREFIX == PREFIX_VARIABLE
     monkeypatch.setenv(PREFIX_VARIABLE, "plant")
     assert platform.environment()[PREFIX_VARIABLE] == "plant"
+
+
+def test_topics_whose_names_are_alike_are_all_defined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PREFIX_VARIABLE, raising=False)
+    alike = [
+        "shop-orders",
+        "shop.orders",
+        "shop_orders",
+        "Shop_Orders",
+        "a",
+        "a_decoded",
+        "a_earlier",
+        "a_load",
+        "raw__a",
+    ]
+    alike += ["x_together", "a_deep_audit", "a_earlier_windows", "a_checks", "y" * 249, "y" * 248 + "."]
+    spec = DecodeDeclaration(FormatSpec("string"))
+    declared = [TopicDeclaration(topic, "0 * * * *", edge(0), decode=spec) for topic in alike]
+    group = Group(
+        "x", tuple(TopicDeclaration(t, "0 * * * *", edge(0), decode=spec, together="x") for t in ("b", "b.c"))
+    )
+    made = [
+        build_definitions(d, group="g", description=None, owners=(), sensor_running=True, deep_audit=DeepAudit())
+        for d in (*declared, *group.declarations)
+    ]
+    jobs = [job for each in made[-2:] for job in each.jobs or ()]
+    audits = {d.topic: DeepAudit() for d in group.declarations}
+    resources = dict.fromkeys(("kafka", "lake", "spark"), dg.ResourceDefinition.hardcoded_resource(None))
+    whole = dg.Definitions.merge(
+        *made,
+        together.build_definitions(group, True, jobs, audits),
+        decision_jobs.definitions(lambda _: declared[0]),
+        upkeep.definitions(30),
+        dg.Definitions(resources=resources),
+    )
+    whole.get_repository_def().load_all_definitions()
+    names = [name for d in (*declared, *group.declarations) for name in all_names(d) if d.together is None]
+    assert len({name.lower() if name.startswith("catalogue") else name for name in names}) == len(names)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from platform_assets.checks.findings import Finding
 from platform_assets.lake.load_log import NO_FILES
 from platform_assets.lake.location import Lake
+from platform_assets.model import names
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 
@@ -111,4 +112,4 @@ def _found(entry: dict[str, Any]) -> Found:
 
 
 def _name(table: TableRef) -> str:
-    return f"{table.topic}.json" if table.kind == "raw" else f"{table.kind}-{table.topic}.json"
+    return names.file_name(table.kind, table.topic, ".json")

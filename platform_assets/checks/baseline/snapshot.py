@@ -24,6 +24,7 @@ from platform_assets.lake.delta_log import Anchor, Commit
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import pruning
+from platform_assets.model import names
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
 
@@ -114,7 +115,7 @@ def load(lake: Lake, table: TableRef, checks: Collection[Check] = ()) -> Baselin
     cuts_log, commits_log, table_log = _logs(lake, table)
     until = known.older.until
     cuts = _undisturbed(cuts_log, known.cuts, ("topic", table.topic), "edge", until)
-    commits = _undisturbed(commits_log, known.commits, ("table", table.name), "window_start", until)
+    commits = _undisturbed(commits_log, known.commits, ("table", table.ledger_name), "window_start", until)
     if cuts is None or commits is None:
         return None
     return advance(replace(known, cuts=cuts, commits=commits), table_log)
@@ -188,8 +189,7 @@ def _logs(lake: Lake, table: TableRef) -> tuple[Folder, Folder, Folder]:
 
 
 def _name(table: TableRef) -> str:
-    # Raw tables have the plain name, as in the first release.
-    return f"{table.topic}.json" if table.kind == "raw" else f"{table.kind}-{table.topic}.json"
+    return names.file_name(table.kind, table.topic, ".json")
 
 
 def _read(folder: Folder, name: str, checks: AbstractSet[str]) -> Baseline | None:

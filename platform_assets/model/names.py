@@ -1,0 +1,66 @@
+"""Names that follow from a topic's name, for places that allow fewer characters or shorter names, or do not tell case. Pure.
+
+A name that fits such a place stays as it is. Any other one gets digits of the topic's hash, so that two topics do not share it.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Final
+
+_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
+_FILE: Final = re.compile(r"[a-z0-9._-]+", re.ASCII)
+_RESERVED: Final = "_together"
+"""The end of names in Dagster that belong to a group of topics."""
+_KINDS_IN_FRONT: Final = ("decoded-", "dead_letters-", "state-")
+
+LONGEST_FILE: Final = 255
+"""Bytes of a file's or folder's name on the usual file systems."""
+_LONGEST_STEM: Final = 200
+"""Of a file's name: there is room for what comes before and after it, also while it is written."""
+_LONGEST_IN_CATALOGUE: Final = 128
+_DIGITS: Final = 6
+_MORE_DIGITS: Final = 16
+
+
+def distinct(stem: str, topic: str, mark: str = "_", digits: int = _MORE_DIGITS, longest: int | None = None) -> str:
+    """`stem` with digits of the hash of `topic`, cut in front of them to `longest` characters in all.
+
+    With a `mark` that no topic's name may hold, the result is no topic's name.
+    """
+    end = f"{mark}{sha256(topic.encode()).hexdigest()[:digits]}"
+    return (stem if longest is None else stem[: longest - len(end)]) + end
+
+
+def identifier(topic: str) -> str:
+    """A name of letters, digits and underscores: `a.b` and `a_b` do not share one, and none is that of a group of topics."""
+    if _IDENTIFIER.fullmatch(topic) and not topic.endswith(_RESERVED):
+        return topic
+    return distinct(re.sub(r"[^A-Za-z0-9_]", "_", topic), topic, digits=_DIGITS)
+
+
+def catalogue_name(topic: str) -> str:
+    """The same for a catalogue that takes `Orders` and `orders` for one name, and no name longer than 128 characters."""
+    name = identifier(topic)
+    if name == name.lower() and len(name) <= _LONGEST_IN_CATALOGUE:
+        return name
+    return distinct(name.lower(), topic, longest=_LONGEST_IN_CATALOGUE)
+
+
+def file_name(kind: str, topic: str, ending: str) -> str:
+    """The name of a file about the table of `topic` that is of this kind: those of raw tables are without the kind.
+
+    Tables do not share one where names of files are not told apart by case, and there is room to write it beside itself.
+    """
+    fits = _FILE.fullmatch(topic) and len(topic) <= _LONGEST_STEM
+    front = "" if kind == "raw" else f"{kind}-"
+    if not fits or (kind == "raw" and topic.startswith(_KINDS_IN_FRONT)):
+        topic = distinct(topic.lower(), topic, "!", longest=_LONGEST_STEM)
+    return f"{front}{topic}{ending}"
+
+
+def ledger_name(kind: str, topic: str) -> str:
+    """`raw/orders`, as entries of the ledger name a table; shorter for a topic so long that the folder of its entries has no name."""
+    folder = f"table={kind}%2F{topic}"
+    return f"{kind}/{topic if len(folder) <= LONGEST_FILE else distinct(topic, topic, '!', 32, _LONGEST_STEM)}"
