@@ -40,7 +40,8 @@ class Answer:
 def check(as_json: bool) -> None:
     """Judge the YAML of all topics, then ask whether brokers, topics and Spark answer. Nothing is changed.
 
-    A mistake is printed as file, line and what to do. What is neither given by the environment nor started by
+    A mistake is printed as file, line and what to do. A topic that cannot be defined next to the others, which are, is
+    printed likewise. What is neither given by the environment nor started by
     `platform-assets up` is not asked.
 
     Exits 1 where there is a mistake, a topic is missing, or something does not answer.
@@ -49,23 +50,28 @@ def check(as_json: bool) -> None:
 
     from platform_assets.cli.environment import Environment
     from platform_assets.components import declared
+    from platform_assets.components.yaml_check import Mistake
 
-    environment = Environment.of_process()
-    mistakes = declared.mistakes(environment.ledger(), datetime.now(UTC))
+    environment, now = Environment.of_process(), datetime.now(UTC)
+    mistakes = declared.mistakes(environment.ledger(), now)
+    beside = () if mistakes else declared.beside(environment.ledger(), now)
+    if not mistakes and (refused := declared.refused_by_dagster()):
+        mistakes = (Mistake(declared.defs_folder(), 1, refused),)
     topics = [] if mistakes else sorted(d.declaration.topic for d in declared.judgement().declared)
     answers = [] if mistakes else list(_answers(environment, topics))
     if as_json:
-        found = [{"file": str(m.file), "line": m.line, "message": m.message} for m in mistakes]
+        found = [{"file": str(m.file), "line": m.line, "message": m.message} for m in (*mistakes, *beside)]
         click.echo(
             json.dumps({"version": JSON_VERSION, "mistakes": found, "answers": [*map(asdict, answers)]}, indent=2)
         )
     else:
-        lines: list[object] = (
-            [*mistakes] if mistakes else [f"topics declared: {', '.join(topics) or 'none'}; no mistake", *answers]
+        right = (
+            f"topics declared: {', '.join(topics) or 'none'}; {'no mistake' if not beside else 'others are not right'}"
         )
+        lines: list[object] = [*mistakes, *beside] if mistakes else [right, *beside, *answers]
         for line in lines:
             click.echo(str(line))
-    sys.exit(1 if mistakes or any(a.is_wrong for a in answers) else 0)
+    sys.exit(1 if mistakes or beside or any(a.is_wrong for a in answers) else 0)
 
 
 def _answers(environment: Environment, topics: Iterable[str]) -> Iterator[Answer]:

@@ -16,7 +16,7 @@ def find_topics(dry_run: bool) -> None:
     from platform_assets.components import declared, found_topics, new_topics
 
     names = Environment.of_process().cluster().topics()
-    known = frozenset(declared.declarations())
+    known = set(declared.declarations())
     added = False
     for folder, table in declared.patterns():
         new = [name for name in table.wanted(names) if name not in known]
@@ -26,5 +26,7 @@ def find_topics(dry_run: bool) -> None:
         if new and not dry_run:
             found_topics.add(folder, new)
             added = True
+        # Of two patterns that both match, the first one has it.
+        known.update(new)
     if added:
         click.echo(new_topics.reload())

@@ -30,8 +30,9 @@ def status(as_json: bool, every: float | None) -> None:
 
     Exits 1 if windows of a table fail to load or to be decoded, wait for somebody or become more and more, if its sensor is
     stopped or fails, if a transaction hangs or retention comes near what is not loaded, if a check fails, if its topic is
-    missing, or if the brokers or Spark do not answer. Each is named below the table, with what to do. A Spark that was never
-    started is not asked. Dead letters of a share that only warns are shown too, and need nobody.
+    missing or cannot be defined next to the others, or if the brokers or Spark do not answer. Each is named below the table,
+    with what to do. A Spark that was never started is not asked. Dead letters of a share that only warns are shown too, and
+    need nobody.
 
     The lag is to the last stable offset; "to watermark" counts what open transactions hold back too. "overtaken in" is when
     retention may remove what is not loaded, at the earliest. The row of a decoded table counts windows of the raw one, and
@@ -80,4 +81,5 @@ def _status() -> Status:
         now,
         None if cause is None else f"the Kafka brokers do not answer: {cause}",
         spark.result(),
+        [str(each) for each in declared.beside(ledger, now)],
     )

@@ -61,7 +61,7 @@ def _print_rows(status: Status, console: Console) -> None:
 
 
 def _print_attention(status: Status, console: Console) -> None:
-    lines = [status.spark_error] if status.spark_error else []
+    lines = [*([status.spark_error] if status.spark_error else []), *status.left_out]
     lines += [line for row in status.tables for line in _attention(row)]
     for line in dict.fromkeys(lines):
         console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -15,10 +16,12 @@ import dagster as dg
 
 from infra import platform
 from platform_assets.components import yaml_check
+from platform_assets.components.left_out import left_out
 from platform_assets.components.topic_table import TopicTable
 from platform_assets.components.topic_tables import TopicTables
 from platform_assets.components.yaml_check import Declared, Judgement, Mistake
 from platform_assets.errors import ConfigurationError, DeclarationsError
+from platform_assets.lake.location import Lake
 from platform_assets.ledger import stretches
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -26,6 +29,8 @@ from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import limits
 
 DEFS_VARIABLE: Final = "PLATFORM_DEFS"
+
+_log = logging.getLogger(__name__)
 
 _ANY_SCHEDULE: Final = "0 0 * * *"
 _PACKAGE: Final = Path(__file__).parents[1]
@@ -47,8 +52,18 @@ def defs_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def definitions() -> dg.Definitions:
-    """All that the definitions folder declares; nothing where it is empty, which Dagster itself refuses."""
-    return dg.Definitions() if _is_empty(defs_folder()) else component_tree().build_defs()
+    """All that the definitions folder declares; nothing where it is empty, which Dagster itself refuses.
+
+    A topic that cannot be defined next to the others is left out: see `judgement`.
+    """
+    if _is_empty(defs_folder()):
+        return dg.Definitions()
+    tree = component_tree()
+    for component, omitted in _components(tree):
+        for why in omitted.values():
+            _log.error("%s", why)
+        component.leave_out(omitted)
+    return tree.build_defs()
 
 
 def component_tree() -> dg.ComponentTree:
@@ -74,13 +89,42 @@ def judgement(folder: Path | None = None) -> Judgement:
     """
     for name, value in platform.variables().items():
         os.environ.setdefault(name, value)
-    return yaml_check.judge(folder or defs_folder())
+    where = folder or defs_folder()
+    found = yaml_check.judge(where)
+    return (
+        found
+        if _case_is_told(d.declaration.topic for d in found.declared)
+        else yaml_check.judge(where, case_is_told=False)
+    )
 
 
 def mistakes(ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
-    """Every mistake in the YAML, and every topic that would begin with too many windows. Raises ConfigurationError."""
+    """Every mistake in the YAML, and every topic named there that would begin with too many windows. Raises ConfigurationError."""
     found = judgement()
-    return tuple(sorted((*found.mistakes, *too_many_windows(found.declared, ledger, now))))
+    named = (each for each in found.declared if not each.found)
+    return tuple(sorted((*found.mistakes, *too_many_windows(named, ledger, now))))
+
+
+def beside(ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
+    """What somebody has to know of single topics while all others go on: those that are left out, and those that were found for a
+    pattern and would begin with too many windows. Raises ConfigurationError."""
+    judged = judgement()
+    many = too_many_windows((each for each in judged.declared if each.found), ledger, now)
+    return tuple(sorted((*judged.left_out, *many)))
+
+
+def refused_by_dagster() -> str | None:
+    """Why Dagster does not take what is declared without a mistake, if it does not: Python of the project may be in the way."""
+    resources = dict.fromkeys(("kafka", "lake", "spark"), dg.ResourceDefinition.hardcoded_resource(None))
+    try:
+        whole = dg.Definitions.merge(definitions(), dg.Definitions(resources=resources))
+        whole.get_repository_def().load_all_definitions()
+    except dg.DagsterError as e:
+        cause: BaseException = e
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        return f"Dagster does not take the definitions, so that no topic is loaded: {cause}"
+    return None
 
 
 def too_many_windows(declared: Iterable[Declared], ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
@@ -88,7 +132,9 @@ def too_many_windows(declared: Iterable[Declared], ledger: Ledger, now: datetime
     over = [(each, text) for each in declared if (text := limits.refusal(each.declaration, now))]
     running = ledger.newest_edges([each.declaration.topic for each, _ in over])
     return tuple(
-        Mistake(each.file, each.start_line, text) for each, text in over if each.declaration.topic not in running
+        Mistake(each.file, each.start_line, f"topic {each.declaration.topic!r}: {text}" if each.found else text)
+        for each, text in over
+        if each.declaration.topic not in running
     )
 
 
@@ -99,13 +145,36 @@ def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
     if _is_empty(tree.defs_module_path):
         return {}
     found: dict[str, TopicDeclaration] = {}
-    lists = tree.get_all_components(of_type=TopicTables)
-    single = (table.declaration() for table in tree.get_all_components(of_type=TopicTable))
-    for d in (*single, *(d for each in lists for d in each.declarations().values())):
-        if d.topic in found:
-            raise ConfigurationError(f"topic {d.topic!r} is declared twice under defs/: keep one of them")
-        found[d.topic] = d
+    for component, omitted in _components(tree):
+        for d in (c.declaration for c in component.candidates() if c.declaration.topic not in omitted):
+            if d.topic in found:
+                raise ConfigurationError(f"topic {d.topic!r} is declared twice under defs/: keep one of them")
+            found[d.topic] = d
     return dict(sorted(found.items()))
+
+
+def _components(tree: dg.ComponentTree) -> list[tuple[TopicTable | TopicTables, dict[str, str]]]:
+    """Everything that declares topics, each with those of its topics that are left out, and why."""
+    components: list[TopicTable | TopicTables] = [
+        *tree.get_all_components(of_type=TopicTable),
+        *tree.get_all_components(of_type=TopicTables),
+    ]
+    whose = [(at, candidate) for at, component in enumerate(components) for candidate in component.candidates()]
+    told = _case_is_told(candidate.declaration.topic for _, candidate in whose)
+    omitted: list[dict[str, str]] = [{} for _ in components]
+    for number, why in left_out([candidate for _, candidate in whose], case_is_told=told).items():
+        at, candidate = whose[number]
+        omitted[at][candidate.declaration.topic] = why
+    return list(zip(components, omitted, strict=True))
+
+
+def _case_is_told(topics: Iterable[str]) -> bool:
+    """Whether the lake has a folder for each of these topics, also if some differ in case alone. It is asked only then."""
+    names = set(topics)
+    if len({name.lower() for name in names}) == len(names):
+        return True
+    root = platform.environment().get("LAKE_ROOT")
+    return root is None or Lake.at(root).tells_case()
 
 
 def patterns() -> list[tuple[Path, TopicTables]]:

@@ -5,7 +5,7 @@ Definitions follow from that file alone. Until the code location has been loaded
 
 # No postponed annotations here: Dagster reads those of the functions below.
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -32,8 +32,13 @@ def sensor_name(pattern: str) -> str:
     return f"topics_by_pattern_{sha256(pattern.encode()).hexdigest()[:6]}"
 
 
-def build_definitions(pattern: str, wanted: Callable[[Iterable[str]], tuple[str, ...]], folder: Path) -> dg.Definitions:
-    """The sensor of one pattern; `wanted` says which topics it is for, `folder` has the file of those that were found."""
+def build_definitions(
+    pattern: str, wanted: Callable[[Iterable[str]], tuple[str, ...]], folder: Path, left_out: Mapping[str, str]
+) -> dg.Definitions:
+    """The sensor of one pattern; `wanted` says which topics it is for, `folder` has the file of those that were found.
+
+    Those that are `left_out` cannot be defined, for the reasons that are their values: it says so.
+    """
 
     @dg.sensor(
         name=sensor_name(pattern),
@@ -45,8 +50,10 @@ def build_definitions(pattern: str, wanted: Callable[[Iterable[str]], tuple[str,
     def _sensor(context: dg.SensorEvaluationContext, kafka: KafkaResource) -> dg.SkipReason:
         repository = context.repository_def
         declared = set() if repository is None else repository.asset_graph.get_all_asset_keys()
-        new = [name for name in wanted(kafka.cluster().topics()) if topic_key(name) not in declared]
-        return dg.SkipReason(taken_up(new, folder, reload))
+        there = wanted(kafka.cluster().topics())
+        new = [name for name in there if name not in left_out and topic_key(name) not in declared]
+        omitted = [left_out[name] for name in there if name in left_out]
+        return dg.SkipReason("; ".join([taken_up(new, folder, reload), *omitted[:_NAMED]]))
 
     return dg.Definitions(sensors=[_sensor])
 

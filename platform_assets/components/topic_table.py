@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 import dagster as dg
 from dagster._core.definitions.utils import is_valid_owner
 from dagster._utils.pydantic_yaml import enrich_validation_errors_with_source_position
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, field_validator, model_validator
 
 from platform_assets.components.decode_block import decode_declaration
+from platform_assets.components.left_out import Candidate
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName, TopicDeclaration
 from platform_assets.model.topics import checked_topic
@@ -94,6 +97,9 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     group: Annotated[str | None, Field(description="Dagster asset group; the domain's folder by default.")] = None
     description: Annotated[str | None, Field(description="What the topic holds, for people.")] = None
     owners: Annotated[tuple[str, ...], Field(description="Owners as Dagster takes them: e-mail or team:name.")] = ()
+
+    _folder: Path = PrivateAttr(default=Path())
+    _left_out: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     # Values are judged field by field, since the line of the field is what a message names.
 
@@ -179,9 +185,20 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         file = context.resolution_context.source_position_tree
         lines = None if file is None else file.children.get("attributes")
         if lines is None:
-            return super().load(attributes, context)
-        with enrich_validation_errors_with_source_position(lines, ["attributes"]):
-            return super().load(attributes, context)
+            made = super().load(attributes, context)
+        else:
+            with enrich_validation_errors_with_source_position(lines, ["attributes"]):
+                made = super().load(attributes, context)
+        made._folder = context.path
+        return made
+
+    def candidates(self) -> list[Candidate]:
+        """What is declared, and where. Raises ConfigurationError."""
+        return [Candidate(self.declaration(), str(self._folder), found=False)]
+
+    def leave_out(self, topics: Mapping[str, str]) -> None:
+        """Define nothing if the topic is one of these, for the reasons that are their values."""
+        self._left_out = topics
 
     def declaration(self, together: str | None = None) -> TopicDeclaration:
         """The same as a plain value, of a topic that is `together` with others under that name. Raises ConfigurationError."""
@@ -208,6 +225,8 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The topic's source asset, raw table, checks and sensor."""
+        if self.topic in self._left_out:
+            return dg.Definitions()
         return self.build_defs_of(self.declaration(), context)
 
     def build_defs_of(self, declaration: TopicDeclaration, context: dg.ComponentLoadContext) -> dg.Definitions:

@@ -14,6 +14,7 @@ from dagster_shared.yaml_utils.source_position import SourcePositionTree
 from pydantic import BaseModel, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from platform_assets.components import found_topics, new_topics
+from platform_assets.components.left_out import Candidate
 from platform_assets.components.topic_table import TopicTable
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
@@ -37,6 +38,8 @@ class Entry:
 
     attributes: Mapping[str, Any]
     tree: SourcePositionTree | None
+    found: bool = False
+    """For a pattern, rather than named."""
 
 
 class TopicTables(dg.Component, dg.Model, dg.Resolvable):
@@ -93,6 +96,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
 
     _found: tuple[str, ...] = PrivateAttr(default=())
     _folder: Path = PrivateAttr(default=Path())
+    _left_out: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     @field_validator("pattern", "exclude")
     @classmethod
@@ -148,7 +152,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
             own = {"topic": value} if isinstance(value, str) else value
             yield Entry({**self.each, **own}, None if tree is None else _merged(tree, number))
         for name in self.found:
-            yield Entry({**self.each, "topic": name}, None if tree is None else _merged(tree, None))
+            yield Entry({**self.each, "topic": name}, None if tree is None else _merged(tree, None), found=True)
 
     def with_found(self, folder: Path) -> Self:
         """The same with the topics that were found for its pattern, by the file in `folder`. Raises ConfigurationError."""
@@ -182,13 +186,25 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
         """What is declared of each topic, by name. Raises ConfigurationError and ValidationError."""
         return {table.topic: table.declaration(self.together) for table in self.tables()}
 
+    def candidates(self) -> list[Candidate]:
+        """The same, each with where it is declared and whether the pattern found it."""
+        found = set(self.found)
+        return [Candidate(d, str(self.folder), topic in found) for topic, d in self.declarations().items()]
+
+    def leave_out(self, topics: Mapping[str, str]) -> None:
+        """Define all but these topics, for the reasons that are their values."""
+        self._left_out = topics
+
+    def _sensor_of(self, pattern: str, folder: Path) -> dg.Definitions:
+        return new_topics.build_definitions(pattern, self.wanted, folder, self._left_out)
+
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The source assets, tables, checks and sensors of all topics, or the one sensor that they share."""
-        tables = {table.topic: table for table in self.tables()}
+        tables = {table.topic: table for table in self.tables() if table.topic not in self._left_out}
         declared = {topic: table.declaration(self.together) for topic, table in tables.items()}
         made = dg.Definitions.merge(*(t.build_defs_of(declared[topic], context) for topic, t in tables.items()))
         if self.pattern is not None:
-            made = dg.Definitions.merge(made, new_topics.build_definitions(self.pattern, self.wanted, context.path))
+            made = dg.Definitions.merge(made, self._sensor_of(self.pattern, context.path))
         if self.together is None or not tables:
             return made
         audits = {topic: table.audit() for topic, table in tables.items()}

@@ -19,6 +19,7 @@ from dagster_shared.yaml_utils import parse_yamls_with_source_position
 from dagster_shared.yaml_utils.source_position import SourcePositionTree, ValueAndSourcePositionTree
 from pydantic import TypeAdapter, ValidationError
 
+from platform_assets.components.left_out import Candidate, left_out
 from platform_assets.components.topic_table import TopicTable
 from platform_assets.components.topic_tables import TopicTables
 from platform_assets.errors import ConfigurationError
@@ -71,18 +72,24 @@ class Declared:
     topic_line: int
     start_line: int
     together_line: int = 0
+    found: bool = False
+    """By a pattern, rather than by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a definitions folder declares, and its mistakes, by file and line."""
+    """What a definitions folder declares, its mistakes, and the topics that are left out so that all others are defined."""
 
     declared: tuple[Declared, ...]
     mistakes: tuple[Mistake, ...]
+    left_out: tuple[Mistake, ...] = ()
 
 
-def judge(folder: Path) -> Judgement:
-    """Read every YAML file below `folder` that Dagster would load, and those that it would pass over by mistake."""
+def judge(folder: Path, *, case_is_told: bool = True) -> Judgement:
+    """Read every YAML file below `folder` that Dagster would load, and those that it would pass over by mistake.
+
+    `case_is_told` says whether the lake tells `Orders` from `orders`.
+    """
     if not folder.is_dir():
         missing = Mistake(folder, 1, "there is no such folder: create it, or correct PLATFORM_DEFS")
         return Judgement((), (missing,))
@@ -92,14 +99,17 @@ def judge(folder: Path) -> Judgement:
         for found in _in_file(file, folder):
             (mistakes if isinstance(found, Mistake) else declared).append(found)  # type: ignore[arg-type]
     mistakes += _doubled_names(declared)
+    candidates = [Candidate(each.declaration, f"{each.file}:{each.topic_line}", each.found) for each in declared]
+    omitted = left_out(candidates, case_is_told=case_is_told)
     first: dict[str, Declared] = {}
-    for each in declared:
+    for each in (each for number, each in enumerate(declared) if number not in omitted):
         other = first.setdefault(each.declaration.topic, each)
         if other is not each:
             where = f"{other.file}:{other.topic_line}"
             text = f"topic: {each.declaration.topic!r} is declared twice, first at {where}: keep one of them"
             mistakes.append(Mistake(each.file, each.topic_line, text))
-    return Judgement(tuple(first.values()), tuple(sorted(mistakes)))
+    beside = tuple(sorted(Mistake(declared[n].file, declared[n].topic_line, why) for n, why in omitted.items()))
+    return Judgement(tuple(first.values()), tuple(sorted(mistakes)), beside)
 
 
 def _doubled_names(declared: Sequence[Declared]) -> Iterator[Mistake]:
@@ -272,7 +282,7 @@ def _topic_tables(
         for found in _topic_table(file, entry.tree, dict(entry.attributes), templates=templates):
             if isinstance(found, Declared):
                 d = replace(found.declaration, together=made.together)
-                yield replace(found, declaration=d, together_line=_line(tree, "together"))
+                yield replace(found, declaration=d, together_line=_line(tree, "together"), found=entry.found)
             elif found not in said:
                 yield found
             if isinstance(found, Mistake):

@@ -68,6 +68,9 @@ class Files(Protocol):
     def time(self) -> datetime:
         """The clock of the store: when a file that was written just now was written."""
 
+    def tells_case(self) -> bool:
+        """Whether names that differ in case alone are two names. It writes a file to know."""
+
     def copy(self, name: str, to: str) -> None:
         """Copy a file to a new name, in a folder that exists."""
 
@@ -201,6 +204,11 @@ class LocalFiles:
         """As Files has it."""
         with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".time.") as file:
             return datetime.fromtimestamp(os.stat(file.name).st_mtime, UTC)
+
+    def tells_case(self) -> bool:
+        """As Files has it."""
+        with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".case.") as file:
+            return not Path(file.name).with_name(Path(file.name).name.replace(".case.", ".CASE.")).exists()
 
     def copy(self, name: str, to: str) -> None:
         """As Files has it."""

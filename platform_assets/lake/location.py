@@ -276,6 +276,12 @@ class Lake:
             )
         return Lake(self.root / "replays" / name)
 
+    def tells_case(self) -> bool:
+        """Whether `Orders` and `orders` are two folders in it. Raises LakeNotWritableError: it writes a file to know."""
+        self.root.make()
+        with self.root.writing():
+            return self.root.content.tells_case()
+
     @property
     def ledger(self) -> Folder:
         """What the ledger is in: the tables and folders below."""

@@ -125,6 +125,10 @@ class ObjectFiles:
         finally:
             self.remove([name])
 
+    def tells_case(self) -> bool:
+        """As Files has it."""
+        return True
+
     def copy(self, name: str, to: str) -> None:
         """As Files has it."""
         with self._asking(name) as key:

@@ -225,7 +225,7 @@ def problems(
     elif pending is not None and now - pending > late and held_back is None and not _ticks(declaration, sensor, now):
         yield (
             f"no window has been sealed since the one that ended before {_iso(pending)}: the sensor does not tick. See that "
-            "Dagster's daemon runs (`platform-assets up`)"
+            "Dagster's daemon runs (`platform-assets up`), and that `platform-assets check` finds no mistake, with which nothing loads"
         )
     failed = list(failing(unloaded, "failed to load"))
     yield from failed

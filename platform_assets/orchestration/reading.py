@@ -52,7 +52,8 @@ def snippets(table: TableRef, folder: Folder, remote: str | None) -> Mapping[Rea
         "duckdb": (
             "import duckdb",
             *opened,
-            "print(duckdb.sql('SELECT * FROM rows LIMIT 5'))",
+            "# As a column, window needs double quotes: it is a word of DuckDB's own.",
+            """print(duckdb.sql('SELECT "window", * EXCLUDE "window" FROM rows LIMIT 5'))""",
         ),
         "pandas": (*opened, "print(rows.head(5).to_pandas())"),
     }

@@ -104,11 +104,15 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """All tables at `at` (ISO 8601, UTC). `spark_error` says why Spark does not answer, where it was asked and does not."""
+    """All tables at `at` (ISO 8601, UTC). `spark_error` says why Spark does not answer, where it was asked and does not.
+
+    `left_out` names the declared topics that have no table here, each with the reason and what to do.
+    """
 
     at: str
     tables: tuple[TableStatus, ...]
     spark_error: str | None = None
+    left_out: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The documented JSON, with a version number."""
@@ -117,14 +121,18 @@ class Status:
     @property
     def healthy(self) -> bool:
         """Whether every table and its topic could be read, nothing keeps windows from being loaded and decoded, and no check fails."""
-        return self.spark_error is None and all(
-            t.error is None
-            and t.broker_error is None
-            and not t.windows_failed
-            and not t.problems
-            and all(c.passed is not False for c in t.checks)
-            and (t.decoded is None or t.decoded.healthy)
-            for t in self.tables
+        return (
+            self.spark_error is None
+            and not self.left_out
+            and all(
+                t.error is None
+                and t.broker_error is None
+                and not t.windows_failed
+                and not t.problems
+                and all(c.passed is not False for c in t.checks)
+                and (t.decoded is None or t.decoded.healthy)
+                for t in self.tables
+            )
         )
 
 
@@ -137,10 +145,12 @@ def collect(
     now: datetime,
     broker_silence: str | None = None,
     spark_error: str | None = None,
+    left_out: Iterable[str] = (),
 ) -> Status:
     """Look at every declared table. What cannot be found out is named in its row, and never raised.
 
-    `broker_silence` is why no broker is asked, where that is known, and `spark_error` why loads find no Spark.
+    `broker_silence` is why no broker is asked, where that is known, and `spark_error` why loads find no Spark. `left_out` says of
+    which declared topics there is nothing to look at, and why.
     """
     names = tuple(checks)
     states = {} if instance is None else health.sensors(instance)
@@ -148,7 +158,8 @@ def collect(
         tables = pool.map(
             lambda d: _table(d, ledger, cluster, instance, states, names, now, broker_silence), tuple(declared)
         )
-        return Status(now.astimezone(UTC).isoformat(timespec="seconds"), tuple(tables), spark_error)
+        at = now.astimezone(UTC).isoformat(timespec="seconds")
+        return Status(at, tuple(tables), spark_error, tuple(left_out))
 
 
 def _table(

@@ -9,13 +9,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
+from platform_assets.errors import ConfigurationError
+from platform_assets.lake import decoded_table
+from platform_assets.lake.location import Lake
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration.reading import sql_name
+from platform_assets.orchestration.reading import register, sql_name
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 from testbed.homes import service_environment
 from testbed.loads import numbered
+from testbed.samples import loaded, recorded
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker
@@ -76,3 +81,43 @@ def test_names_are_ones_that_spark_takes_and_none_stands_for_two_topics() -> Non
     names = {sql_name(TableRef.raw(topic)) for topic in ("a.b-c", "a_b_c", "a-b.c")}
     assert len(names) == 3
     assert all(re.fullmatch(r"raw\.[a-z0-9_]+", name) for name in names)
+
+
+@pytest.mark.spark
+def test_a_name_in_spark_is_that_of_one_table_and_never_gives_the_rows_of_another(spark: Any, tmp_path: Path) -> None:
+    topics = ("Read_Twice", "read_twice", "read.twice")
+    names = {}
+    for count, topic in enumerate(topics, 1):
+        (window,) = recorded(tmp_path / "lake", topic, [{0: 0}, {0: count}])
+        loaded(tmp_path / "lake", window)
+        table = TableRef.raw(topic)
+        names[topic] = register(spark, table, Lake.at(tmp_path / "lake").table(table))
+    assert [spark.table(names[topic]).count() for topic in topics] == [1, 2, 3]
+    # Another lake has a table of this name too.
+    (window,) = recorded(tmp_path / "a lake", "read_twice", [{0: 0}, {0: 7}])
+    loaded(tmp_path / "a lake", window)
+    raw, other = TableRef.raw("read_twice"), Lake.at(tmp_path / "a lake")
+    with pytest.raises(
+        ConfigurationError, match=r"knows raw\.read_twice already, as another table: file:.*lake/raw"
+    ) as refused:
+        register(spark, raw, other.table(raw))
+    spark.sql(str(refused.value).partition("`")[2].partition("`")[0])
+    for _ in range(2):
+        assert spark.table(register(spark, raw, other.table(raw))).count() == 7
+    assert (tmp_path / "lake" / "raw" / "read_twice" / "_delta_log").is_dir()
+    for name in names.values():
+        spark.sql(f"DROP TABLE {name}")
+
+
+def test_the_table_that_is_named_is_the_one_that_is_printed(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    file = shell.declare("orders")
+    file.write_text(file.read_text().rstrip() + '\n  decode: {value: {format: json, schema: "id BIGINT"}}\n')
+    lake = Lake.at(tmp_path / "lake")
+    columns = decoded_table.columns(None, pa.schema([("id", pa.int64())]))
+    decoded_table.prepare(lake.table(TableRef("decoded", "orders")), "orders", columns, None)
+    found = shell.run("read", "decoded/orders", LAKE_ROOT=str(lake))
+    assert found.exit_code == 0, found.output
+    assert f"# decoded/orders lies in {lake}/decoded/orders" in found.stdout
+    assert f"{lake}/raw" not in found.stdout
+    assert "dead_letters/orders has no rows yet" in shell.run("read", "dead_letters/orders", LAKE_ROOT=str(lake)).stderr

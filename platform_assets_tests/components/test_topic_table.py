@@ -18,8 +18,9 @@ import pytest
 from platform_assets.components.declared import declarations
 from platform_assets.components.topic_table import TopicTable
 from platform_assets.errors import ConfigurationError
+from platform_assets.model.names import identifier
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration.names import identifier, table_key, topic_key
+from platform_assets.orchestration.names import table_key, topic_key
 
 CHECKOUT = Path(__file__).parents[2]
 PROJECT = """[tool.dg]

@@ -861,7 +861,7 @@ def test_topics_with_the_longest_names_have_cuts_receipts_folded_files_and_check
         windows = recorded(tmp_path, topic, [{0: number} for number in range(count + 1)])
         for kind in ("raw", "decoded", "dead_letters"):
             for window in windows:
-                Ledger(lake).record_receipts([receipt(window, table=TableRef(kind, topic))])  # type: ignore[arg-type]
+                Ledger(lake).record_receipts([receipt(window, table=TableRef(kind, topic))])
     for topic, count in (("x" * 249, 18), ("x" * 248 + ".", 2)):
         for kind in ("raw", "decoded", "dead_letters"):
             table = TableRef(kind, topic)  # type: ignore[arg-type]

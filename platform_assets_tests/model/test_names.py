@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import string
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -54,4 +55,10 @@ def test_every_name_is_short_enough_for_its_place(topic: str) -> None:
         assert len(f".{file_name(kind, topic, '.json')}.4194304.140737488355327") <= LONGEST_FILE
         folder = f"table={ledger_name(kind, topic)}".replace("/", "%2F").replace("!", "%21")
         assert len(folder) <= LONGEST_FILE
-        assert TableRef.of_ledger(ledger_name(kind, topic), topic) == TableRef(kind, topic)  # type: ignore[arg-type]
+        assert TableRef.of_ledger(ledger_name(kind, topic), topic) == TableRef(kind, topic)
+
+
+def test_the_names_of_the_documentation_are_those_of_the_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
+    for topic in ("shop.orders", "Orders"):
+        assert f"`{catalogue_name(topic)}`" in page

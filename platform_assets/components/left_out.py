@@ -1,0 +1,52 @@
+"""Which declared topics cannot be defined next to the others, so that the others are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.orchestration.names import all_names
+
+_WAY_OUT: Final = (
+    "Leave one of them out, by `exclude` where a `pattern` finds it, or declare it in a project of its own"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A topic that is declared at `place`, by its name or, if it was `found`, by a pattern."""
+
+    declaration: TopicDeclaration
+    place: str
+    found: bool
+
+
+def left_out(candidates: Sequence[Candidate], *, case_is_told: bool = True) -> dict[int, str]:
+    """The numbers of those that cannot be defined, and why. Of two that exclude each other, the one that a pattern found is left out.
+
+    `case_is_told` says whether the lake tells `Orders` from `orders`. A topic that is named twice is not judged here.
+    """
+    first: dict[str, Candidate] = {}
+    taken: dict[str, Candidate] = {}
+    refused: dict[int, str] = {}
+    for number, each in sorted(enumerate(candidates), key=lambda item: item[1].found):
+        topic = each.declaration.topic
+        other = first.setdefault(topic, each)
+        if other is not each:
+            if each.found:
+                refused[number] = f"topic {topic!r} is declared already, at {other.place}: add it to `exclude` here"
+            continue
+        names = set(all_names(each.declaration))
+        if not case_is_told:
+            names.add(f"folder of the lake {topic.lower()}")
+        if clash := min(names & taken.keys(), default=None):
+            kept = taken[clash]
+            refused[number] = (
+                f"topic {topic!r} cannot be defined next to topic {kept.declaration.topic!r}, declared at {kept.place}: each would "
+                f"have the {clash}. {_WAY_OUT}"
+            )
+            continue
+        taken |= dict.fromkeys(names, each)
+    return refused
