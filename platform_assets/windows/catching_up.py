@@ -232,12 +232,13 @@ def _prepared(loader: Loader, windows: Sequence[SealedWindow]) -> dict[str, _Pre
             continue
         without = accepted.get(window.key, {})
         try:
-            loader.check_held(window, window.ranges.non_empty(), without, bounds)
+            needed = window.ranges.non_empty()
+            loader.check_held(window, needed, without, bounds)
         except PlatformError as e:
             found[window.key] = e
             continue
         metadata = replace(loader.metadata(window, first_cut), erased=erased.get(window.key, {}))
         order = Order(loader.records(window, without), metadata.load_id, table)
-        check = loader.last_check(window, without, decided)
+        check = loader.last_check(window, needed, without, decided)
         found[window.key] = _Prepared(window, metadata, opened.of_new_window(), order, check)
     return found

@@ -122,10 +122,11 @@ class Loader:
         metadata = replace(self.metadata(sealed), erased=erased)
         if receipt is None or receipt.kind == "empty":
             receipt = replacer.recover(commit, metadata)
-        check = self.last_check(sealed, accepted, decided)
         if receipt is not None:
-            return self._load_again(sealed, commit, receipt, metadata, accepted, check)
-        self.check_held(sealed, sealed.ranges.non_empty(), accepted)
+            return self._load_again(sealed, commit, receipt, metadata, accepted, decided)
+        needed = sealed.ranges.non_empty()
+        self.check_held(sealed, needed, accepted)
+        check = self.last_check(sealed, needed, accepted, decided)
         return replacer.first(commit, metadata, self._writer(sealed, accepted), check)
 
     def _load_again(
@@ -135,7 +136,7 @@ class Loader:
         receipt: Receipt,
         metadata: LoadMetadata,
         accepted: Losses,
-        check: Callable[[], None],
+        decided: int | None,
     ) -> Loaded:
         if receipt.ranges != sealed.ranges:
             raise ReloadDiffersError(
@@ -148,14 +149,16 @@ class Loader:
             for p, part in receipt.partitions.items()
             if part.first_offset is not None and part.last_offset is not None
         }
+        needed = TopicRanges(spans)
         try:
-            bounds = self.check_held(sealed, TopicRanges(spans), accepted)
+            bounds = self.check_held(sealed, needed, accepted)
         except (
             OffsetsExpiredError, TruncationError, TopicRecreatedError, TopicMissingError, ClusterChangedError
         ) as e:  # fmt: skip
             return self._from_the_past(sealed, commit, receipt, metadata, e)
         # Below the log start there is nothing to ask for, and by the check above nothing that had a row.
         below = {p: (OffsetRange(0, start), *accepted.get(p, ())) for p, start in bounds.starts.items()}
+        check = self.last_check(sealed, needed, accepted, decided)
         return self.replacer.again(commit, receipt, metadata, self._writer(sealed, below), check)
 
     def _from_the_past(
@@ -183,15 +186,23 @@ class Loader:
         """The version of the table of decisions, to be noted before `accepted` is read: see `last_check`."""
         return decisions.version(self.ledger.lake)
 
-    def last_check(self, sealed: SealedWindow, accepted: Losses, decided: int | None) -> Callable[[], None]:
-        """What could have changed while a window was read; `accepted` was not, and `decided` was noted before that.
+    def last_check(
+        self, sealed: SealedWindow, needed: TopicRanges, accepted: Losses, decided: int | None
+    ) -> Callable[[], None]:
+        """Return the check of what may have changed while a window was read, to be called before the commit.
 
-        Kafka is read by the topic's name: what was read is of the old topic or a new one, so the id is asked again. And records
-        that an operator has had erased since are not to be committed: raises ConcurrentLoadError then.
+        `needed` is what `check_held` found before the read. The topic's id is asked for again, since Spark's connector reads by
+        name; so is the end of the log, since a new leader may have truncated it in the meantime and written other records
+        at these offsets. `accepted` was not read, and `decided` was noted before that: records that an operator has had erased
+        since are not to be committed. Raises what `bounds` raises, and ConcurrentLoadError.
         """
 
         def check() -> None:
-            sealing.checked_state(self.cluster, sealed.topic, self.ledger.newest_cut(sealed.topic))
+            newest = self.ledger.newest_cut(sealed.topic)
+            state = sealing.checked_state(self.cluster, sealed.topic, newest)
+            ends = {p: left.end for p, left in self._in_todays_log(sealed, needed).items()}
+            if ends:
+                truncation.stable_offsets(self.cluster, state, newest, ends)
             lake, table = self.ledger.lake, self.declaration.raw_table
             if decisions.version(lake, decided) != decided and (
                 self.ledger.accepted_losses(table, sealed.key) != accepted
@@ -224,7 +235,7 @@ class Loader:
         if any(gone.values()):
             lost = [(p, r.start, r.end) for p, parts in gone.items() for r in parts]
             raise self._expired(sealed, lost, generations.FORMER_LOG)
-        left_of = {p: left for p, wanted in needed.items() if (left := wanted.before(inside[p].end)).size}
+        left_of = _before_ends(needed, inside)
         if not left_of and not any(r.size for r in inside.values()):
             return LogBounds({}, {})
         bounds = bounds or self.bounds(sealed.topic, {p: wanted.end for p, wanted in left_of.items()})
@@ -236,6 +247,9 @@ class Loader:
         if lost:
             raise self._expired(sealed, lost)
         return bounds
+
+    def _in_todays_log(self, sealed: SealedWindow, needed: TopicRanges) -> dict[int, OffsetRange]:
+        return _before_ends(needed, generations.within_log(self.ledger, sealed))
 
     def _expired(self, sealed: SealedWindow, lost: list[tuple[int, int, int]], why: str = "") -> OffsetsExpiredError:
         remedy = (
@@ -276,3 +290,8 @@ class Loader:
     def _record(self, receipt: Receipt) -> Receipt:
         self.ledger.record_receipts([receipt])
         return receipt
+
+
+def _before_ends(needed: TopicRanges, inside: Mapping[int, OffsetRange]) -> dict[int, OffsetRange]:
+    """By partition what of `needed` lies before the end of `inside`; empty ranges are left out."""
+    return {p: left for p, wanted in needed.items() if (left := wanted.before(inside[p].end)).size}

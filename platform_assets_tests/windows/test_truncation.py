@@ -23,15 +23,19 @@ from infra import platform
 from infra.broker import BrokerSettings
 from infra.home import Home
 from infra.platform import UpOptions
+from platform_assets.engines.protocol import Records, Written
 from platform_assets.errors import TruncationError
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
+from platform_assets.lake import load_log
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import milliseconds
 from platform_assets.windows import sealing, truncation
 from platform_assets.windows.loading import Loader
 from platform_assets.windows.truncation import EndMovedBackError
+from platform_assets_tests.support.local_engine import Kept, LocalEngine
 from platform_assets_tests.support.streams import ANY_TIME, Stream
 from testbed.clients import librdkafka
 from testbed.homes import home_at, service_environment
@@ -118,6 +122,60 @@ def test_without_the_time_to_see_whether_it_passes_the_next_tick_asks_again(seal
     with pytest.raises(EndMovedBackError, match="said to end at offset 3, before offset 10"):
         sealer.seal(2, SteppingBack(sealer.cluster, 7, 1_000), seconds=0.4)
     assert sealer.seal(2) == 10
+
+
+# --- a leader that changes between the first look and the commit ----------------------------------------------------
+
+
+class Elected(Cluster):
+    """Once `elected` is set, another leader leads partition 0, in a later epoch."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster._admin, cluster.settings)
+        self.elected = False
+
+    def last_stable_offsets(self, topic: TopicState) -> dict[int, FoundOffset]:
+        found = super().last_stable_offsets(topic)
+        return {0: replace(found[0], leader_epoch=(found[0].leader_epoch or 0) + 1)} if self.elected else found
+
+
+class ElectingEngine(LocalEngine):
+    """The leader changes while records are read."""
+
+    cluster: Elected
+
+    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
+        written = super().write(records, table, load_id, records_per_file)
+        self.cluster.elected = True
+        return written
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first load", "reload"])
+@pytest.mark.parametrize("ends", [7, 10])
+def test_a_log_that_is_cut_off_while_it_is_read_is_not_committed(
+    sealer: Sealer, monkeypatch: pytest.MonkeyPatch, again: bool, ends: int
+) -> None:
+    """A new leader whose log is shorter writes other records at the offsets that were read."""
+    (window,) = [w for w in sealer.ledger.windows(sealer.topic) if w.ranges.size]
+    cluster = Elected(sealer.cluster)
+    engine = ElectingEngine(sealer.ledger.lake, [Kept(0, n, None, b"v", START) for n in range(10)])
+    engine.cluster = cluster
+    loader = Loader(sealer.declaration, cluster, sealer.ledger, engine)
+    monkeypatch.setattr(truncation, "_epoch_ends", lambda *_: {0: 10})
+    if again:
+        assert loader.load(window.key).receipt.rows == 10
+        cluster.elected = False
+    version = load_log.exists(loader.table) and load_log.files_of(loader.table, window.key).paths
+    monkeypatch.setattr(truncation, "_epoch_ends", lambda *_: {0: ends})
+    if ends == 10:
+        assert loader.load(window.key).receipt.rows == 10
+        return
+    with pytest.raises(TruncationError, match=r"now ends at offset 7: .* Offsets \[7, 10\) may hold other records"):
+        loader.load(window.key)
+    assert cluster.elected, "it was read"
+    assert load_log.files_of(loader.table, window.key).paths == (version or ())
+    folder = Path(str(loader.table))
+    assert len(list(folder.rglob("*.parquet"))) == (1 if again else 0), "what was written is deleted"
 
 
 # --- a log that was cut off and grew back ---------------------------------------------------------------------------
