@@ -125,7 +125,7 @@ def random_records(rng: random.Random, offsets: Sequence[int]) -> list[Made]:
 
 @dataclass
 class MadeLog:
-    """A partition's log at random: transactions that end in either way, holes, compression, all in one.
+    """A partition's log at random: transactions that end in either way, emptied markers, holes, compression, all in one.
 
     `batches` are its batches in order, `rows` what a read_committed consumer gets, `aborted` each aborted transaction
     as (producer, first offset, offset of its marker). It ends at `end`, exclusive, with every transaction ended.
@@ -146,6 +146,9 @@ class MadeLog:
         waiting: dict[int, list[dict[str, Any]]] = {}
         for _ in range(size):
             producer = rng.choice([-1, -1, 7, 8, 9])
+            if producer not in open_since and rng.random() < 0.1:
+                log._append(made_batch([], base=log.end, producer=producer, control=True), 1)
+                continue
             if producer in open_since and rng.random() < 0.35:
                 log._end(producer, open_since, waiting, commit=rng.random() < 0.5)
                 continue

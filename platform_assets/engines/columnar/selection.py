@@ -31,7 +31,8 @@ def committed(batches: Batches, aborted: Sequence[tuple[int, int]]) -> Mask:
 
     `aborted` is what the broker listed for this fetch: (producer id, first offset) of each aborted transaction that
     overlaps it. The batches of one producer are aborted from there up to the producer's next abort marker, or to the
-    end of the fetch where that has none. Raises Damage for a marker that cannot be read.
+    end of the fetch where that has none. A control batch that the log cleaner has emptied is no marker, as in the Java
+    client (`CompletedFetch.containsAbortMarker`). Raises Damage for a marker that cannot be read.
     """
     attributes = batches.attributes
     control: Mask = attributes & CONTROL != 0
@@ -41,7 +42,7 @@ def committed(batches: Batches, aborted: Sequence[tuple[int, int]]) -> Mask:
     in_transaction = attributes & TRANSACTIONAL != 0
     firsts = np.array([first for _, first in aborted], np.int64)
     begun = np.searchsorted(batches.last_offsets, firsts)  # the batch that a transaction begins with
-    markers = np.flatnonzero(control)
+    markers = np.flatnonzero(control & (batches.records_counts > 0))
     markers = markers[_types(batches, markers) == ABORT]
     gone: Mask = in_transaction & _inside(producers, np.array([p for p, _ in aborted], np.int64), begun, markers)
     return ~control & ~gone

@@ -144,9 +144,24 @@ def test_markers_and_aborted_records_are_no_rows() -> None:
 def test_a_marker_that_cannot_be_read_is_damage() -> None:
     short = made_batch([Made(3, b"\0\0")], producer=1, control=True)
     packed = made_batch([Made(3, struct.pack(">hh", 0, 0))], producer=1, control=True, codec="zstd")
-    for broken in (short, packed, made_batch([], base=3, producer=1, control=True)):
+    for broken in (short, packed):
         with pytest.raises(Damage, match="offset 3: a control record without a type"):
             read(made_batch([Made(0)]), broken, aborted=[(1, 0)])
+
+
+def test_a_control_batch_that_the_cleaner_emptied_is_no_marker() -> None:
+    """The cleaner removes a marker once its transaction has no records left, and keeps the batch for its producer."""
+    emptied = made_batch([], base=3, producer=1, control=True)
+    log = [
+        made_batch([Made(0)], producer=2, transactional=True),
+        made_batch([Made(1)], producer=1, transactional=True),
+        emptied,
+        made_batch([Made(4)], producer=1, transactional=True),
+        made_marker(5, 2, commit=False),
+        made_marker(6, 1, commit=True),
+    ]
+    assert [r["kafka_offset"] for r in read(*log, aborted=[(2, 0)])] == [1, 4]
+    assert [r["kafka_offset"] for r in read(*log, aborted=[(2, 0), (1, 1)])] == [], "it ends no transaction"
 
 
 @pytest.mark.parametrize("fetch", [1, 2, 7, 1000])
