@@ -272,6 +272,20 @@ class UnstableEndError(Retryable):
         )
 
 
+class EmptyAnswersError(Retryable):
+    """A broker keeps answering fetches below the last stable offset with no records, and nothing shows that there are none."""
+
+    def __init__(self, topic: str, partition: int, offset: int, end: int, seconds: float) -> None:
+        self.topic, self.partition, self.offset, self.end, self.seconds = topic, partition, offset, end, seconds
+        super().__init__(
+            f"topic {topic!r} partition {partition}: for {seconds:g} s the broker returned no records from offset {offset} on, "
+            f"although offsets up to {end} are stable, and no batch after them shows that they were compacted away. Tiered storage "
+            "that is too slow does this. Nothing was changed. Run it again; if this persists, check the broker's log and its remote "
+            "storage (remote.fetch.max.wait.ms). If a compacted topic's last records were all removed, the next record that is "
+            "written to this partition shows it."
+        )
+
+
 class DamagedBatchError(Terminal):
     """A record batch that the broker sent is not intact."""
 

@@ -47,7 +47,7 @@ class TimestampLookup:
         """By partition: the first record at or after the end of `window`, or the entry of `stable` without one.
 
         `cut` is the cut at the window's start, by partition: a search behind markers begins there. Raises what
-        `Cluster.offsets_at` does, and DamagedBatchError.
+        `Cluster.offsets_at` does, EmptyAnswersError and DamagedBatchError.
         """
         moment = milliseconds(window.end)
         asked = [p for p in self._partitions if not self._still_holds(p, moment)]
@@ -57,7 +57,8 @@ class TimestampLookup:
         for partition in asked:
             self._answers.pop(partition, None)
         for partition, answer in answers.items():
-            if answer is not None and self._is_misleading_marker(partition, answer, window, cut):
+            stable_there = answer is not None and answer.offset < stable[partition].offset
+            if answer is not None and stable_there and self._is_misleading_marker(partition, answer, window, cut):
                 self._markers[partition] = answer
                 hidden.append(partition)
             else:

@@ -17,6 +17,7 @@ from platform_assets.errors import (
     ConfigurationError,
     LedgerConflictError,
     LedgerLostError,
+    Retryable,
     TopicRecreatedError,
     UnknownWindowError,
     WindowBeforeStartError,
@@ -267,10 +268,10 @@ def _take_cuts(
             window = Window(previous.edge, edge)
             try:
                 found = dict(stable) if live else look_up.at(window, previous.cut.offsets, stable)
-            except BrokerUnreachableError:
+            except Retryable:
                 if not cuts:
                     raise
-                # The budget ran out in the middle of a look-up, or the broker went away: what was found stays found.
+                # The time ran out in the middle of a look-up, or the broker does not answer: what was found stays found.
                 break
             previous = _grown(state, previous, edge, found, stable)
             cuts.append(previous)

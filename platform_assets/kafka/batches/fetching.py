@@ -36,7 +36,7 @@ from platform_assets.kafka.settings import ClientSettings
 _FETCH, _METADATA, _LIST_OFFSETS = 13, 12, 7
 _NEEDS: Final = {FetchRequest: _FETCH, MetadataRequest: _METADATA, ListOffsetsRequest: _LIST_OFFSETS}
 _LARGEST_ANSWER = 1 << 30
-_MAX_WAIT_MS = 500
+MAX_WAIT_MS: Final = 500
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _LATEST, _EARLIEST = -1, -2
 _UNRECORDED_RETRIABLE = {-1}  # UNKNOWN_SERVER_ERROR: the broker's own failure, whatever it was
@@ -49,10 +49,13 @@ T = TypeVar("T")
 
 
 class Transient(Exception):
-    """Worth another try. `verdict` is the error to end in when all tries are used up, where one fits better."""
+    """Worth another try. `verdict` is the error to end in when all tries are used up, where one fits better.
 
-    def __init__(self, reason: str, verdict: PlatformError | None = None) -> None:
-        self.verdict = verdict
+    The next try waits at least `pause` seconds, which the broker asked for and which do not count against its patience.
+    """
+
+    def __init__(self, reason: str, verdict: PlatformError | None = None, pause: float = 0.0) -> None:
+        self.verdict, self.pause = verdict, pause
         super().__init__(reason)
 
 
@@ -87,7 +90,8 @@ class FetchedPartition:
 
     `aborted` lists `(producer id, first offset)` of the aborted transactions that overlap what was fetched, those begun
     before it included. Offsets are -1 where the broker does not give them, as with an error. `replica` is the id of the
-    broker that the leader would rather have asked, -1 for itself.
+    broker that the leader would rather have asked, -1 for itself. `throttled` is the number of seconds for which the broker
+    wants to be left alone (KIP-219).
     """
 
     error: int
@@ -97,6 +101,7 @@ class FetchedPartition:
     aborted: Sequence[tuple[int, int]]
     records: memoryview
     replica: int = -1
+    throttled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,7 @@ class Brokers:
         self._uuid = topic_uuid(topic_id)
         self._security = Security(settings)
         self._bootstrap = addresses(settings.bootstrap_servers)
-        self._patience, self._stopped = patience, stopped
+        self.patience, self._stopped = patience, stopped
         self._nodes: dict[int, Address] = {}
         self._leaders: dict[int, _Leader | None] = {}
         self._rack = settings.options.get("client.rack", "")
@@ -158,12 +163,14 @@ class Brokers:
                 since = time.monotonic()
             except (OSError, Transient) as error:
                 self.close()
-                if time.monotonic() - since > self._patience:
+                if time.monotonic() - since > self.patience:
                     if isinstance(error, Transient) and error.verdict is not None:
                         raise error.verdict from None
                     reason = str(error) if isinstance(error, Transient) else f"{type(error).__name__}: {error}"
-                    raise BrokerUnreachableError(doing, self._patience, reason) from None
-                self._pause(pause)
+                    raise BrokerUnreachableError(doing, self.patience, reason) from None
+                asked_for = error.pause if isinstance(error, Transient) else 0.0
+                self._pause(max(pause, asked_for))
+                since += asked_for
                 pause = min(2 * pause, 1.0)
 
     def last_stable_offsets(self, partitions: Sequence[int]) -> dict[int, int]:
@@ -181,10 +188,12 @@ class Brokers:
         doing = f"looking up the log start of topic {self.topic!r} partition {partition}"
         return self.persist(doing, lambda: self._list_offsets([partition], _EARLIEST, _READ_UNCOMMITTED))[partition]
 
-    def ask(self, partition: int, offset: int, size: int, *, committed: bool = True) -> Connection:
+    def ask(
+        self, partition: int, offset: int, size: int, *, committed: bool = True, wait_ms: int = MAX_WAIT_MS
+    ) -> Connection:
         """Send a fetch of about `size` bytes of `partition` from `offset` on; the answer comes on that connection.
 
-        Unless `committed`, it goes on past the last stable offset.
+        Unless `committed`, it goes on past the last stable offset. The broker answers after `wait_ms`, also with nothing.
         Raises OSError and Transient, to be called through `persist`.
         """
         leader = self._leader(partition)
@@ -201,7 +210,7 @@ class Brokers:
         connection.send(
             FetchRequest(
                 version=_FETCH,
-                max_wait_ms=_MAX_WAIT_MS,
+                max_wait_ms=wait_ms,
                 min_bytes=1,
                 max_bytes=size,
                 isolation_level=_READ_COMMITTED if committed else _READ_UNCOMMITTED,
@@ -330,7 +339,7 @@ class Brokers:
     def _connection(self, address: Address) -> Connection:
         if address not in self._connections:
             self._connections[address] = Connection(
-                address, self._security, _NEEDS, timeout=self._patience, stopped=self._stopped
+                address, self._security, _NEEDS, timeout=self.patience, stopped=self._stopped
             )
         return self._connections[address]
 
@@ -376,7 +385,8 @@ def fetched_partition(frame: memoryview, topic_id: uuid.UUID, partition: int) ->
     size = max(size - 1, 0)
     if at + size > len(frame):
         raise ValueError("the records are cut off")
-    return FetchedPartition(error, high_watermark, last_stable, log_start, aborted, frame[at : at + size], replica)
+    records, seconds = frame[at : at + size], max(throttle_ms, 0) / 1000
+    return FetchedPartition(error, high_watermark, last_stable, log_start, aborted, records, replica, seconds)
 
 
 def _uvarint(frame: memoryview, at: int) -> tuple[int, int]:

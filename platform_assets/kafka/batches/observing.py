@@ -17,9 +17,9 @@ from kafka.protocol.admin.transactions import (
     ListTransactionsRequest,
 )
 
-from platform_assets.errors import BrokerRefusedError, DamagedBatchError
+from platform_assets.errors import BrokerRefusedError, DamagedBatchError, EmptyAnswersError
 from platform_assets.kafka.batches.damage import Damage
-from platform_assets.kafka.batches.fetching import OFFSET_OUT_OF_RANGE, Brokers, FetchedPartition
+from platform_assets.kafka.batches.fetching import OFFSET_OUT_OF_RANGE, Brokers, FetchedPartition, Transient
 from platform_assets.kafka.batches.record_batches import Batches
 from platform_assets.kafka.batches.wire import Address, Connection
 
@@ -81,13 +81,17 @@ class ObservingBrokers(Brokers):
     def newest_timestamp(self, partition: int, offset: int) -> int | None:
         """The highest timestamp (ms) of the batch that has `offset`, or of the next one; None where the log has neither.
 
-        Whether that is committed makes no difference. Raises what `persist` does, and DamagedBatchError.
+        Whether that is committed makes no difference. Raises what `persist` does, EmptyAnswersError and DamagedBatchError.
         """
         doing = f"reading the batch at offset {offset} of topic {self.topic!r} partition {partition}"
 
         def attempt() -> FetchedPartition:
             connection = self.ask(partition, offset, _FETCH_BYTES, committed=False)
-            return self.receive(connection, partition, offset, bytearray(2 * _FETCH_BYTES))
+            found = self.receive(connection, partition, offset, bytearray(2 * _FETCH_BYTES))
+            if not found.error and not len(found.records) and offset < found.high_watermark:
+                verdict = EmptyAnswersError(self.topic, partition, offset, found.high_watermark, self.patience)
+                raise Transient(f"the broker returned no records from offset {offset} on", verdict, found.throttled)
+            return found
 
         answer = self.persist(doing, attempt)
         if answer.error == OFFSET_OUT_OF_RANGE:

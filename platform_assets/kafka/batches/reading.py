@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from platform_assets.errors import DamagedBatchError, TruncationError, UnstableEndError
+from platform_assets.kafka.batches.absence import Found, PresentFetch
 from platform_assets.kafka.batches.damage import Damage
-from platform_assets.kafka.batches.fetching import OFFSET_OUT_OF_RANGE, Brokers, FetchedPartition, Transient
+from platform_assets.kafka.batches.fetching import OFFSET_OUT_OF_RANGE, Brokers, Transient
 from platform_assets.kafka.batches.record_batches import Batches
 from platform_assets.kafka.batches.wire import Connection
 
 _FIRST_FETCH: Final = 1 << 20
 _SMALLEST_FETCH: Final = 1 << 16
-_EMPTY_ANSWERS: Final = 3
 
 
 class BatchSink(Protocol):
@@ -35,7 +35,7 @@ class BatchSink(Protocol):
         """The partition's first offset, as the broker gave it with the answer that follows."""
 
     def missing(self, until: int) -> None:
-        """The broker has no batch in `[position, until)`; `until` may lie past `end`."""
+        """The log shows that it has no batch in `[position, until)`; `until` may lie past `end`."""
 
     def take(self, batches: Batches, aborted: Iterable[tuple[int, int]]) -> None:
         """Batches that hold `position` or follow it, and begin before `end`; the last one may pass it.
@@ -61,26 +61,25 @@ class Buffers:
 
 
 class PartitionReading:
-    """Steps through one partition, always one fetch ahead: the broker works while the last answer is used."""
+    """Steps through one partition, always one fetch ahead: the broker works while the last answer is used.
+
+    The sink is told that offsets are missing only if the log shows it; see `batches.absence`.
+    """
 
     def __init__(self, brokers: Brokers, sink: BatchSink, buffers: Buffers) -> None:
         self._brokers, self._sink, self._buffers = brokers, sink, buffers
         self._from = sink.position
         self._size = min(_FIRST_FETCH, buffers.fetch_bytes)
         self._asked: Connection | None = None
-        self._empty = 0
+        self._fetch = PresentFetch(brokers, sink.partition)
         self._doing = f"reading topic {brokers.topic!r} partition {sink.partition}"
 
     def step(self) -> None:
         """Read one answer and hand on what it holds. Raises what `gather_evidence` does, and `wire.Stopped`."""
-        answer = self._brokers.persist(self._doing, self._answer)
-        if answer.error == OFFSET_OUT_OF_RANGE:
-            self._move_to_log_start()
-            return
+        where = self._brokers.topic, self._sink.partition
         try:
-            self._take(answer)
+            self._take(self._brokers.persist(self._doing, self._found))
         except Damage as damage:
-            where = self._brokers.topic, self._sink.partition
             raise DamagedBatchError(*where, damage.offset, damage.reason) from None
 
     def abandon(self) -> None:
@@ -89,34 +88,28 @@ class PartitionReading:
             self._asked = None
             self._brokers.close()
 
-    def _answer(self) -> FetchedPartition:
+    def _found(self) -> Found:
+        """One try; without batches only if the log shows that there are none before the end."""
         sink = self._sink
         asked, self._asked = self._asked, None
-        if asked is None:
-            asked = self._brokers.ask(sink.partition, self._from, self._size)
-        answer = self._brokers.receive(asked, sink.partition, self._from, self._buffers.next(self._size))
-        if not answer.error and answer.last_stable < sink.end:
-            verdict = UnstableEndError(self._brokers.topic, sink.partition, sink.end, answer.last_stable)
-            raise Transient(f"the last stable offset went back to {answer.last_stable}", verdict)
-        return answer
+        found = self._fetch.attempt(self._from, sink.end, self._size, self._buffers.next(self._size), asked)
+        if found.answer.error == OFFSET_OUT_OF_RANGE:
+            self._move_to_log_start()
+            found = self._fetch.attempt(self._from, sink.end, self._size, self._buffers.next(self._size))
+        moved = self._from > sink.position
+        if found.answer.error or (moved and found.answer.log_start < self._from):
+            # The log start that counts is the one in an answer to a fetch, which is by topic id.
+            skipped, self._from = self._from, sink.position
+            raise Transient(f"offset {skipped} is the log start according to one request only")
+        return found
 
-    def _take(self, answer: FetchedPartition) -> None:
-        sink = self._sink
+    def _take(self, found: Found) -> None:
+        sink, answer, batches = self._sink, found.answer, found.batches
         sink.observe(answer.log_start)
         sink.missing(self._from)  # where the log start lies ahead, the fetch began there
-        batches = Batches.scan(answer.records, sink.end)
-        if batches.beyond and (not len(batches) or batches.next_offset <= sink.position):
+        if not len(batches) or batches.next_offset <= sink.position:
             sink.missing(sink.end)
             return
-        if not len(batches) and len(answer.records):
-            # The first batch is sent whole however long it is (KIP-74).
-            raise Damage(self._from, "the broker sent only the beginning of it")
-        if not len(batches) or batches.next_offset <= sink.position:
-            self._empty += 1
-            if self._empty >= _EMPTY_ANSWERS:
-                sink.missing(sink.end)  # the end is stable, and the broker has nothing before it
-            return
-        self._empty = 0
         passed, self._from = batches.next_offset - self._from, batches.next_offset
         if self._from < sink.end and not batches.beyond:
             # The end of the range is not to be overshot by more than the bytes of an offset so far suggest.
@@ -134,10 +127,7 @@ class PartitionReading:
             self._asked = None  # the next step asks again, and persists
 
     def _move_to_log_start(self) -> None:
-        """The broker has nothing at the offset asked for: it was dropped, or the log ends before it.
-
-        Only sets where to go on: the next answer, which is by topic id, brings the log start that counts.
-        """
+        """Go on at the log start: the broker has dropped the offset asked for, or its log ends before it."""
         sink = self._sink
         log_start = self._brokers.log_start(sink.partition)
         if log_start > self._from:
@@ -146,6 +136,7 @@ class PartitionReading:
         stable = self._brokers.last_stable_offsets([sink.partition])[sink.partition]
         if stable < sink.end:
             raise past_the_end(self._brokers, sink.partition, sink.end, stable)
+        raise Transient(f"offset {self._from} is out of range, although the log goes from {log_start} to {stable}")
 
 
 def past_the_end(brokers: Brokers, partition: int, end: int, stable: int) -> UnstableEndError | TruncationError:

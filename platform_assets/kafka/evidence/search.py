@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from platform_assets.errors import BrokerUnreachableError, DamagedBatchError
+from platform_assets.kafka.batches.absence import Found, PresentFetch
 from platform_assets.kafka.batches.damage import Damage
-from platform_assets.kafka.batches.fetching import Brokers, FetchedPartition
+from platform_assets.kafka.batches.fetching import Brokers
 from platform_assets.kafka.batches.record_batches import Batch, Batches
 from platform_assets.kafka.batches.wire import Stopped
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
@@ -44,8 +45,11 @@ class BatchSearch:
         self._brokers.close()
 
     def is_marker(self, partition: int, offset: int) -> bool:
-        """Whether the record at `offset` is a control record. Raises BrokerUnreachableError and DamagedBatchError."""
-        for batch in self._fetched(partition, offset):
+        """Whether the record at `offset`, which has to be stable, is a control record.
+
+        Raises BrokerUnreachableError, EmptyAnswersError and DamagedBatchError.
+        """
+        for batch in self._fetched(partition, offset, offset + 1):
             if batch.last_offset >= offset:
                 return batch.control and batch.base_offset <= offset
         return False
@@ -54,7 +58,7 @@ class BatchSearch:
         """The first record in offsets `[start, end)` whose timestamp is at or after `moment` (ms), markers left out.
 
         Gallops ahead from `start`, so that what lies near costs little, and halves the rest: some two times the binary
-        logarithm of the number of batches in between. Raises BrokerUnreachableError and DamagedBatchError.
+        logarithm of the number of batches in between. Raises BrokerUnreachableError, EmptyAnswersError and DamagedBatchError.
         """
         low, high, step, ahead = max(start, self._log_start(partition)), end, 0, True
         found: Batch | None = None
@@ -89,7 +93,7 @@ class BatchSearch:
     def _data_batch(self, partition: int, offset: int, end: int) -> Batch | None:
         """The first batch with data that ends at `offset` or later and begins before `end`."""
         while offset < end:
-            batches = self._fetched(partition, offset)
+            batches = self._fetched(partition, offset, end)
             for batch in batches:
                 if batch.base_offset >= end:
                     return None
@@ -100,21 +104,34 @@ class BatchSearch:
             offset = batches[-1].last_offset + 1
         return None
 
-    def _fetched(self, partition: int, offset: int) -> list[Batch]:
-        def attempt() -> FetchedPartition:
-            connection = self._brokers.ask(partition, offset, _FETCH_BYTES)
-            return self._brokers.receive(connection, partition, offset, self._buffer)
+    def _fetched(self, partition: int, offset: int, end: int) -> list[Batch]:
+        """Batches from the one that ends at `offset` or later on, which begin before `end`; none if the log has none there."""
+        fetch = PresentFetch(self._brokers, partition)
 
-        answer = self._bounded(
-            partition, offset, lambda: self._brokers.persist(self._doing(partition, offset), attempt)
-        )
+        def attempt() -> Found:
+            return fetch.attempt(offset, end, _FETCH_BYTES, self._buffer)
+
         try:
+            found = self._bounded(
+                partition, offset, lambda: self._brokers.persist(self._doing(partition, offset), attempt)
+            )
+            if found.answer.error:
+                return self._after_log_start(partition, offset, end)
             # A copy, since the buffer is used again by the next fetch.
-            batches = Batches.scan(memoryview(bytes(answer.records)))
+            batches = Batches.scan(memoryview(bytes(found.answer.records)), end)
             batches.verify()
             return list(batches)
         except Damage as damage:
             raise DamagedBatchError(self._topic, partition, damage.offset, damage.reason) from None
+
+    def _after_log_start(self, partition: int, offset: int, end: int) -> list[Batch]:
+        """What `_fetched` gives once the log has lost `offset` since the search began."""
+        self._log_starts.pop(partition, None)
+        start = self._log_start(partition)
+        if start <= offset:
+            reason = f"the offset is out of range, although the log starts at {start}"
+            raise BrokerUnreachableError(self._doing(partition, offset), self._timeout, reason)
+        return self._fetched(partition, start, end) if start < end else []
 
     def _bounded(self, partition: int, offset: int, call: Callable[[], T]) -> T:
         """`call`, with the deadline of all look-ups named where it is what ended it."""

@@ -14,21 +14,29 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
 from kafka.protocol.consumer.offsets import ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from platform_assets.engines.columnar.pieces import Piece
+from platform_assets.engines.columnar.reading import read_piece
 from platform_assets.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
     ConfigurationError,
     DamagedBatchError,
+    EmptyAnswersError,
+    Retryable,
     TruncationError,
     UnstableEndError,
 )
-from platform_assets.kafka.batches.fetching import fetched_partition, topic_id_text, topic_uuid
+from platform_assets.kafka.batches.fetching import Brokers, fetched_partition, topic_id_text, topic_uuid
+from platform_assets.kafka.batches.observing import ObservingBrokers
+from platform_assets.kafka.batches.reading import Buffers
+from platform_assets.kafka.batches.unpacking import Room
 from platform_assets.kafka.batches.wire import Security, addresses
 from platform_assets.kafka.evidence.gathering import Evidence, gather_evidence
 from platform_assets.kafka.settings import ClientSettings
@@ -60,6 +68,14 @@ class Script:
     errors: list[int] = field(default_factory=list)
     throttled: list[int] = field(default_factory=list)
     """Answers to fetches before all others: nothing, and the milliseconds for which to wait."""
+    empty: list[int] = field(default_factory=list)
+    """The next fetches get an answer without records and without an error, which asks to wait for these milliseconds."""
+    empty_from: int = 1 << 62
+    """Fetches from this offset on get such an answer too."""
+    unstable: list[tuple[int, int, bytes]] = field(default_factory=list)
+    """Batches after the last stable offset, which belong to open transactions."""
+    listed_start: int | None = None
+    """The log start that ListOffsets gives, if it is not `log_start`."""
     fetch_versions: tuple[int, int] = (4, 18)
     leader: tuple[str, int] | None = None
     near: tuple[str, str, int] | None = None
@@ -67,6 +83,8 @@ class Script:
     silent: bool = False
     fetched: list[tuple[int, int]] = field(default_factory=list)
     """`(offset, leader epoch)` of each fetch that came."""
+    probed: list[int] = field(default_factory=list)
+    """The offset of each read_uncommitted fetch."""
     racks: list[str] = field(default_factory=list)
     """The rack that each fetch named."""
     epoch: int = 5
@@ -131,7 +149,8 @@ class _Handler(socketserver.StreamRequestHandler):
         of_topic = ListOffsetsResponse.ListOffsetsTopicResponse
         asked = request.topics[0].partitions[0]
         latest = script.listed_stable if request.isolation_level == 1 else script.high
-        offset = script.log_start if asked.timestamp == -2 else latest
+        start = script.log_start if script.listed_start is None else script.listed_start
+        offset = start if asked.timestamp == -2 else latest
         found = of_topic.ListOffsetsPartitionResponse(
             partition_index=0, error_code=0, timestamp=-1, offset=offset, leader_epoch=script.epoch
         )
@@ -142,7 +161,11 @@ class _Handler(socketserver.StreamRequestHandler):
     def _1(self, script: Script, request: Any) -> Any:
         asked = request.topics[0].partitions[0]
         assert request.topics[0].topic_id == TOPIC_ID
-        assert request.isolation_level == 1
+        if request.isolation_level == 0:
+            script.probed.append(asked.fetch_offset)
+            later = [] if asked.fetch_offset >= script.empty_from else [*script.batches, *script.unstable]
+            records = next((b for _, last, b in later if last >= asked.fetch_offset), b"")
+            return fetch_response(0, script.stable, script.log_start, records, [], high=script.high)
         script.fetched.append((asked.fetch_offset, asked.current_leader_epoch))
         script.racks.append(request.rack_id)
         if script.near is not None and request.rack_id == script.near[0]:
@@ -151,18 +174,30 @@ class _Handler(socketserver.StreamRequestHandler):
         if script.throttled:
             return FetchResponse(throttle_time_ms=script.throttled.pop(0), error_code=0, session_id=0, responses=[])
         error = script.errors.pop(0) if script.errors else 0
+        if asked.fetch_offset < script.log_start:
+            error = OUT_OF_RANGE
+        if (script.empty or asked.fetch_offset >= script.empty_from) and not error:
+            throttle = script.empty.pop(0) if script.empty else 0
+            return fetch_response(0, script.stable, script.log_start, b"", [], throttle=throttle)
         records = next((b for _, last, b in script.batches if last >= asked.fetch_offset), b"")
         return fetch_response(error, script.stable, script.log_start, b"" if error else records, [])
 
 
 def fetch_response(
-    error: int, stable: int, log_start: int, records: bytes, aborted: list[tuple[int, int]], replica: int = -1
+    error: int,
+    stable: int,
+    log_start: int,
+    records: bytes,
+    aborted: list[tuple[int, int]],
+    replica: int = -1,
+    throttle: int = 0,
+    high: int | None = None,
 ) -> Any:
     of_topic = FetchResponse.FetchableTopicResponse
     data = of_topic.PartitionData(
         partition_index=0,
         error_code=error,
-        high_watermark=stable,
+        high_watermark=stable if high is None else high,
         last_stable_offset=stable,
         log_start_offset=log_start,
         aborted_transactions=[
@@ -172,7 +207,7 @@ def fetch_response(
         records=records,
     )
     topics = [of_topic(topic_id=TOPIC_ID, partitions=[data])]
-    return FetchResponse(throttle_time_ms=0, error_code=0, session_id=0, responses=topics)
+    return FetchResponse(throttle_time_ms=throttle, error_code=0, session_id=0, responses=topics)
 
 
 @pytest.fixture
@@ -301,11 +336,80 @@ def test_batch_that_the_broker_cuts_off_is_damage(start: Start) -> None:
         asked(start(script))
 
 
-def test_nothing_before_a_stable_end_is_unexplained(start: Start) -> None:
+@pytest.mark.parametrize("compacted", [True, False])
+def test_empty_answers_below_a_stable_end_are_asked_again(start: Start, compacted: bool) -> None:
+    """As a broker answers when a read from tiered storage takes too long."""
+    script = Script(empty=[0] * 5)
+    found = asked(start(script), patience=20.0, compacted=compacted)
+    assert (found.records, dict(found.holes)) == (30, {})
+    assert script.fetched[:6] == [(0, 5)] * 6
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+def test_answers_that_stay_empty_are_no_holes_and_name_the_offset(start: Start, compacted: bool) -> None:
+    script = Script(empty_from=10)
+    broker = start(script)
+    with pytest.raises(
+        EmptyAnswersError, match=r"topic 't' partition 0: for 0\.2 s .* no records from offset 10"
+    ) as empty:
+        asked(broker, patience=0.2, compacted=compacted)
+    assert isinstance(empty.value, Retryable)
+    assert "although offsets up to 30 are stable" in str(empty.value)
+    # What the message says: run it again once the storage answers.
+    script.empty_from = 1 << 62
+    assert asked(broker, compacted=compacted).records == 30
+
+
+def test_a_compacted_tail_without_a_batch_after_it_is_shown_by_the_next_record(start: Start) -> None:
     script = Script(batches=[(0, 9, batch(0, 10))])
+    broker = start(script)
+    with pytest.raises(EmptyAnswersError, match="the next record that is written to this partition shows it"):
+        asked(broker, patience=0.2, compacted=True)
+    script.batches.append((30, 30, batch(30, 1)))
+    script.stable = 31
+    assert dict(asked(broker, compacted=True).holes) == {"compacted_away": 20}
+
+
+def test_a_gap_up_to_the_last_stable_offset_is_shown_by_the_open_transaction_after_it(start: Start) -> None:
+    """A read_committed fetch stops before the batch that shows the gap."""
+    script = Script(batches=[(0, 9, batch(0, 10))], unstable=[(30, 39, batch(30, 10))])
+    found = asked(start(script), compacted=True).by_partition[0]
+    assert found.compacted_away.listed == (OffsetRange(10, 30),)
+    assert script.probed == [10]
+
+
+def test_a_batch_before_the_end_that_only_read_uncommitted_shows_is_no_hole(start: Start) -> None:
+    script = Script(empty=[0, 0])
+    assert asked(start(script), patience=20.0).records == 30
+    assert script.probed == [0, 0]
+
+
+def test_an_empty_answer_with_a_throttle_time_is_left_alone_for_that_long(start: Start) -> None:
+    script = Script(empty=[700, 700])
+    began = time.monotonic()
+    assert asked(start(script), patience=0.5).records == 30
+    assert time.monotonic() - began >= 1.4
+
+
+def test_a_log_start_that_only_one_request_gives_is_no_hole(start: Start) -> None:
+    """As when a new leader's log starts earlier than the old one's."""
+    script = Script(errors=[OUT_OF_RANGE], listed_start=20)
+    found = asked(start(script), patience=20.0)
+    assert (found.records, dict(found.holes)) == (30, {})
+
+
+def test_an_offset_that_stays_out_of_range_within_the_log_is_given_up_in_time(start: Start) -> None:
+    with pytest.raises(BrokerUnreachableError, match="offset 0 is out of range, although the log goes from 0 to 30"):
+        asked(start(Script(errors=[OUT_OF_RANGE] * 1000)), patience=0.3)
+
+
+def test_what_was_dropped_before_the_log_start_is_named(start: Start) -> None:
+    script = Script(log_start=15, batches=[(10, 19, batch(10, 10)), (20, 29, batch(20, 10))])
     found = asked(start(script)).by_partition[0]
-    assert found.unexplained.listed == (OffsetRange(10, 30),)
-    assert len(script.fetched) > 3
+    assert found.below_log_start.listed == (OffsetRange(0, 15),)
+    assert found.records.offsets == 15
+    emptied = asked(start(Script(log_start=30, batches=[]))).by_partition[0]
+    assert emptied.below_log_start.listed == (OffsetRange(0, 30),)
 
 
 def test_last_stable_offset_that_goes_back_is_named(start: Start) -> None:
@@ -388,6 +492,36 @@ def test_the_deadline_ends_the_wait_for_a_quota(start: Start) -> None:
     found = asked(broker, deadline=began + 0.5)
     assert (found.done, found.complete) == (0, False)
     assert time.monotonic() - began < 20
+
+
+def loaded(broker: ScriptedBroker, patience: float = 1.0) -> list[int]:
+    """The offsets that the columnar loader reads of the 30 that the broker has."""
+    settings = ClientSettings("{}:{}".format(*broker.address))
+    brokers = Brokers(settings, "t", topic_id_text(TOPIC_ID), patience=patience, stopped=lambda: False)
+    rows: list[pa.RecordBatch] = []
+    try:
+        read_piece(brokers, Piece(0, OffsetRange(0, 30)), Buffers(1 << 20), Room(), rows.append)
+    finally:
+        brokers.close()
+    return [offset for block in rows for offset in block.column("kafka_offset").to_pylist()]
+
+
+def test_a_load_takes_no_empty_answer_for_the_end_of_its_range(start: Start) -> None:
+    assert loaded(start(Script(empty=[0] * 5)), patience=20.0) == [*range(30)]
+    with pytest.raises(EmptyAnswersError, match="no records from offset 10"):
+        loaded(start(Script(empty_from=10)), patience=0.2)
+
+
+def test_an_empty_answer_is_no_age_of_a_record(start: Start) -> None:
+    broker = start(Script(empty_from=30, unstable=[(30, 39, batch(30, 10))], high=40))
+    settings = ClientSettings("{}:{}".format(*broker.address))
+    brokers = ObservingBrokers(settings, "t", topic_id_text(TOPIC_ID), patience=0.2, stopped=lambda: False)
+    try:
+        assert brokers.newest_timestamp(0, 40) is None, "nothing is written there yet"
+        with pytest.raises(EmptyAnswersError, match="no records from offset 30"):
+            brokers.newest_timestamp(0, 30)
+    finally:
+        brokers.close()
 
 
 # --- racks ---

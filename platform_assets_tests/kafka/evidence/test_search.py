@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from platform_assets.errors import BrokerUnreachableError, DamagedBatchError
+from platform_assets.errors import BrokerUnreachableError, DamagedBatchError, EmptyAnswersError
 from platform_assets.kafka.batches.fetching import FetchedPartition
 from platform_assets.kafka.batches.record_batches import Batch
 from platform_assets.kafka.cluster import Cluster, TopicState
@@ -28,9 +28,9 @@ class Log(BatchSearch):
         self.batches = list(scanned(*batches))
         self.served, self._log_starts, self.fetches = served, {0: log_start}, 0
 
-    def _fetched(self, partition: int, offset: int) -> list[Batch]:
+    def _fetched(self, partition: int, offset: int, end: int) -> list[Batch]:
         self.fetches += 1
-        return [b for b in self.batches if b.last_offset >= offset][: self.served]
+        return [b for b in self.batches if b.last_offset >= offset and b.base_offset < end][: self.served]
 
 
 def any_log(rng: random.Random) -> tuple[list[bytes], int]:
@@ -97,21 +97,60 @@ def test_a_marker_is_told_from_a_record() -> None:
 
 
 class Answering(BatchSearch):
-    """A partition of which every fetch gives these bytes."""
+    """A partition of which the fetches give these bytes, the last ones again and again, each with its error."""
 
-    def __init__(self, records: bytes, cluster: Cluster) -> None:
-        super().__init__(cluster, TOPIC)
-        answer = FetchedPartition(0, 100, 100, 0, (), memoryview(records))
-        self._brokers.persist = lambda doing, attempt: answer  # type: ignore[method-assign, assignment, return-value]
+    def __init__(self, *records: bytes, errors: tuple[int, ...] = (0,), seconds: float = 20.0) -> None:
+        super().__init__(Cluster(None, ClientSettings("localhost:1"), timeout=seconds), TOPIC)
+        self.records, self.errors, self.asked = [*records], [*errors], list[int]()
+        self._brokers.ask = self._ask  # type: ignore[method-assign, assignment]
+        self._brokers.receive = self._receive  # type: ignore[method-assign, assignment]
+        self._brokers.log_start = lambda partition: 60  # type: ignore[method-assign]
         self._log_starts = {0: 0}
+
+    def _ask(self, partition: int, offset: int, size: int, **_: object) -> None:
+        self.asked.append(offset)
+
+    def _receive(self, *_: object) -> FetchedPartition:
+        records = self.records.pop(0) if len(self.records) > 1 else self.records[0]
+        error = self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
+        return FetchedPartition(error, 100, 100, 0, (), memoryview(records))
 
 
 def test_damage_names_topic_partition_and_offset() -> None:
     damaged = bytearray(batch(40, [0, 1]))
     damaged[-1] ^= 1
-    search = Answering(bytes(damaged), Cluster(None, ClientSettings("localhost:1")))
+    search = Answering(bytes(damaged))
     with pytest.raises(DamagedBatchError, match=r"'t' partition 0 .*40"):
         search.first_record_at(0, 0, 40, 100)
+
+
+@pytest.mark.parametrize("empty", [2, 4])
+def test_an_empty_answer_does_not_show_that_there_are_no_records(empty: int) -> None:
+    """Each fetch that gives nothing is followed by one that looks for the batch after a gap."""
+    search = Answering(*[b""] * empty, batch(40, [0, 1], stamp=5))
+    found = search.first_record_at(0, 5, 40, 100)
+    assert found is not None
+    assert (found.offset, found.timestamp) == (40, 5)
+    search = Answering(*[b""] * empty, marker(40, 5, commit=True))
+    assert search.is_marker(0, 40)
+
+
+def test_answers_that_stay_empty_end_the_search() -> None:
+    with pytest.raises((EmptyAnswersError, BrokerUnreachableError)):
+        Answering(b"", seconds=0.3).first_record_at(0, 0, 40, 100)
+
+
+def test_a_batch_after_the_end_shows_that_there_are_no_records_before_it() -> None:
+    search = Answering(batch(100, [0]))
+    assert search.first_record_at(0, 0, 40, 100) is None
+    assert not search.is_marker(0, 40)
+
+
+def test_the_search_goes_on_at_the_log_start_once_the_log_has_lost_an_offset() -> None:
+    search = Answering(b"", batch(60, [0], stamp=7), errors=(1, 0))
+    found = search.first_record_at(0, 5, 40, 100)
+    assert found is not None
+    assert (found.offset, search.asked[:2]) == (60, [40, 60])
 
 
 def test_the_deadline_of_the_cluster_ends_a_search() -> None:
