@@ -22,6 +22,7 @@ from infra.errors import ConfigurationError
 from infra.home import Home
 from infra.ports import DAGSTER_VARIABLE, LOOPBACK, choose_ports
 from infra.process import ServiceSpec
+from infra.web_guard import HOSTS_VARIABLE, AllowedHosts
 
 WEBSERVER: Final[Literal["dagster-webserver"]] = "dagster-webserver"
 DAEMON: Final[Literal["dagster-daemon"]] = "dagster-daemon"
@@ -105,25 +106,27 @@ def webserver_spec(
         environ: the environment to read; the process's own by default.
 
     Raises:
-        PortTakenError, ConfigurationError: from `DAGSTER_PORT`.
+        PortTakenError, ConfigurationError: from `DAGSTER_PORT` or `PLATFORM_UI_HOSTS`.
     """
     env = os.environ if environ is None else environ
+    hosts = host_environment(env)
+    AllowedHosts.parse(hosts.get(HOSTS_VARIABLE, ""))
     (port,) = choose_ports(1, DAGSTER_VARIABLE, remembered=state.remembered_ports(home, WEBSERVER), environ=env)
     state.remember_ports(home, WEBSERVER, (port,))
     return ServiceSpec(
         name=WEBSERVER,
         command=(
-            sys.executable, "-m", "dagster_webserver", "--host", LOOPBACK, "--port", str(port),
+            sys.executable, "-m", "infra.webserver", "--host", LOOPBACK, "--port", str(port),
             "--workspace", str(workspace),
         ),
-        environment=_environment(home, addresses, env),
+        environment=_environment(home, {**addresses, **hosts}, env),
         directory=workspace.parent,
         log=home.log_file(WEBSERVER),
         address=f"http://{LOOPBACK}:{port}",
         ports=(port,),
         timeout=START_TIMEOUT_SECONDS,
         ready=lambda: web_answers(port),
-        fingerprint=fingerprint({**addresses, **storage_environment(env)}),
+        fingerprint=fingerprint({**addresses, **storage_environment(env), **hosts}),
     )  # fmt: skip
 
 
@@ -211,6 +214,11 @@ def reload(address: str) -> None:
 def storage_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """What Dagster's own processes need to reach its storage, and nobody else: it holds a password."""
     return {POSTGRES_VARIABLE: environ[POSTGRES_VARIABLE]} if environ.get(POSTGRES_VARIABLE) else {}
+
+
+def host_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The hosts by which browsers reach the UI, as its web server reads them."""
+    return {HOSTS_VARIABLE: environ[HOSTS_VARIABLE]} if environ.get(HOSTS_VARIABLE) else {}
 
 
 def _names_storage(settings: str) -> bool:

@@ -474,6 +474,8 @@ def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, 
     def changed(record: ProcessRecord) -> str:
         # Dagster gets the engines' addresses when it starts; one that moved since is out of its reach.
         now = {**environment(home, environ=env), **dagster_services.storage_environment(env)}
+        if service == WEBSERVER:
+            now |= dagster_services.host_environment(env)
         return dagster_services.changed(record.fingerprint, now)
 
     if service == "dagster-webserver":

@@ -100,6 +100,10 @@ def test_clients_of_spark_reach_it_as_localhost(services: dict[str, Any]) -> Non
         assert services[name]["environment"]["SPARK_REMOTE"].startswith("sc://localhost:")
 
 
+def test_the_web_server_is_the_guarded_one(services: dict[str, Any]) -> None:
+    assert services["webserver"]["command"][:3] == ["python", "-m", "infra.webserver"]
+
+
 def test_instance_settings_are_the_embedded_ones(services: dict[str, Any]) -> None:
     mounted = [volume for volume in services["daemon"]["volumes"] if volume.endswith("/dagster/dagster.yaml:ro")]
     (source,) = (volume.split(":")[0] for volume in mounted)

@@ -14,6 +14,7 @@ from infra import spark_node
 from infra.home import CHECKOUT
 from infra.run_launcher import SERVERS_SHARE_ENVIRONMENT
 from infra.spark_server import PURGE_MILLISECONDS, PURGE_VARIABLE, TOKEN_VARIABLE
+from infra.web_guard import AllowedHosts, refusal
 from platform_assets_tests.support.locks import DOCKERFILE, locked_python
 from platform_assets_tests.support.manifests import (
     BASE,
@@ -147,6 +148,16 @@ def test_dagster_is_the_embedded_one_but_for_its_storage_and_its_code_server() -
     environments = {c["name"]: (c["env"], c["envFrom"]) for _, c in containers() if c["name"] in ("code", "daemon")}
     assert environments["code"] == environments["daemon"]
     assert own == embedded
+
+
+def test_the_web_server_is_the_guarded_one_and_takes_its_probes() -> None:
+    (web,) = (container for _, container in containers() if container["name"] == "webserver")
+    assert web["command"] == ["python", "-m", "infra.webserver"]
+    allowed = AllowedHosts.parse("")
+    for probe in (web["readinessProbe"], web["livenessProbe"]):
+        (header,) = probe["httpGet"]["httpHeaders"]
+        sent = [(header["name"].lower().encode(), header["value"].encode())]
+        assert refusal("GET", probe["httpGet"]["path"], sent, allowed) is None
 
 
 def test_no_container_may_more_than_it_needs() -> None:

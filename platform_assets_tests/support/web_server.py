@@ -1,4 +1,4 @@
-"""Dagster's web server on a module of the tests."""
+"""The web server, as `up` starts it, on a module of the tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def webserver(module: str, root: Path, environment: Mapping[str, str]) -> Iterat
     (port,) = choose_ports(1, DAGSTER_VARIABLE, environ=environment)
     with (root / "webserver.log").open("wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "dagster_webserver", "--host", LOOPBACK, "--port", str(port),
+            [sys.executable, "-m", "infra.webserver", "--host", LOOPBACK, "--port", str(port),
              "--module-name", module, "--working-directory", str(CHECKOUT)],
             env=dict(environment), cwd=root, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
