@@ -16,6 +16,7 @@ from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
+from platform_assets.model.untrusted import line, markdown
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.windows.deciding import Deciding
 from platform_assets.windows.erasure import parsed_ranges
@@ -155,9 +156,9 @@ def _decide(
     spark: SparkResource = context.resources.spark
     said: list[str] = []
 
-    def say(line: str) -> None:
-        context.log.info(line)
-        said.append(line)
+    def say(text: str) -> None:
+        context.log.info(line(text))
+        said.append(text)
 
     dry_run = isinstance(config, AcceptanceConfig) and config.dry_run
     try:
@@ -175,7 +176,7 @@ def _decide(
         )
         decide(deciding)
     except PlatformError as e:
-        raise dg.Failure(str(e), metadata={"error": type(e).__name__}, allow_retries=False) from e
+        raise dg.Failure(line(e), metadata={"error": type(e).__name__}, allow_retries=False) from e
     if dry_run:
         say("dry run: nothing was changed; launch again with `dry_run: false` to decide so")
-    context.add_output_metadata({"said": dg.MetadataValue.md("\n\n".join(said))})
+    context.add_output_metadata({"said": dg.MetadataValue.md("\n\n".join(map(markdown, said)))})

@@ -14,6 +14,7 @@ from platform_assets.checks.report.worst import remedies, worst_windows
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration
+from platform_assets.model.untrusted import line, markdown, without_marks
 from platform_assets.orchestration import expectation_checks, runs
 from platform_assets.orchestration.names import decoded_checks_op, table_key
 from platform_assets.orchestration.resources import LakeResource
@@ -79,7 +80,7 @@ def results(
         check_name=checks.SHARE,
         passed=found.level == "passed",
         severity=_SEVERITIES[found.level],
-        description=_share_text(declaration, found),
+        description=markdown(_share_text(declaration, found)),
         metadata={
             "dead_letters": found.dead,
             "records": found.of,
@@ -142,14 +143,14 @@ def _last(asset: dg.AssetKey, name: str, instance: dg.DagsterInstance) -> dg.Ass
 
 
 def _again(known: dg.AssetCheckEvaluation) -> dg.AssetCheckEvaluation:
-    """The same result once more, of no step."""
+    """The same result once more, of no step; one that an earlier release reported without escaping is escaped by now."""
     return dg.AssetCheckEvaluation(
         known.asset_key,
         known.check_name,
         known.passed,
         known.metadata,
         severity=known.severity,
-        description=known.description,
+        description=markdown(without_marks(known.description or "")),
     )
 
 
@@ -158,15 +159,15 @@ def _conservation(declaration: TopicDeclaration, verdict: Verdict) -> dg.AssetCh
     if verdict.findings:
         worst = worst_windows(verdict.findings)
         columns = [dg.TableColumn("window", "string"), dg.TableColumn("found", "string")]
-        records = [dg.TableRecord({"window": w.window, "found": w.found}) for w in worst[:_MOST]]
+        records = [dg.TableRecord({"window": line(w.window), "found": line(w.found)}) for w in worst[:_MOST]]
         values["anomalies"] = dg.MetadataValue.table(records, dg.TableSchema(columns))
-        values["remedy"] = " ".join(str(r) for r in remedies(worst)[:_MOST])
+        values["remedy"] = line(" ".join(str(r) for r in remedies(worst)[:_MOST]))
     return dg.AssetCheckResult(
         asset_key=table_key(declaration.decoded_table),
         check_name=checks.CONSERVATION,
         passed=verdict.passed,
         severity=dg.AssetCheckSeverity.WARN if verdict.undecided else dg.AssetCheckSeverity.ERROR,
-        description=verdict.headline,
+        description=markdown(verdict.headline),
         metadata=values,
     )
 
@@ -188,14 +189,14 @@ def _samples(found: checks.Shares) -> dg.TableMetadataValue:
     records = [
         dg.TableRecord(
             {
-                "reason": group.reason,
-                "place": group.place or "",
+                "reason": line(group.reason),
+                "place": line(group.place or ""),
                 "count": group.count,
-                "side": group.side,
-                "window": sample.window,
+                "side": line(group.side),
+                "window": line(sample.window),
                 "partition": sample.partition,
                 "offset": sample.offset,
-                "detail": sample.detail,
+                "detail": line(sample.detail),
                 "value": (sample.key if group.side == "key" else sample.value) or "",
             }
         )

@@ -10,6 +10,7 @@ from platform_assets.checks.expectations import Judged
 from platform_assets.checks.findings import counted
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.expectations import Expectation
+from platform_assets.model.untrusted import line, markdown
 from platform_assets.orchestration.names import table_key
 
 _MOST: Final = 20
@@ -32,7 +33,7 @@ def spec(declaration: TopicDeclaration, expectation: Expectation) -> dg.AssetChe
         expectation.name,
         asset=table_key(declaration.decoded_table),
         blocking=expectation.severity == "error",
-        description=f"In each window that is loaded, `{expectation}`.",
+        description=markdown(f"In each window that is loaded, `{expectation}`."),
         metadata={"kind": expectation.kind, "severity": expectation.severity},
     )
 
@@ -40,12 +41,14 @@ def spec(declaration: TopicDeclaration, expectation: Expectation) -> dg.AssetChe
 def result(declaration: TopicDeclaration, judged: Judged) -> dg.AssetCheckResult:
     """The same as a result: the windows that fail, how many of their rows, the first of them, and what to do."""
     figures = judged.figures
-    values: dict[str, Any] = {"rows": figures.rows, "failing": figures.failing, "expectation": str(judged.expectation)}
+    values: dict[str, Any] = {"rows": figures.rows, "failing": figures.failing, "expectation": line(judged.expectation)}
     if wrong := [each for each in judged.windows if each.figures is None or each.figures.failing]:
         records = [
-            dg.TableRecord({"window": each.window, "rows": -1, "failing": -1})
+            dg.TableRecord({"window": line(each.window), "rows": -1, "failing": -1})
             if each.figures is None
-            else dg.TableRecord({"window": each.window, "rows": each.figures.rows, "failing": each.figures.failing})
+            else dg.TableRecord(
+                {"window": line(each.window), "rows": each.figures.rows, "failing": each.figures.failing}
+            )
             for each in wrong[-_MOST:]
         ]
         values["windows"] = dg.MetadataValue.table(records, dg.TableSchema(_OF_WINDOWS))
@@ -59,7 +62,7 @@ def result(declaration: TopicDeclaration, judged: Judged) -> dg.AssetCheckResult
         check_name=judged.expectation.name,
         passed=judged.level == "passed",
         severity=dg.AssetCheckSeverity.ERROR if judged.level == "error" else dg.AssetCheckSeverity.WARN,
-        description=" ".join(_sentences(declaration, judged)),
+        description=markdown(" ".join(_sentences(declaration, judged))),
         metadata=values,
     )
 
@@ -103,7 +106,9 @@ def _remedy(declaration: TopicDeclaration, expected: Expectation, window: str) -
 
 def _samples(judged: Judged) -> list[dg.TableRecord]:
     return [
-        dg.TableRecord({"window": e.window, "partition": row.partition, "offset": row.offset, "value": row.value or ""})
+        dg.TableRecord(
+            {"window": line(e.window), "partition": row.partition, "offset": row.offset, "value": line(row.value or "")}
+        )
         for e in judged.failing
         if e.figures is not None
         for row in e.figures.samples

@@ -21,6 +21,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.retention import Forecast
 from platform_assets.model.tables import TableRef
+from platform_assets.model.untrusted import markdown
 from platform_assets.model.windows import longest_window
 from platform_assets.orchestration.names import table_key
 from platform_assets.windows import foresight
@@ -192,9 +193,9 @@ def result(table: TableRef, ahead: Ahead) -> dg.AssetCheckResult:
     hours, foretold = ahead.hours, [p for p in ahead.partitions if p.forecast is not None]
     if near:
         text = "; ".join(_overtaken(p, f) for p, f in near[:_NAMED])
-        headline = f"**Retention comes near**: {text}."
+        headline = f"**Retention comes near**: {markdown(text)}."
     elif ahead.unknown and len(foretold) < len(ahead.partitions):
-        headline = f"**Could not tell**: {'; '.join(ahead.unknown)}"
+        headline = f"**Could not tell**: {markdown('; '.join(ahead.unknown))}"
     elif hours is None:
         headline = "Nothing that retention could remove waits to be loaded."
     else:
@@ -244,7 +245,7 @@ def evaluate(declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster) ->
             check_name=RETENTION_IS_FAR,
             passed=False,
             severity=dg.AssetCheckSeverity.WARN,
-            description=f"**Could not tell**: {e}",
+            description=f"**Could not tell**: {markdown(e)}",
         )
 
 

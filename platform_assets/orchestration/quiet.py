@@ -24,6 +24,7 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.lake import load_log
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.untrusted import markdown
 from platform_assets.orchestration import runs
 from platform_assets.orchestration.names import assets_job, table_key
 
@@ -118,5 +119,5 @@ def _not_evaluated(declaration: TopicDeclaration, check: str, error: PlatformErr
         check,
         passed=False,
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"**Could not tell**: {error}",
+        description=f"**Could not tell**: {markdown(error)}",
     )

@@ -12,6 +12,7 @@ import dagster as dg
 
 from platform_assets.errors import PlatformError
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.untrusted import markdown
 from platform_assets.orchestration.names import sensor_name, table_key
 
 KIND: Final = "platform_assets/trouble"
@@ -36,7 +37,7 @@ def observe(instance: dg.DagsterInstance, declaration: TopicDeclaration, error: 
         if before != kind:
             text = f"Sensor {name} ticks well again." if error is None else f"Sensor {name} fails: {error}"
             instance.report_runless_asset_event(
-                dg.AssetObservation(asset, description=text, metadata={KIND: dg.MetadataValue.text(kind)})
+                dg.AssetObservation(asset, description=markdown(text), metadata={KIND: dg.MetadataValue.text(kind)})
             )
         _known[place] = kind
 

@@ -14,41 +14,35 @@ from platform_assets.checks.findings import Verdict
 from platform_assets.checks.report.picture import data_uri
 from platform_assets.checks.report.strip import Strip
 from platform_assets.checks.report.worst import WorstWindow, remedies, shortened
+from platform_assets.model.untrusted import line, markdown, without_marks
 
 _TO_DO: Final = "What to do:"
 _LONGEST: Final = 280
-_PICTURE: Final = re.compile(r"!\[[^\]]*\]\([^)]*\)")
-_CODE: Final = re.compile(r"(`[^`]*`)")
-_SPECIAL: Final = re.compile(r"([*<~\\]|(?<=\])\(|(?<![^\W_])_|_(?![^\W_]))")
+_PICTURE: Final = re.compile(r"!\[[^\]]*\]\(data:image/svg\+xml;base64,[A-Za-z0-9+/=]*\)")
+_NOT_IN_WORDS: Final = re.compile(r"[^\w .,:;/%-]")
 
 
 def describe(verdict: Verdict, strip: Strip, worst: Sequence[WorstWindow]) -> str:
     """`verdict` in Markdown, as short as it can be; `worst` are its findings in order."""
-    headline = f"**{_escaped(verdict.headline)}**"
+    headline = f"**{markdown(verdict.headline)}**"
     if worst:
         first = worst[0].findings[0]
         finding = f"Window {first.window}: {first.detail}" if verdict.undecided else first.sentence()
-        headline += " " + _escaped(shortened(finding, _LONGEST))
+        headline += " " + markdown(shortened(finding, _LONGEST))
     parts = [headline, f"![{_alternative(strip)}]({data_uri(strip)})"]
     todo = remedies(worst)
     if todo:
         left = len(todo) - 1
         more = f" {left} more under `remedy` below." if left else ""
-        parts.append(f"**{_TO_DO}** {_escaped(str(todo[0]))}{more}")
+        parts.append(f"**{_TO_DO}** {markdown(str(todo[0]))}{more}")
     return "\n\n".join(parts)
 
 
 def plain(description: str) -> str:
     """A description in one line without its picture, for terminals."""
     text = " ".join(_PICTURE.sub("", description).split()).replace("**", "")
-    return re.sub(r"\\([*<~\\(_])", r"\1", text)
+    return line(without_marks(text))
 
 
 def _alternative(strip: Strip) -> str:
-    return re.sub(r"[\[\]\\]", "", strip.sentence)
-
-
-def _escaped(text: str) -> str:
-    """`text` with what Markdown would take for marks made literal, code in backquotes left alone."""
-    pieces = _CODE.split(text)
-    return "".join(piece if n % 2 else _SPECIAL.sub(r"\\\1", piece) for n, piece in enumerate(pieces))
+    return _NOT_IN_WORDS.sub("", line(strip.sentence))

@@ -10,9 +10,9 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Final
-from xml.sax.saxutils import escape
 
 from platform_assets.checks.report.strip import Row, State, Strip
+from platform_assets.model.untrusted import html
 
 _WIDTH: Final = 680
 _GUTTER: Final = 48
@@ -70,7 +70,7 @@ def _cells(rows: tuple[Row, ...], pitch: int, height: int) -> Iterator[str]:
     written: list[str] = []
     for number, row in enumerate(rows):
         middle = _TOP + height * number + height / 2
-        yield f"<text x='{_GUTTER - 6}' y='{middle + 4:g}' text-anchor='end'>{escape(row.label)}</text>"
+        yield f"<text x='{_GUTTER - 6}' y='{middle + 4:g}' text-anchor='end'>{html(row.label)}</text>"
         letters, places = "", []
         for state, start, length in _runs(row):
             x = _GUTTER + start * pitch
@@ -104,10 +104,10 @@ def _marks(rows: tuple[Row, ...], pitch: int) -> Iterator[str]:
 
 def _axis(strip: Strip, width: int, y: int) -> Iterator[str]:
     if not strip.windows:
-        yield f"<text x='0' y='{y}'>{escape(strip.sentence)}</text>"
+        yield f"<text x='0' y='{y}'>{html(strip.sentence)}</text>"
         return
     each = f", {strip.windows_per_column:,} windows a column" if strip.windows_per_column > 1 else ""
-    first, last = escape(strip.first), escape(strip.last)
+    first, last = html(strip.first), html(strip.last)
     if strip.windows == 1:
         yield f"<text x='{_GUTTER}' y='{y}'>window {first}</text>"
         return

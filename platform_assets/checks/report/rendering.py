@@ -11,6 +11,7 @@ from platform_assets.checks.findings import Verdict
 from platform_assets.checks.report.description import describe
 from platform_assets.checks.report.strip import strip_of
 from platform_assets.checks.report.worst import WorstWindow, remedies, worst_windows
+from platform_assets.model.untrusted import line
 
 ANOMALIES: Final = "anomalies"
 """The worst windows. The UI sorts by key, and this is to come first."""
@@ -30,7 +31,7 @@ def result(asset: dg.AssetKey, verdict: Verdict, facts: Facts) -> dg.AssetCheckR
         left = sum(len(w.findings) for w in worst[_MOST:])
         if left:
             values[NOT_LISTED] = left
-        values[REMEDY] = _numbered([str(r) for r in remedies(worst)])
+        values[REMEDY] = _numbered([line(r) for r in remedies(worst)])
     return dg.AssetCheckResult(
         asset_key=asset,
         check_name=verdict.check,
@@ -72,8 +73,12 @@ def _table(worst: list[WorstWindow]) -> dg.TableMetadataValue:
     """One row per window; where none of them names a place, the width is left to what was found."""
     placed = any(w.where for w in worst)
     columns = [c for c in _COLUMNS if placed or c.name not in ("where", "offsets")]
-    records = [dg.TableRecord({c.name: getattr(w, c.name) for c in columns}) for w in worst]
+    records = [dg.TableRecord({c.name: _cell(getattr(w, c.name)) for c in columns}) for w in worst]
     return dg.MetadataValue.table(records, dg.TableSchema(columns))
+
+
+def _cell(value: str | int) -> str | int:
+    return line(value) if isinstance(value, str) else value
 
 
 def _numbered(texts: list[str]) -> str:

@@ -113,7 +113,9 @@ def test_description_of_the_undecided_says_why() -> None:
         ("topic _x_ and _y_", r"topic \_x\_ and \_y\_"),
         ("run `rm _x_ *` now", "run `rm _x_ *` now"),
         ("2 * 3 * 4 <b>", r"2 \* 3 \* 4 \<b>"),
-        ("a [b](c)", r"a [b]\(c)"),
+        ("a [b](c)", r"a \[b\](c)"),
+        ("a `` `![x](y)` b", r"a \`\` `![x](y)` b"),
+        ("a ` ![x](y) `` b", r"a \` !\[x\](y) \`\` b"),
         ("range [0, 5) of ~x~", r"range [0, 5) of \~x\~"),
     ],
 )

@@ -1,0 +1,118 @@
+"""Text from outside, made safe for the place that shows it: a line of a terminal or log, Markdown, SVG, JSON. Pure.
+
+Records, headers, registries, brokers and file names may hold anything, and so may the messages of errors that quote them. Escape
+where text is shown, not where it is stored. `platform_assets_tests/test_untrusted.py` lists the places that show text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+from xml.sax.saxutils import escape
+
+_BACKQUOTES: Final = re.compile(r"`+")
+_SPECIAL: Final = re.compile(r"[\\`*\]<~]|\[(?!\d)|&(?=[#A-Za-z])|(?<![^\W_])_|_(?![^\W_])")
+"""Ranges of offsets and names with underscores inside stay readable: without its end a bracket is no mark."""
+_BLOCK: Final = re.compile(r"^(?:(?=[#>+=-])|\d+(?=[.)]))")
+"""What begins a heading, a quotation, a list or an underline at the start of a paragraph."""
+_WORD: Final = re.compile(r"\S+")
+_LINKED: Final = re.compile(r"://|www\.|@", re.IGNORECASE)
+"""Words with one of these are what GitHub's Markdown makes links of, without any mark and even if marks in them are escaped."""
+_MARK: Final = re.compile(r"\\([!-/:-@\[-`{-~])")
+
+
+def line(text: object) -> str:
+    """`text` in one line, for a terminal or a log: what is not printable is shown as an escape.
+
+    That is control characters, ESC and line ends among them, and marks that change the direction of text or have no width.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def lines(text: object) -> str:
+    """Like `line`, for text whose line ends are the platform's own."""
+    return "\n".join(map(line, str(text).split("\n")))
+
+
+def to_lines(sink: Callable[[str], object]) -> Callable[[str], None]:
+    """Return a function that gives `sink` each text as `line` makes it."""
+
+    def give(text: str) -> None:
+        sink(line(text))
+
+    return give
+
+
+def code(text: object) -> str:
+    """`text` as a code span of Markdown: nothing in it is a mark."""
+    shown = line(text)
+    if not shown:
+        return ""
+    fence = "`" * (1 + max(map(len, _BACKQUOTES.findall(shown)), default=0))
+    # Markdown takes one space off each end where both have one.
+    pad = " " if "`" in (shown[0], shown[-1]) or (shown[0] == shown[-1] == " ") else ""
+    return f"{fence}{pad}{shown}{pad}{fence}"
+
+
+def markdown(text: object) -> str:
+    """`text` as one paragraph of Markdown that shows it as it is: no image, no link, no HTML.
+
+    What stands in backquotes stays a code span; so do addresses, which would be links otherwise.
+    """
+    pieces: list[tuple[bool, str]] = []
+    for is_code, piece in _spans(line(text).lstrip(" ")):
+        # Two code spans in a row would be one with other ends.
+        if is_code and pieces and pieces[-1][0]:
+            pieces[-1] = (True, pieces[-1][1] + piece)
+        else:
+            pieces.append((is_code, piece))
+    shown = "".join(code(piece) if is_code else _SPECIAL.sub(r"\\\g<0>", piece) for is_code, piece in pieces)
+    return _BLOCK.sub(r"\g<0>\\", shown)
+
+
+def without_marks(text: str) -> str:
+    """The text that `markdown` was given; of a code span with longer fences, those are left."""
+    return _MARK.sub(r"\1", text)
+
+
+def html(text: object) -> str:
+    """`text` for HTML and SVG, inside an attribute too."""
+    return escape(line(text), {'"': "&quot;", "'": "&#39;"})
+
+
+def document(value: Any, indent: int | None = 2) -> str:
+    """`value` as JSON that is readable in any language, and on which no terminal acts."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def _spans(text: str) -> Iterator[tuple[bool, str]]:
+    """Pieces of `text`, each with whether it is a code span: between two equal runs of backquotes, or an address."""
+    following: dict[int, re.Match[str]] = {}
+    ends: dict[int, re.Match[str] | None] = {}
+    runs = list(_BACKQUOTES.finditer(text))
+    for run in reversed(runs):
+        ends[run.start()] = following.get(len(run[0]))
+        following[len(run[0])] = run
+    at = 0
+    for run in runs:
+        end = ends[run.start()]
+        if run.start() >= at and end is not None:
+            yield from _addresses(text[at : run.start()])
+            yield True, text[run.end() : end.start()]
+            at = end.end()
+    yield from _addresses(text[at:])
+
+
+def _addresses(text: str) -> Iterator[tuple[bool, str]]:
+    at = 0
+    for word in _WORD.finditer(text):
+        if _LINKED.search(word[0]):
+            if word.start() > at:
+                yield False, text[at : word.start()]
+            yield True, word[0]
+            at = word.end()
+    if at < len(text):
+        yield False, text[at:]
