@@ -279,7 +279,10 @@ def read_whole(data: Bytes, at: Whole, end: Whole, scale: Whole) -> tuple[Whole,
 
 @kernel(BYTES, INT, INT)
 def read_real(data: Bytes, at: Whole, end: Whole) -> tuple[float, Whole, Whole]:
-    """The double nearest to the number at `at`, where it ends, or BAD, and whether it was READ or is to be read LATER."""
+    """Return the double nearest to the number at `at`, where it ends, or BAD, and whether it was READ or is to be read LATER.
+
+    `value` wraps from the 20th digit on, so `significant` counts digits from the first that is not zero, whatever `value` is.
+    """
     start = at
     negative = load8(data, at) == 45
     if negative:
@@ -291,7 +294,7 @@ def read_real(data: Bytes, at: Whole, end: Whole) -> tuple[float, Whole, Whole]:
     digit = np.uint8(load8(data, at) - np.uint8(48))
     while digit < 10 and at < end:
         value = value * np.uint64(10) + np.uint64(digit)
-        significant += value != 0
+        significant += significant > 0 or digit != 0
         at += 1
         digit = np.uint8(load8(data, at) - np.uint8(48))
     if at == first or (at > first + 1 and load8(data, first) == 48):
@@ -304,7 +307,7 @@ def read_real(data: Bytes, at: Whole, end: Whole) -> tuple[float, Whole, Whole]:
         digit = np.uint8(load8(data, at) - np.uint8(48))
         while digit < 10 and at < end:
             value = value * np.uint64(10) + np.uint64(digit)
-            significant += value != 0
+            significant += significant > 0 or digit != 0
             at += 1
             digit = np.uint8(load8(data, at) - np.uint8(48))
         if at == first:
