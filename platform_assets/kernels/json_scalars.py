@@ -231,7 +231,10 @@ def value_end(data: Bytes, at: Whole, end: Whole, levels: Whole, stack: Bytes) -
 
 @inlined
 def read_whole(data: Bytes, at: Whole, end: Whole, scale: Whole) -> tuple[Whole, Whole]:
-    """The number at `at`, times 10 to the power of `scale`, if that is a whole one of 64 bits; and where it ends, or BAD."""
+    """The number at `at`, times 10 to the power of `scale`, if that is a whole one of 64 bits; and where it ends, or BAD.
+
+    `value` holds 19 digits (10^19 - 1 < 2^64); it wraps with more, so the digits are counted before it is used.
+    """
     negative = load8(data, at) == 45
     if negative:
         at += 1

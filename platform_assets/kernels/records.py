@@ -108,7 +108,7 @@ def find_records(
             header_count, at = _varint(data, at, behind)
             header = at
             # Each header takes two bytes or more, which bounds what is allocated for a count that lies.
-            if header_count < 0 or 2 * header_count > behind - at:
+            if header_count < 0 or header_count > (behind - at) // 2:
                 return found, CONTRADICTION, index
             for _ in range(header_count):
                 part, at = _varint(data, at, behind)

@@ -10,7 +10,7 @@ import math
 import random
 import struct
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
@@ -151,6 +151,35 @@ CSV_COLUMNS: Final = {
 def test_numbers_of_csv(column: str, rng: random.Random) -> None:
     texts = [field for (field,) in csv.reader([f'"{text}"' if rng.random() < 0.5 else text for text in numbers(rng)])]
     hold({"schema": f"a {column}"}, "csv", [text.encode() for text in texts], [*map(CSV_COLUMNS[column], texts)])
+
+
+def moments(rng: random.Random) -> list[str]:
+    """Times of the years 1 to 9999, most of them near the edges of months, with and without fractions and offsets."""
+    found = ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"]
+    for _ in range(3_000):
+        first = datetime(rng.randint(1, 9999), rng.randint(1, 12), 1, tzinfo=UTC)
+        try:
+            moment = first + timedelta(microseconds=rng.choice((-1, 0, rng.randint(0, 10**13))))
+            zone = timezone(timedelta(minutes=rng.choice((0, 0, 330, -719, 1439, -1439))))
+            found.append(moment.astimezone(zone).isoformat())
+        except OverflowError:
+            continue
+    return found
+
+
+def day(text: str) -> date:
+    """The day that a text begins with."""
+    return date.fromisoformat(text[:10])
+
+
+@pytest.mark.parametrize("format_name", ["json", "csv"])
+def test_times_of_text(format_name: str, rng: random.Random) -> None:
+    texts = moments(rng)
+    form = '{"a":"%s"}' if format_name == "json" else "%s"
+    instants = [datetime.fromisoformat(text).astimezone(UTC) for text in texts]
+    hold({"schema": "a TIMESTAMP"}, format_name, [(form % text).encode() for text in texts], instants)
+    days = [text[:10] for text in texts]
+    hold({"schema": "a DATE"}, format_name, [(form % text).encode() for text in days], [*map(day, days)])
 
 
 def avro_hold(kind: Any, given: Sequence[Any]) -> None:
