@@ -39,9 +39,11 @@ Ints = npt.NDArray[np.int32]
 WIDTH = 6
 (
     LONG, INT32, BYTES_OF_SIZE, TEXT, FIXED, DOUBLE, FLOAT, BOOLEAN, ENUM, UNION, MARK, LIST, ITEMS, ITEM_END, JUMP, EMPTY_ITEMS, END,
-) = range(17)  # fmt: skip
-"""Steps, with what their three numbers are. LONG (factor), INT32, BYTES_OF_SIZE (-, limit), TEXT, FIXED (size, limit), DOUBLE, FLOAT,
-BOOLEAN: a plain value. TEXT is UTF-8. `limit` is the first of two entries of the table, the low and the high 64 bits of the largest
+    DIVIDED,
+) = range(18)  # fmt: skip
+"""Steps, with what their three numbers are. LONG (factor), DIVIDED (divisor), INT32 (factor), BYTES_OF_SIZE (-, limit), TEXT,
+FIXED (size, limit), DOUBLE, FLOAT, BOOLEAN: a plain value. DIVIDED is a long that is a whole multiple of its divisor. TEXT is UTF-8.
+`limit` is the first of two entries of the table, the low and the high 64 bits of the largest
 magnitude of a decimal; it is negative for other bytes. ENUM (first, count): an index into `count` entries of the table from `first`
 on, of which a negative one is refused. UNION (first, count): likewise, and the entry is the next step. MARK: a struct is there. LIST
 (level of its items): begins one, and ITEMS (level of its items, least size of one, step behind the list) comes next; ITEM_END (level
@@ -191,7 +193,14 @@ def read_values(
                 value, at = _varint(data, at, stop)
                 if at < 0 or value != np.int64(np.int32(value)):
                     step = _FAILED
-                slots[slot] = value
+                slots[slot] = value * program[begin + 3]
+                valid[slot] = 1
+            elif what == DIVIDED:
+                value, at = _varint(data, at, stop)
+                divisor = program[begin + 3]
+                if at < 0 or value % divisor != 0:
+                    step = _FAILED
+                slots[slot] = value // divisor
                 valid[slot] = 1
             elif what == TEXT:
                 size, at = _varint(data, at, stop)

@@ -55,11 +55,14 @@ def plain_type(kind: PlainKind) -> pa.DataType:
     return _PLAIN[kind]
 
 
-def logical_type(logical: Logical, place: str) -> pa.DataType:
-    """The type of a column. Raises BadSchema where no column has one."""
+def logical_type(logical: Logical, place: str) -> pa.DataType | None:
+    """The type of a column; None where that is the type of what the logical one is made of.
+
+    Raises BadSchema where no column has it.
+    """
     if logical.name == "date":
         return pa.date32()
-    if logical.name.startswith("timestamp"):
+    if logical.name in ("timestamp-millis", "timestamp-micros"):
         return TIMESTAMP
     if logical.name == "decimal" and logical.precision <= LARGEST_PRECISION:
         return pa.decimal128(logical.precision, logical.scale)
@@ -67,7 +70,9 @@ def logical_type(logical: Logical, place: str) -> pa.DataType:
         raise BadSchema(
             place, f"a decimal has {LARGEST_PRECISION} digits at most, and not {logical.precision}; take bytes"
         )
-    raise BadSchema(place, f"there is no column of {logical.name}; take long, without a logical type")
+    if logical.name in ("local-timestamp-millis", "local-timestamp-micros"):
+        raise BadSchema(place, f"there is no column of {logical.name}; take long, without a logical type")
+    return None
 
 
 def nullable(schema: AvroType, place: str) -> tuple[AvroType, bool]:
@@ -119,8 +124,9 @@ class _Columns:
             return pa.string()
         if isinstance(schema, Union):
             raise BadSchema(place, f"there is no column of a {described(schema)}")
-        if schema.logical is not None:
-            return logical_type(schema.logical, place)
+        stands_for = None if schema.logical is None else logical_type(schema.logical, place)
+        if stands_for is not None:
+            return stands_for
         if isinstance(schema, Fixed):
             return pa.binary()
         if schema.kind == "null":
@@ -172,7 +178,7 @@ def _plain_default(schema: Plain | Fixed, given: Any, wrong: BadSchema) -> Any:
         content = given.encode("latin-1")
         if isinstance(schema, Fixed) and len(content) != schema.size:
             raise wrong
-        if logical is not None:
+        if logical is not None and logical.name == "decimal":
             unscaled = int.from_bytes(content, "big", signed=True)
             if not content or abs(unscaled) >= 10**logical.precision:
                 raise wrong

@@ -176,7 +176,9 @@ class _Reader:
             raise Unfit(
                 "out_of_range", f"{value // node.factor} ms since 1970, which 64 bits do not hold as microseconds"
             )
-        return value
+        if value % node.divisor:
+            raise Unfit("out_of_range", f"{value} ns since 1970, which are no whole microseconds")
+        return value // node.divisor
 
     def _decimal(self, content: bytes, kind: pa.Decimal128Type) -> Decimal:
         if not content:
@@ -214,7 +216,7 @@ class _Reader:
                     at += 1
             if type(part) is Leaf and at < end:
                 byte = data[at]
-                if part.wire in _WHOLE and part.column == "whole" and part.factor == 1:
+                if part.wire in _WHOLE and part.column == "whole" and part.factor == part.divisor == 1:
                     if byte < 0x80:
                         self.at, found[name] = at + 1, (byte >> 1) ^ -(byte & 1)
                         continue

@@ -22,12 +22,16 @@ Column = Literal["boolean", "whole", "float", "double", "bytes", "text", "decima
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One plain value. `size` is that of fixed; `factor` is 1,000 for milliseconds that become microseconds."""
+    """One plain value. `size` is that of fixed.
+
+    `factor` is 1,000 for milliseconds that become microseconds, and `divisor` for nanoseconds, of which there have to be whole ones.
+    """
 
     wire: Wire
     type: pa.DataType
     size: int = 0
     factor: int = 1
+    divisor: int = 1
     column: Column = field(init=False)
 
     def __post_init__(self) -> None:

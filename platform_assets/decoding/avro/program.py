@@ -138,6 +138,8 @@ class _Compiler:
 
     def _leaf(self, node: Leaf, column: Column) -> None:
         step, number = _PLAIN[node.wire], node.size if node.wire == "fixed" else node.factor
+        if node.divisor > 1:
+            step, number = steps.DIVIDED, node.divisor
         limit = _NO_LIMIT
         if node.column == "decimal":
             limit = self._reserve(2)

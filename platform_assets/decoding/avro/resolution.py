@@ -34,6 +34,7 @@ from platform_assets.decoding.avro.plan import (
     struct_type,
 )
 from platform_assets.decoding.avro.types import (
+    INSTANTS,
     AvroType,
     BadSchema,
     Enum,
@@ -110,16 +111,13 @@ class _Resolver:
     def _leaf(self, wire: Wire, writer: Plain | Fixed, reader: Plain | Fixed, place: str) -> Leaf:
         size = writer.size if isinstance(writer, Fixed) else 0
         wrote, wants = writer.logical, reader.logical
-        if wants is None:
-            kind = "bytes" if isinstance(reader, Fixed) else reader.kind
-            return Leaf(wire, plain_type(kind), size)
-        if wrote is not None and wrote.name != wants.name:
-            both = {wrote.name.removesuffix("-millis"), wants.name.removesuffix("-micros")}
-            if "timestamp" not in " ".join(both) or "local" in " ".join(both):
-                raise BadSchema(place, f"what was written is a {wrote.name}, which cannot be read as {wants.name}")
-        kind = logical_type(wants, place)
+        _check_meaning(writer, reader, place)
+        kind = None if wants is None else logical_type(wants, place)
+        if kind is None or wants is None:
+            return Leaf(wire, plain_type("bytes" if isinstance(reader, Fixed) else reader.kind), size)
         if kind == TIMESTAMP:
-            return Leaf(wire, kind, factor=1_000 if (wrote or wants).name == "timestamp-millis" else 1)
+            nanoseconds = INSTANTS[(wrote or wants).name]
+            return Leaf(wire, kind, factor=max(nanoseconds // 1_000, 1), divisor=max(1_000 // nanoseconds, 1))
         if (
             wrote is not None
             and wants.name == "decimal"
@@ -247,6 +245,27 @@ class _Resolver:
         self._nodes += 1
         if self._nodes > MOST_PARTS:
             raise BadSchema(place, f"the schema that it was written by has more than {MOST_PARTS} parts")
+
+
+def _check_meaning(writer: Plain | Fixed, reader: Plain | Fixed, place: str) -> None:
+    """Raises BadSchema where the bytes could be read, and would mean something else then.
+
+    A type without a logical one takes the number or the bytes as they are, and gives them the reader's meaning.
+    """
+    wrote, wants = writer.logical, reader.logical
+    is_text = {type(each) is Plain and each.kind == "string" for each in (writer, reader)}
+    if len(is_text) == 2:
+        fits = {wrote and wrote.name, wants and wants.name} <= {None, "uuid"}
+    elif wrote is None or wants is None or wrote.name == wants.name:
+        fits = True
+    else:
+        fits = wrote.name in INSTANTS and wants.name in INSTANTS and wants.name != "timestamp-nanos"
+    if not fits:
+        raise BadSchema(
+            place,
+            f"what was written is a {described(writer)}, which means something else than a {described(reader)}; to have it as it "
+            f"was written, declare {writer.kind if isinstance(writer, Plain) else 'fixed'} without a logical type",
+        )
 
 
 _KEY: Final = Leaf("bytes", pa.string())

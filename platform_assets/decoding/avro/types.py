@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 PlainKind = Literal["null", "boolean", "int", "long", "float", "double", "bytes", "string"]
@@ -13,6 +14,24 @@ MOST_LEVELS: Final = 100
 """Of types within types; so much may code that follows a schema call itself."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LARGEST_FIXED: Final = 1 << 30
+
+
+_LOGICAL: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "int": ("date", "time-millis"),
+        "long": (
+            "time-micros",
+            *(f"{local}timestamp-{unit}" for local in ("", "local-") for unit in ("millis", "micros", "nanos")),
+        ),
+        "string": ("uuid",),
+        "bytes": ("big-decimal",),
+    }
+)
+"""Logical types by what they are made of; `decimal`, and those of `fixed`, depend on more than that."""
+INSTANTS: Final[Mapping[str, int]] = MappingProxyType(
+    {"timestamp-millis": 1_000_000, "timestamp-micros": 1_000, "timestamp-nanos": 1}
+)
+"""Nanoseconds of one unit of the logical types that mean an instant."""
 
 
 class BadSchema(Exception):
@@ -24,7 +43,7 @@ class BadSchema(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Logical:
-    """What a plain or fixed type stands for, of those that columns know: the others are what they are made of."""
+    """What a plain or fixed type stands for, of those that Avro's specification has."""
 
     name: str
     precision: int = 0
@@ -227,12 +246,12 @@ class _Parser:
 
 
 def _logical(document: Mapping[str, Any], kind: str, size: int) -> Logical | None:
-    """The logical type, where it is one that columns know; Avro has a reader ignore those that are unknown or wrong."""
+    """The logical type; None for one that Avro's specification lacks or that is wrong, which a reader has to ignore."""
     name = document.get("logicalType")
-    if (kind, name) in (("int", "date"), ("long", "timestamp-millis"), ("long", "timestamp-micros")):
-        return Logical(str(name))
-    if (kind, name) in (("long", "local-timestamp-millis"), ("long", "local-timestamp-micros")):
-        return Logical(str(name))
+    if not isinstance(name, str):
+        return None
+    if name in _LOGICAL.get(kind, ()) or (kind, name, size) in (("fixed", "duration", 12), ("fixed", "uuid", 16)):
+        return Logical(name)
     if name != "decimal" or kind not in ("bytes", "fixed"):
         return None
     precision: Any = document.get("precision")
