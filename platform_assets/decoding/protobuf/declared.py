@@ -5,7 +5,6 @@ Values are read one by one, by the library's C core: there is no vectorised path
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
@@ -22,9 +21,9 @@ from google.protobuf.message import DecodeError, Message
 from platform_assets.decoding.avro.types import BadSchema
 from platform_assets.decoding.decoder import Decoded
 from platform_assets.decoding.protobuf import indexes
-from platform_assets.decoding.protobuf.descriptors import TIMESTAMP, WRAPPERS, is_map, micros_of, symbol_of, text_of
-from platform_assets.decoding.protobuf.messages import Row, class_of, decoded
-from platform_assets.decoding.protobuf.rescued import rescued_of
+from platform_assets.decoding.protobuf.descriptors import TIMESTAMP, WRAPPERS, micros_of, symbol_of, text_of
+from platform_assets.decoding.protobuf.messages import Row, class_of, decoded, is_map, keys_of
+from platform_assets.decoding.protobuf.rescued import rescued_text
 from platform_assets.decoding.reading import Unfit
 from platform_assets.decoding.schema import type_name
 
@@ -113,8 +112,7 @@ class DeclaredDecoder:
         if missing := message.FindInitializationErrors():
             raise Unfit("missing", f"required: {', '.join(missing)[:100]}", f".{missing[0]}")
         row = self.read(message)
-        lacking = rescued_of(message, self.fields)
-        return row, json.dumps(lacking, ensure_ascii=False, separators=(",", ":")) if lacking else None
+        return row, rescued_text(message, self.fields)
 
 
 def _structure(of: Descriptor, columns: Iterable[pa.Field], place: str) -> _Read:
@@ -172,7 +170,7 @@ def _field(field: FieldDescriptor, wanted: pa.DataType, place: str) -> _Read:
 
 
 def _entries(entry: Descriptor, wanted: pa.DataType, place: str) -> _Read:
-    """A map, by ascending key: the library has no order of its own, and rows have to be the same each time."""
+    """A map, by ascending key."""
     inner = wanted.value_type if pa.types.is_list(wanted) else None
     if inner is None or not pa.types.is_struct(inner) or {part.name for part in inner} != {"key", "value"}:
         raise BadSchema(
@@ -183,7 +181,7 @@ def _entries(entry: Descriptor, wanted: pa.DataType, place: str) -> _Read:
 
     def entries(values: Any) -> list[Any]:
         found: list[Any] = []
-        for each in sorted(values):
+        for each in keys_of(values):
             try:
                 found.append({"key": key(each), "value": value(values[each])})
             except Unfit as unfit:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -19,11 +18,11 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from platform_assets.decoding.decoder import Decoded
 from platform_assets.decoding.options import Options
-from platform_assets.decoding.protobuf.messages import Row, class_of, decoded
+from platform_assets.decoding.protobuf.messages import Row, class_of, decoded, is_map, keys_of
+from platform_assets.decoding.protobuf.rescued import rescued_text
 from platform_assets.decoding.reading import Unfit
 from platform_assets.decoding.schema import checked
 from platform_assets.errors import ConfigurationError
@@ -116,8 +115,8 @@ class ProtobufDecoder:
             raise Unfit("malformed", f"no message of {self.message}: {error}") from error
         if missing := message.FindInitializationErrors():
             raise Unfit("missing", f"required: {', '.join(missing)[:100]}", f"$.{missing[0]}")
-        lacking = _lacking(message)
-        return _row(message, "$"), json.dumps(lacking, separators=(",", ":")) if lacking else None
+        row = _row(message, "$")
+        return row, rescued_text(message, self.fields, "$")
 
 
 class _Columns:
@@ -166,14 +165,13 @@ def _part(message: Message, field: FieldDescriptor, place: str) -> Any:
         return None
     value = getattr(message, field.name)
     if is_map(field):
-        # The library has no order of its own, and rows have to be the same each time.
         of = field.message_type.fields_by_name["value"]
         return [
             {
                 "key": _value(field.message_type.fields_by_name["key"], key, place),
                 "value": _value(of, value[key], place),
             }
-            for key in sorted(value)
+            for key in _placed(keys_of, value, place)
         ]
     if field.is_repeated:
         return [_value(field, item, f"{place}[{number}]") for number, item in enumerate(value)]
@@ -199,7 +197,7 @@ def _placed(read: Callable[[Any], Any], value: Any, place: str) -> Any:
     try:
         return read(value)
     except Unfit as unfit:
-        unfit.place = place
+        unfit.place = f"{place}{unfit.place or ''}"
         raise
 
 
@@ -225,39 +223,3 @@ def micros_of(value: Any) -> int:
         what = "no whole microseconds of the years 1 to 9999"
         raise Unfit("out_of_range", f"{value.seconds} s and {value.nanos} ns, which are {what}")
     return int(micros)
-
-
-def is_map(field: FieldDescriptor) -> bool:
-    """Whether a field is a map, which the library has as a list of messages."""
-    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
-
-
-def _lacking(message: Message) -> dict[str, Any]:
-    """Fields that the type lacks by their numbers, here and in messages within; bytes as base64."""
-    found: dict[str, Any] = {}
-    for unknown in UnknownFieldSet(message):
-        found.setdefault(str(unknown.field_number), []).append(plain(unknown.data))
-    for field, value in message.ListFields():
-        if field.message_type is None:
-            continue
-        if not field.is_repeated:
-            inner: Any = _lacking(value)
-        elif is_map(field):
-            if field.message_type.fields_by_name["value"].message_type is None:
-                continue
-            inner = {str(key): part for key in sorted(value) if (part := _lacking(value[key]))}
-        else:
-            parts = [_lacking(item) or None for item in value]
-            inner = parts if any(parts) else None
-        if inner:
-            found[field.name] = inner
-    return found
-
-
-def plain(data: Any) -> Any:
-    """An unknown field as JSON has it; bytes as base64."""
-    if isinstance(data, bytes):
-        return base64.b64encode(data).decode("ascii")
-    if isinstance(data, int):
-        return data
-    return {str(part.field_number): plain(part.data) for part in data}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import FieldDescriptor
 
 from platform_assets.decoding.decoder import DeadLetter, Decoded, dead_letters
 from platform_assets.decoding.reading import Unfit
@@ -24,6 +25,22 @@ def class_of(files: Iterable[descriptor_pb2.FileDescriptorProto], name: str) -> 
     for file in files:
         pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+
+
+def is_map(field: FieldDescriptor) -> bool:
+    """Whether a field is a map, which the library has as a list of messages."""
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def keys_of(entries: Mapping[Any, Any]) -> list[Any]:
+    """The keys of a map, ascending: the library has no order of its own, and rows have to be the same each time.
+
+    Raises Unfit for a text that is not UTF-8, which proto2 allows: the library gives bytes for it, and finds no value by them.
+    """
+    keys = list(entries)
+    if any(isinstance(key, bytes) for key in keys):
+        raise Unfit("malformed", "a key of the map is not UTF-8", "{}")
+    return sorted(keys)
 
 
 def decoded(fields: pa.Schema, values: pa.BinaryArray, read: Callable[[bytes], Row]) -> Decoded:

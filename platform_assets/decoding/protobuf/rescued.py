@@ -1,12 +1,13 @@
 """What a message has and the declared columns lack, as plain values of JSON.
 
-Fields that its schema has are there by name; those that it lacks by number, undecoded. Bytes are base64, and numbers that JSON lacks
-are text.
+Fields that its schema has are there by name, extensions by full name; those that it lacks by number, undecoded. Bytes are base64, and
+numbers that JSON lacks are text.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -16,19 +17,44 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from platform_assets.decoding.protobuf.descriptors import is_map, plain
+from platform_assets.decoding.protobuf.messages import is_map, keys_of
+from platform_assets.decoding.reading import Unfit
+
+
+def rescued_text(message: Message, columns: Iterable[pa.Field], place: str = "") -> str | None:
+    """What a message that was read as `columns` has besides, as JSON; None where that is nothing. `place` is that of the message.
+
+    Raises Unfit where a part of it cannot be written as JSON.
+    """
+    try:
+        lacking = rescued_of(message, columns)
+    except Unfit as unfit:
+        unfit.place = f"{place}{unfit.place or ''}"
+        raise
+    return json.dumps(lacking, ensure_ascii=False, separators=(",", ":")) if lacking else None
 
 
 def rescued_of(message: Message, columns: Iterable[pa.Field]) -> dict[str, Any]:
-    """Of a message that was read as `columns`; empty where nothing is lacking."""
+    """Of a message that was read as `columns`; empty where nothing is lacking. Raises Unfit."""
     found = _unknown(message)
     declared = {column.name: column.type for column in columns}
     for field, value in message.ListFields():
-        kind = declared.get(field.name)
-        inner = _whole(field, value) if kind is None else _within(field, value, kind)
+        kind = None if field.is_extension else declared.get(field.name)
+        try:
+            inner = _whole(field, value) if kind is None else _within(field, value, kind)
+        except Unfit as unfit:
+            unfit.place = f".{_name(field)}{unfit.place or ''}"
+            raise
         if inner not in (None, {}):
-            found[field.name] = inner
+            found[_name(field)] = inner
     return found
+
+
+def _name(field: FieldDescriptor) -> str:
+    """The name that a field has among those of its message. That of an extension has a dot, as no other has."""
+    if not field.is_extension:
+        return str(field.name)
+    return str(field.full_name) if "." in field.full_name else f".{field.full_name}"
 
 
 def _within(field: FieldDescriptor, value: Any, kind: pa.DataType) -> Any:
@@ -37,7 +63,7 @@ def _within(field: FieldDescriptor, value: Any, kind: pa.DataType) -> Any:
         if field.message_type.fields_by_name["value"].message_type is None:
             return None
         inner = kind.value_type.field("value").type
-        return {str(key): part for key in sorted(value) if (part := _of_one(value[key], inner))}
+        return {str(key): part for key in keys_of(value) if (part := _of_one(value[key], inner))}
     if field.message_type is None:
         return None
     if not field.is_repeated:
@@ -56,7 +82,7 @@ def _whole(field: FieldDescriptor, value: Any) -> Any:
     """A field that is not declared."""
     if is_map(field):
         of = field.message_type.fields_by_name["value"]
-        return {str(key): _plain(of, value[key]) for key in sorted(value)}
+        return {str(key): _plain(of, value[key]) for key in keys_of(value)}
     if field.is_repeated:
         return [_plain(field, item) for item in value]
     return _plain(field, value)
@@ -64,7 +90,7 @@ def _whole(field: FieldDescriptor, value: Any) -> Any:
 
 def _plain(field: FieldDescriptor, value: Any) -> Any:
     if field.message_type is not None:
-        return {**_unknown(value), **{each.name: _whole(each, part) for each, part in value.ListFields()}}
+        return {**_unknown(value), **{_name(each): _whole(each, part) for each, part in value.ListFields()}}
     if field.enum_type is not None:
         symbol = field.enum_type.values_by_number.get(value)
         return value if symbol is None else symbol.name
@@ -76,5 +102,14 @@ def _plain(field: FieldDescriptor, value: Any) -> Any:
 def _unknown(message: Message) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for part in UnknownFieldSet(message):
-        found.setdefault(str(part.field_number), []).append(plain(part.data))
+        found.setdefault(str(part.field_number), []).append(_undecoded(part.data))
     return found
+
+
+def _undecoded(data: Any) -> Any:
+    """An unknown field as JSON has it; bytes as base64."""
+    if isinstance(data, bytes):
+        return base64.b64encode(data).decode("ascii")
+    if isinstance(data, int):
+        return data
+    return {str(part.field_number): _undecoded(part.data) for part in data}

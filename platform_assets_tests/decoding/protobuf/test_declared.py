@@ -188,3 +188,40 @@ def test_any_bytes_become_rows_or_dead_letters(values: list[bytes | None]) -> No
 
 
 ANY = decoder()
+
+
+OLDER = proto(
+    """message Top {
+      optional int32 id = 1; optional string note = 2; map<string, string> names = 3; map<string, Top> inner = 4;
+      extensions 100 to 200;
+    }
+    extend Top { optional string note = 100; repeated Top others = 101; }
+    message Scope { extend Top { optional int32 id = 102; } }""",
+    syntax="proto2",
+)
+EXTENDED = b"\0\x08\x05\x12\x01f" + b"\xa2\x06\x01e" + b"\xaa\x06\x05\x08\x07\xa2\x06\x00" + b"\xb0\x06\x09"
+BAD_KEY = b"\0\x1a\x06\x0a\x01\xff\x12\x01x\x1a\x06\x0a\x01a\x12\x01x"
+BAD_INNER_KEY = b"\0\x22\x07\x0a\x01\xff\x12\x02\x08\x01"
+
+
+@pytest.mark.parametrize("ddl", ["id BIGINT, note STRING", "id BIGINT"])
+def test_extensions_are_rescued_by_full_name_next_to_fields_of_their_name(ddl: str) -> None:
+    found = decoding.decoded(decoder(ddl, OLDER, "shop.Top"), [EXTENDED])
+    columns = found.columns.to_pylist()[0]
+    assert columns == {"id": 5} | ({"note": "f"} if "note" in columns else {})
+    extensions = {"shop.note": "e", "shop.others": [{"id": 7, "shop.note": ""}], "shop.Scope.id": 9}
+    assert json.loads(found.rescued[0].as_py()) == extensions | ({} if "note" in columns else {"note": "f"})
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "id INT",
+        "names ARRAY<STRUCT<key: STRING, value: STRING>>",
+        "inner ARRAY<STRUCT<key: STRING, value: STRUCT<id: INT>>>",
+    ],
+)
+def test_keys_that_are_not_utf_8_are_dead_letters_whether_declared_or_not(ddl: str) -> None:
+    found = decoding.decoded(decoder(ddl, OLDER, "shop.Top"), [BAD_KEY, b"\0", BAD_INNER_KEY])
+    letters = [(each["row"], each["reason"], each["place"]) for each in found.dead.to_pylist()]
+    assert letters == [(0, "malformed", "$.names{}"), (2, "malformed", "$.inner{}")]

@@ -189,3 +189,56 @@ def test_declarations_that_are_wrong_are_refused() -> None:
 @given(st.lists(st.none() | st.binary(max_size=40), max_size=5))
 def test_any_bytes_become_rows_or_dead_letters(values: list[bytes | None]) -> None:
     assert isinstance(decoding.decoded(decoder(), values).columns, pa.RecordBatch)
+
+
+def entry(key: bytes, value: bytes) -> bytes:
+    """An entry of the map that is field 1."""
+    inside = b"\x0a" + bytes([len(key)]) + key + b"\x12" + bytes([len(value)]) + value
+    return b"\x0a" + bytes([len(inside)]) + inside
+
+
+@pytest.mark.parametrize("others", [b"", entry(b"a", b"x")])
+def test_a_key_that_is_not_utf_8_is_a_dead_letter(others: bytes) -> None:
+    texts = message("NamesEntry", ("key", 1, Proto.TYPE_STRING, ""), ("value", 2, Proto.TYPE_STRING, ""))
+    texts.options.map_entry = True
+    top = message("Top", ("names", 1, Proto.TYPE_MESSAGE, ".t.Top.NamesEntry"), many=("names",))
+    top.nested_type.append(texts)
+    of = decoder(described(top, syntax="proto2"), "t.Top")
+    found = decoding.decoded(of, [entry(b"b", b"y"), entry(b"\xff", b"x") + others, entry(b"a", b"\xff")])
+    assert found.columns["names"].to_pylist() == [[{"key": "b", "value": "y"}], None, None]
+    letters = [(each["row"], each["reason"], each["place"]) for each in found.dead.to_pylist()]
+    assert letters == [(1, "malformed", "$.names{}"), (2, "malformed", "$.names")]
+
+
+def extended(package: str) -> descriptor_pb2.FileDescriptorSet:
+    """A message with a field `note`, and an extension of that name, another one within a message, and a repeated one."""
+    dot = f".{package}." if package else "."
+    leg = message("Leg", ("to", 1, Proto.TYPE_STRING, ""))
+    top = message(
+        "Top",
+        ("id", 1, Proto.TYPE_INT32, ""),
+        ("note", 2, Proto.TYPE_STRING, ""),
+        ("leg", 3, Proto.TYPE_MESSAGE, f"{dot}Leg"),
+    )
+    file = descriptor_pb2.FileDescriptorProto(name="e.proto", package=package, syntax="proto2", message_type=[leg, top])
+    for each in file.message_type:
+        each.extension_range.add(start=100, end=200)
+    file.extension.add(name="note", number=100, type=Proto.TYPE_STRING, label=ONE, extendee=f"{dot}Top")
+    file.extension.add(name="gates", number=101, type=Proto.TYPE_INT32, label=MANY, extendee=f"{dot}Leg")
+    file.extension.add(
+        name="via", number=102, type=Proto.TYPE_MESSAGE, label=ONE, extendee=f"{dot}Top", type_name=f"{dot}Leg"
+    )
+    return descriptor_pb2.FileDescriptorSet(file=[file])
+
+
+@pytest.mark.parametrize("package", ["t", ""])
+def test_extensions_are_rescued_by_full_name(package: str) -> None:
+    of = decoder(extended(package), f"{package}.Top".lstrip("."))
+    value = b"\x08\x05\x12\x01f\x1a\x09\x0a\x01Z\xa8\x06\x01\xa8\x06\x02\xa2\x06\x01e\xb2\x06\x03\x0a\x01V"
+    found = decoding.decoded(of, [value, b"\x08\x06"])
+    assert found.columns.to_pylist() == [
+        {"id": 5, "note": "f", "leg": {"to": "Z"}}, {"id": 6, "note": None, "leg": None}
+    ]  # fmt: skip
+    rescued = json.loads(found.rescued[0].as_py())
+    assert rescued == {"leg": {f"{package}.gates": [1, 2]}, f"{package}.note": "e", f"{package}.via": {"to": "V"}}
+    assert found.rescued[1].as_py() is None
