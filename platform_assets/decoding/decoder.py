@@ -14,13 +14,13 @@ import pyarrow as pa
 
 Reason = Literal[
     "malformed", "wrong_type", "out_of_range", "missing", "too_deep", "too_large", "unmatched", "unknown_schema", "bad_schema",
-    "not_admitted",
+    "not_admitted", "failed",
 ]  # fmt: skip
 """Why a value is a dead letter. malformed: not of its format at all; wrong_type: of the format, and not of the schema;
 out_of_range: of the right kind, and larger or more precise than its column; missing: a required field is absent or null;
 too_deep and too_large: beyond the declared bounds; unmatched: no pattern fits; unknown_schema: names a schema that the
 registry has never had; bad_schema: names one that cannot be read, or not into the declared columns; not_admitted: is not as the
-schema that it names has it."""
+schema that it names has it; failed: the decoder raised an error over it, which is a defect."""
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 MOST_DETAIL: Final = 300
 """Characters of a dead letter's detail; a longer one is cut."""

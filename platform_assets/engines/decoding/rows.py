@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.decoding.decoder import DEAD_LETTER_FIELDS, Decoded, Decoder, ReadsHeaders
+from platform_assets.decoding.isolating import decode_each
 from platform_assets.model.decoding import Repair
 
 _OWN: Final = ("topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp")
@@ -102,8 +104,9 @@ class RowMaker:
 
 def _side(decoder: Decoder, values: pa.BinaryArray, records: pa.RecordBatch, side: Literal["value", "key"]) -> Decoded:
     if isinstance(decoder, ReadsHeaders):
-        return decoder.decode_records(values, records["headers"], side)
-    return decoder.decode(values)
+        read = partial(decoder.decode_records, side=side)
+        return decode_each(decoder.fields, read, values, records["headers"])
+    return decode_each(decoder.fields, decoder.decode, values)
 
 
 def in_order(records: pa.RecordBatch) -> pa.RecordBatch:
