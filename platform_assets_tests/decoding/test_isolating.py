@@ -95,10 +95,10 @@ def test_headers_go_with_their_values() -> None:
 @pytest.mark.parametrize("side", ["value", "key"])
 def test_rows_of_a_table_and_dead_letters_are_made_of_what_is_left(side: str) -> None:
     failing = Failing(TypeError("x"))
-    of = (failing, JSON) if side == "value" else (JSON, failing)
+    value, key = (failing, JSON) if side == "value" else (JSON, failing)
     layout = decoded_table.columns(JSON.fields, JSON.fields)
     files = [pa.schema([f for f in s if f.name != "window"]) for s in (layout, dead_letter_table.columns())]
-    made = RowMaker(*of, files[0], files[1], "digest")
+    made = RowMaker(value, key, files[0], files[1], "digest")
     good, bad = b'{"id": 1}', b"!"
     pairs = [(good, good), (bad, good) if side == "value" else (good, bad), (good, good)]
     rows, dead = made.rows(raw(*[(0, offset, key, value) for offset, (value, key) in enumerate(pairs)]))

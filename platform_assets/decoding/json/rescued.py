@@ -10,7 +10,13 @@ import pyarrow as pa
 
 from platform_assets.decoding.json.faults import place
 
-_TOKEN: Final = re.compile(r'[ \t\n\r]*("[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]|[^ \t\n\r{}\[\],:"]++)[ \t\n\r]*')
+_SPACE: Final = r"[ \t\n\r]*"
+_NAME: Final = re.compile(rf'{_SPACE}("[^"\\]*+(?:\\.[^"\\]*+)*+"){_SPACE}:{_SPACE}')
+_BEHIND: Final = re.compile(rf"{_SPACE}([,}}\]]){_SPACE}")
+"""What follows a field or an element: a comma, or the end of the object or array."""
+_OPENING: Final = re.compile(rf"[{{\[]{_SPACE}([}}\]]?)")
+_SCAN: Final = json.JSONDecoder(parse_float=str, parse_int=str).raw_decode
+"""Reads a value, for where it ends: in C, whatever is in it. Numbers stay text, since those of many digits take long to convert."""
 
 Path = tuple[str | int, ...]
 
@@ -18,56 +24,60 @@ Path = tuple[str | int, ...]
 def rescue(text: str, fields: pa.Schema) -> str:
     """A JSON object of the fields of `text`, a JSON object that was decoded, that `fields` lacks."""
     found: list[tuple[str, str]] = []
-    _object(text, 0, {field.name: field.type for field in fields}, (), found)
+    start = len(text) - len(text.lstrip(" \t\n\r"))
+    _object(text, start, {field.name: field.type for field in fields}, (), found)
     return "{" + ",".join(f"{name}:{value}" for name, value in found) + "}"
 
 
-def _token(text: str, at: int) -> tuple[str, int, int]:
-    """The token at or behind `at`, where it ends, and where the next one begins."""
-    found = _TOKEN.match(text, at)
-    assert found is not None, "the text is JSON"
-    return found[1], found.end(1), found.end()
-
-
 def _object(text: str, at: int, types: dict[str, pa.DataType], path: Path, found: list[tuple[str, str]]) -> int:
-    """Go through the object at `at`, adding to `found`; returns where the token behind it begins."""
-    _, _, at = _token(text, at)
-    token, _, behind = _token(text, at)
-    while token != "}":
-        written, _, at = _token(text, behind if token == "," else at)
-        name: str = json.loads(written)
-        _, _, at = _token(text, at)
+    """Go through the object at `at`, adding to `found`; returns where it ends."""
+    at, is_empty = _opened(text, at)
+    while not is_empty:
+        start = _NAME.match(text, at)
+        assert start is not None, "the text is JSON"
+        written, at = start[1], start.end()
+        name: str = json.loads(written) if "\\" in written else written[1:-1]
         if name in types:
             at = _value(text, at, types[name], (*path, name), found)
         else:
-            end, behind = _end(text, at)
-            by_path = bool(path) or name.startswith("$")
+            _, end = _SCAN(text, at)
+            by_path = path or name.startswith("$")
             found.append((json.dumps(place((*path, name))) if by_path else written, text[at:end]))
-            at = behind
-        token, _, behind = _token(text, at)
-    return behind
+            at = end
+        at, is_empty = _behind(text, at)
+    return at
 
 
 def _value(text: str, at: int, kind: pa.DataType, path: Path, found: list[tuple[str, str]]) -> int:
-    if text.startswith("{", at):
+    """Go through the value at `at`, which has no fields but those of `kind` and more; returns where it ends."""
+    if not _has_fields(kind) or text[at] not in "{[":
+        return int(_SCAN(text, at)[1])
+    if text[at] == "{":
         return _object(text, at, {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}, path, found)
-    if not text.startswith("[", at):
-        return _token(text, at)[2]
-    _, _, at = _token(text, at)
-    token, _, behind = _token(text, at)
+    at, is_empty = _opened(text, at)
     index = 0
-    while token != "]":
-        at = _value(text, behind if token == "," else at, kind.value_type, (*path, index), found)
+    while not is_empty:
+        at, is_empty = _behind(text, _value(text, at, kind.value_type, (*path, index), found))
         index += 1
-        token, _, behind = _token(text, at)
-    return behind
+    return at
 
 
-def _end(text: str, at: int) -> tuple[int, int]:
-    """Where the value at `at` ends, and where the token behind it begins."""
-    depth = 0
-    while True:
-        token, end, at = _token(text, at)
-        depth += (token in "{[") - (token in "}]")
-        if not depth:
-            return end, at
+def _has_fields(kind: pa.DataType) -> bool:
+    """Whether there are objects in values of a type."""
+    while pa.types.is_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_struct(kind))
+
+
+def _opened(text: str, at: int) -> tuple[int, bool]:
+    """Where the first part begins of the object or array at `at`; or where it ends, and that it is empty."""
+    found = _OPENING.match(text, at)
+    assert found is not None, "the text is JSON"
+    return found.end(), bool(found[1])
+
+
+def _behind(text: str, at: int) -> tuple[int, bool]:
+    """Where the next part begins behind the one that ends at `at`; or where its object or array ends, and that it does."""
+    found = _BEHIND.match(text, at)
+    assert found is not None, "the text is JSON"
+    return (found.end(), False) if found[1] == "," else (found.end(1), True)
