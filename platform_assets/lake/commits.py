@@ -40,7 +40,7 @@ from platform_assets.lake.failures import (
     TableUnsupportedError,
 )
 from platform_assets.lake.load_folders import begun_loads, load_folder, window_folders
-from platform_assets.lake.load_log import LoadCommit, LoadMetadata, WindowFiles
+from platform_assets.lake.load_log import Fence, LoadCommit, LoadMetadata, WindowFiles
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.model.tables import TableRef
 
@@ -136,7 +136,7 @@ class WindowCommit:
         write the table, and LakeNotWritableError; nothing was committed after the last two.
         """
         begun, own = begun_loads(self._folder, metadata.window.key), load_folder(metadata.window.key, metadata.load_id)
-        made = self._replaced(metadata, files)
+        made = _load_of(self._made(metadata, files))
         self._delete_unnamed(own, {file.path for file in files})
         with self._known(metadata):
             self._delete_dead(begun - {own})
@@ -151,16 +151,28 @@ class WindowCommit:
         window, new = metadata.window.key, {file.path for file in files}
         own = {unquote(path) for path in self._files_of(window)}
         before = own.union(*(self._folder.written_before(FOREVER, below) for below in window_folders(window)))
-        made = self._replaced(metadata, files)
+        made = _load_of(self._made(metadata, files))
         self._folder.erase(sorted(before - new))
         return made
+
+    def fence(self, fence: Fence) -> None:
+        """Commit that nothing changes in a window, and delete the files there that the table does not name.
+
+        A load that began before cannot commit any more, and all files that are deleted are of such loads. Raises what `replace`
+        raises.
+        """
+        window = fence.window.key
+        named = {unquote(path) for path in self._files_of(window)}
+        before = {f for below in window_folders(window) for f in self._folder.written_before(FOREVER, below)}
+        self._made(fence, ())
+        self._folder.erase(sorted(before - named))
 
     def has_old_files(self, window: str, files: WindowFiles) -> bool:
         """Whether there are files of a window besides `files`, those that the table holds of it."""
         held = {unquote(path) for path in files.paths}
         return any(not held.issuperset(self._folder.written_before(FOREVER, f)) for f in window_folders(window))
 
-    def is_made(self, metadata: LoadMetadata) -> bool:
+    def is_made(self, metadata: LoadMetadata | Fence) -> bool:
         """Whether the log has the commit of this load since this was opened."""
         return self._made_since(metadata, self._since) is not None
 
@@ -169,7 +181,7 @@ class WindowCommit:
         own, newest = self._files_of(window), load_log.version(self._folder)
         return any(commit is None or _touches(commit, window, own) for commit in self._commits_to(newest))
 
-    def _replaced(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> LoadCommit:
+    def _made(self, metadata: LoadMetadata | Fence, files: Sequence[NewFile]) -> Commit:
         if self._is_one_of_many:
             self._catch_up()
         for _ in range(_ATTEMPTS):
@@ -200,22 +212,22 @@ class WindowCommit:
             raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, "the table's log does not name it")
         raise ConcurrentLoadError(self._table.name, metadata.window.key)
 
-    def _commit(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> None:
+    def _commit(self, metadata: LoadMetadata | Fence, files: Sequence[NewFile]) -> None:
         window = metadata.window.key
         now = round(time.time() * 1000)
-        handle = self._shared.handle
+        handle, replaces = self._shared.handle, isinstance(metadata, LoadMetadata)
         handle.create_write_transaction(
             [AddAction(f.path, f.bytes, {"window": window}, now, True, _statistics(f)) for f in files],
-            "overwrite",
+            "overwrite" if replaces else "append",
             handle.schema(),
             partition_by=["window"],
-            partition_filters=[("window", "=", window)],
+            partition_filters=[("window", "=", window)] if replaces else None,
             commit_properties=CommitProperties(
                 custom_metadata={"userMetadata": metadata.to_json()}, max_commit_retries=0
             ),
         )
 
-    def _made_or_conflict(self, metadata: LoadMetadata) -> LoadCommit | None:
+    def _made_or_conflict(self, metadata: LoadMetadata | Fence) -> Commit | None:
         """Raises ConcurrentLoadError where a commit since this was opened, up to the handle's version, touched the window or
         changed the table's columns.
 
@@ -228,9 +240,8 @@ class WindowCommit:
         own = self._files_of(window)
         for commit in self._commits_to(newest):
             if commit is None or _touches(commit, window, own):
-                load = None if commit is None else load_log.load_in(commit)
-                if load is not None and load.metadata.load_id == metadata.load_id:
-                    return load
+                if commit is not None and _is_of(commit, metadata):
+                    return commit
                 raise ConcurrentLoadError(self._table.name, window)
         if self._shared.handle.schema() != self._columns:
             raise ConcurrentLoadError(self._table.name, window)
@@ -285,28 +296,25 @@ class WindowCommit:
                 content.remove(left)
 
     @contextmanager
-    def _known(self, metadata: LoadMetadata) -> Iterator[None]:
+    def _known(self, metadata: LoadMetadata | Fence) -> Iterator[None]:
         """For a block that finds out whether a commit took place. Raises CommitOutcomeUnknownError where the log cannot be read."""
         try:
             yield
         except (LakeUnavailableError, LakeNotReadableError, TableGoneError, TableDamagedError) as e:
             raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, str(e)) from e
 
-    def _named(self, metadata: LoadMetadata, error: Exception) -> PlatformError:
+    def _named(self, metadata: LoadMetadata | Fence, error: Exception) -> PlatformError:
         """The error for a commit that ended with `error` and is not in the log."""
         named = failures.to_platform_error(error, str(self._folder), writes=True)
         if isinstance(named, LakeNotWritableError):
             return named
         return CommitOutcomeUnknownError(self._table.name, metadata.window.key, failures.reason_of(error))
 
-    def _made_since(self, metadata: LoadMetadata, version: int) -> LoadCommit | None:
+    def _made_since(self, metadata: LoadMetadata | Fence, version: int) -> Commit | None:
         """The commit of this load, if the log has it after `version`."""
         seen: Anchor | None = delta_log.anchor(self._folder, version)
-        for commit in (None if seen is None else delta_log.commits_after(self._folder, seen)) or ():
-            load = load_log.load_in(commit)
-            if load is not None and load.metadata.load_id == metadata.load_id:
-                return load
-        return None
+        commits = (None if seen is None else delta_log.commits_after(self._folder, seen)) or ()
+        return next((commit for commit in commits if _is_of(commit, metadata)), None)
 
     def _open(self) -> DeltaTable:
         try:
@@ -315,11 +323,22 @@ class WindowCommit:
             raise TableRefusedError(self._table.name, e.reason) from e
 
 
-def _touches(commit: Commit, window: str, own: set[str]) -> bool:
-    """Whether `commit` changes what the table holds of `window`, whose files were `own`."""
+def _load_of(commit: Commit) -> LoadCommit:
     load = load_log.load_in(commit)
+    if load is None:
+        raise AssertionError("unreachable: the commit has a load's metadata")
+    return load
+
+
+def _is_of(commit: Commit, metadata: LoadMetadata | Fence) -> bool:
+    return load_log.identity_in(commit) == (metadata.window.key, metadata.load_id)
+
+
+def _touches(commit: Commit, window: str, own: set[str]) -> bool:
+    """Whether `commit` changes or fences what the table holds of `window`, whose files were `own`."""
+    of = load_log.identity_in(commit)
     return (
-        (load is not None and load.metadata.window.key == window)
+        (of is not None and of[0] == window)
         or any(add.partition.get("window") == window for add in commit.adds)
         or not own.isdisjoint(commit.removes)
     )

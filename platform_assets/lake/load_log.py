@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 
 METADATA_KEY = "platform_assets"
 METADATA_VERSION = 1
+FENCE_KEY = "platform_assets_fence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,41 @@ class LoadMetadata:
             expectations.from_fields(fields["expectations"]) if "expectations" in fields else None,
             _by_partition(fields.get("erased", ())),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The `userMetadata` of a commit that changes no row of a window, so that loads which began before it are refused.
+
+    It is no load: to everything but the conflict rule of commits it is somebody else's commit.
+    """
+
+    window: Window
+    load_id: str
+
+    def to_json(self) -> str:
+        """The commit's `userMetadata`."""
+        fields = {FENCE_KEY: METADATA_VERSION, "window": self.window.key, "window_end": key_of(self.window.end)}
+        return json.dumps({**fields, "load_id": self.load_id}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | None) -> Fence | None:
+        """Read a commit's `userMetadata` back; None for other commits."""
+        if text is None or FENCE_KEY not in text:
+            return None
+        try:
+            fields: Any = json.loads(text)
+        except json.JSONDecodeError:
+            return None
+        if not isinstance(fields, dict) or FENCE_KEY not in fields:
+            return None
+        return cls(Window(edge_of(fields["window"]), edge_of(fields["window_end"])), fields["load_id"])
+
+
+def identity_in(commit: delta_log.Commit) -> tuple[str, str] | None:
+    """The window and the id of the load or fence that a commit is; None for anybody else's."""
+    found = LoadMetadata.from_json(commit.user_metadata) or Fence.from_json(commit.user_metadata)
+    return None if found is None else (found.window.key, found.load_id)
 
 
 def _by_partition(triples: Iterable[tuple[int, int, int]]) -> dict[int, tuple[OffsetRange, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -24,6 +24,7 @@ from platform_assets.lake import datasets, delta_log
 from platform_assets.lake.location import Lake
 from platform_assets.ledger import appending
 from platform_assets.ledger.entries import arrow_type
+from platform_assets.model.offsets import OffsetRange, merge, subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.model.topics import checked_topic
 
@@ -107,15 +108,18 @@ def record(lake: Lake, decision: Decision) -> None:
         appending.append(folder, folder.delta(), pa.Table.from_pylist([row], schema=schema), [decision.topic])
 
 
-def decisions(lake: Lake, topic: str, kinds: Sequence[DecisionKind] = ()) -> list[Decision]:
-    """All decisions on `topic`, or those of `kinds`, the oldest first."""
+def decisions(lake: Lake, topic: str | None, kinds: Sequence[DecisionKind] = ()) -> list[Decision]:
+    """All decisions on `topic`, or on every topic, or those of `kinds`, the oldest first."""
     if not delta_log.exists(lake.decisions):
         return []
-    dataset = datasets.of(lake.decisions.delta(), "topic", topic)
-    condition = pc.field("topic") == topic
+    handle = lake.decisions.delta()
+    dataset = datasets.of(handle) if topic is None else datasets.of(handle, "topic", topic)
+    condition = pc.scalar(True) if topic is None else pc.field("topic") == topic
     if kinds:
         condition &= pc.field("kind").isin(list(kinds))
-    rows = dataset.to_table(filter=condition).sort_by("decided_at").to_pylist()
+    # Some clocks count whole seconds: of one second, what was asked for comes before its end.
+    order = [("decided_at", "ascending"), ("kind", "ascending")]
+    rows = dataset.to_table(filter=condition).sort_by(order).to_pylist()
     return [
         Decision(
             row["topic"],
@@ -138,12 +142,46 @@ def version(lake: Lake, at_least: int | None = None) -> int | None:
     return delta_log.newest_version(lake.decisions, at_least)
 
 
-def unfinished_erasures(lake: Lake, topic: str) -> dict[str, Decision]:
-    """The windows in which records have to go and are not known to be gone, by key, with the newest decision on each."""
-    newest: dict[str, Decision] = {}
+@dataclass(frozen=True, slots=True)
+class UnfinishedErasure:
+    """Offsets of one window, by partition, that have to go and are not known to be gone; `decision` is the newest one on them."""
+
+    ranges: Mapping[int, tuple[OffsetRange, ...]]
+    decision: Decision
+
+
+def unfinished_erasures(lake: Lake, topic: str) -> dict[str, UnfinishedErasure]:
+    """The windows in which records have to go and are not known to be gone, by key.
+
+    That is the difference of offsets: what `erase` names and no `erased` does, whichever was written last.
+    """
+    wanted, done, newest = dict[str, _Named](), dict[str, _Named](), dict[str, Decision]()
     for decision in decisions(lake, topic, ("erase", "erased")):
-        newest |= dict.fromkeys(decision.windows, decision)
-    return {key: d for key, d in sorted(newest.items()) if d.kind == "erase"}
+        if decision.kind == "erase":
+            _add(wanted, decision)
+            newest |= dict.fromkeys(decision.windows, decision)
+        elif "offsets" in decision.details:
+            _add(done, decision)
+        else:
+            # An earlier release has finished all that was decided on these windows until then.
+            for key in decision.windows:
+                wanted.pop(key, None)
+    left = dict[str, UnfinishedErasure]()
+    for key, named in sorted(wanted.items()):
+        ranges = {p: subtract(parts, done.get(key, {}).get(p, ())) for p, parts in named.items()}
+        if any(ranges.values()):
+            left[key] = UnfinishedErasure({p: parts for p, parts in ranges.items() if parts}, newest[key])
+    return left
+
+
+_Named = dict[int, tuple[OffsetRange, ...]]
+
+
+def _add(named: dict[str, _Named], decision: Decision) -> None:
+    for key, triples in decision.details["offsets"].items():
+        of_window = named.setdefault(key, {})
+        for partition, start, end in triples:
+            of_window[partition] = merge((*of_window.get(partition, ()), OffsetRange(start, end)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +194,20 @@ class Parking:
 
 def parking(lake: Lake, table: TableRef) -> Parking:
     """Of each window the newest decision counts. A window that was loaded since is parked no more than any other."""
+    return _parking(decisions(lake, table.topic, ("park", "unpark")), table)
+
+
+def parking_of_many(lake: Lake, tables: Iterable[TableRef]) -> dict[TableRef, Parking]:
+    """The same of several tables, by one look at the decisions."""
+    found = decisions(lake, None, ("park", "unpark"))
+    return {table: _parking(found, table) for table in tables}
+
+
+def _parking(found: Iterable[Decision], table: TableRef) -> Parking:
     newest: dict[str, Decision] = {}
-    for decision in decisions(lake, table.topic, ("park", "unpark")):
-        if decision.details.get(TABLE, TableRef.raw(table.topic).name) == table.name:
+    for decision in found:
+        named = decision.details.get(TABLE, TableRef.raw(decision.topic).name)
+        if named == table.name:
             newest |= dict.fromkeys(decision.windows, decision)
     parked = {key: d for key, d in sorted(newest.items()) if d.kind == "park"}
     unparked = {key: d.decided_at for key, d in newest.items() if d.kind == "unpark" and d.decided_at is not None}

@@ -263,11 +263,11 @@ def _table(
     )
 
 
-def _unerased(table: str, unfinished: Mapping[str, decisions.Decision]) -> tuple[str, ...]:
+def _unerased(table: str, unfinished: Mapping[str, decisions.UnfinishedErasure]) -> tuple[str, ...]:
     """What is to be done about an erasure that was cut short, unless it is under way."""
     if not unfinished:
         return ()
-    by = next(iter(unfinished.values())).decided_by
+    by = next(iter(unfinished.values())).decision.decided_by
     return (
         f"records that {by} had erased are not known to be gone yet from {len(unfinished):,} windows: unless that is under way, run "
         f'`platform-assets erase {table} --reason "…"`, which goes on',

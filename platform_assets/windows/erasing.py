@@ -1,7 +1,8 @@
 """Taking erased records out of the tables of a topic: each window that has some is written again without them, for good.
 
 Rows come from the tables' own files, since Kafka may no longer have them, and count as those of the receipt where their digests are.
-The ledger names the offsets before this begins, so whatever loads such a window in between leaves them out.
+The ledger names the offsets before this begins, and each window gets a commit: a load leaves the offsets out, or is refused by that
+commit, or came first and has its rows taken out.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from platform_assets.errors import (
 )
 from platform_assets.lake import data_files, load_log
 from platform_assets.lake.commits import NewFile, WindowCommit
-from platform_assets.lake.load_folders import load_folder, window_folders
-from platform_assets.lake.load_log import LoadCommit, LoadMetadata, WindowFiles
+from platform_assets.lake.load_folders import load_folder
+from platform_assets.lake.load_log import Fence, LoadCommit, LoadMetadata, WindowFiles
 from platform_assets.lake.location import Folder
 from platform_assets.ledger import stretches
 from platform_assets.ledger.entries import ERASED, Receipt
@@ -39,6 +40,7 @@ from platform_assets.model.digest import Measured
 from platform_assets.model.expectations import FiguresByDigest
 from platform_assets.model.offsets import Cut, OffsetRange
 from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import Window
 from platform_assets.windows.receipts import DEAD_LETTERS, DECODED, Proof, proof_of, receipt_of
 
 if TYPE_CHECKING:
@@ -72,8 +74,6 @@ class WindowEraser:
     declaration: TopicDeclaration
     ledger: Ledger
     run_id: str = ""
-    decided: datetime | None = None
-    """When it was decided: of windows that were never loaded, files of before are deleted."""
 
     @property
     def tables(self) -> tuple[TableRef, ...]:
@@ -97,8 +97,13 @@ class WindowEraser:
                     found = True
         return found
 
-    def erase(self, table: TableRef, windows: Mapping[str, Ranges]) -> Iterator[ErasedWindow | PlatformError]:
+    def erase(
+        self, table: TableRef, windows: Mapping[str, Ranges], sealed: Mapping[str, Window] | None = None
+    ) -> Iterator[ErasedWindow | PlatformError]:
         """Have `table` and its old files hold nothing at the given offsets, window by window; gives those that were written again.
+
+        With `sealed`, which has their edges, every window gets a commit, also if nothing is written: a load or decoding that read the
+        records before they were named is refused.
 
         Where a window's rows are not those of its receipt, the error is there instead: the window has to be loaded again first.
         Raises what committing raises; running it again goes on.
@@ -107,9 +112,11 @@ class WindowEraser:
             return
         keys = sorted(windows)
         for at in range(0, len(keys), TOGETHER):
-            yield from self._together(table, {key: windows[key] for key in keys[at : at + TOGETHER]})
+            yield from self._together(table, {key: windows[key] for key in keys[at : at + TOGETHER]}, sealed or {})
 
-    def _together(self, table: TableRef, windows: Mapping[str, Ranges]) -> Iterator[ErasedWindow | PlatformError]:
+    def _together(
+        self, table: TableRef, windows: Mapping[str, Ranges], sealed: Mapping[str, Window]
+    ) -> Iterator[ErasedWindow | PlatformError]:
         # Opened before the receipts are read: what others commit from here on is a conflict.
         opened = WindowCommit(self.ledger.lake, table)
         held, receipts = opened.files(), self.ledger.receipts(table, list(windows))
@@ -118,7 +125,7 @@ class WindowEraser:
         try:
             for key, erased in windows.items():
                 files, receipt = held.get(key, load_log.NO_FILES), receipts.get(key)
-                work = _Window(self, table, key, erased, files, receipt, raw.get(key))
+                work = _Window(self, table, key, erased, files, receipt, raw.get(key), sealed.get(key))
                 outcome = work.written_again(opened.of_window(files))
                 if isinstance(outcome, Receipt):
                     made.append(outcome)
@@ -154,6 +161,7 @@ class _Window:
     files: WindowFiles
     receipt: Receipt | None
     raw: Receipt | None
+    fenced: Window | None
 
     @property
     def folder(self) -> Folder:
@@ -163,13 +171,18 @@ class _Window:
         """The receipt of the window without the rows, which the caller records; None where there is nothing to be done."""
         began = time.monotonic()
         metadata = self._metadata()
+        if metadata is None and self.files.paths:
+            return FilesLostError(
+                self.table.name, self.key, "neither the ledger nor the table's log names the load of its rows"
+            )
         if metadata is None:
-            self._delete_orphans()
+            self._fence(commit)
             return None
         try:
             if not self._holds_rows():
                 known = self._of_commit(began)
                 if not commit.has_old_files(self.key, self.files):
+                    self._fence(commit)
                     return known
                 if known is not None:
                     return replace(self, receipt=known).written_again(commit)
@@ -226,11 +239,10 @@ class _Window:
         base = next(found, None)
         return None if base is None else replace(base, load_id=load_id, run_id=run_id, erased=erased)
 
-    def _delete_orphans(self) -> None:
-        """Delete what loads have left that ended without a commit, as those from before the decision may: see `Loader`."""
-        if self.eraser.decided is not None:
-            for below in window_folders(self.key):
-                self.folder.erase(self.folder.written_before(self.eraser.decided, below))
+    def _fence(self, commit: WindowCommit) -> None:
+        """Refuse loads that are under way, and delete their files, among them those of loads that died."""
+        if self.fenced is not None:
+            commit.fence(Fence(self.fenced, str(uuid.uuid4())))
 
     def _holds_rows(self) -> bool:
         return any(

@@ -25,6 +25,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import OffsetRange, Offsets, common, merge, ranges_of, size_of, subtract
 from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import Window
 from platform_assets.windows import erased_logs
 from platform_assets.windows.erasing import ErasedWindow, Ranges, WindowEraser
 
@@ -168,12 +169,12 @@ class Erasure:
         if not unfinished:
             return Done(0, {}, {})
         windows = self._named(sorted(unfinished))
-        decided = max(d.decided_at for d in unfinished.values() if d.decided_at is not None)
-        eraser = WindowEraser(self.declaration, self.ledger, self.run_id, decided)
+        sealed = {w.key: w.window for w in self.ledger.windows(self.topic) if w.key in windows}
+        eraser = WindowEraser(self.declaration, self.ledger, self.run_id)
         gone, written = dict[str, int](), dict[str, int]()
         failed = dict[str, PlatformError]()
         for table in eraser.tables:
-            for outcome in self._each(eraser, table, windows, failed):
+            for outcome in self._each(eraser, table, windows, sealed, failed):
                 gone[table.name] = gone.get(table.name, 0) + outcome.rows
                 written[table.name] = written.get(table.name, 0) + outcome.bytes
         erased_logs.clean(self.ledger, eraser.tables, windows)
@@ -186,7 +187,8 @@ class Erasure:
         result = Done(len(done_with), gone, written)
         if done_with:
             now = self.ledger.lake.root.time()
-            decision = Decision(self.topic, "erased", done_with, author.name, author.reason, result.to_fields(), now)
+            details = {**result.to_fields(), "offsets": {key: _triples(windows[key]) for key in done_with}}
+            decision = Decision(self.topic, "erased", done_with, author.name, author.reason, details, now)
             decisions.record(self.ledger.lake, decision)
         if failed:
             raise ErasureUnfinishedError(
@@ -195,13 +197,18 @@ class Erasure:
         return result
 
     def _each(
-        self, eraser: WindowEraser, table: TableRef, windows: Mapping[str, Ranges], failed: dict[str, PlatformError]
+        self,
+        eraser: WindowEraser,
+        table: TableRef,
+        windows: Mapping[str, Ranges],
+        sealed: Mapping[str, Window],
+        failed: dict[str, PlatformError],
     ) -> Iterator[ErasedWindow]:
         """The windows of a table that were written again; those that could not be are put into `failed`."""
         done = 0
         for attempt in range(_RACES):
             try:
-                for outcome in eraser.erase(table, windows):
+                for outcome in eraser.erase(table, windows, sealed):
                     if isinstance(outcome, ErasedWindow):
                         done += 1
                         self.progress(f"{table} {outcome.window}: {outcome.rows:,} rows erased ({done:,} windows)")

@@ -100,26 +100,29 @@ class Loader:
         raise AssertionError("unreachable")
 
     def _load(self, sealed: SealedWindow) -> Loaded:
-        decided, accepted = self.decided(), self.ledger.accepted_losses(self.declaration.raw_table, sealed.key)
-        erased = erased_of(self.ledger, sealed.topic, [sealed.key]).get(sealed.key, {}) if accepted else {}
-        eraser = WindowEraser(self.declaration, self.ledger, self.run_id)
+        erased, eraser = self._erased(sealed), WindowEraser(self.declaration, self.ledger, self.run_id)
         if erased:
             eraser.settle(sealed.key, erased)
-        loaded = self._load_without(sealed, accepted, erased, decided)
-        if erased and loaded.outcome == "restored" and eraser.settle(sealed.key, erased):
+        loaded = self._load_without(sealed)
+        if loaded.outcome == "restored" and (erased := self._erased(sealed)) and eraser.settle(sealed.key, erased):
             # A damaged window came back from before the erasure.
             return Loaded(self.replacer.receipt(sealed.key) or loaded.receipt, "restored")
         return loaded
 
-    def _load_without(self, sealed: SealedWindow, accepted: Losses, erased: Losses, decided: int | None) -> Loaded:
+    def _erased(self, sealed: SealedWindow) -> Losses:
+        return erased_of(self.ledger, sealed.topic, [sealed.key]).get(sealed.key, {})
+
+    def _load_without(self, sealed: SealedWindow) -> Loaded:
         replacer = self.replacer
+        # Opened before anything else is read: an erasure that is named from here on commits to the window, which is a conflict.
         commit = replacer.open()
+        decided, accepted = self.decided(), self.ledger.accepted_losses(self.declaration.raw_table, sealed.key)
         receipt = replacer.receipt(sealed.key)
         if not sealed.ranges.size:
             return Loaded(
                 receipt or self._record(empty_receipt(self.declaration.raw_table, sealed, self.run_id)), "empty"
             )
-        metadata = replace(self.metadata(sealed), erased=erased)
+        metadata = replace(self.metadata(sealed), erased=self._erased(sealed) if accepted else {})
         if receipt is None or receipt.kind == "empty":
             receipt = replacer.recover(commit, metadata)
         if receipt is not None:

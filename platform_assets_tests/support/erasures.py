@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -75,7 +75,7 @@ class MadeTopic:
         self.records.sort(key=lambda r: (r.partition, r.offset))
         return samples.recorded(self.address or self.root, self.topic, ends)
 
-    def load(self, window: SealedWindow) -> Loaded:
+    def load(self, window: SealedWindow, before_commit: Callable[[], None] = lambda: None) -> Loaded:
         """What a load of a window does, but for asking Kafka: it leaves out what the ledger says."""
         without = self.ledger.accepted_losses(self.declaration.raw_table, window.key)
         records = Records(window.topic, window.topic_id, window.key, window.ranges, without)
@@ -90,8 +90,8 @@ class MadeTopic:
             return self.engine.write(records, self.declaration.raw_table, load_id, self.declaration.records_per_file)
 
         if receipt is None:
-            return replacer.first(commit, metadata, write, lambda: None)
-        return replacer.again(commit, receipt, metadata, write, lambda: None)
+            return replacer.first(commit, metadata, write, before_commit)
+        return replacer.again(commit, receipt, metadata, write, before_commit)
 
     def load_many(self, windows: Sequence[SealedWindow], together: int = 50) -> None:
         """Load windows that never were, some at a time, as a backlog is."""

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from platform_assets.errors import ConfigurationError, ErasureUnfinishedError
+from platform_assets.errors import ConcurrentLoadError, ConfigurationError, ErasureUnfinishedError
 from platform_assets.lake import load_log
-from platform_assets.lake.location import Lake
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import decisions
+from platform_assets.ledger.decisions import Decision
 from platform_assets.ledger.entries import ERASED, SealedWindow
 from platform_assets.ledger.erased import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.windows import erasing
+from platform_assets.windows import erased_logs, erasing
 from platform_assets.windows.erasing import WindowEraser
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved, shown
+from testbed import samples
 
 WHO, NEEDLE = b"customer-4711", b"zebra-in-pyjamas"
 A, B, C = 0, 1, 2
@@ -340,3 +343,106 @@ def test_many_windows_are_committed_in_batches(topic: MadeTopic, monkeypatch: py
     assert erase(topic).windows == 8
     check_gone(topic)
     assert all(topic.load(w).outcome == "unchanged" for w in windows)
+
+
+# --- erasures against loads, against each other, and on tables that are not as the ledger says ------------------------
+
+
+def name(topic: MadeTopic, *offsets: int) -> None:
+    """Have the ledger name these offsets of partition 0."""
+    erasure = topic.erasure
+    erasure.record(erasure.at_offsets({0: tuple(OffsetRange(o, o + 1) for o in offsets)}), AUTHOR)
+
+
+def test_a_load_that_was_about_to_commit_is_refused_by_an_erasure(topic: MadeTopic) -> None:
+    """It has read the record and made its last check; its files must not be deleted under a commit that names them."""
+    (window,) = topic.seal([{0: [other(1), hers(), other(2)]}])
+
+    def erase_now() -> None:
+        name(topic, 1)
+        topic.erasure.run(AUTHOR)
+
+    with pytest.raises(ConcurrentLoadError):
+        topic.load(window, before_commit=erase_now)
+    assert topic.values() == []
+    assert not found_in(topic.root, NEEDLE)
+    assert topic.load(window).outcome == "loaded"
+    assert topic.values() == [b"value-1", b"value-2"]
+    assert not topic.erasure.unfinished()
+
+
+def test_a_load_that_commits_first_loses_the_record_to_the_erasure(topic: MadeTopic) -> None:
+    (window,) = topic.seal([{0: [other(1), hers(), other(2)]}])
+    topic.load(window, before_commit=lambda: name(topic, 1))
+    assert NEEDLE in topic.values()
+    topic.erasure.run(AUTHOR)
+    topic.decoder().decode(window.key)
+    check_gone(topic)
+    assert topic.load(window).outcome == "unchanged"
+
+
+def test_a_decoding_that_was_about_to_commit_is_refused_by_an_erasure(topic: MadeTopic) -> None:
+    (window,) = topic.seal([{0: [other(1), hers(), other(2)]}])
+    topic.load(window)
+
+    def erase_now(step: str) -> None:
+        if step == "dead letters" and not erased_of(topic.ledger, topic.topic):
+            name(topic, 1)
+            topic.erasure.run(AUTHOR)
+
+    assert replace(topic.decoder(), before_step=erase_now).decode(window.key).outcome == "loaded"
+    check_gone(topic)
+
+
+def test_files_that_the_table_names_are_never_deleted_and_the_remedy_works(topic: MadeTopic) -> None:
+    """Rows of a window that neither a receipt nor a commit of a load names: somebody wrote them, or the ledger was lost."""
+    (window,) = topic.seal([{0: [other(1), hers(), other(2)]}])
+    samples.append(topic.root, topic.topic, samples.rows(window.key, {0: range(3)}))
+    name(topic, 1)
+    with pytest.raises(ErasureUnfinishedError, match=rf"{window.key}.*`platform-assets load raw/people {window.key}`"):
+        topic.erasure.run(AUTHOR)
+    assert len(topic.values()) == 3
+    assert topic.erasure.unfinished() == [window.key]
+    topic.load(window)
+    topic.erasure.run(AUTHOR)
+    assert topic.values() == [b"value-1", b"value-2"]
+    assert not found_in(topic.root, NEEDLE)
+
+
+def test_an_erasure_that_ends_while_another_names_more_is_not_the_end_of_both(
+    topic: MadeTopic, windows: list[SealedWindow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean = erased_logs.clean
+
+    def clean_while_another_names(*args: Any) -> None:
+        monkeypatch.undo()
+        name(topic, 4)
+        clean(*args)
+
+    erasure = topic.erasure
+    erasure.record(erasure.at_offsets({0: (OffsetRange(5, 6),)}), AUTHOR)
+    monkeypatch.setattr(erased_logs, "clean", clean_while_another_names)
+    erasure.run(AUTHOR)
+    left = decisions.unfinished_erasures(topic.lake, topic.topic)
+    assert {key: each.ranges for key, each in left.items()} == {windows[C].key: {0: (OffsetRange(4, 5),)}}
+    topic.erasure.run(AUTHOR)
+    assert not decisions.unfinished_erasures(topic.lake, topic.topic)
+    assert b"NOT AS EXPECTED " + NEEDLE not in topic.values()
+
+
+def test_an_erasure_within_one_second_of_a_store_that_counts_whole_ones_is_finished(
+    topic: MadeTopic, windows: list[SealedWindow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Folder, "time", lambda _: samples.edge(9))
+    erase(topic)
+    assert not decisions.unfinished_erasures(topic.lake, topic.topic)
+    assert not topic.erasure.unfinished()
+
+
+def test_an_erasure_that_an_earlier_release_finished_stays_finished(topic: MadeTopic) -> None:
+    (window,) = topic.seal([{0: [other(1), hers()]}])
+    details = {"topic_id": window.topic_id, "generation": 1, "offsets": {window.key: [[0, 1, 2]]}}
+    for kind, said, at in (("erase", details, 1), ("erased", {"windows": 1, "rows": {}}, 1), ("erase", details, 2)):
+        made = Decision(topic.topic, kind, (window.key,), "ann", "why", said, samples.edge(at))  # type: ignore[arg-type]
+        decisions.record(topic.lake, made)
+        assert bool(decisions.unfinished_erasures(topic.lake, topic.topic)) == (kind == "erase")
