@@ -21,7 +21,7 @@ from platform_assets.ledger import followed, known_files
 from platform_assets.ledger.entries import SealedWindow, recorded_cuts, windows_between
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
-from platform_assets.model.windows import Window
+from platform_assets.model.windows import Window, edge_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,18 @@ def find(ledger: Ledger, table: TableRef, newest: datetime, sealed: Sequence[Sea
     with _lock:
         _known[ledger.lake, table] = _Known(newest, at, found)
     return found
+
+
+def accepted(ledger: Ledger, table: TableRef, keys: Sequence[str]) -> dict[str, datetime]:
+    """When a loss of these windows was last accepted, by key, whether they are loaded or not."""
+    found = known_files.of_commits(ledger.lake).rows(
+        table.name, ["window", "kind", "recorded_at"], among=[edge_of(key) for key in keys]
+    )
+    newest: dict[str, datetime] = {}
+    for row in found.filter(pc.equal(found["kind"], "acceptance")).to_pylist():
+        at = row["recorded_at"].astimezone(UTC)
+        newest[row["window"]] = max(at, newest.get(row["window"], at))
+    return newest
 
 
 def read(ledger: Ledger, topic: str, windows: Sequence[Window]) -> list[SealedWindow]:

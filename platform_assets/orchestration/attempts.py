@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 from platform_assets.errors import BrokerUnreachableError, PlatformError, SparkUnreachableError, UnknownOutcome
+from platform_assets.ledger import decisions, unloaded
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import edge_of
+from platform_assets.orchestration.retries import decided_at
 from platform_assets.windows.catching_up import load_many
 from platform_assets.windows.loading import Loader
 from platform_assets.windows.replacing import Loaded
@@ -32,6 +39,26 @@ def load_each(loader: Loader, keys: Iterable[str], forget_session: Callable[[], 
             yield Attempt(key, None, outcome)
         else:
             yield Attempt(key, outcome, None)
+
+
+def decided_on(ledger: Ledger, windows: Mapping[TableRef, Collection[str]]) -> dict[TableRef, dict[str, datetime]]:
+    """What has been decided on these windows, to be noted before a run reads anything of them: see `retries.Waiting`."""
+    parking = decisions.parking_of_many(ledger.lake, windows)
+    found = dict[TableRef, dict[str, datetime]]()
+    for table, named in windows.items():
+        keys = list(_keys(named))
+        accepted = unloaded.accepted(ledger, table, keys) if keys else {}
+        unparked = {key: at for key, at in parking[table].unparked.items() if key in named}
+        found[table] = decided_at(accepted, unparked)
+    return found
+
+
+def _keys(named: Iterable[str]) -> Iterator[str]:
+    """Those that are keys of windows; the others fail when it is their turn."""
+    for key in named:
+        with suppress(ValueError):
+            edge_of(key)
+            yield key
 
 
 def is_of_a_service(error: PlatformError) -> bool:

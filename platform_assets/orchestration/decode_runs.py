@@ -12,7 +12,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import metadata, runs
-from platform_assets.orchestration.attempts import failure_text, is_of_a_service
+from platform_assets.orchestration.attempts import decided_on, failure_text, is_of_a_service
 from platform_assets.orchestration.load_runs import RunContext, as_dagster
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.resources import LakeResource, SparkResource
@@ -32,6 +32,7 @@ def decode(
     decoder = WindowDecoder(
         declaration, Ledger(root), decode_engine(root, spark.session, spark.remote), run_id=context.run.run_id
     )
+    decided = decided_on(decoder.ledger, {declaration.decoded_table: keys})
     done = _decoded_before(context, decoder, keys) if context.retry_number else {}
     now_done: dict[str, DecodedWindow] = {}
     errors: dict[str, PlatformError] = {}
@@ -60,7 +61,7 @@ def decode(
             context.instance,
             context.run.run_id,
             declaration.decoded_table,
-            Failures.of(errors, decoder.declared.fingerprint),
+            Failures.of(errors, decoder.declared.fingerprint, decided[declaration.decoded_table]),
         )
         text = failure_text(errors, len(keys), len(done))
         raise as_dagster(errors, text, context.retry_number) from next(iter(errors.values()))

@@ -17,7 +17,7 @@ from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import metadata, runs
-from platform_assets.orchestration.attempts import failure_text, is_of_a_service, load_each
+from platform_assets.orchestration.attempts import decided_on, failure_text, is_of_a_service, load_each
 from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
@@ -60,6 +60,7 @@ def load(
         choose_engine(root, kafka.settings, spark.session, declaration.engine, spark.remote),
         run_id=context.run.run_id,
     )
+    decided = decided_on(loader.ledger, {declaration.raw_table: keys})
     done = _loaded_before(context, loader) if context.retry_number else {}
     now_done: dict[str, Loaded] = {}
     errors: dict[str, PlatformError] = {}
@@ -80,7 +81,12 @@ def load(
     if errors:
         # The step's own events are lost with it.
         report(context, declaration, root.table(declaration.raw_table).uri, now_done)
-        runs.record_failures(context.instance, context.run.run_id, declaration.raw_table, Failures.of(errors))
+        runs.record_failures(
+            context.instance,
+            context.run.run_id,
+            declaration.raw_table,
+            Failures.of(errors, decided=decided[declaration.raw_table]),
+        )
         text = failure_text(errors, len(keys), len(done))
         raise as_dagster(errors, text, context.retry_number) from next(iter(errors.values()))
     report_sealed(context, loader, keys)

@@ -62,21 +62,29 @@ class Failures:
     """What a failed run says of its windows: why each failed that it tried to load, by key, and the first error.
 
     `errors` are those of single windows, the first ones: each may name a remedy of its own.
-    `declaration` is the fingerprint of how they were to be decoded, empty for loads into a raw table.
+    `declaration` is the fingerprint of how they were to be decoded, empty for loads into a raw table. `decided` is what had been
+    decided on the windows before the run read anything, by key, as `decided_at` has it; None for runs of earlier releases.
     """
 
     causes: Mapping[str, Cause]
     error: str
     declaration: str = ""
     errors: Mapping[str, str] = field(default_factory=dict)
+    decided: Mapping[str, datetime] | None = None
 
     @classmethod
-    def of(cls, errors: Mapping[str, PlatformError], declaration: str = "") -> Failures:
-        """From the errors by window."""
+    def of(
+        cls,
+        errors: Mapping[str, PlatformError],
+        declaration: str = "",
+        decided: Mapping[str, datetime] | None = None,
+    ) -> Failures:
+        """From the errors by window; of `decided`, what is on these windows."""
         first = _shortened(str(next(iter(errors.values()), "")))
         texts = {key: _shortened(str(e)) for key, e in itertools.islice(errors.items(), _MOST_TEXTS)}
         others = {key: text for key, text in texts.items() if text != first}
-        return cls({key: cause_of(e) for key, e in errors.items()}, first, declaration, others)
+        known = None if decided is None else {key: at for key, at in decided.items() if key in errors}
+        return cls({key: cause_of(e) for key, e in errors.items()}, first, declaration, others, known)
 
     def to_tag(self) -> str:
         """JSON, for a tag of the run."""
@@ -85,13 +93,17 @@ class Failures:
             fields["declaration"] = self.declaration
         if self.errors:
             fields["errors"] = self.errors
+        if self.decided is not None:
+            fields["decided"] = {key: at.isoformat() for key, at in self.decided.items()}
         return json.dumps(fields, ensure_ascii=False)
 
     @classmethod
     def from_tag(cls, text: str) -> Failures:
         """From `to_tag`."""
         fields = json.loads(text)
-        return cls(fields["causes"], fields["error"], fields.get("declaration", ""), fields.get("errors", {}))
+        decided = fields.get("decided")
+        known = None if decided is None else {key: datetime.fromisoformat(at) for key, at in decided.items()}
+        return cls(fields["causes"], fields["error"], fields.get("declaration", ""), fields.get("errors", {}), known)
 
 
 def _shortened(text: str) -> str:
@@ -137,6 +149,12 @@ class FailedRun:
     def declaration(self) -> str:
         """The fingerprint of how its windows were to be decoded."""
         return self.failures.declaration if self.failures else ""
+
+    def had_read(self, key: str, decided: datetime) -> bool:
+        """Whether the run knew of what was `decided` on the window `key`. Earlier releases tell by their end alone."""
+        if self.failures is None or self.failures.decided is None:
+            return decided <= self.ended
+        return self.failures.decided.get(key) == decided
 
     def error_of(self, key: str) -> str:
         """What the run said of the window `key`, or of the first that failed."""
@@ -213,11 +231,11 @@ class Waiting:
         if tries is None:
             return True
         at = self.accepted.get(key)
-        decided = at is not None and at > tries.last.ended
+        decided = at is not None and not tries.last.had_read(key, at)
         if tries.cause == "decision":
             return decided
         if tries.cause == "declaration":
             return decided or tries.last.declaration != self.declaration
         if tries.cause == "log":
-            return self.newest_edge > tries.last.ended
+            return decided or self.newest_edge > tries.last.ended
         return tries.again_at(self.interval) <= self.now

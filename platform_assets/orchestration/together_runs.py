@@ -21,7 +21,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import decode_runs, decoded_checks, foresight, load_runs, runs
-from platform_assets.orchestration.attempts import failure_text, is_of_a_service
+from platform_assets.orchestration.attempts import decided_on, failure_text, is_of_a_service
 from platform_assets.orchestration.names import run_tag, table_key, together_job, together_op
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
@@ -96,6 +96,9 @@ class _Run:
         loaders = self._loaders([d for d, _ in windows])
         before = self._before(loaders) if self.context.retry_number else {topic: frozenset() for topic in loaders}
         left = [(loaders[d.topic], [k for k in dict.fromkeys(keys) if k not in before[d.topic]]) for d, keys in windows]
+        decided = decided_on(
+            Ledger(self.lake.lake()), {loaders[d.topic].declaration.raw_table: keys for d, keys in windows}
+        )
         wanted, number = sum(len(keys) for _, keys in windows), sum(map(len, before.values()))
         done: dict[str, list[str]] = {}
         in_vain: set[str] = set()
@@ -124,7 +127,7 @@ class _Run:
         for topic, keys in done.items():
             yield from self._after(loaders[topic], sorted(keys), log)
         if self.errors:
-            found = {table: Failures.of(errors) for table, errors in self.errors.items()}
+            found = {table: Failures.of(errors, decided=decided[table]) for table, errors in self.errors.items()}
             runs.record_failures_of_many(instance, run_id, found)
             flat = {f"{k} of {t}": e for t, errors in self.errors.items() for k, e in errors.items()}
             text = failure_text(flat, wanted, number)

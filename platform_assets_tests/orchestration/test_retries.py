@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +19,15 @@ from platform_assets.errors import (
     TruncationError,
     UnreadableTimestampError,
 )
+from platform_assets.lake.location import Lake
+from platform_assets.ledger import decisions, unloaded
+from platform_assets.ledger.decisions import Author
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
 from platform_assets.orchestration import health
+from platform_assets.orchestration.attempts import decided_on
 from platform_assets.orchestration.requests import grouped
 from platform_assets.orchestration.retries import (
     LONGEST,
@@ -29,10 +37,12 @@ from platform_assets.orchestration.retries import (
     Named,
     Waiting,
     cause_of,
+    decided_at,
     tries_of,
     wait,
 )
-from testbed.samples import edge, sealed
+from platform_assets.windows import parking
+from testbed.samples import START, edge, recorded, sealed
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -144,6 +154,40 @@ def test_a_loss_is_asked_for_again_only_once_it_was_accepted_after_the_failure()
     assert not Waiting(later, INTERVAL, later, {key(1): NOW - SECOND}).is_due(key(1), tries)
     assert not Waiting(later, INTERVAL, later, {key(2): NOW + SECOND}).is_due(key(1), tries)
     assert Waiting(NOW + SECOND, INTERVAL, NOW, {key(1): NOW + SECOND}).is_due(key(1), tries)
+
+
+@pytest.mark.parametrize("cause", ["decision", "log"])
+def test_what_was_accepted_while_the_run_was_under_way_takes_effect(tmp_path: Path, cause: Cause) -> None:
+    """The run had read the ledger before; what counts is that, and not when it ended."""
+    (window,) = recorded(tmp_path, "t", [{0: 0}, {0: 10}])
+    ledger, table = Ledger(Lake.at(tmp_path)), TableRef.raw("t")
+    ledger.record_acceptance(window, {0: (OffsetRange(0, 1),)}, "before")
+    read = decided_on(ledger, {table: [window.key, "no key"]})[table]
+    ledger.record_acceptance(window, {0: (OffsetRange(1, 2),)}, "while it was under way")
+    ended = datetime.now(UTC) + MINUTE
+    said = Failures({window.key: cause}, "it failed", decided=read)
+    run = FailedRun("run", ended, Named.list_of([window.key]), Failures.from_tag(said.to_tag()))
+    tries = tries_of([window.key], [run])[window.key]
+    left = unloaded.find(ledger, table, window.window.end)
+    waiting = Waiting(ended, INTERVAL, START, decided_at(left.accepted, {}))
+    assert waiting.is_due(window.key, tries)
+    # Once it was asked for again and failed, nothing new was decided.
+    again = Failures({window.key: cause}, "it failed", decided=decided_on(ledger, {table: [window.key]})[table])
+    tries = tries_of([window.key], [FailedRun("again", ended, Named.list_of([window.key]), again)])[window.key]
+    assert not waiting.is_due(window.key, tries)
+
+
+def test_a_window_that_was_unparked_while_its_run_was_under_way_is_asked_for_again(tmp_path: Path) -> None:
+    (window,) = recorded(tmp_path, "t", [{0: 0}, {0: 10}])
+    ledger, table, ann = Ledger(Lake.at(tmp_path)), TableRef.raw("t"), Author("ann", "mended")
+    read = decided_on(ledger, {table: [window.key]})[table]
+    parking.park(table, [window.key], ann, ledger)
+    parking.unpark(table, [window.key], ann, ledger)
+    said = Failures({window.key: "decision"}, "it failed", decided=read)
+    ended = datetime.now(UTC) + MINUTE
+    tries = tries_of([window.key], [FailedRun("run", ended, Named.list_of([window.key]), said)])[window.key]
+    unparked = decisions.parking(ledger.lake, table).unparked
+    assert Waiting(ended, INTERVAL, START, decided_at({}, unparked)).is_due(window.key, tries)
 
 
 def test_what_failed_at_a_changed_log_is_asked_for_again_once_a_later_edge_could_be_cut() -> None:
