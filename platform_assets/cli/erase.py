@@ -40,10 +40,18 @@ JSON_VERSION: Final = 1
     is_flag=True,
     help="For a lake in a bucket that keeps past versions: say that a lifecycle rule of it deletes those after a time.",
 )
+@click.option(
+    "--forget-keys",
+    is_flag=True,
+    help="Keep no digests of the keys: later loads do not leave out records that come again under other offsets.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be erased, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON: version, topic, erased, windows, done, and past_versions."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON: version, topic, erased, windows, damaged, done, and past_versions.",
 )
 def erase(
     table: str,
@@ -55,16 +63,18 @@ def erase(
     reason: str | None,
     by: str | None,
     past_versions_expire: bool,
+    forget_keys: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
     """Erase records of TABLE for good: from it, from what is decoded of it, from replays, and from all their old files.
 
-    TABLE is raw/<topic>, or the topic's name alone. Records are named by offsets or by keys, which are compared with those in
-    the table and kept nowhere. The ledger names the offsets first: from then on no load, replay or decoding brings the records
-    back, and checks count them as erased. Then each window that holds some is written again without them, and its older
-    files are deleted, so that it has no way back; other windows keep theirs.
+    TABLE is raw/<topic>, or the topic's name alone. Records are named by offsets or by keys. Keys are compared with those in the
+    table, and the ledger keeps salted digests of them: later loads leave out records with these keys that were sent before, as in
+    windows that wait, or in a log that was copied. The ledger names the offsets first: from then on no load, replay or decoding
+    brings the records back, and checks count them as erased. Then each window that holds some is written again without them, and
+    its older files are deleted, so that it has no way back; other windows keep theirs.
 
     One that was cut short is gone on with by running it again; without offsets and keys, it does that alone. Records that are
     in Kafka stay there, and so do dead letters that were sent to a topic.
@@ -80,7 +90,9 @@ def erase(
     ranges = _ranges(offsets)
     author = None if dry_run else Author.of(by, reason)
     decided = deciding(table, author, quiet=as_json, ask=not yes and not as_json)
-    found = decided.erasure(ranges, given, generation, past_versions_expire=past_versions_expire)
+    found = decided.erasure(
+        ranges, given, generation, past_versions_expire=past_versions_expire, forget_keys=forget_keys
+    )
     if as_json:
         print_decision(JSON_VERSION, decided, found)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
     from platform_assets.backup.restoring import Restored
     from platform_assets.cli.environment import Environment
     from platform_assets.lake.location import Lake
+    from platform_assets.ledger.decisions import Decision
+    from platform_assets.model.declaration import TopicDeclaration
 
 JSON_VERSION = 1
 
@@ -30,7 +35,8 @@ def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_
 
     Stop Dagster first. All files are compared with what was backed up before anything is replaced, and without --force nothing
     is. A table that is restored alone is older than the ledger: windows loaded since are taken out of the ledger and loaded
-    again by the sensor. What is to be done afterwards, if anything, is said.
+    again by the sensor. Records that were erased since the backup are erased again, as far as the ledger that is there before
+    names them. What is to be done afterwards, if anything, is said.
     """
     from rich.console import Console
 
@@ -42,11 +48,13 @@ def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_
     environment = Environment.of_process()
     lake, home = environment.ledger().lake, Path(environment.variables["DAGSTER_HOME"])
     found = restoring.find(source.absolute())
+    erased = None
     if not dry_run:
         _check_stopped(environment)
+        erased = _decided(lake)
     with progress(Console(stderr=True)) as tell:
         done = restoring.restore(found, lake, home, only, force=force, dry_run=dry_run, progress=tell)
-    then = [] if dry_run else list(_then(done, lake))
+    then = [] if dry_run else [*_erased_again(lake, erased), *_then(done, lake)]
     if as_json:
         fields = {
             "version": JSON_VERSION,
@@ -87,6 +95,51 @@ def _check_stopped(environment: Environment) -> None:
             f"{' and '.join(up)} would write to what is restored: run `platform-assets down {stop}` first, and `platform-assets up` "
             "afterwards"
         )
+
+
+def _decided(lake: Lake) -> Sequence[Decision] | None:
+    """The erasures that the lake knows of before the restore; None if its ledger is damaged, which the restore may be for."""
+    from platform_assets.errors import PlatformError
+    from platform_assets.windows import reapplying
+
+    try:
+        return reapplying.decided(lake)
+    except PlatformError as e:
+        logging.getLogger(__name__).warning("%s", e)
+        return None
+
+
+def _erased_again(lake: Lake, before: Sequence[Decision] | None) -> Iterator[str]:
+    """Erase again what was erased since the backup; what was done, in sentences."""
+    from platform_assets.ledger.decisions import Author
+    from platform_assets.windows import reapplying
+
+    author = Author("platform-assets restore", "erased before, and put back by a restore")
+    for done in reapplying.reapply(lake, before or (), author, _declaration_of):
+        for table, rows in done.rows.items():
+            if rows:
+                yield f"{table}: {rows:,} rows that were erased before are erased again"
+        if done.unfinished:
+            yield done.unfinished
+    if before is None:
+        yield (
+            "erasures since the backup are not known, since the ledger that was there could not be read: run "
+            '`platform-assets erase TOPIC --key-file FILE --reason "…"` again for each'
+        )
+
+
+@functools.cache
+def _declared() -> Mapping[str, TopicDeclaration]:
+    from platform_assets.components.declared import declarations
+
+    return declarations()
+
+
+def _declaration_of(topic: str) -> TopicDeclaration:
+    """As the project has it; a topic that is not declared any more has tables all the same."""
+    from platform_assets.model.declaration import TopicDeclaration
+
+    return _declared().get(topic) or TopicDeclaration(topic, "0 * * * *", datetime(1970, 1, 1, tzinfo=UTC))
 
 
 def _then(done: Restored, lake: Lake) -> Iterator[str]:

@@ -22,10 +22,10 @@ from platform_assets.ledger import decisions, stretches
 from platform_assets.ledger.decisions import Decision
 from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED, SealedWindow
 from platform_assets.ledger.erased import erased_of
+from platform_assets.ledger.erasure_rules import is_in_force
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange, size_of, subtract
 from platform_assets.model.tables import TableRef
-from platform_assets.model.windows import edge_of
 from platform_assets.windows.receipts import Proof, receipt_of
 
 MOVED: Final = "moved_ranges"
@@ -56,20 +56,10 @@ def carry_out(ledger: Ledger, topic: str) -> None:
     if state == known:
         return
     for decision in decisions.decisions(ledger.lake, topic, ("generation", "cluster")):
-        if _is_in_force(decision, ledger):
+        if is_in_force(decision, ledger):
             _complete(decision, ledger)
     with _lock:
         _done[ledger.lake, topic] = state
-
-
-def _is_in_force(decision: Decision, ledger: Ledger) -> bool:
-    """Whether the very cut that the decision names is recorded, and not another one of the same number."""
-    edge, to = edge_of(decision.details["edge"]), decision.details["to"]
-    offsets = {int(p): offset for p, offset in to["offsets"].items()}
-    return any(
-        (cut.generation, cut.topic_id, dict(cut.cut.offsets)) == (to["generation"], to["topic_id"], offsets)
-        for cut in ledger.cuts(decision.topic, edge, edge)
-    )
 
 
 def _complete(decision: Decision, ledger: Ledger) -> None:

@@ -20,6 +20,7 @@ from platform_assets.errors import BrokerUnreachableError, ConcurrentLoadError, 
 from platform_assets.lake import raw_table
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.ledger import erasure_rules
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.erased import erased_of
 from platform_assets.model.windows import edge_of, window_starting_at
@@ -182,7 +183,7 @@ def _committed(loader: Loader, window: _Prepared, written: Iterator[Written | Pl
         outcome = next(written)
         if isinstance(outcome, PlatformError):
             raise outcome
-        return outcome
+        return loader.without_erased_keys(window.sealed, outcome)
 
     return loader.replacer.committed(window.commit, window.metadata, write, window.check)
 
@@ -214,6 +215,7 @@ def _prepared(loader: Loader, windows: Sequence[SealedWindow]) -> dict[str, _Pre
     sealing.check_ledger_knows_table(table, loader.ledger.lake, loader.ledger.newest_cut(topic))
     raw_table.create(loader.table, topic)
     # Opened before the receipts are read, as for each window alone.
+    erasure_rules.apply(loader.ledger, windows)
     opened = loader.replacer.open()
     held = opened.held()
     receipts = loader.ledger.receipts(table, [w.key for w in windows])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from platform_assets.engines.protocol import LoadEngine
-from platform_assets.errors import PastVersionsKeptError, UnknownWindowError, ranges_text
+from platform_assets.errors import ErasureUnfinishedError, PastVersionsKeptError, UnknownWindowError, ranges_text
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.ledger.decisions import Author
@@ -123,10 +123,13 @@ class Deciding:
         generation: int | None = None,
         *,
         past_versions_expire: bool = False,
+        forget_keys: bool = False,
     ) -> dict[str, Any]:
         """Erase the records at `offsets` of a generation, or those with one of `keys`, and what an erasure before has left.
 
-        Gives what was found and done, as plain JSON values. Raises what `Erasure` raises; and PastVersionsKeptError where the lake's
+        Later loads leave records with the keys out, unless they `forget_keys`. Gives what was found and done, as plain JSON values.
+        Raises what `Erasure` raises; ErasureUnfinishedError if windows are damaged, so that not all of their rows could be compared
+        with the keys; and PastVersionsKeptError where the lake's
         bucket keeps what is deleted, unless `past_versions_expire` says that its rules delete that after a time. A dry run does not
         ask for that, since whoever asks writes a file to know.
         """
@@ -134,25 +137,49 @@ class Deciding:
         if keeps_versions and not past_versions_expire:
             raise PastVersionsKeptError(str(self.ledger.lake))
         table, erasure = self.declaration.raw_table, Erasure(self.declaration, self.ledger)
-        selected = erasure.of_keys(keys) if keys else erasure.at_offsets(offsets, generation) if offsets else []
+        unreadable = set[str]()
+        selected = (
+            erasure.of_keys(keys, unreadable) if keys else erasure.at_offsets(offsets, generation) if offsets else []
+        )
         for each in selected:
             what = "records" if each.is_loaded else "offsets that are not loaded yet"
             self.say(f"{table} {each.sealed.key}: {each.offsets:,} {what}: {_named(each.ranges)}")
         unfinished = erasure.unfinished()
         if unfinished:
             self.say(f"{table}: records of an erasure before are not gone yet from {len(unfinished):,} windows")
-        found: dict[str, Any] = {"windows": [each.to_fields() for each in selected], "unfinished": unfinished}
-        if not unfinished and not any(each.offsets for each in selected):
+        damaged = erasure.damaged(unreadable) if keys else []
+        if damaged:
+            self.say(
+                f"{table}: {len(damaged):,} windows are damaged, so not all rows could be compared: {_few(damaged)}"
+            )
+        found: dict[str, Any] = {
+            "windows": [each.to_fields() for each in selected],
+            "unfinished": unfinished,
+            "damaged": damaged,
+        }
+        nothing = not unfinished and not any(each.offsets for each in selected)
+        if nothing and not damaged and (forget_keys or not keys):
             self.say(f"{table} has no such record; nothing was erased")
             return found
         if self.author is None:
             return found
-        self.confirm("Erase these for good, and the older files of these windows?")
-        erasure.record(selected, self.author)
+        self.confirm(
+            f"{table} has no such record. Have later loads leave records with these keys out?"
+            if nothing
+            else "Erase these for good, and the older files of these windows?"
+        )
+        erasure.record(selected, self.author, () if forget_keys else keys)
         done = erasure.run(self.author)
         for name, rows in done.rows.items():
             self.say(f"{name}: {rows:,} rows erased, {done.bytes[name]:,} bytes written again")
-        self.say(f"erased; {done.windows:,} windows hold none of the records, and no load brings them back")
+        if damaged:
+            raise ErasureUnfinishedError(
+                table.name, damaged, "they are damaged, and rows that they lack may have a key."
+            )
+        if nothing and not done.windows:
+            self.say(f"{table} has no such record; nothing was erased. Later loads leave records with these keys out")
+        else:
+            self.say(f"erased; {done.windows:,} windows hold none of the records, and no load brings them back")
         if keeps_versions:
             self.say(
                 "the bucket keeps the deleted files as past versions: the records are gone once its lifecycle rule has deleted those"
@@ -214,6 +241,10 @@ class Deciding:
             )
             self.say(f"  window {lost.window.key} {what}: {lost.offsets:,} offsets: {_named(lost.ranges)}")
         self.say("  records of the former log behind those offsets were in no window; how many is not known")
+
+
+def _few(keys: Sequence[str]) -> str:
+    return ", ".join(keys[:3]) + (f" and {len(keys) - 3:,} more" if len(keys) > 3 else "")
 
 
 def _named(ranges: Ranges) -> str:

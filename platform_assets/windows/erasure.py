@@ -6,8 +6,10 @@ A key is compared and forgotten: the ledger has coordinates alone.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -15,20 +17,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.errors import ConcurrentLoadError, ConfigurationError, ErasureUnfinishedError, PlatformError
-from platform_assets.lake import datasets, load_log, rows
-from platform_assets.ledger import decisions
+from platform_assets.errors import (
+    ConcurrentLoadError,
+    ConfigurationError,
+    ErasureUnfinishedError,
+    FilesLostError,
+    PlatformError,
+)
+from platform_assets.lake import data_files, load_log, rows
+from platform_assets.lake.location import Folder
+from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Author, Decision
 from platform_assets.ledger.entries import ERASED, SealedWindow
 from platform_assets.ledger.erased import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.digest import Digest, digest_of
 from platform_assets.model.offsets import OffsetRange, Offsets, common, merge, ranges_of, size_of, subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
 from platform_assets.windows import erased_logs
 from platform_assets.windows.erasing import ErasedWindow, Ranges, WindowEraser
 
+_log = logging.getLogger(__name__)
+
+_BLOCK_ROWS: Final = 65_536
+_PLACE: Final = ["kafka_partition", "kafka_offset"]
 _RANGE: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
 _RACES: Final = 10
 """Loads of the same windows that may come first, one after the other."""
@@ -105,22 +119,27 @@ class Erasure:
                 )
         return self._selected([(w, found) for w, found in parts if found])
 
-    def of_keys(self, keys: Sequence[bytes]) -> list[Selected]:
-        """The records with one of these keys that the raw table has. Memory is that of a batch and of what is found."""
+    def of_keys(self, keys: Sequence[bytes], unreadable: set[str] | None = None) -> list[Selected]:
+        """The records with one of these keys that the raw table has. Memory is that of a batch and of what is found.
+
+        Windows with a file that cannot be read are added to `unreadable`; without it, the first raises FilesLostError.
+        """
         folder = self.ledger.lake.table(self.declaration.raw_table)
         if not load_log.exists(folder):
             return []
         found: dict[str, dict[int, list[Offsets]]] = {}
         wanted = pa.array(list(keys), pa.binary())
-        names = ["window", "kafka_partition", "kafka_offset"]
-        with folder.reading():
-            dataset = datasets.of(folder.delta())
-            for batch in dataset.to_batches(columns=[*names, "key"]):
-                hits = batch.filter(pc.is_in(batch["key"].cast(pa.binary()), wanted))
-                for window in pc.unique(hits["window"]).to_pylist():
-                    of_window = hits.filter(pc.equal(hits["window"], window))
-                    for partition, offsets in rows.split_by_partition(of_window.select(names[1:])):
-                        found.setdefault(window, {}).setdefault(partition, []).append(offsets)
+        for window, files in load_log.window_files(load_log.file_actions(folder)).items():
+            for path in files.paths:
+                try:
+                    for block in data_files.blocks(folder, path, window, _BLOCK_ROWS, ["key", *_PLACE]):
+                        hits = block.filter(pc.is_in(block["key"].cast(pa.binary()), wanted))
+                        for partition, offsets in rows.split_by_partition(hits):
+                            found.setdefault(window, {}).setdefault(partition, []).append(offsets)
+                except FilesLostError:
+                    if unreadable is None:
+                        raise
+                    unreadable.add(window)
         sealed = {w.key: w for w in self.ledger.windows(self.topic) if w.key in found}
         if unknown := sorted(set(found) - set(sealed)):
             raise ConfigurationError(
@@ -135,40 +154,110 @@ class Erasure:
         ]
 
     def unfinished(self) -> list[str]:
-        """The keys of windows that an erasure has named and not done with."""
-        return sorted(decisions.unfinished_erasures(self.ledger.lake, self.topic))
+        """The keys of windows that an erasure has named and not done with, and of those whose rows have come back since."""
+        return sorted({*decisions.unfinished_erasures(self.ledger.lake, self.topic), *self.returned()})
 
-    def record(self, selected: Sequence[Selected], author: Author) -> None:
-        """Have the ledger name the offsets. From then on no load reads them, and `run` has them gone."""
+    def returned(self) -> dict[str, Ranges]:
+        """The erased offsets that a table of the lake has rows of, by window: as one that was put back to an older version.
+
+        Reads partition and offset of all rows in windows that erasures have named.
+        """
+        erased = erased_of(self.ledger, self.topic)
+        found: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
+        for table in WindowEraser(self.declaration, self.ledger).tables if erased else ():
+            folder = self.ledger.lake.table(table)
+            if not load_log.exists(folder):
+                continue
+            files = load_log.window_files(load_log.file_actions(folder))
+            for key in sorted(set(erased).intersection(files)):
+                held = self._offsets(folder, key)
+                # What cannot be read may be there.
+                there = erased[key] if held is None else {p: common(r, held.get(p, ())) for p, r in erased[key].items()}
+                for partition, parts in there.items():
+                    if parts:
+                        of_window = found.setdefault(key, {})
+                        of_window[partition] = merge((*of_window.get(partition, ()), *parts))
+        return dict(found)
+
+    def _offsets(self, folder: Folder, key: str) -> dict[int, tuple[OffsetRange, ...]] | None:
+        """The offsets that have a row in a window; None if one of its files is lost."""
+        try:
+            return {p: ranges_of(offsets) for p, offsets in rows.offsets_of(folder, key).items()}
+        except FilesLostError as lost:
+            _log.warning("%s", lost)
+            return None
+
+    def _digest(self, folder: Folder, key: str) -> Digest | None:
+        try:
+            return digest_of(rows.offsets_of(folder, key))
+        except FilesLostError as lost:
+            _log.warning("%s", lost)
+            return None
+
+    def damaged(self, unreadable: Collection[str] = ()) -> list[str]:
+        """The keys of windows whose rows are not those of their receipts, and `unreadable` ones: records with a key may come back
+        with rows that the raw table lacks now."""
+        table = self.declaration.raw_table
+        folder = self.ledger.lake.table(table)
+        if not load_log.exists(folder):
+            return []
+        files = load_log.window_files(load_log.file_actions(folder))
+        changed = [
+            key
+            for key, receipt in sorted(self.ledger.receipts(table).items())
+            if files.get(key, load_log.NO_FILES).digest != receipt.files_digest
+            and self._digest(folder, key) != receipt.offsets
+        ]
+        return sorted({*changed, *unreadable})
+
+    def record(self, selected: Sequence[Selected], author: Author, keys: Sequence[bytes] = ()) -> None:
+        """Have the ledger name the offsets. From then on no load reads them, and `run` has them gone.
+
+        With `keys`, it gets salted digests of these too: later loads find the records that the raw table does not have yet, or has
+        again under other offsets.
+        """
         known = erased_of(self.ledger, self.topic, [s.sealed.key for s in selected]) if selected else {}
         new = [replace(s, ranges=_without(s.ranges, known.get(s.sealed.key, {}))) for s in selected]
         new = [s for s in new if s.offsets]
-        if not new:
-            return
         by_generation: dict[int, list[Selected]] = {}
         for s in new:
             by_generation.setdefault(s.sealed.generation, []).append(s)
-        for generation, some in by_generation.items():
-            details = {
-                "topic_id": some[0].sealed.topic_id,
+        newest = self.ledger.newest_cut(self.topic) if keys else None
+        if newest is not None:
+            by_generation.setdefault(newest.generation, [])
+        for generation, some in sorted(by_generation.items()):
+            details: dict[str, Any] = {
+                "topic_id": some[0].sealed.topic_id if some else newest.topic_id if newest else "",
                 "generation": generation,
                 "offsets": {s.sealed.key: _triples(s.ranges) for s in some},
             }
-            keys = tuple(s.sealed.key for s in some)
+            if newest is not None and generation == newest.generation:
+                details[erasure_rules.KEYS] = self._key_fields(keys, newest.cut.offsets)
             now = self.ledger.lake.root.time()
-            decision = Decision(self.topic, "erase", keys, author.name, author.reason, details, now)
+            named = tuple(s.sealed.key for s in some)
+            decision = Decision(self.topic, "erase", named, author.name, author.reason, details, now)
             decisions.record(self.ledger.lake, decision)
+        if not new:
+            return
         self.ledger.record_acceptances([(s.sealed, s.ranges) for s in new], author.reason, ERASED)
 
+    def _key_fields(self, keys: Sequence[bytes], until: Mapping[int, int]) -> dict[str, Any]:
+        """One salt for all keys of a topic, so that a load takes one digest a key."""
+        known = erasure_rules.of(self.ledger, self.topic).keys
+        salt = known[0].salt if known else secrets.token_bytes(16)
+        return erasure_rules.fields_of_keys(keys, salt, until)
+
     def run(self, author: Author) -> Done:
-        """Have what the ledger names be gone, of all windows that no erasure is done with.
+        """Have what the ledger names be gone, of all windows that no erasure is done with or that have rows of it again.
 
         Running it again goes on. Raises ErasureUnfinishedError where some windows could not be done: the others are.
         """
-        unfinished = decisions.unfinished_erasures(self.ledger.lake, self.topic)
-        if not unfinished:
-            return Done(0, {}, {})
-        windows = self._named(sorted(unfinished))
+        unfinished, returned = decisions.unfinished_erasures(self.ledger.lake, self.topic), self.returned()
+        if not unfinished and not returned:
+            return self._in_replays({}, author, {}, {})
+        windows = self._named(sorted({*unfinished, *returned}))
+        for key in returned:
+            windows[key] = _joined(windows.get(key, {}), _triples(erased_of(self.ledger, self.topic, [key])[key]))
         sealed = {w.key: w.window for w in self.ledger.windows(self.topic) if w.key in windows}
         eraser = WindowEraser(self.declaration, self.ledger, self.run_id)
         gone, written = dict[str, int](), dict[str, int]()
@@ -178,11 +267,7 @@ class Erasure:
                 gone[table.name] = gone.get(table.name, 0) + outcome.rows
                 written[table.name] = written.get(table.name, 0) + outcome.bytes
         erased_logs.clean(self.ledger, eraser.tables, windows)
-        for name in sorted((self.ledger.lake.root / "replays").folders()):
-            done = self._in_replay(name, windows, author)
-            for table_name in done.rows:
-                gone[f"replays/{name}/{table_name}"] = done.rows[table_name]
-                written[f"replays/{name}/{table_name}"] = done.bytes[table_name]
+        self._in_replays(windows, author, gone, written)
         done_with = tuple(key for key in windows if key not in failed)
         result = Done(len(done_with), gone, written)
         if done_with:
@@ -235,6 +320,17 @@ class Erasure:
             # Cut short between the two ledgers.
             self.ledger.record_acceptances([(window, lacking[key])], reasons[key], ERASED)
         return windows
+
+    def _in_replays(
+        self, windows: Mapping[str, Ranges], author: Author, gone: dict[str, int], written: dict[str, int]
+    ) -> Done:
+        """The same in all replays; `gone` and `written` get what was done there."""
+        for name in sorted((self.ledger.lake.root / "replays").folders()):
+            done = self._in_replay(name, windows, author)
+            for table_name in done.rows:
+                gone[f"replays/{name}/{table_name}"] = done.rows[table_name]
+                written[f"replays/{name}/{table_name}"] = done.bytes[table_name]
+        return Done(0, gone, written)
 
     def _in_replay(self, name: str, windows: Mapping[str, Ranges], author: Author) -> Done:
         """The same in the lake that a replay made inside of this one."""

@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from urllib.parse import quote
 
 from platform_assets.engines.protocol import LoadEngine, Records, Written
 from platform_assets.errors import (
     ClusterChangedError,
     ConcurrentLoadError,
     LoadError,
+    LostForGoodError,
     OffsetsExpiredError,
     ReloadDiffersError,
     Terminal,
@@ -27,17 +29,17 @@ from platform_assets.errors import (
     ranges_text,
 )
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.lake import raw_table
+from platform_assets.lake import load_log, raw_table
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder
-from platform_assets.ledger import decisions, stretches
+from platform_assets.ledger import decisions, erasure_rules, stretches
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.erased import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
-from platform_assets.windows import carrying_out, generations, sealing, truncation
+from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges, subtract
+from platform_assets.windows import carrying_out, erased_keys, generations, sealing, truncation
 from platform_assets.windows.erasing import WindowEraser
 from platform_assets.windows.receipts import empty_receipt
 from platform_assets.windows.replacing import Loaded, WindowReplacer
@@ -100,13 +102,18 @@ class Loader:
         raise AssertionError("unreachable")
 
     def _load(self, sealed: SealedWindow) -> Loaded:
+        erasure_rules.apply(self.ledger, [sealed])
         erased, eraser = self._erased(sealed), WindowEraser(self.declaration, self.ledger, self.run_id)
         if erased:
             eraser.settle(sealed.key, erased)
         loaded = self._load_without(sealed)
-        if loaded.outcome == "restored" and (erased := self._erased(sealed)) and eraser.settle(sealed.key, erased):
-            # A damaged window came back from before the erasure.
-            return Loaded(self.replacer.receipt(sealed.key) or loaded.receipt, "restored")
+        if loaded.outcome == "restored":
+            files = load_log.files_of(self.table, sealed.key).paths
+            erased_keys.record_found(self.ledger, self.table, files, sealed)
+        came_back = loaded.outcome in ("restored", "healed")
+        if came_back and (erased := self._erased(sealed)) and eraser.settle(sealed.key, erased):
+            # A damaged window came back as it was before the erasure.
+            return Loaded(self.replacer.receipt(sealed.key) or loaded.receipt, loaded.outcome)
         return loaded
 
     def _erased(self, sealed: SealedWindow) -> Losses:
@@ -162,7 +169,15 @@ class Loader:
         # Below the log start there is nothing to ask for, and by the check above nothing that had a row.
         below = {p: (OffsetRange(0, start), *accepted.get(p, ())) for p, start in bounds.starts.items()}
         check = self.last_check(sealed, needed, accepted, decided)
-        return self.replacer.again(commit, receipt, metadata, self._writer(sealed, below), check)
+        try:
+            return self.replacer.again(commit, receipt, metadata, self._writer(sealed, below), check)
+        except (ReloadDiffersError, LostForGoodError):
+            erased = self._erased(sealed)
+            if not erased:
+                raise
+            # The receipt may be from before an erasure, which a damaged window keeps from its end: once it is healed, `_load` goes on.
+            below = {p: subtract(parts, erased.get(p, ())) for p, parts in below.items()}
+            return self.replacer.again(commit, receipt, metadata, self._writer(sealed, below), check)
 
     def _from_the_past(
         self,
@@ -268,10 +283,23 @@ class Loader:
         return Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, skipped)
 
     def _writer(self, sealed: SealedWindow, without: Losses) -> Callable[[str], Written]:
-        return partial(self._write, self.records(sealed, without))
+        return partial(self._write, sealed, self.records(sealed, without))
 
-    def _write(self, records: Records, load_id: str) -> Written:
-        return self.engine.write(records, self.declaration.raw_table, load_id, self.declaration.records_per_file)
+    def _write(self, sealed: SealedWindow, records: Records, load_id: str) -> Written:
+        table = self.declaration.raw_table
+        return self.without_erased_keys(
+            sealed, self.engine.write(records, table, load_id, self.declaration.records_per_file)
+        )
+
+    def without_erased_keys(self, sealed: SealedWindow, written: Written) -> Written:
+        """`written`, if no rule by key erases a record in it.
+
+        Else the ledger names those records from now on, what was written is deleted, and ConcurrentLoadError says to begin again.
+        """
+        if erased_keys.record_found(self.ledger, self.table, (quote(f.path) for f in written.files), sealed):
+            self.replacer.delete(written)
+            raise ConcurrentLoadError(self.declaration.raw_table.name, sealed.key)
+        return written
 
     def metadata(self, sealed: SealedWindow, first_cut: tuple[datetime, Cut] | None = None) -> LoadMetadata:
         """What a load of the window would commit, with an id of its own. `first_cut` is looked up where it is not given."""

@@ -1,0 +1,175 @@
+"""Erasures as rules: what the decisions of a topic say of any window, also of one that was sealed after they were made.
+
+A decision names offsets of a generation. One that was made by key also has salted digests of the keys. The offsets hold for every
+window of the same log, whatever its edges; the digests also for logs that come later under the topic's name, where the same records
+have other offsets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from platform_assets.lake.location import Lake
+from platform_assets.ledger import decisions
+from platform_assets.ledger.decisions import Decision
+from platform_assets.ledger.entries import ERASED, SealedWindow
+from platform_assets.ledger.erased import erased_of
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.offsets import OffsetRange, common, merge, subtract
+from platform_assets.model.windows import edge_of
+
+KEYS: Final = "keys"
+"""Detail of an erasure by key: `salt`, `digests`, and `until`, the ends of what was sealed then, by partition."""
+_DIGEST_BYTES: Final = 16
+
+Ranges = Mapping[int, tuple[OffsetRange, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRule:
+    """Records with one of these keys are erased: in `generation` before the offsets `until`, in later ones if they were sent before
+    `decided_at`."""
+
+    generation: int
+    until: Mapping[int, int]
+    salt: bytes
+    digests: frozenset[bytes]
+    decided_at: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Of one topic: erased offsets by generation, rules by key, and the generation whose offsets a later one continues."""
+
+    offsets: Mapping[int, Ranges]
+    keys: tuple[KeyRule, ...]
+    continues: Mapping[int, int]
+
+    def same_log(self, generation: int) -> tuple[int, ...]:
+        """The generations whose offsets stand for the same records as those of `generation`, itself included."""
+        found = [generation]
+        while found[-1] in self.continues:
+            found.append(self.continues[found[-1]])
+        return tuple(found)
+
+    def erased_in(self, window: SealedWindow) -> dict[int, tuple[OffsetRange, ...]]:
+        """The offsets of a window that decisions name."""
+        found: dict[int, tuple[OffsetRange, ...]] = {}
+        for generation in self.same_log(window.generation):
+            for partition, parts in self.offsets.get(generation, {}).items():
+                inside = window.ranges.by_partition.get(partition)
+                if inside is not None and (named := common(parts, [inside])):
+                    found[partition] = merge((*found.get(partition, ()), *named))
+        return found
+
+    def keys_for(self, window: SealedWindow) -> tuple[KeyRule, ...]:
+        """The rules by key that may concern records of a window."""
+        return tuple(rule for rule in self.keys if self._may_concern(rule, window))
+
+    def _may_concern(self, rule: KeyRule, window: SealedWindow) -> bool:
+        if rule.generation in self.same_log(window.generation):
+            return any(r.size and r.start < rule.until.get(p, 0) for p, r in window.ranges.items())
+        return window.generation > rule.generation
+
+
+_NONE: Final = Rules({}, (), {})
+_known: dict[tuple[Lake, str], tuple[tuple[int | None, int], Rules]] = {}
+_lock = threading.Lock()
+
+
+def of(ledger: Ledger, topic: str) -> Rules:
+    """The rules of a topic. Cheap while nothing was decided since the last call."""
+    with _lock:
+        known = _known.get((ledger.lake, topic))
+    newest = ledger.newest_cut(topic)
+    version = decisions.version(ledger.lake, known[0][0] if known else None)
+    state = (version, 1 if newest is None else newest.generation)
+    if known is not None and known[0] == state:
+        return known[1]
+    found = _NONE if version is None else _read(ledger, topic)
+    with _lock:
+        _known[ledger.lake, topic] = (state, found)
+    return found
+
+
+def forget() -> None:
+    """Have the next look read all again: the ledger was put back."""
+    with _lock:
+        _known.clear()
+
+
+def _read(ledger: Ledger, topic: str) -> Rules:
+    offsets, keys, continues = dict[int, dict[int, tuple[OffsetRange, ...]]](), list[KeyRule](), dict[int, int]()
+    for decision in decisions.decisions(ledger.lake, topic, ("erase", "cluster")):
+        details = decision.details
+        if decision.kind == "cluster":
+            if is_in_force(decision, ledger):
+                continues[details["to"]["generation"]] = details["from"]["generation"]
+            continue
+        of_log = offsets.setdefault(details["generation"], {})
+        for triples in details["offsets"].values():
+            for partition, start, end in triples:
+                of_log[partition] = merge((*of_log.get(partition, ()), OffsetRange(start, end)))
+        if KEYS in details:
+            keys.append(_key_rule(decision))
+    return Rules(offsets, tuple(keys), continues)
+
+
+def _key_rule(decision: Decision) -> KeyRule:
+    fields = decision.details[KEYS]
+    if decision.decided_at is None:
+        raise AssertionError("unreachable: it was read from the ledger")
+    return KeyRule(
+        decision.details["generation"],
+        {int(p): end for p, end in fields["until"].items()},
+        bytes.fromhex(fields["salt"]),
+        frozenset(bytes.fromhex(text) for text in fields["digests"]),
+        decision.decided_at,
+        decision.reason,
+    )
+
+
+def is_in_force(decision: Decision, ledger: Ledger) -> bool:
+    """Whether the very cut that a decision on a log names is recorded, and not another one of the same number."""
+    edge, to = edge_of(decision.details["edge"]), decision.details["to"]
+    offsets = {int(p): offset for p, offset in to["offsets"].items()}
+    return any(
+        (cut.generation, cut.topic_id, dict(cut.cut.offsets)) == (to["generation"], to["topic_id"], offsets)
+        for cut in ledger.cuts(decision.topic, edge, edge)
+    )
+
+
+def apply(ledger: Ledger, windows: Sequence[SealedWindow]) -> None:
+    """Have the ledger of loads name what the rules say of windows of one topic, before they are read."""
+    if not windows:
+        return
+    rules = of(ledger, windows[0].topic)
+    named = {w.key: ranges for w in windows if (ranges := rules.erased_in(w))}
+    if not named:
+        return
+    known = erased_of(ledger, windows[0].topic, list(named))
+    lacking = [(w, without(named[w.key], known.get(w.key, {}))) for w in windows if w.key in named]
+    ledger.record_acceptances([(w, left) for w, left in lacking if left], "named by a decision to erase", ERASED)
+
+
+def without(ranges: Ranges, known: Ranges) -> dict[int, tuple[OffsetRange, ...]]:
+    """`ranges` without those that are known already."""
+    left = {p: subtract(parts, known.get(p, ())) for p, parts in ranges.items()}
+    return {p: parts for p, parts in left.items() if parts}
+
+
+def digest(key: bytes, salt: bytes) -> bytes:
+    """What a decision keeps of a key: who has the lake can test a guess with it, and not read the key from it."""
+    return hashlib.blake2b(key, key=salt, digest_size=_DIGEST_BYTES).digest()
+
+
+def fields_of_keys(keys: Sequence[bytes], salt: bytes, until: Mapping[int, int]) -> dict[str, Any]:
+    """What the details of a decision have of keys."""
+    digests = sorted(digest(key, salt).hex() for key in set(keys))
+    return {"salt": salt.hex(), "digests": digests, "until": {str(p): end for p, end in sorted(until.items())}}

@@ -1,0 +1,74 @@
+"""Records that a rule by key erases, found in data files that no commit names yet: of windows that were not loaded when the rule was
+made, of damaged ones that are healed, and of logs that came later under the topic's name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.lake import data_files
+from platform_assets.lake.location import Folder
+from platform_assets.ledger import erasure_rules
+from platform_assets.ledger.entries import ERASED, SealedWindow
+from platform_assets.ledger.erased import erased_of
+from platform_assets.ledger.erasure_rules import KeyRule, Rules
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.offsets import OffsetRange, merge, ranges_of
+
+_COLUMNS: Final = ["key", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_timestamp_type"]
+_BLOCK_ROWS: Final = 65_536
+_BY_PRODUCER: Final = 0
+
+
+def record_found(ledger: Ledger, folder: Folder, paths: Iterable[str], window: SealedWindow) -> bool:
+    """Look in the files of a window for records that a rule by key erases, and have the ledger of loads name them; whether there are
+    some that it did not name yet. `paths` are as a log has them."""
+    rules = erasure_rules.of(ledger, window.topic)
+    concerned = rules.keys_for(window)
+    if not concerned:
+        return False
+    found: dict[int, tuple[OffsetRange, ...]] = {}
+    for path in paths:
+        for block in data_files.blocks(folder, path, window.key, _BLOCK_ROWS, _COLUMNS):
+            hits = _hits(block, rules, concerned, window)
+            partitions, offsets = (np.asarray(hits[name].to_numpy(zero_copy_only=False)) for name in _COLUMNS[1:3])
+            for partition in np.unique(partitions).tolist():
+                of_block = ranges_of(offsets[partitions == partition])
+                found[partition] = merge((*found.get(partition, ()), *of_block))
+    known = erased_of(ledger, window.topic, [window.key]).get(window.key, {}) if found else {}
+    new = erasure_rules.without(found, known)
+    if new:
+        ledger.record_acceptances([(window, new)], concerned[-1].reason, ERASED)
+    return bool(new)
+
+
+def _hits(block: pa.RecordBatch, rules: Rules, concerned: Sequence[KeyRule], window: SealedWindow) -> pa.RecordBatch:
+    keys = block["key"].cast(pa.binary())
+    different = [key for key in pc.unique(keys).to_pylist() if key is not None]
+    wanted = np.zeros(block.num_rows, bool)
+    for rule in concerned:
+        known = [key for key in different if erasure_rules.digest(key, rule.salt) in rule.digests]
+        if known:
+            has_key = pc.is_in(keys, pa.array(known, pa.binary())).to_numpy(zero_copy_only=False)
+            wanted |= has_key & _of_the_past(block, rules, rule, window)
+    return block.filter(pa.array(wanted))
+
+
+def _of_the_past(
+    block: pa.RecordBatch, rules: Rules, rule: KeyRule, window: SealedWindow
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows are records that were there when the rule was made: what somebody sends afterwards is theirs again.
+
+    In a later log that is told by the producer's timestamp; where the broker set it, all count as copies.
+    """
+    if rule.generation in rules.same_log(window.generation):
+        partitions, offsets = (np.asarray(block[name].to_numpy(zero_copy_only=False)) for name in _COLUMNS[1:3])
+        ends = np.array([rule.until.get(p, 0) for p in range(int(partitions.max(initial=0)) + 1)], np.int64)
+        return np.asarray(offsets < ends[partitions])
+    earlier = pc.less_equal(block["kafka_timestamp"], pa.scalar(rule.decided_at, block["kafka_timestamp"].type))
+    copied = pc.not_equal(block["kafka_timestamp_type"], _BY_PRODUCER)
+    return np.asarray(pc.or_(earlier, copied).fill_null(True).to_numpy(zero_copy_only=False))

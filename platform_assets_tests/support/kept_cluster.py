@@ -1,0 +1,60 @@
+"""A cluster without brokers: one topic, whose log has what a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from platform_assets.errors import TopicMissingError
+from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
+from platform_assets.windows.loading import Loader
+from platform_assets_tests.support.erasures import MadeTopic
+from testbed import samples
+
+EPOCH = 7
+"""That of cuts made by hand."""
+
+
+@dataclass
+class KeptCluster:
+    """What `Cluster` says of one topic: `starts` and `ends` of its log by partition."""
+
+    topic_name: str
+    ends: dict[int, int]
+    starts: dict[int, int] = field(default_factory=dict)
+    topic_id: str = samples.TOPIC_ID
+    cluster_id: str | None = None
+    timeout: float = 1.0
+    deadline: float | None = None
+
+    def with_deadline(self, deadline: float) -> KeptCluster:
+        return self
+
+    def topic(self, name: str) -> TopicState:
+        if name != self.topic_name:
+            raise TopicMissingError(name)
+        return TopicState(name, self.topic_id, tuple(self.ends), self.cluster_id)
+
+    def log_starts(self, topic: TopicState) -> dict[int, FoundOffset]:
+        return {p: FoundOffset(self.starts.get(p, 0), None, -1) for p in self.ends}
+
+    def last_stable_offsets(self, topic: TopicState) -> dict[int, FoundOffset]:
+        return {p: FoundOffset(end, EPOCH if p == 0 else None, -1) for p, end in self.ends.items()}
+
+    def is_compacted(self, name: str) -> bool:
+        return False
+
+
+def ends_of(topic: MadeTopic) -> Mapping[int, int]:
+    """Where the log of a topic ends that has what was sealed."""
+    ends: dict[int, int] = {}
+    for record in topic.records:
+        ends[record.partition] = max(record.offset + 1, ends.get(record.partition, 0))
+    return ends
+
+
+def loader_of(topic: MadeTopic, cluster: KeptCluster | None = None) -> Loader:
+    """What loads windows of a topic that was made by hand, with all that asks brokers."""
+    found = cluster or KeptCluster(topic.topic, dict(ends_of(topic)))
+    return Loader(topic.declaration, cast(Cluster, found), topic.ledger, topic.engine, run_id="run")

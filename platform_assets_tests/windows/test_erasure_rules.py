@@ -1,0 +1,260 @@
+"""Erasures as rules: they hold for what is restored, healed, loaded later, or comes again as another log. No Kafka, no Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from platform_assets.backup import restoring, taking
+from platform_assets.errors import ErasureUnfinishedError
+from platform_assets.lake import load_log
+from platform_assets.ledger import decisions
+from platform_assets.ledger.entries import ERASED, SealedWindow
+from platform_assets.ledger.erased import erased_of
+from platform_assets.model.offsets import OffsetRange
+from platform_assets.windows import clusters, generations, reapplying
+from platform_assets.windows.clusters import Continuation
+from platform_assets.windows.deciding import Deciding
+from platform_assets.windows.generations import NewGeneration
+from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in
+from platform_assets_tests.support.kept_cluster import KeptCluster, ends_of, loader_of
+from platform_assets_tests.support.local_engine import Kept
+from testbed import samples
+
+WHO, NEEDLE = b"customer-4711", b"zebra-in-pyjamas"
+OTHER_ID = "B" * 22
+HERS, OURS = (WHO, NEEDLE), (b"customer-1", b"value-1")
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> MadeTopic:
+    return MadeTopic(tmp_path / "lake")
+
+
+@pytest.fixture
+def windows(topic: MadeTopic) -> list[SealedWindow]:
+    """Two windows, with one record of hers in each."""
+    sealed = topic.seal([{0: [OURS, HERS]}, {0: [HERS, OURS]}])
+    topic.fill(sealed)
+    return sealed
+
+
+def deciding(topic: MadeTopic, said: list[str] | None = None) -> Deciding:
+    def never() -> None:
+        raise AssertionError("no service is needed")
+
+    say = [].append if said is None else said.append
+    return Deciding(topic.declaration, topic.ledger, never, never, never, AUTHOR, say, lambda _: None)  # type: ignore[arg-type]
+
+
+def erase(topic: MadeTopic, said: list[str] | None = None, *, forget_keys: bool = False) -> None:
+    deciding(topic, said).erasure({}, [WHO], forget_keys=forget_keys)
+
+
+def check_gone(topic: MadeTopic) -> None:
+    for needle in (WHO, NEEDLE):
+        assert not found_in(topic.root, needle)
+
+
+def damage(topic: MadeTopic, window: SealedWindow) -> None:
+    """Have the table lose the file of a window, as a failing disk does."""
+    folder = topic.lake.table(topic.declaration.raw_table)
+    (path,) = load_log.files_of(folder, window.key).paths
+    (folder.path / path.replace("%25", "%")).unlink()
+
+
+# --- restored -------------------------------------------------------------------------------------------------------
+
+
+def restored(topic: MadeTopic, home: Path, *parts: str) -> list[reapplying.Reapplied]:
+    """What `platform-assets restore --force` does."""
+    before = reapplying.decided(topic.lake)
+    backup = restoring.find(home / "backups")
+    restoring.restore(backup, topic.lake, home / "dagster", parts, force=True)
+    return reapplying.reapply(topic.lake, before, AUTHOR, lambda _: topic.declaration)
+
+
+@pytest.mark.parametrize("parts", [("raw/people",), ("raw/people", "decoded/people", "dead_letters/people"), ()])
+def test_a_restore_applies_what_was_erased_since(
+    topic: MadeTopic, windows: list[SealedWindow], tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    taking.take(topic.lake, tmp_path / "dagster", tmp_path / "backups", datetime(2026, 2, 1, tzinfo=UTC))
+    erase(topic)
+    (done,) = restored(topic, tmp_path, *parts)
+    assert done.rows["raw/people"] == 2
+    assert not done.unfinished
+    check_gone(topic)
+    assert topic.values() == [b"value-1"] * 2
+    for window in windows:
+        assert loader_of(topic).load(window.key).outcome == "unchanged"
+        topic.decoder().decode(window.key)
+    check_gone(topic)
+    assert restored(topic, tmp_path, "raw/people")
+    assert not reapplying.reapply(topic.lake, [], AUTHOR, lambda _: topic.declaration)
+
+
+def test_erase_reads_the_tables_before_it_says_that_all_is_erased(
+    topic: MadeTopic, windows: list[SealedWindow], tmp_path: Path
+) -> None:
+    """A table that was put back by other means, which tell nobody."""
+    taking.take(topic.lake, tmp_path / "dagster", tmp_path / "backups", datetime(2026, 2, 1, tzinfo=UTC))
+    erase(topic)
+    restoring.restore(
+        restoring.find(tmp_path / "backups"), topic.lake, tmp_path / "dagster", ["raw/people"], force=True
+    )
+    assert topic.values().count(NEEDLE) == 2
+    assert topic.erasure.unfinished() == [w.key for w in windows]
+    said: list[str] = []
+    erase(topic, said)
+    assert said[-1] == "erased; 2 windows hold none of the records, and no load brings them back"
+    check_gone(topic)
+    erase(topic, said)
+    assert "nothing was erased" in said[-1]
+
+
+def test_a_window_that_is_sealed_again_with_other_edges_leaves_the_records_out(tmp_path: Path) -> None:
+    """A whole restore puts back a ledger that does not know the window yet; it is cut again elsewhere."""
+    topic = MadeTopic(tmp_path / "lake")
+    topic.fill(topic.seal([{0: [OURS, HERS]}, {0: [HERS, OURS]}]))
+    erase(topic)
+    (asked,) = decisions.decisions(topic.lake, "people", ("erase",))
+    again = MadeTopic(tmp_path / "again", records=topic.records)
+    (window,) = samples.recorded(again.root, "people", [{0: 0}, {0: 4}])
+    reapplying.reapply(again.lake, [asked], AUTHOR, lambda _: again.declaration)
+    assert loader_of(again).load(window.key).receipt.rows == 2
+    assert erased_of(again.ledger, "people") == {window.key: {0: (OffsetRange(1, 3),)}}
+    check_gone(again)
+
+
+# --- damaged, and not loaded yet ------------------------------------------------------------------------------------
+
+
+def test_a_damaged_window_is_named_and_its_load_leaves_the_records_out(
+    topic: MadeTopic, windows: list[SealedWindow]
+) -> None:
+    damage(topic, windows[0])
+    with pytest.raises(ErasureUnfinishedError, match=rf"{windows[0].key}: they are damaged.*platform-assets load"):
+        erase(topic)
+    # What the message names: no past version has the window, so Kafka's records come, hers left out in the end.
+    assert loader_of(topic).load(windows[0].key).outcome == "healed"
+    assert topic.values() == [b"value-1"] * 2
+    said: list[str] = []
+    erase(topic, said)
+    check_gone(topic)
+    assert topic.receipts()[windows[0].key].holes == {ERASED: 1}
+    for window in windows:
+        assert loader_of(topic).load(window.key).outcome == "unchanged"
+
+
+def test_rows_that_somebody_deleted_before_the_erasure_do_not_come_back(
+    topic: MadeTopic, windows: list[SealedWindow]
+) -> None:
+    topic.lake.table(topic.declaration.raw_table).delta().delete(f"window = '{windows[0].key}'")
+    with pytest.raises(ErasureUnfinishedError, match=windows[0].key):
+        erase(topic)
+    # Its past version comes back, as Kafka has expired.
+    cluster = KeptCluster("people", dict(ends_of(topic)), starts={0: 4})
+    assert loader_of(topic, cluster).load(windows[0].key).outcome == "restored"
+    erase(topic)
+    check_gone(topic)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_window_that_waits_leaves_the_records_out_when_it_is_loaded(topic: MadeTopic, many: bool) -> None:
+    from platform_assets.windows.catching_up import load_many
+
+    windows = topic.seal([{0: [OURS, HERS]}, {0: [HERS, OURS]}])
+    said: list[str] = []
+    erase(topic, said)
+    assert said[-1].endswith("nothing was erased. Later loads leave records with these keys out")
+    # What she sends after that is hers to send.
+    topic.records.append(Kept(0, 4, WHO, b"again", samples.edge(2)))
+    topic.ledger.record_cuts([samples.cut("people", samples.edge(3), {0: 5})], samples.edge(2))
+    keys = [w.key for w in topic.ledger.windows("people")]
+    if many:
+        assert [key for key, _ in load_many(loader_of(topic), keys)] == keys
+    else:
+        for key in keys:
+            loader_of(topic).load(key)
+    assert topic.values() == [b"value-1", b"value-1", b"again"]
+    assert not found_in(topic.root, NEEDLE)
+    assert sorted(erased_of(topic.ledger, "people")) == [w.key for w in windows]
+    assert not topic.erasure.unfinished()
+
+
+def test_keys_that_are_to_be_forgotten_are_in_no_decision(topic: MadeTopic, windows: list[SealedWindow]) -> None:
+    erase(topic, forget_keys=True)
+    (forgotten,) = decisions.decisions(topic.lake, "people", ("erase",))
+    assert "keys" not in forgotten.details
+    check_gone(topic)
+
+
+def test_the_digests_of_two_lakes_differ(tmp_path: Path) -> None:
+    seen = set()
+    for name in ("one", "other"):
+        made = MadeTopic(tmp_path / name)
+        made.fill(made.seal([{0: [HERS]}]))
+        erase(made)
+        erase(made)
+        first, second = (d.details["keys"] for d in decisions.decisions(made.lake, "people", ("erase",)))
+        assert first["digests"] == second["digests"]
+        assert WHO.hex() not in str(first)
+        seen.add(str(first["digests"]))
+    assert len(seen) == 2
+
+
+# --- another log under the topic's name -----------------------------------------------------------------------------
+
+
+def moved(topic: MadeTopic, at: int) -> NewGeneration:
+    """A log of another id under the name."""
+    newest = topic.ledger.newest_cut("people")
+    assert newest is not None
+    first = samples.cut("people", newest.edge, {0: at}, topic_id=OTHER_ID, generation=2)
+    return NewGeneration("moved to another cluster", newest, replace(first, taken={0: "accepted"}), ())
+
+
+def test_records_that_a_mirror_copied_do_not_come_again(topic: MadeTopic, windows: list[SealedWindow]) -> None:
+    erase(topic)
+    generations.accept(moved(topic, 0), AUTHOR, topic.ledger)
+    now = datetime.now(UTC)
+    topic.records[:] = [
+        *(Kept(0, o, k, v, samples.edge(0)) for o, (k, v) in enumerate((OURS, HERS, OURS))),
+        Kept(0, 3, WHO, b"sent after the erasure", now + timedelta(days=1)),
+    ]
+    topic.ledger.record_cuts(
+        [samples.cut("people", samples.edge(3), {0: 4}, topic_id=OTHER_ID, generation=2)], samples.edge(2)
+    )
+    window = topic.ledger.windows("people")[-1]
+    cluster = KeptCluster("people", {0: 4}, topic_id=OTHER_ID)
+    loaded = loader_of(topic, cluster).load(window.key)
+    assert loaded.receipt.rows == 3
+    assert sorted(topic.values()) == [b"sent after the erasure", *[b"value-1"] * 4]
+    assert not found_in(topic.root, NEEDLE)
+    assert erased_of(topic.ledger, "people")[window.key] == {0: (OffsetRange(1, 2),)}
+    assert loader_of(topic, cluster).load(window.key).outcome == "unchanged"
+
+
+def test_offsets_that_were_erased_stay_so_where_a_log_goes_on_with_its_offsets(tmp_path: Path) -> None:
+    """The window that waited is closed, and its offsets come in the first window of the new generation."""
+    topic = MadeTopic(tmp_path / "lake")
+    first, waiting = topic.seal([{0: [OURS, OURS]}, {0: [HERS, OURS]}])
+    topic.load(first)
+    erasure = topic.erasure
+    erasure.record(erasure.at_offsets({0: (OffsetRange(2, 3),)}), AUTHOR)
+    erasure.run(AUTHOR)
+    found = moved(topic, 2)
+    clusters.accept(Continuation(found.newest, found.first, (waiting,)), AUTHOR, topic.ledger)
+    topic.ledger.record_cuts(
+        [samples.cut("people", samples.edge(3), {0: 4}, topic_id=OTHER_ID, generation=2)], samples.edge(2)
+    )
+    window = topic.ledger.windows("people")[-1]
+    assert (window.generation, list(window.ranges.triples())) == (2, [(0, 2, 4)])
+    loader_of(topic, KeptCluster("people", {0: 4}, topic_id=OTHER_ID)).load(window.key)
+    assert topic.values() == [b"value-1"] * 3
+    assert not found_in(topic.root, NEEDLE)
+    holes = topic.receipts()[waiting.key].holes
+    assert holes == {ERASED: 1, "accepted loss": 1}
