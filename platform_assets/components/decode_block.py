@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import difflib
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,6 +12,7 @@ import pyarrow as pa
 from platform_assets.checks import decoded as checks
 from platform_assets.components.expect_block import expectations_of
 from platform_assets.decoding.formats import decoder_of
+from platform_assets.decoding.options import MOST_BYTES
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import decoded_table
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
@@ -41,7 +43,7 @@ def decode_declaration(block: Mapping[str, Any]) -> DecodeDeclaration:
         **given,
         revision=_revision(block.get("revision", 1)),
         replaces=_replaces(block.get("replaces")),
-        repairs=_repairs(block.get("repairs") or ()),
+        repairs=_repairs(block.get("repairs") or (), value),
         expect=expectations_of(
             block.get("expect") or (), pa.schema([columns.field(name) for name in judged]), checks.NAMES
         ),
@@ -79,10 +81,10 @@ def _replaces(given: Any) -> str | None:
     return given
 
 
-def _repairs(given: Any) -> tuple[Repair, ...]:
+def _repairs(given: Any, spec: FormatSpec) -> tuple[Repair, ...]:
     if not isinstance(given, list | tuple):
         raise ConfigurationError(f"repairs: must be a list of records, not {given!r}")
-    found = tuple(_repair(each) for each in given)
+    found = tuple(_repair(each, spec) for each in given)
     places = [(r.window, r.partition, r.offset) for r in found]
     if doubled := next((place for place in places if places.count(place) > 1), None):
         raise ConfigurationError(
@@ -91,11 +93,13 @@ def _repairs(given: Any) -> tuple[Repair, ...]:
     return found
 
 
-def _repair(given: Any) -> Repair:
-    wanted = '{window: 2026-01-31-14:00, partition: 0, offset: 17, value: "…"}'
-    if not isinstance(given, Mapping) or set(given) != {"window", "partition", "offset", "value"}:
+def _repair(given: Any, spec: FormatSpec) -> Repair:
+    kind = "base64" if _takes_bytes(spec) else "value"
+    wanted = f'{{window: 2026-01-31-14:00, partition: 0, offset: 17, {kind}: "…"}}'
+    kinds = {"value", "base64"} & set(given) if isinstance(given, Mapping) else set()
+    if len(kinds) != 1 or set(given) != {"window", "partition", "offset", *kinds}:
         raise ConfigurationError(f"repairs: each must be of the form {wanted}, not {given!r}")
-    window, value = given["window"], given["value"]
+    window, value, binary = given["window"], given.get("value", given.get("base64")), "base64" in kinds
     numbers = [given["partition"], given["offset"]]
     try:
         edge_of(window)
@@ -105,7 +109,30 @@ def _repair(given: Any) -> Repair:
         raise ConfigurationError(
             f"repairs: partition and offset are whole numbers, and value is text in quotes: {wanted}, not {given!r}"
         )
-    return Repair(window, given["partition"], given["offset"], value)
+    place = f"repairs: window {window} partition {given['partition']} offset {given['offset']}"
+    if not binary and _takes_bytes(spec):
+        head = " and the five bytes of the schema's id in front" if spec.options.get("registry") else ""
+        raise ConfigurationError(
+            f"{place} has `value`, which is text, and a value of format {spec.format!r} is bytes{head}: give those as `base64: …` "
+            "instead, as the command base64 prints them"
+        )
+    try:
+        content = base64.b64decode(value, validate=True) if binary else b""
+    except ValueError as e:
+        raise ConfigurationError(
+            f"{place}: base64 {value!r} is not base64 ({e}): give what the command base64 prints"
+        ) from e
+    if len(content) > MOST_BYTES:
+        raise ConfigurationError(
+            f"{place}: base64 is of {len(content):,} bytes, and a value has {MOST_BYTES:,} at most"
+        )
+    return Repair(window, given["partition"], given["offset"], value, binary)
+
+
+def _takes_bytes(spec: FormatSpec) -> bool:
+    """Whether a value of this format cannot be written as text: it is binary, or names its schema in front of it."""
+    in_front = bool(spec.options.get("registry")) and spec.options.get("id", "prefix") != "header"
+    return in_front or spec.format in ("avro", "protobuf")
 
 
 def _check_known(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:

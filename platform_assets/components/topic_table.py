@@ -11,10 +11,12 @@ from typing import Annotated, Any, Self
 import dagster as dg
 from dagster._core.definitions.utils import is_valid_owner
 from dagster._utils.pydantic_yaml import enrich_validation_errors_with_source_position
+from dagster.components.resolved.context import ResolutionContext
 from pydantic import BaseModel, Field, PrivateAttr, field_validator, model_validator
 
 from platform_assets.components.decode_block import decode_declaration
 from platform_assets.components.left_out import Candidate
+from platform_assets.components.yaml_texts import TextContext
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName, TopicDeclaration
 from platform_assets.model.topics import checked_topic
@@ -78,7 +80,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             "`dead_letters` with the shares of a window's records above which they are a warning (`warn`) or an error (`fail`); "
             "`expect`, what is expected of the values of columns, a check each; "
             "`revision`, which has windows decoded again where it is raised; `replaces`, which names the columns of a table "
-            "that is to be begun again; `repairs`, texts to decode instead of the values of single records. Without it there "
+            "that is to be begun again; `repairs`, texts or bytes to decode instead of the values of single records. Without it there "
             "is the raw table alone."
         ),
     ] = None
@@ -178,6 +180,11 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         except ConfigurationError as e:
             raise ValueError(str(e)) from e
         return self
+
+    @classmethod
+    def resolve_from_model(cls, context: ResolutionContext, model: BaseModel) -> Self:
+        """As any component is resolved, but that texts stay texts."""
+        return super().resolve_from_model(TextContext.of(context), model)
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:

@@ -10,12 +10,14 @@ from typing import Annotated, Any, Final, Self
 
 import dagster as dg
 from dagster._utils.pydantic_yaml import enrich_validation_errors_with_source_position
+from dagster.components.resolved.context import ResolutionContext
 from dagster_shared.yaml_utils.source_position import SourcePositionTree
 from pydantic import BaseModel, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from platform_assets.components import found_topics, new_topics
 from platform_assets.components.left_out import Candidate
 from platform_assets.components.topic_table import TopicTable
+from platform_assets.components.yaml_texts import TextContext
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import together
@@ -132,6 +134,11 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
         if "topic" in value:
             raise ValueError("it has `topic`, which is not the same for all: name it under `topics`")
         return value
+
+    @classmethod
+    def resolve_from_model(cls, context: ResolutionContext, model: BaseModel) -> Self:
+        """As any component is resolved, but that texts stay texts."""
+        return super().resolve_from_model(TextContext.of(context), model)
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:

@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from platform_assets.components.left_out import Candidate, left_out
 from platform_assets.components.topic_table import TopicTable
 from platform_assets.components.topic_tables import TopicTables
+from platform_assets.components.yaml_texts import TextContext, has_template
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
 
@@ -239,19 +240,16 @@ def _topic_table(
     model = TopicTable.get_model_cls()
     if model is None:
         raise AssertionError("unreachable: the component has attributes")
-    known, context = tuple(model.model_fields), ResolutionContext.default()
+    known, context = tuple(model.model_fields), TextContext.of(ResolutionContext.default())
     wrong: dict[str, str] = {}
     try:
         TypeAdapter(model).validate_python(given)
     except ValidationError as e:
         wrong |= _by_field(e, known)
     for field, value in given.items():
-        if field not in wrong and isinstance(value, str) and "{{" in value and templates:
-            try:
-                context.resolve_value(value)
-            except ResolutionException as e:
-                wrong[field] = f"its template cannot be evaluated: {str(e).strip().splitlines()[-1]}"
-    judged = {k: v for k, v in given.items() if k not in wrong and (templates or "{{" not in str(v))}
+        if field not in wrong and templates and (problem := _template_problem(context, value)):
+            wrong[field] = problem
+    judged = {k: v for k, v in given.items() if k not in wrong and (templates or not has_template(v))}
     made: TopicTable | None = None
     try:
         attributes = TypeAdapter(model).validate_python({**_STAND_INS, **judged})
@@ -261,6 +259,17 @@ def _topic_table(
     yield from _mistakes(file, tree, wrong)
     if made is not None and not wrong and judged == given:
         yield Declared(made.declaration(), file, _line(tree, "topic"), _line(tree, "start"))
+
+
+def _template_problem(context: ResolutionContext, value: Any) -> str | None:
+    if not has_template(value):
+        return None
+    try:
+        context.resolve_value(value)
+    except ResolutionException as e:
+        said = str(e).strip().splitlines()[-1]
+        return f"its template cannot be evaluated: {said}. A text that is to hold {{{{ itself is put into {{% raw %}} … {{% endraw %}}"
+    return None
 
 
 def _topic_tables(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Mapping
@@ -32,12 +33,25 @@ class FormatSpec:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What is decoded instead of the value of one record that is known to be bad: that of `offset` in a window."""
+    """What is decoded instead of the value of one record that is known to be bad: that of `offset` in a window.
+
+    `value` is text, or bytes in base64 if it is `binary`.
+    """
 
     window: str
     partition: int
     offset: int
     value: str
+    binary: bool = False
+
+    @property
+    def content(self) -> bytes:
+        """The bytes that are decoded."""
+        return base64.b64decode(self.value) if self.binary else self.value.encode()
+
+    def to_fields(self) -> list[Any]:
+        """As digests have it, without the window."""
+        return [self.partition, self.offset, self.value, *(["base64"] if self.binary else [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +97,13 @@ class DecodeDeclaration:
 
     def digest_of(self, window: str) -> str:
         """The same for one window, with its repairs: so one that is added has that window alone decoded again."""
-        repairs = [
-            [r.partition, r.offset, r.value]
-            for r in sorted(self.repairs_of(window), key=lambda r: (r.partition, r.offset))
-        ]
+        repairs = [r.to_fields() for r in sorted(self.repairs_of(window), key=lambda r: (r.partition, r.offset))]
         return self.digest if not repairs else _digest({"declared": self.digest, "repairs": repairs})
 
     @property
     def fingerprint(self) -> str:
         """Names all that decides whether windows can be decoded: the digest, repairs, and what makes room for other columns."""
-        repairs = [[r.window, r.partition, r.offset, r.value] for r in self.repairs]
+        repairs = [[r.window, *r.to_fields()] for r in self.repairs]
         return _digest({"declared": self.digest, "replaces": self.replaces, "repairs": repairs})
 
     def repairs_of(self, window: str) -> tuple[Repair, ...]:

@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from platform_assets.components import yaml_check
 from platform_assets.components.decode_block import decode_declaration
+from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 
@@ -87,3 +89,43 @@ def test_mistake_is_named_with_file_and_line(tmp_path: Path) -> None:
     assert judged.mistakes == ()
     (declared,) = judged.declared
     assert declared.declaration.decode == DecodeDeclaration(FormatSpec("string"), FormatSpec("string"))
+
+
+AVRO = {"format": "avro", "schema": {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}}
+BYTES = {"window": "2026-01-31-14:00", "partition": 0, "offset": 17, "base64": "Dg=="}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        AVRO,
+        {**AVRO, "registry": True},
+        {"format": "json", "schema": "id BIGINT", "registry": True},
+    ],
+)
+def test_a_repair_of_a_binary_value_is_given_in_base64(value: dict[str, Any]) -> None:
+    text = {**BYTES, "value": '{"id": 7}'}
+    del text["base64"]
+    with pytest.raises(ConfigurationError, match=r"is bytes.*: give those as `base64: …` instead") as refused:
+        decode_declaration({"value": value, "repairs": [text]})
+    assert "window 2026-01-31-14:00 partition 0 offset 17 has `value`, which is text" in str(refused.value)
+    made = decode_declaration({"value": value, "repairs": [BYTES]})
+    assert [r.content for r in made.repairs] == [b"\x0e"]
+    assert made.digest_of("2026-01-31-14:00") != decode_declaration({"value": value}).digest
+
+
+def test_a_repair_in_base64_is_decoded_as_those_bytes() -> None:
+    (repair,) = decode_declaration({"value": AVRO, "repairs": [BYTES]}).repairs
+    found = decoder_of(FormatSpec("avro", {"schema": AVRO["schema"]})).decode(pa.array([repair.content], pa.binary()))
+    assert found.columns.to_pylist() == [{"id": 7}]
+
+
+@pytest.mark.parametrize(("given", "says"), [("Dg", "is not base64"), ("§", "is not base64"), (7, "text in quotes")])
+def test_what_is_no_base64_is_refused(given: object, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        decode_declaration({"value": AVRO, "repairs": [{**BYTES, "base64": given}]})
+
+
+def test_a_text_repair_has_the_digest_that_it_always_had() -> None:
+    repaired = decode_declaration({"value": VALUE, "repairs": [REPAIR]})
+    assert repaired.repairs[0].to_fields() == [0, 17, "{}"]

@@ -39,7 +39,7 @@ class RowMaker:
     ) -> None:
         self._value, self._key = value, key
         self._layout, self._dead_layout, self._declaration = layout, dead_layout, declaration
-        self._repairs = {(r.partition, r.offset): r.value.encode() for r in repairs}
+        self._repairs = {(r.partition, r.offset): r.content for r in repairs}
 
     @property
     def needed(self) -> tuple[str, ...]:
