@@ -51,6 +51,22 @@ class ConfigurationError(Terminal):
     """A setting, a YAML field or an argument is missing or wrong."""
 
 
+class WindowKeyError(ConfigurationError, ValueError):
+    """A text is no key of a window."""
+
+    def __init__(self, key: object) -> None:
+        self.key = key
+        several = (
+            ". Windows from A to B are named A..B to `platform-assets replay` and to `platform-assets audit --windows`; elsewhere "
+            "name each"
+            if ".." in str(key)
+            else ""
+        )
+        super().__init__(
+            f"{key!r} is no key of a window: a key is the window's start in UTC, YYYY-MM-DD-HH:MM, such as 2026-01-31-14:00{several}"
+        )
+
+
 class DeclarationsError(ConfigurationError):
     """YAML of the definitions folder has mistakes; each is named by file and line, with its remedy."""
 
@@ -190,6 +206,20 @@ class ClusterChangedError(Terminal):
             "wrong, correct it. Where the topic has moved and each offset stands for the same record as before, run "
             f'`platform-assets accept-cluster {topic} --reason "…"`; where offsets are others, run '
             f'`platform-assets accept-generation {topic} --reason "…"`, which goes on at the start of the new log.'
+        )
+
+
+class PartitionsAbsentError(Terminal):
+    """The topic has fewer partitions on these brokers than were sealed."""
+
+    def __init__(self, topic: str, servers: str, absent: Sequence[int], number: int) -> None:
+        self.topic, self.absent = topic, tuple(absent)
+        named = f"partition {absent[0]}" if len(absent) == 1 else f"partitions {', '.join(map(str, absent))}"
+        super().__init__(
+            f"topic {topic!r} has {number} partition{'' if number == 1 else 's'} on the brokers at {servers}, and offsets of "
+            f"{named} were sealed too: this is not the same log on another cluster. Set KAFKA_BOOTSTRAP_SERVERS to a cluster that has "
+            f'them; or, to go on with the log that is there, run `platform-assets accept-generation {topic} --reason "…"`, which '
+            "names what is lost."
         )
 
 

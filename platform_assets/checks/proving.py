@@ -132,9 +132,12 @@ def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved
     receipts = e.ledger.receipts(e.declaration.raw_table, list(keys))
     proved: list[Receipt] = []
     findings: list[Finding] = []
+    with_rows = sorted((r for r in receipts.values() if r.kind != "empty"), key=_last_proof)
+    if not with_rows:
+        # There need not be a table yet.
+        return Proved((), ())
     version = load_log.version(e.table)
     done = 0
-    with_rows = sorted((r for r in receipts.values() if r.kind != "empty"), key=_last_proof)
     for batch in read_together(with_rows, lambda receipt: receipt.rows):
         if time.monotonic() > e.deadline:
             break

@@ -113,7 +113,8 @@ def _of_decoded(
     ledger, instance = environment.ledger(), environment.instance()
 
     def decoder() -> WindowDecoder:
-        return WindowDecoder(declaration, ledger, decode_engine(ledger.lake, functools.cache(environment.spark)))
+        engine = decode_engine(ledger.lake, functools.cache(environment.spark), environ=environment.variables)
+        return WindowDecoder(declaration, ledger, engine)
 
     def in_flight(keys: list[str]) -> frozenset[str]:
         if instance is None:

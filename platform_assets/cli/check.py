@@ -54,7 +54,9 @@ def check(as_json: bool) -> None:
 
     environment, now = Environment.of_process(), datetime.now(UTC)
     mistakes = declared.mistakes(environment.ledger(), now)
-    beside = () if mistakes else declared.beside(environment.ledger(), now)
+    beside = (
+        () if mistakes else (*declared.beside(environment.ledger(), now), *declared.moved_starts(environment.ledger()))
+    )
     if not mistakes and (refused := declared.refused_by_dagster()):
         mistakes = (Mistake(declared.defs_folder(), 1, refused),)
     topics = [] if mistakes else sorted(d.declaration.topic for d in declared.judgement().declared)

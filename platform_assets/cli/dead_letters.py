@@ -37,8 +37,11 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
     from platform_assets.kafka.outbox import Outbox
     from platform_assets.lake import load_log
     from platform_assets.lake.dead_letters import groups
+    from platform_assets.model.windows import edge_of
     from platform_assets.windows.sending import send
 
+    for window in windows:
+        edge_of(window)
     declaration, _ = table_of(table)
     environment = Environment.of_process()
     ledger = environment.ledger()

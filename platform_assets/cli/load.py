@@ -28,7 +28,10 @@ def load(table: str, windows: tuple[str, ...], as_json: bool) -> None:
     from platform_assets.cli.environment import Environment
     from platform_assets.cli.loads import load_windows
     from platform_assets.components.declared import table_of
+    from platform_assets.model.windows import edge_of
 
+    for window in windows:
+        edge_of(window)
     declaration, target = table_of(table)
     done = load_windows(declaration, target, windows, Environment.of_process(), as_json=as_json)
     if as_json:

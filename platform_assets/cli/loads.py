@@ -67,7 +67,8 @@ def load_windows(
     if target.kind == "raw":
         attempts = by_hand.load(loader, windows, instance, spark.forget, said)
         to_decode = [a.window for a in attempts if a.loaded] if declaration.decode is not None else []
-    decoder = WindowDecoder(declaration, loader.ledger, decode_engine(loader.ledger.lake, spark.session, spark.remote))
+    decoding = decode_engine(loader.ledger.lake, spark.session, spark.remote, environment.variables)
+    decoder = WindowDecoder(declaration, loader.ledger, decoding)
     decodings = by_hand.decode(
         decoder, to_decode, instance, spark.forget, (lambda _: None) if as_json else _say_decoded
     )

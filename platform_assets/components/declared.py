@@ -27,6 +27,8 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import limits
+from platform_assets.windows import sealing
+from platform_assets.windows.sealing import StartMovedError
 
 DEFS_VARIABLE: Final = "PLATFORM_DEFS"
 
@@ -103,6 +105,17 @@ def mistakes(ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
     found = judgement()
     named = (each for each in found.declared if not each.found)
     return tuple(sorted((*found.mistakes, *too_many_windows(named, ledger, now))))
+
+
+def moved_starts(ledger: Ledger) -> tuple[Mistake, ...]:
+    """The topics whose `start` was set to a time before their first window, so that none is sealed. Raises ConfigurationError."""
+    found: list[Mistake] = []
+    for each in judgement().declared:
+        try:
+            sealing.check_start(each.declaration, ledger)
+        except StartMovedError as e:
+            found.append(Mistake(each.file, each.start_line, f"start: {e}"))
+    return tuple(sorted(found))
 
 
 def beside(ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:

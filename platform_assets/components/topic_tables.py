@@ -138,7 +138,8 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
     @classmethod
     def resolve_from_model(cls, context: ResolutionContext, model: BaseModel) -> Self:
         """As any component is resolved, but that texts stay texts."""
-        return super().resolve_from_model(TextContext.of(context), model)
+        made: Self = super().resolve_from_model(TextContext.of(context), model)
+        return made
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from platform_assets.engines.auto import AutoEngine
@@ -40,6 +41,12 @@ def choose_engine(
     return columnar if name == "columnar" else AutoEngine(columnar, connector)
 
 
-def decode_engine(lake: Lake, session: Callable[[], SparkSession], remote: str | None = None) -> DecodeEngine:
-    """The engine for decoded tables of `lake`; otherwise as `choose_engine`, whose shared session is this one's too."""
-    return DecodeEngine(lake, session, None if remote is None else SharedSession(remote, lake, CODE))
+def decode_engine(
+    lake: Lake, session: Callable[[], SparkSession], remote: str | None = None, environ: Mapping[str, str] | None = None
+) -> DecodeEngine:
+    """The engine for decoded tables of `lake`; otherwise as `choose_engine`, whose shared session is this one's too.
+
+    `environ` says where a schema registry is, the environment of this process by default.
+    """
+    shared = None if remote is None else SharedSession(remote, lake, CODE)
+    return DecodeEngine(lake, session, shared, environ=os.environ if environ is None else environ)

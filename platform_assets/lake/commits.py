@@ -34,6 +34,7 @@ from platform_assets.errors import (
 from platform_assets.lake import delta_log, failures, load_log
 from platform_assets.lake.delta_log import Anchor, Commit
 from platform_assets.lake.failures import (
+    BucketMissingError,
     LakeNotReadableError,
     TableDamagedError,
     TableGoneError,
@@ -300,7 +301,7 @@ class WindowCommit:
         """For a block that finds out whether a commit took place. Raises CommitOutcomeUnknownError where the log cannot be read."""
         try:
             yield
-        except (LakeUnavailableError, LakeNotReadableError, TableGoneError, TableDamagedError) as e:
+        except (LakeUnavailableError, LakeNotReadableError, BucketMissingError, TableGoneError, TableDamagedError) as e:
             raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, str(e)) from e
 
     def _named(self, metadata: LoadMetadata | Fence, error: Exception) -> PlatformError:

@@ -25,7 +25,7 @@ from platform_assets.errors import (
     UnknownOutcome,
     access_to,
 )
-from platform_assets.lake.files import answer_of, is_denied
+from platform_assets.lake.files import answer_of, has_no_bucket, is_denied, is_in_store
 
 RAISED: Final = (DeltaError, OSError, pa.ArrowInvalid)
 """What delta-rs, pyarrow and the file system raise; `files` has what an object store says as the file system's."""
@@ -50,6 +50,18 @@ class LakeNotReadableError(Terminal):
         self.place, self.reason = place, reason
         super().__init__(
             f"the lake cannot be read at {place}: {reason}. Correct LAKE_ROOT or {access_to(place)}; nothing was changed."
+        )
+
+
+class BucketMissingError(Terminal):
+    """The bucket that the lake is to be in does not exist."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        bucket = place.partition("://")[2].partition("/")[0]
+        super().__init__(
+            f"the object store has no bucket {bucket!r}, in which the lake at {place} is to be. Nothing was changed. Create the "
+            "bucket, or correct LAKE_ROOT or AWS_ENDPOINT_URL, which may name another store."
         )
 
 
@@ -138,6 +150,8 @@ def to_platform_error(error: Exception, place: str, *, writes: bool = False) -> 
     number, reason = _number_of(error), reason_of(error)
     if isinstance(error, OSError) and isinstance(error.filename, str):
         place = error.filename
+    if is_in_store(place) and has_no_bucket(str(error)):
+        return BucketMissingError(place)
     if number in _FULL or number == errno.EROFS or (writes and number in _NO_ACCESS):
         return LakeNotWritableError(place, reason)
     if number in _NO_ACCESS:

@@ -24,8 +24,9 @@ import pyarrow as pa
 STORES: Final = ("s3://",)
 """How the addresses of object stores begin."""
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
-_STATUS: Final = re.compile(r"status code.{0,60}?\b(\d{3} [A-Z]\w+)", re.DOTALL)
+_STATUS: Final = re.compile(r"status code.{0,60}?\b(\d{3} [A-Z]\w+(?: [A-Z]\w+)*)", re.DOTALL)
 _SILENT: Final = re.compile(r"Error performing \w+ http\S+ in .*(HTTP error|error sending request)", re.DOTALL)
+_NO_BUCKET: Final = re.compile(r"\bNoSuchBucket\b")
 _DENIED: Final = re.compile(r"lacked the necessary privileges|valid authentication credentials|\b40[13] \w")
 
 
@@ -115,6 +116,11 @@ def answer_of(text: str) -> str | None:
     if status or code:
         return "the store answers " + ", ".join(m[1] for m in (status, code) if m)
     return "the store does not answer" if _SILENT.search(text) else None
+
+
+def has_no_bucket(text: str) -> bool:
+    """Whether an object store says that there is no such bucket, from an error's text."""
+    return _NO_BUCKET.search(text) is not None
 
 
 def is_denied(text: str) -> bool:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, PreconditionError, UnauthenticatedError
 from obstore.store import S3Store
 
-from platform_assets.lake.files import answer_of, is_denied
+from platform_assets.lake.files import answer_of, has_no_bucket, is_denied
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -185,6 +185,8 @@ class ObjectFiles:
         try:
             yield
         except (NotFoundError, FileNotFoundError) as e:
+            if has_no_bucket(str(e)):
+                raise OSError(errno.EIO, _reason(e), f"{self.uri}/{name}") from e
             raise FileNotFoundError(errno.ENOENT, "there is no such object", f"{self.uri}/{name}") from e
         except (PermissionDeniedError, UnauthenticatedError) as e:
             raise PermissionError(errno.EACCES, _reason(e), f"{self.uri}/{name}") from e

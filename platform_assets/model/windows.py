@@ -16,6 +16,8 @@ from typing import Final
 
 from croniter import CroniterBadDateError, croniter
 
+from platform_assets.errors import WindowKeyError
+
 _REMEMBERED: Final = 4096
 """Answers that are kept of each question below: many topics have one schedule, and a tick asks the same of each of them."""
 
@@ -72,10 +74,13 @@ def key_of(edge: datetime) -> str:
 
 
 def edge_of(key: str) -> datetime:
-    """The instant that a key names. Raises ValueError for anything but the exact form of `KEY_FORMAT`."""
-    edge = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
+    """The instant that a key names. Raises WindowKeyError for anything but the exact form of `KEY_FORMAT`."""
+    try:
+        edge = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
+    except ValueError as e:
+        raise WindowKeyError(key) from e
     if key_of(edge) != key:
-        raise ValueError(f"{key!r} is not of the form YYYY-MM-DD-HH:MM")
+        raise WindowKeyError(key)
     return edge
 
 

@@ -39,6 +39,7 @@ from platform_assets.orchestration.names import (
     table_key,
     topic_key,
 )
+from platform_assets.orchestration.partitions import partition_keys
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.sensors import build_sensor
 
@@ -126,7 +127,7 @@ def _raw_table(
     def _load(
         context: dg.AssetExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
     ) -> dg.MaterializeResult[Any]:
-        keys = list(context.partition_keys)
+        keys = partition_keys(context, declaration.raw_table, declaration.first_edge)
         done = load_runs.load(context, declaration, keys, kafka, lake, spark)
         path = str(lake.lake().table(declaration.raw_table))
         if len(keys) == 1:

@@ -13,6 +13,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.orchestration import decode_runs, metadata
 from platform_assets.orchestration.names import decode_op, table_key
+from platform_assets.orchestration.partitions import partition_keys
 from platform_assets.orchestration.resources import LakeResource, SparkResource
 
 
@@ -63,7 +64,7 @@ def build_tables(
     def _decode(
         context: dg.AssetExecutionContext, lake: LakeResource, spark: SparkResource
     ) -> Iterator[dg.MaterializeResult[Any]]:
-        keys = list(context.partition_keys)
+        keys = partition_keys(context, declaration.decoded_table, declaration.first_edge)
         done = decode_runs.decode(context, declaration, keys, lake, spark)
         for table in (declaration.decoded_table, declaration.dead_letter_table):
             of_table = {

@@ -16,6 +16,7 @@ from platform_assets.errors import (
     BrokerUnreachableError,
     ConfigurationError,
     LedgerConflictError,
+    PartitionsAbsentError,
     TruncationError,
 )
 from platform_assets.kafka.cluster import Cluster, TopicState
@@ -122,10 +123,12 @@ def _refused(topic: str, cause: str) -> str:
 
 
 def _check_has(cluster: Cluster, state: TopicState, newest: RecordedCut) -> None:
+    if absent := sorted(set(newest.cut.offsets) - set(state.partitions)):
+        raise PartitionsAbsentError(state.name, cluster.settings.bootstrap_servers, absent, len(state.partitions))
     ends = {p: f.offset for p, f in cluster.last_stable_offsets(state).items()}
     missing = sorted(set(newest.cut.offsets) - set(ends))
     if missing:
-        reason = f"partitions {missing} have no leader, or are not there"
+        reason = f"partitions {missing} have no leader"
         raise BrokerUnreachableError(f"looking up where topic {state.name!r} goes on", cluster.timeout, reason)
     for partition, offset in newest.cut.offsets.items():
         if ends[partition] < offset:

@@ -27,11 +27,13 @@ from platform_assets.errors import (
 from platform_assets.lake import delta_log, load_log, raw_table, rows
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.failures import (
+    BucketMissingError,
     LakeNotReadableError,
     TableDamagedError,
     TableGoneError,
     TableUnsupportedError,
     WriteOutcomeUnknownError,
+    to_platform_error,
 )
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder, Lake
@@ -427,3 +429,21 @@ def test_the_ways_back_that_errors_name_work(lake: LakeMaker, damage: Damage) ->
     (lk.root / "_ledger").rename(lk.root / "ledger moved away")
     assert rebuild(lk.declaration, lk.ledger, lk.engine).receipts == 2
     assert [lk.load(key).outcome for key in keys] == ["unchanged", "unchanged"]
+
+
+@pytest.mark.parametrize("writes", [False, True])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(
+            "Generic S3 error\n  \x1b[31m↳\x1b[0m Error performing GET http://127.0.0.1:1/none?list-type=2 in 6ms - Server returned "
+            "non-2xx status code\n  404 Not Found\n  <Error><Code>NoSuchBucket</Code><Message>no</Message></Error>"
+        ),
+        OSError(errno.EIO, "the store answers 404 Not Found, NoSuchBucket", "s3://none/lake/raw/"),
+    ],
+)
+def test_a_bucket_that_is_missing_is_named_and_nobody_is_told_to_try_again(error: OSError, writes: bool) -> None:
+    named = to_platform_error(error, "s3://none/lake/raw", writes=writes)
+    assert isinstance(named, BucketMissingError)
+    assert "the object store has no bucket 'none'" in str(named)
+    assert "run it again" not in str(named)

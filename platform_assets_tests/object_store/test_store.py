@@ -34,7 +34,7 @@ from platform_assets.errors import (
 from platform_assets.lake import load_log, object_files, raw_table, store_settings
 from platform_assets.lake.commits import FOREVER, NewFile, WindowCommit
 from platform_assets.lake.data_files import write_rows
-from platform_assets.lake.failures import LakeNotReadableError
+from platform_assets.lake.failures import BucketMissingError, LakeNotReadableError
 from platform_assets.lake.files import files_below
 from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.load_log import LoadMetadata
@@ -397,3 +397,14 @@ def test_a_file_without_an_entity_tag_is_read_and_known_by_its_time(store: Objec
         assert opened.read() == b"abc"
     (stamp,) = folder.stamps().values()
     assert not stamp.startswith("None")
+
+
+def test_a_bucket_that_is_missing_is_named_until_it_is_made(store: ObjectStore) -> None:
+    lake = Lake.at(f"s3://{uuid.uuid4().hex}/lake")
+    for ask in (Ledger(lake).create, lake.tables, lake.cuts.delta, lambda: Ledger(lake).newest_edges(["a"])):
+        with pytest.raises(BucketMissingError, match="Create the bucket, or correct LAKE_ROOT") as missing:
+            ask()
+        assert not isinstance(missing.value, Retryable)
+    (store.bucket.parent / lake.root.uri.split("/")[2]).mkdir()
+    Ledger(lake).create()
+    assert Ledger(lake).newest_edges(["a"]) == {}

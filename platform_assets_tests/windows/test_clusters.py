@@ -20,14 +20,20 @@ from infra import platform
 from infra.broker import BrokerSettings
 from infra.platform import UpOptions
 from platform_assets.engines.protocol import LoadEngine, Records
-from platform_assets.errors import ClusterChangedError, ConfigurationError, PlatformError, TruncationError
+from platform_assets.errors import (
+    ClusterChangedError,
+    ConfigurationError,
+    PartitionsAbsentError,
+    PlatformError,
+    TruncationError,
+)
 from platform_assets.kafka.cluster import Cluster, TopicState
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Author
 from platform_assets.orchestration.retries import cause_of
 from platform_assets.windows import clusters, foresight, generations
 from platform_assets_tests.support import answers
-from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
+from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell, follow
 from testbed import samples
 from testbed.clients import librdkafka
 from testbed.homes import home_at, service_environment
@@ -222,6 +228,27 @@ def test_a_log_with_less_than_was_cut_is_no_continuation(lk: TopicLake, other: s
     there = moved(lk, other, 9)
     with pytest.raises(TruncationError, match="now ends at offset 9, before offset 10"):
         clusters.find(lk.topic, there.ledger, there.cluster)
+
+
+def test_a_log_of_fewer_partitions_is_no_continuation_and_the_remedy_goes_on_with_it(
+    broker: Broker, topic: TopicMaker, other: str, tmp_path: Path
+) -> None:
+    lk = TopicLake(broker.bootstrap, topic(partitions=2), tmp_path / "lake", answers.nothing_answers)
+    window = lk.ledger.window(lk.topic, lk.window_of([Record()] * 5))
+    assert window is not None
+    samples.loaded(lk.root, window)
+    there = moved(lk, other, records=10)
+    with pytest.raises(
+        PartitionsAbsentError, match=r"has 1 partition on the brokers at .* offsets of partition 1 were"
+    ) as e:
+        clusters.find(lk.topic, lk.ledger, Cluster.connect(there.settings))
+    shell = Shell(tmp_path)
+    shell.declare(lk.topic, f"{lk.start:%Y-%m-%dT%H:%MZ}", "* * * * *")
+    shell.variables |= {"KAFKA_BOOTSTRAP_SERVERS": other, "LAKE_ROOT": str(lk.lake)}
+    refused = shell.run("accept-cluster", lk.topic, "--reason", "moved", "--yes")
+    assert refused.exit_code == 1
+    assert "no Kafka broker answered" not in refused.output
+    assert "generation 2" in follow(shell, e.value, "--yes")
 
 
 def test_the_command_decides_after_it_was_shown(lk: TopicLake, other: str, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -81,13 +81,15 @@ class DecodedFiles:
 class DecodeEngine:
     """Decodes windows of `lake`. `session` is called when it is first needed.
 
-    Jobs are sent to the session that is `shared`, where there is one; in `session` tables are read.
+    Jobs are sent to the session that is `shared`, where there is one; in `session` tables are read. `environ` says where a schema
+    registry is.
     """
 
     lake: Lake
     session: Callable[[], SparkSession]
     shared: SharedSession | None = None
     name: str = "decoding"
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
 
     def decode(self, order: DecodeOrder) -> DecodedFiles:
         """Write the rows of a window to new files of both tables. Files of what fails are deleted, as far as they can be.
@@ -180,7 +182,7 @@ class DecodeEngine:
             decoded=str(self.lake.table(TableRef("decoded", topic))),
             dead_letters=str(self.lake.table(TableRef("dead_letters", topic))),
             schemas=str(self.lake.schemas),
-            registry=address(os.environ) if order.declaration.by_registry else "",
+            registry=address(self.environ) if order.declaration.by_registry else "",
             below=load_folder(order.window, order.load_id),
             declaration=order.declaration,
             layout=files_layout(order.layout),
