@@ -27,6 +27,7 @@ STYLES: Final[Mapping[State, str]] = {
     State.MARKERS: "black on cyan",
     State.ABORTED: "white on blue",
     State.COMPACTED: "white on magenta",
+    State.ERASED: "black on white",
     State.ACCEPTED: "bold magenta",
     State.OPEN: "black on white",
     State.WAITING: "dim",

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from deltalake import DeltaTable
 
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Orchestration
+from platform_assets.checks.report.strip import State, strip_of
 from platform_assets.errors import ConcurrentLoadError, ConfigurationError, ErasureUnfinishedError
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Folder, Lake
@@ -101,6 +104,18 @@ def test_a_key_is_gone_from_every_file_and_the_ledger_says_which_offsets(
         windows[C].key: {0: (OffsetRange(4, 5),)},
     }
     assert topic.receipts("decoded")[windows[C].key].holes == {ERASED: 1}
+
+
+def unasked() -> NoReturn:
+    raise AssertionError("brokers were asked")
+
+
+def test_an_erased_window_is_shown_as_such_and_not_as_failing(topic: MadeTopic, windows: list[SealedWindow]) -> None:
+    erase(topic)
+    evaluation = Evaluation(topic.declaration, topic.ledger, Orchestration(), unasked, unasked, topic.engine)
+    strip = strip_of(evaluation.facts())
+    assert strip.counts == {State.ERASED: 2, State.COMPLETE: 1}
+    assert "2 with erased records" in strip.sentence
 
 
 def test_a_decision_is_in_the_ledger_with_who_and_why_and_its_end(

@@ -26,6 +26,7 @@ COLOURS: Final[Mapping[State, str]] = {
     State.MARKERS: "#16998f",
     State.ABORTED: "#3b82f6",
     State.COMPACTED: "#8b5cf6",
+    State.ERASED: "#5f6b7a",
     State.ACCEPTED: "#b0568c",
     State.OPEN: "#7f8b3a",
     State.WAITING: "#8b929c",

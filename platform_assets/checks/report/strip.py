@@ -12,6 +12,7 @@ from typing import Final
 
 from platform_assets.checks.facts import Facts, Recorded
 from platform_assets.checks.findings import Finding, FindingKind
+from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED
 
 COLUMNS: Final = 80
 """Most columns of a strip; more windows than that share them."""
@@ -27,13 +28,14 @@ class State(IntEnum):
     MARKERS = 2
     ABORTED = 3
     COMPACTED = 4
-    ACCEPTED = 5
-    OPEN = 6
-    WAITING = 7
-    UNASKED = 8
-    UNRECORDED = 9
-    UNDECIDED = 10
-    FAILING = 11
+    ERASED = 5
+    ACCEPTED = 6
+    OPEN = 7
+    WAITING = 8
+    UNASKED = 9
+    UNRECORDED = 10
+    UNDECIDED = 11
+    FAILING = 12
 
     @property
     def label(self) -> str:
@@ -52,6 +54,7 @@ _LABELS: Final[Mapping[State, str]] = {
     State.MARKERS: "with markers",
     State.ABORTED: "with aborted records",
     State.COMPACTED: "with records compacted away",
+    State.ERASED: "with erased records",
     State.ACCEPTED: "with an accepted loss",
     State.OPEN: "with holes not yet explained",
     State.WAITING: "not loaded yet",
@@ -66,6 +69,7 @@ _LETTERS: Final[Mapping[State, str]] = {
     State.MARKERS: "m",
     State.ABORTED: "a",
     State.COMPACTED: "c",
+    State.ERASED: "e",
     State.ACCEPTED: "l",
     State.OPEN: "o",
     State.WAITING: "·",
@@ -85,7 +89,8 @@ _OF_HOLES: Final[Mapping[str, State]] = {
     "abort markers": State.MARKERS,
     "aborted records": State.ABORTED,
     "compacted away": State.COMPACTED,
-    "accepted loss": State.ACCEPTED,
+    ERASED: State.ERASED,
+    ACCEPTED_LOSS: State.ACCEPTED,
     "below log start": State.UNDECIDED,
 }
 """All other kinds of holes have no explanation."""

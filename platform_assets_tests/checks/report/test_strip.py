@@ -15,6 +15,7 @@ from platform_assets.checks.report.strip import COLUMNS, ROWS, State, Strip, sta
 from platform_assets.cli.audit_table import STYLES
 from platform_assets.kafka.evidence.partition import OFFSET_KINDS
 from platform_assets.lake.load_log import WindowFiles
+from platform_assets.ledger.entries import Hole
 from platform_assets_tests.support.tables import facts, finding, key
 
 C, F, W = State.COMPLETE, State.FAILING, State.WAITING
@@ -64,6 +65,8 @@ def test_every_kind_but_two_fails_those_of_tomorrow_too() -> None:
         ({"commit markers": 1, "compacted away": 1}, State.COMPACTED),
         ({"below log start": 1, "aborted records": 1}, State.UNDECIDED),
         ({"accepted loss": 1, "aborted records": 1}, State.ACCEPTED),
+        ({"erased": 1, "compacted away": 1}, State.ERASED),
+        ({"erased": 1, "accepted loss": 1}, State.ACCEPTED),
         ({"kind of tomorrow": 1}, State.FAILING),
         (None, State.OPEN),
     ],
@@ -75,7 +78,7 @@ def test_holes_are_shown_by_their_gravest_kind(holes: dict[str, int] | None, sta
 
 
 def test_every_explained_kind_of_hole_has_a_state() -> None:
-    for kind in set(OFFSET_KINDS) - {"records", "unexplained"}:
+    for kind in {*OFFSET_KINDS, *get_args(Hole)} - {"records", "unexplained"}:
         strip = strip_of(facts(1, holes={(0, 0): {kind.replace("_", " "): 1}}))
         assert strip.rows[0].cells[0] not in (F, C), kind
 
