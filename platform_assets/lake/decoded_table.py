@@ -14,6 +14,7 @@ from deltalake.exceptions import CommitFailedError
 
 from platform_assets.errors import ConfigurationError, SchemaChangeError, TableRefusedError
 from platform_assets.lake import failures, load_log, schema_change
+from platform_assets.lake.leaves import check_apart
 from platform_assets.lake.location import Folder
 from platform_assets.lake.raw_table import PROPERTIES
 from platform_assets.lake.schema_change import REQUIRED
@@ -43,7 +44,7 @@ def columns(key: pa.Schema | None, value: pa.Schema) -> pa.Schema:
     """The table's columns for what the decoders of key and value give.
 
     A key of one column named `value`, as the formats of single values have it, is the column `key`; any other is a struct.
-    Raises ConfigurationError where a column has a name of the platform's own.
+    Raises ConfigurationError where a column has a name of the platform's own, or two have one path.
     """
     taken = [f.name for f in value if f.name.lower() in _OWN]
     if taken:
@@ -57,6 +58,7 @@ def columns(key: pa.Schema | None, value: pa.Schema) -> pa.Schema:
     fields.append(_RESCUED)
     if key is not None and not is_single(key):
         fields.append(_KEY_RESCUED)
+    check_apart(fields)
     return pa.schema([*fields, _WINDOW])
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from platform_assets.engines.columnar.digests import measured, numbers
 from platform_assets.engines.columnar.written import Rows, WrittenFile
 from platform_assets.lake.files import Files
+from platform_assets.lake.leaves import leaves
 from platform_assets.model.digest import Measured
 
 CODEC: Final = "zstd"
@@ -241,14 +242,3 @@ def _shrinks(blocks: Sequence[pa.Array], codec: pa.Codec) -> bool:
             before += len(sample) + _LENGTH_BYTES * len(block) * len(sample) / (end - begin)
             after += len(codec.compress(sample))
     return after <= before * WORTH_CODEC
-
-
-def leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    """A column's leaves by their paths, as Parquet names them, with their types."""
-    if pa.types.is_struct(kind):
-        for child in kind:
-            yield from leaves(f"{path}.{child.name}", child.type)
-    elif pa.types.is_list(kind):
-        yield from leaves(f"{path}.list.element", kind.value_type)
-    else:
-        yield path, kind

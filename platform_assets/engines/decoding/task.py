@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from platform_assets.decoding.formats import decoder_of
-from platform_assets.engines.columnar.files import CONSTANT, FileSeries, leaves
+from platform_assets.engines.columnar.files import CONSTANT, FileSeries
 from platform_assets.engines.columnar.task import not_written
 from platform_assets.engines.decoding.digests import measured
 from platform_assets.engines.decoding.measuring import Measurer
@@ -23,6 +23,7 @@ from platform_assets.engines.decoding.rows import RAW_COLUMNS, RowMaker, by_part
 from platform_assets.engines.decoding.work import Piece, Work
 from platform_assets.errors import FilesLostError, LoadError, PlatformError
 from platform_assets.lake.files import files_at, files_below
+from platform_assets.lake.leaves import leaves
 
 BLOCK_BYTES: Final = 16 << 20
 BLOCK_ROWS: Final = 32_768
