@@ -41,6 +41,7 @@ from platform_assets.decoding.avro.types import (
     Field,
     Fixed,
     Items,
+    OtherRecord,
     Plain,
     PlainKind,
     Record,
@@ -63,8 +64,10 @@ _PROMOTIONS: Final[frozenset[tuple[PlainKind, PlainKind]]] = frozenset(
 
 
 def plan_of(writer: AvroType, reader: AvroType) -> Struct:
-    """How what `writer` wrote becomes the columns of `reader`. Raises BadSchema where it cannot."""
+    """How what `writer` wrote becomes the columns of `reader`. Raises BadSchema where it cannot, OtherRecord for another record."""
     if isinstance(reader, Record):
+        if isinstance(writer, Record) and not _same_name(writer, reader):
+            raise OtherRecord("$", _other_record(writer, reader))
         made = _Resolver().node(writer, reader, "$")
         if not isinstance(made, Struct):
             raise BadSchema("$", f"what was written is a {described(writer)}, and not a record")
@@ -81,13 +84,15 @@ class _Resolver:
     def __init__(self) -> None:
         self._nodes = 0
 
-    def node(self, writer: AvroType, reader: AvroType, place: str, by_name: bool = False) -> Node:
-        """Records with different names are read as each other unless `by_name`."""
+    def node(self, writer: AvroType, reader: AvroType, place: str) -> Node:
+        """How a part is read."""
         self._count(place)
         if isinstance(writer, Union):
             return self._either(writer, reader, place)
         wanted, _ = nullable(reader, place)
-        if isinstance(writer, Record) and isinstance(wanted, Record) and (not by_name or _same_name(writer, wanted)):
+        if isinstance(writer, Record) and isinstance(wanted, Record):
+            if not _same_name(writer, wanted):
+                raise BadSchema(place, _other_record(writer, wanted))
             return self._struct(writer, wanted, place)
         if isinstance(writer, Items) and isinstance(wanted, Items) and writer.is_map == wanted.is_map:
             return self._items(writer, wanted, place)
@@ -135,14 +140,13 @@ class _Resolver:
         wanted, with_null = nullable(reader, place)
         branches: list[Node | Refused | None] = []
         found: Node | None = None
-        several = sum(isinstance(branch, Record) for branch in writer.branches) > 1
         for branch in writer.branches:
             if branch == Plain("null"):
                 missing = Refused("missing", f"null, and the schema has a {described(wanted)} that is never null")
                 branches.append(None if with_null else missing)
                 continue
             try:
-                made = self.node(branch, wanted, place, by_name=several)
+                made = self.node(branch, wanted, place)
             except BadSchema as error:
                 branches.append(Refused("wrong_type", str(error)))
                 continue
@@ -306,5 +310,15 @@ def _branch_name(of: AvroType) -> str:
 
 def _same_name(writer: Record | Enum | Fixed, reader: Record | Enum | Fixed) -> bool:
     """By the name without its namespace, as the specification has it, or by an alias of the reader's."""
-    own = writer.name.rsplit(".", 1)[-1]
-    return own == reader.name.rsplit(".", 1)[-1] or writer.name in reader.aliases
+    return _unqualified(writer.name) in map(_unqualified, (reader.name, *reader.aliases))
+
+
+def _unqualified(name: str) -> str:
+    return name.rsplit(".", 1)[-1]
+
+
+def _other_record(writer: Record, reader: Record) -> str:
+    return (
+        f"what was written is a record {writer.name}, and the declared one is {reader.name}; if both mean the same, add "
+        f"{_unqualified(writer.name)!r} to the aliases of the declared one"
+    )

@@ -41,6 +41,10 @@ class BadSchema(Exception):
         super().__init__(f"{place}: {what}")
 
 
+class OtherRecord(BadSchema):
+    """What was written is a record of another name than the declared one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Logical:
     """What a plain or fixed type stands for, of those that Avro's specification has."""

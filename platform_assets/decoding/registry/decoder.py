@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from platform_assets.decoding.avro.types import BadSchema
+from platform_assets.decoding.avro.types import BadSchema, OtherRecord
 from platform_assets.decoding.decoder import DeadLetter, Decoded, Decoder, Reason, dead_letters
 from platform_assets.decoding.registry import wire
 from platform_assets.decoding.registry.cache import SchemaCache, Schemas
@@ -174,6 +174,8 @@ class RegistryDecoder:
             return _Readable(self.reader.decoder_for(schema))
         except UnknownId as error:
             return _Fault("unknown_schema", str(error))
+        except OtherRecord as error:
+            return _Fault("wrong_type", f"schema {number}: {error}")
         except (BadReferences, BadSchema) as error:
             return _Fault("bad_schema", f"schema {number}: {error}")
 

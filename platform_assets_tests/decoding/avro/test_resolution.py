@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -50,9 +51,27 @@ def test_fields_are_found_by_name_and_alias_in_any_order() -> None:
     old = record(b="string", swap="int", a="int")
     new = record(a="long", swap="int", renamed="string")
     new["fields"][2]["aliases"] = ["gone", "b"]
-    new["name"] = "Another"
+    new |= {"name": "Another", "aliases": ["R"]}
     rows, rescued, _ = decoded(avro(new, old), [written(old, {"b": "x", "swap": 5, "a": 7})])
     assert (rows, rescued) == ([{"a": 7, "swap": 5, "renamed": "x"}], [None])
+
+
+NESTED = {"type": "record", "name": "deep.In", "fields": [{"name": "x", "type": "int"}]}
+
+
+@pytest.mark.parametrize("place", ["$", "$.a"])
+def test_a_record_of_another_name_is_refused_until_its_name_is_an_alias(place: str) -> None:
+    old = record(a=NESTED)
+    new: Any = record(a={**NESTED, "name": "other.In"})
+    assert decoded(avro(new, old), [written(old, {"a": {"x": 5}})])[0] == [{"a": {"x": 5}}]  # namespaces do not count
+    renamed = new if place == "$" else new["fields"][0]["type"]
+    written_name = renamed["name"]
+    renamed["name"] = "other.Refund"
+    why = rf"{re.escape(place)}: what was written is a record \S+, and the declared one is other\.Refund; .* aliases"
+    with pytest.raises(ConfigurationError, match=why):
+        avro(new, old)
+    renamed["aliases"] = [written_name.rsplit(".")[-1]]
+    assert decoded(avro(new, old), [written(old, {"a": {"x": 5}})])[0] == [{"a": {"x": 5}}]
 
 
 def test_what_was_not_written_has_the_default_of_the_schema() -> None:

@@ -141,6 +141,22 @@ def test_schemas_that_refer_to_others(registry: FakeRegistry) -> None:
     assert decoding.decoded(of, [headed(9, b"\x0e")]).columns.to_pylist() == [{"a": {"x": 7}}]
 
 
+def test_another_record_of_the_topic_is_a_dead_letter_until_its_name_is_an_alias(registry: FakeRegistry) -> None:
+    payment, refund = ({**record(id="long"), "name": name, "namespace": "shop"} for name in ("Payment", "Refund"))
+    for number, schema in ((71, payment), (72, refund)):
+        registry.has(f"/schemas/ids/{number}", {"schema": json.dumps(schema)})
+    values = [headed(71, written(payment, {"id": 1})), headed(72, written(refund, {"id": 2}))]
+    found = decoding.decoded(decoder_of(FormatSpec("avro", {"schema": payment, "registry": True})), values)
+    assert found.columns["id"].to_pylist() == [1, None]
+    [letter] = found.dead.to_pylist()
+    assert (letter["row"], letter["reason"]) == (1, "wrong_type")
+    why = "schema 72: $: what was written is a record shop.Refund, and the declared one is shop.Payment; if both"
+    assert letter["detail"].startswith(why)
+    both = {**payment, "aliases": ["Refund"]}
+    found = decoding.decoded(decoder_of(FormatSpec("avro", {"schema": both, "registry": True})), values)
+    assert found.columns["id"].to_pylist() == [1, 2]
+
+
 def test_protobuf_by_registry_is_read_by_the_schema_that_wrote_it(registry: FakeRegistry, tmp_path: Path) -> None:
     old = proto("message Order { int32 id = 1; string name = 2; }")
     newer = "message Order { Money price = 3; int64 id = 5; string name = 2; }"
