@@ -43,6 +43,6 @@ def declared_schema(spec: FormatSpec, options: Options, name: str) -> AvroType:
     try:
         if isinstance(document, str) and document.lstrip()[:1] in ("{", "["):
             document = json.loads(document)
-        return parsed(document)
+        return parsed(document, writes=name == "writer_schema")
     except (BadSchema, ValueError, RecursionError) as error:
         raise ConfigurationError(f"option {name!r} of format 'avro' is no schema that can be read: {error}") from error

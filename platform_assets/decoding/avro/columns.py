@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -10,7 +11,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from platform_assets.decoding.avro.plan import JSON
 from platform_assets.decoding.avro.types import (
+    Around,
     AvroType,
     BadSchema,
     Enum,
@@ -122,7 +125,7 @@ class _Columns:
             return pa.list_(self.field("element", schema.item, place + "[]"))
         if isinstance(schema, Enum):
             return pa.string()
-        if isinstance(schema, Union):
+        if isinstance(schema, (Union, Around)):
             raise BadSchema(place, f"there is no column of a {described(schema)}")
         stands_for = None if schema.logical is None else logical_type(schema.logical, place)
         if stands_for is not None:
@@ -169,7 +172,9 @@ def _default(schema: AvroType, given: Any, place: str) -> Any:
     return _plain_default(schema, given, wrong)
 
 
-def _plain_default(schema: Plain | Fixed, given: Any, wrong: BadSchema) -> Any:
+def _plain_default(schema: Plain | Fixed | Around, given: Any, wrong: BadSchema) -> Any:
+    if isinstance(schema, Around):
+        raise wrong
     kind = "bytes" if isinstance(schema, Fixed) else schema.kind
     logical = schema.logical
     if kind == "bytes":
@@ -225,6 +230,8 @@ def as_json(value: Any) -> Any:
 
     Objects are without what is null or empty.
     """
+    if isinstance(value, dict) and list(value) == [JSON]:
+        return None if value[JSON] is None else json.loads(value[JSON])
     if isinstance(value, dict):
         parts = {name: as_json(part) for name, part in value.items()}
         return {name: part for name, part in parts.items() if part is not None} or None

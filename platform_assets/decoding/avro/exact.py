@@ -5,6 +5,7 @@ It calls itself for types within types, of which a schema has `MOST_LEVELS` at m
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,8 +16,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from platform_assets.decoding.avro.columns import as_json
 from platform_assets.decoding.avro.plan import (
+    JSON,
     RESCUED,
+    Again,
     Choice,
     Either,
     Empty,
@@ -30,6 +34,8 @@ from platform_assets.decoding.avro.plan import (
 )
 from platform_assets.decoding.reading import Unfit
 
+MOST_AGAIN: Final = 64
+"""Records of one kind within each other; code that reads them calls itself for each."""
 _LONG_BITS: Final = 64
 _WHOLE: Final = ("int", "long")
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
@@ -93,6 +99,7 @@ class _Reader:
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data, self.at = data, at
         self.place: list[str] = []
+        self.again = 0
 
     def placed(self, outside: str) -> str | None:
         """The place of what is at fault, as dead letters have it; what is read is that of the steps `outside`."""
@@ -276,6 +283,18 @@ class _Reader:
             if end is not None and self.at != end:
                 raise self._malformed(f"a block that says to end at byte {end} ends elsewhere")
 
+    def once_more(self, node: Again) -> Any:
+        """A record within itself, as JSON; its text for the outermost one."""
+        self.again += 1
+        if self.again > MOST_AGAIN:
+            raise Unfit("too_deep", f"more than {MOST_AGAIN} records {node.name} within each other")
+        found = self.node(node.plans[node.name])
+        self.again -= 1
+        if self.again:
+            return found
+        made = as_json(found)
+        return None if made is None else {JSON: json.dumps(made, ensure_ascii=False, separators=(",", ":"))}
+
     def empty_items(self, _: EmptyItems) -> None:
         """Items that take no bytes."""
         while True:
@@ -306,5 +325,6 @@ _READERS: Final[Mapping[type, Callable[[_Reader, Any], Any]]] = MappingProxyType
         Repeated: _Reader.repeated,
         Empty: lambda *_: None,
         EmptyItems: _Reader.empty_items,
+        Again: _Reader.once_more,
     }
 )

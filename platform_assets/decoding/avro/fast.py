@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from platform_assets.decoding.avro.plan import Choice, Leaf
+from platform_assets.decoding.avro.plan import Again, Choice, Leaf
 from platform_assets.decoding.avro.program import Column, Program
 from platform_assets.decoding.pieces import Pieces
 from platform_assets.kernels import avro
@@ -120,6 +120,8 @@ class _Reading:
         if isinstance(node, Choice):
             indices = pa.Array.from_buffers(pa.int64(), size, [validity, pa.py_buffer(slots)], nulls)
             return self._program.symbols[column.number].take(indices)
+        if isinstance(node, Again):
+            return pa.nulls(size, node.type)
         children = [self.array(child) for child in column.children]
         if column.inner:
             offsets = np.zeros(size + 1, np.int32)

@@ -14,6 +14,8 @@ import pyarrow as pa
 from platform_assets.decoding.decoder import Reason
 
 RESCUED: Final = "\0"
+JSON: Final = "\0json"
+"""The name of a text that is JSON already."""
 Wire = Literal["boolean", "int", "long", "float", "double", "bytes", "fixed"]
 """What is in the bytes; a string is bytes."""
 Column = Literal["boolean", "whole", "float", "double", "bytes", "text", "decimal"]
@@ -115,6 +117,19 @@ class EmptyItems:
 
 
 @dataclass(frozen=True, slots=True)
+class Again:
+    """A record within itself, of which the reader lacks all: rescued as the text of its JSON. `plans` has its own by its name."""
+
+    name: str
+    plans: dict[str, Node] = field(repr=False, compare=False)
+
+    @property
+    def type(self) -> pa.DataType:
+        """One text, under a name that no field can have."""
+        return pa.struct([pa.field(JSON, pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """A branch that makes the value a dead letter."""
 
@@ -122,7 +137,7 @@ class Refused:
     detail: str
 
 
-Node: TypeAlias = Leaf | Choice | Struct | Either | Variant | Repeated | Empty | EmptyItems
+Node: TypeAlias = Leaf | Choice | Struct | Either | Variant | Repeated | Empty | EmptyItems | Again
 
 
 def _column(kind: pa.DataType) -> Column:

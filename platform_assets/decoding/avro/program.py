@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from platform_assets.decoding.avro.exact import END, Part, step_to
 from platform_assets.decoding.avro.plan import (
+    Again,
     Choice,
     Either,
     Empty,
@@ -122,6 +123,8 @@ class _Compiler:
             self._leaf(node, made)
         elif isinstance(node, Choice):
             self._choice(node, made)
+        elif isinstance(node, Again):
+            self.emit(steps.ENUM, made)  # of no symbols, so that values which have one are the exact path's
         elif isinstance(node, Repeated):
             self._repeated(node, made)
         elif isinstance(node, Struct):

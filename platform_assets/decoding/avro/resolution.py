@@ -18,6 +18,7 @@ from platform_assets.decoding.avro.columns import (
 )
 from platform_assets.decoding.avro.plan import (
     RESCUED,
+    Again,
     Choice,
     Either,
     Empty,
@@ -35,6 +36,7 @@ from platform_assets.decoding.avro.plan import (
 )
 from platform_assets.decoding.avro.types import (
     INSTANTS,
+    Around,
     AvroType,
     BadSchema,
     Enum,
@@ -68,11 +70,11 @@ def plan_of(writer: AvroType, reader: AvroType) -> Struct:
     if isinstance(reader, Record):
         if isinstance(writer, Record) and not _same_name(writer, reader):
             raise OtherRecord("$", _other_record(writer, reader))
-        made = _Resolver().node(writer, reader, "$")
+        made = _Resolver(writer).node(writer, reader, "$")
         if not isinstance(made, Struct):
             raise BadSchema("$", f"what was written is a {described(writer)}, and not a record")
         return made
-    node = _Resolver().node(writer, reader, "$")
+    node = _Resolver(writer).node(writer, reader, "$")
     if node.type is None:
         raise BadSchema("$", f"what was written is a {described(writer)}, which has no value")
     return Struct(((SINGLE, node),), struct_type([(SINGLE, node)]), (Output(fields_of(reader).field(0), 0, None),))
@@ -81,12 +83,30 @@ def plan_of(writer: AvroType, reader: AvroType) -> Struct:
 class _Resolver:
     """Counts the nodes that it makes."""
 
-    def __init__(self) -> None:
+    def __init__(self, writer: AvroType) -> None:
         self._nodes = 0
+        self._records: dict[str, Record] = {}
+        self._know(writer)
+        self._plans: dict[str, Node] = {}
+
+    def _know(self, schema: AvroType) -> None:
+        """Find the records of the writer, which stand within themselves by their names alone."""
+        pending = [schema]
+        while pending:
+            each = pending.pop()
+            if isinstance(each, Items):
+                pending.append(each.item)
+            elif isinstance(each, Union):
+                pending += each.branches
+            elif isinstance(each, Record) and each.name not in self._records:
+                self._records[each.name] = each
+                pending += [field.type for field in each.fields]
 
     def node(self, writer: AvroType, reader: AvroType, place: str) -> Node:
         """How a part is read."""
         self._count(place)
+        if isinstance(writer, Around):
+            writer = self._records[writer.name]
         if isinstance(writer, Union):
             return self._either(writer, reader, place)
         wanted, _ = nullable(reader, place)
@@ -231,11 +251,19 @@ class _Resolver:
                 pair = [("key", _KEY), ("value", item)]
                 item = Struct(tuple(pair), struct_type(pair), None)
             return EmptyItems() if not least_size(item) else _repeated(item, inside)
+        if isinstance(schema, Around):
+            return self._again(schema, place)
         if isinstance(schema, Record):
             parts = [(field.name, self._whole(field.type, f"{place}.{field.name}")) for field in schema.fields]
             made = Struct(tuple(parts), struct_type(parts), None)
             return made if least_size(made) else Empty()
         return self._whole_union(schema, place)
+
+    def _again(self, schema: Around, place: str) -> Again:
+        if schema.name not in self._plans:
+            self._plans[schema.name] = Empty()  # until it is known, for those that are within it
+            self._plans[schema.name] = self._whole(self._records[schema.name], place)
+        return Again(schema.name, self._plans)
 
     def _whole_union(self, schema: Union, place: str) -> Node:
         branches = [None if each == Plain("null") else (each, self._whole(each, place)) for each in schema.branches]

@@ -117,15 +117,22 @@ class Record:
     fields: tuple[Field, ...]
 
 
-AvroType: TypeAlias = Plain | Fixed | Enum | Items | Union | Record
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The record of that full name, within which this stands."""
+
+    name: str
 
 
-def parsed(document: Any, references: Sequence[Any] = ()) -> AvroType:
-    """A schema from its JSON. Raises BadSchema; also where a type contains itself, which no table's columns can.
+AvroType: TypeAlias = Plain | Fixed | Enum | Items | Union | Record | Around
+
+
+def parsed(document: Any, references: Sequence[Any] = (), *, writes: bool = False) -> AvroType:
+    """A schema from its JSON. Raises BadSchema; also where a type contains itself, unless it only `writes`: no table's columns can.
 
     `references` are schemas that give names which it may use, each of them after those that it uses itself.
     """
-    parser = _Parser()
+    parser = _Parser(writes=writes)
     for reference in references:
         parser.parsed(reference, "", "$", 0)
     return parser.parsed(document, "", "$", 0)
@@ -139,13 +146,14 @@ def described(of: AvroType) -> str:
         return f"{'map' if of.is_map else 'array'} of {described(of.item)}"
     if isinstance(of, Union):
         return f"union [{', '.join(map(described, of.branches))}]"
-    return f"{type(of).__name__.lower()} {of.name}"
+    return f"{'record' if isinstance(of, Around) else type(of).__name__.lower()} {of.name}"
 
 
 class _Parser:
     """Knows the names that were given so far; None while the type of that name is being read."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, writes: bool) -> None:
+        self._writes = writes
         self._named: dict[str, AvroType | None] = {}
 
     def parsed(self, document: Any, space: str, place: str, level: int) -> AvroType:
@@ -180,9 +188,13 @@ class _Parser:
         for full in [name] if "." in name or not space else [f"{space}.{name}", name]:
             if full in self._named:
                 found = self._named[full]
-                if found is None:
-                    raise BadSchema(place, f"{full} contains itself, which columns cannot")
-                return found
+                if found is None and not self._writes:
+                    raise BadSchema(
+                        place,
+                        f"{full} contains itself, which columns cannot; leave this field out, and give the whole schema as "
+                        "`writer_schema`, or by `registry`: then the values of the field are kept in `rescued`",
+                    )
+                return Around(full) if found is None else found
         raise BadSchema(place, f"{_short(name)} is no type of Avro, and no name that was given before")
 
     def _union(self, document: Sequence[Any], space: str, place: str, level: int) -> AvroType:

@@ -41,7 +41,7 @@ class AvroReader:
         _check_kind(schema, AVRO)
         try:
             references = [json.loads(text) for text in schema.references.values()]
-            writer = parsed(json.loads(schema.text), references)
+            writer = parsed(json.loads(schema.text), references, writes=True)
         except (ValueError, RecursionError) as error:
             raise BadSchema("$", f"it is no JSON: {error}") from error
         made = AvroDecoder(self.schema, writer, self.max_bytes)

@@ -157,6 +157,15 @@ def test_another_record_of_the_topic_is_a_dead_letter_until_its_name_is_an_alias
     assert found.columns["id"].to_pylist() == [1, 2]
 
 
+def test_a_schema_that_is_recursive_in_a_field_that_the_declaration_omits(registry: FakeRegistry) -> None:
+    writer = record(id="long", inner=["null", "R"])
+    registry.has("/schemas/ids/73", {"schema": json.dumps(writer)})
+    of = decoder_of(FormatSpec("avro", {"schema": record(id="long"), "registry": True}))
+    found = decoding.decoded(of, [headed(73, written(writer, {"id": 1, "inner": {"id": 2, "inner": None}}))])
+    assert found.columns["id"].to_pylist() == [1]
+    assert found.rescued.to_pylist() == ['{"inner":{"id":2}}']
+
+
 def test_protobuf_by_registry_is_read_by_the_schema_that_wrote_it(registry: FakeRegistry, tmp_path: Path) -> None:
     old = proto("message Order { int32 id = 1; string name = 2; }")
     newer = "message Order { Money price = 3; int64 id = 5; string name = 2; }"
