@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import kubernetes_validate
@@ -21,15 +23,29 @@ def working(): ...
 """
 
 
+JobOf = Callable[[Mapping[str, str]], Job]
+
+
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """The job of some run."""
+def job_with(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobOf]:
+    """Makes the job of a run that has these tags."""
     folder = tmp_path_factory.mktemp("overlay")
     (folder / "one.py").write_text(CODE)
     with instance_of_overlay(folder, own_storage=True) as (instance, jobs):
         working = ReconstructableJob.for_file(str(folder / "one.py"), "working")
-        run = instance.create_run_for_job(working.get_definition(), job_code_origin=working.get_python_origin())
-        return job_of(instance, jobs, run)
+
+        def made(tags: Mapping[str, str]) -> Job:
+            origin = working.get_python_origin()
+            run = instance.create_run_for_job(working.get_definition(), job_code_origin=origin, tags=dict(tags))
+            return job_of(instance, jobs, run)
+
+        yield made
+
+
+@pytest.fixture(scope="module")
+def job(job_with: JobOf) -> Job:
+    """The job of some run."""
+    return job_with({})
 
 
 def _objects() -> list[dict[str, Any]]:
@@ -96,6 +112,36 @@ def test_the_pod_of_a_run_may_no_more_than_others_and_the_daemon_may_start_jobs(
     assert job["metadata"]["namespace"] == kustomization(OVERLAY)["namespace"]
 
 
+@pytest.mark.parametrize(
+    ("tag", "value"),
+    [
+        ("config", {"container_config": {"image": "evil.example/image"}}),
+        ("config", {"container_config": {"command": ["sh"], "args": ["-c", "env"]}}),
+        ("config", {"container_config": {"security_context": {"privileged": True}}}),
+        ("config", {"container_config": {"env_from": [{"secret_ref": {"name": "another-secret"}}]}}),
+        ("config", {"container_config": {"env": [{"name": "PYTHONPATH", "value": "/evil"}]}}),
+        ("config", {"pod_spec_config": {"volumes": [{"name": "host", "host_path": {"path": "/"}}]}}),
+        ("config", {"pod_spec_config": {"service_account_name": "platform"}}),
+        ("config", {"pod_spec_config": {"containers": [{"name": "another", "image": "evil.example/image"}]}}),
+        ("config", {"pod_template_spec_metadata": {"labels": {"app.kubernetes.io/name": "platform"}}}),
+        ("config", {"job_metadata": {"labels": {"a": "b"}}}),
+        ("config", {"job_spec_config": {"parallelism": 50}}),
+        ("resource_requirements", {"limits": {"cpu": "100"}}),
+    ],
+    ids=str,
+)
+def test_tags_of_a_run_choose_nothing_of_its_pod(job_with: JobOf, tag: str, value: dict[str, Any]) -> None:
+    with pytest.raises(Exception, match="violated the allowed list"):
+        job_with({f"dagster-k8s/{tag}": json.dumps(value)})
+
+
+def test_a_tag_that_only_says_how_to_merge_changes_nothing(job_with: JobOf, job: Job) -> None:
+    for behaviour in ("SHALLOW", "DEEP"):
+        found = job_with({"dagster-k8s/config": json.dumps({"merge_behavior": behaviour})})
+        assert _pod(found)["volumes"] == _pod(job)["volumes"]
+        assert [_alike(c) for c in _containers(found)] == [_alike(c) for c in _containers(job)]
+
+
 def test_secrets_are_asked_for_by_name_as_in_the_base(job: Job) -> None:
     base = {(r["name"], r["key"]) for _, c in containers() for r in values(dict(c), "secretKeyRef")}
     assert {(r["name"], r["key"]) for r in values(job, "secretKeyRef")} <= base
@@ -120,6 +166,11 @@ def test_the_connect_server_of_a_run_is_that_of_the_base_with_a_bound(job: Job) 
     assert labels["app.kubernetes.io/name"] in {
         o["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for o in policies
     }
+
+
+def _alike(container: Mapping[str, Any]) -> dict[str, Any]:
+    """A container without what names the run."""
+    return {name: value for name, value in container.items() if name not in ("args", "name")}
 
 
 def _containers(job: Job) -> list[dict[str, Any]]:
