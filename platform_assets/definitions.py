@@ -11,18 +11,24 @@ from platform_assets.components.declared import declaration_of, definitions
 from platform_assets.orchestration import decision_jobs, upkeep
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 
+_FILES = dg.fs_io_manager.configured(lambda _: {}, config_schema={})
+
 
 @dg.definitions
 def defs() -> dg.Definitions:
     """The code location. What is given in the environment wins over what `platform-assets up` started."""
     for name, value in platform.environment().items():
         os.environ.setdefault(name, value)
+    declared = definitions()
+    # Dagster's default takes its folder from a run's config, or from a variable that a run's config names.
+    own = {} if "io_manager" in (declared.resources or {}) else {"io_manager": _FILES}
     return dg.Definitions.merge(
-        definitions(),
+        declared,
         upkeep.definitions(upkeep.days_of(os.environ.get(platform.KEEP_RUNS))),
         decision_jobs.definitions(declaration_of),
         dg.Definitions(
             resources={
+                **own,
                 "kafka": KafkaResource(bootstrap_servers=dg.EnvVar("KAFKA_BOOTSTRAP_SERVERS")),
                 "lake": LakeResource(root=dg.EnvVar("LAKE_ROOT")),
                 "spark": SparkResource(remote=dg.EnvVar("SPARK_REMOTE")),

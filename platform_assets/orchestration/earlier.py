@@ -21,6 +21,7 @@ from platform_assets.orchestration.names import (
     run_tag,
 )
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets.orchestration.run_config import read, values_of
 
 
 class EarlierWindows(dg.Config):
@@ -42,14 +43,15 @@ def build_job(declaration: TopicDeclaration) -> dg.JobDefinition:
         name=earlier_windows_op(topic),
         description=f"Loads windows of {table} by their keys in the ledger.",
         out=dg.Out(dg.Nothing),
+        config_schema=values_of(EarlierWindows),
     )
     def _load(
         context: dg.OpExecutionContext,
-        config: EarlierWindows,
         kafka: KafkaResource,
         lake: LakeResource,
         spark: SparkResource,
     ) -> None:
+        config = read(EarlierWindows, context)
         if not config.decode_only:
             done = load_runs.load(context, declaration, config.windows, kafka, lake, spark)
             load_runs.report(context, declaration, str(lake.lake().table(table)), done)

@@ -1,11 +1,14 @@
-"""The shared Dagster resources: brokers, lake and Spark. Values come from the environment when a run or tick starts."""
+"""The shared Dagster resources: brokers, lake and Spark. Values come from the environment when a run or tick starts,
+never from the run's config.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from dagster._utils.cached_method import cached_method
 from pydantic import Field, PrivateAttr
 
 from platform_assets.engines.spark.session import connect, end
@@ -17,7 +20,17 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 
-class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+class _FixedResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """A resource that the code location configures, and no run: else a run could have credentials sent to another address."""
+
+    @cached_method  # Dagster tells definitions apart by identity.
+    def get_resource_definition(self) -> Any:
+        """The definition for Dagster; its schema has no fields."""
+        given = self._resolved_config_dict
+        return super().get_resource_definition().configured(lambda _: given, config_schema={})
+
+
+class KafkaResource(_FixedResource):
     """The Kafka cluster. Security settings are taken from `KAFKA_*` when used, and kept out of Dagster's config."""
 
     bootstrap_servers: str = Field(description="host:port[,host:port…]")
@@ -32,7 +45,7 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return Cluster.connect(self.settings(), self.timeout_seconds)
 
 
-class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+class LakeResource(_FixedResource):
     """The lake: a folder that this process and the Spark server both reach by the same path."""
 
     root: str = Field(description="Folder of the tables and of the ledger.")
@@ -42,7 +55,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return Lake.at(self.root)
 
 
-class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+class SparkResource(_FixedResource):
     """The Spark Connect server. The session is made by dagster-pyspark's resource when first asked for."""
 
     remote: str = Field(description="sc://host:port/;token=…")

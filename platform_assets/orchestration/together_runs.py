@@ -26,6 +26,7 @@ from platform_assets.orchestration.names import run_tag, table_key, together_job
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.retries import Failures
+from platform_assets.orchestration.run_config import read, values_of
 from platform_assets.orchestration.run_log import RunLog
 from platform_assets.windows.catching_up import TOPICS_IN_VAIN, load_together
 from platform_assets.windows.decoding import WindowDecoder
@@ -48,14 +49,15 @@ def build_job(name: str, declarations: Sequence[TopicDeclaration]) -> dg.JobDefi
         name=together_op(name),
         description=f"Loads windows of topics that are together as {name}, by their keys in the ledger, and evaluates their checks.",
         out=dg.Out(dg.Nothing),
+        config_schema=values_of(WindowsOfMany),
     )
     def _load(
         context: dg.OpExecutionContext,
-        config: WindowsOfMany,
         kafka: KafkaResource,
         lake: LakeResource,
         spark: SparkResource,
     ) -> Iterator[Any]:
+        config = read(WindowsOfMany, context)
         run = _Run(context, kafka, lake, spark)
         for topic in sorted(set(config.windows) - set(known)):
             context.log.warning(f"topic {topic} is not declared any more: its windows are left alone")

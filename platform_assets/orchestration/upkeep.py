@@ -12,6 +12,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.lake.vacuum import vacuum
 from platform_assets.orchestration.pruning import DEFAULT_KEEP, DEFAULT_SECONDS, Budget, prune
 from platform_assets.orchestration.resources import LakeResource
+from platform_assets.orchestration.run_config import read, values_of
 
 
 class VacuumConfig(dg.Config):
@@ -62,8 +63,9 @@ def days_of(text: str | None) -> float | None:
 
 
 def _prune(keep_days: float | None) -> dg.Definitions:
-    @dg.op
-    def prune_old_runs(context: dg.OpExecutionContext, config: PruneConfig) -> None:
+    @dg.op(config_schema=values_of(PruneConfig))
+    def prune_old_runs(context: dg.OpExecutionContext) -> None:
+        config = read(PruneConfig, context)
         origin = context.run.remote_job_origin
         location = config.location or (None if origin is None else origin.repository_origin.get_label())
         if location is None:
@@ -99,8 +101,9 @@ def _prune(keep_days: float | None) -> dg.Definitions:
 
 def _vacuum() -> dg.Definitions:
 
-    @dg.op
-    def vacuum_each_table(context: dg.OpExecutionContext, config: VacuumConfig, lake: LakeResource) -> None:
+    @dg.op(config_schema=values_of(VacuumConfig))
+    def vacuum_each_table(context: dg.OpExecutionContext, lake: LakeResource) -> None:
+        config = read(VacuumConfig, context)
         root = lake.lake()
         known = {table.name: table for table in root.tables()}
         if unknown := sorted(set(config.tables) - set(known)):
