@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -54,6 +55,31 @@ def test_each_test_that_the_threat_model_names_is_there() -> None:
     for file, name in named:
         tree = ast.parse((CHECKOUT / "platform_assets_tests" / file).read_text())
         assert name in {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}, f"{file}::{name}"
+
+
+def test_the_line_for_a_scheduler_mails_what_status_says_and_writes_no_file(tmp_path: Path) -> None:
+    (line,) = re.findall(r"^\*/5 \* \* \* \*  (.+)$", (DOCS / "guide" / "alerts.md").read_text(), re.MULTILINE)
+    programs, empty, sent = tmp_path / "lake" / ".venv" / "bin", tmp_path / "empty", tmp_path / "sent"
+    programs.mkdir(parents=True)
+    empty.mkdir()
+    (tmp_path / "lake" / ".env").write_text("WINDOW=1\n")
+    for name, script in {
+        "platform-assets": 'echo "window $WINDOW failed"; exit "$CODE"',
+        "mail": 'cat >"$SENT"; echo "$@" >>"$SENT"',
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    line = line.replace("/srv/lake", f"{tmp_path}/lake")
+    for code in ("0", "1"):
+        environ = {"PATH": f"{programs}:{os.environ['PATH']}", "CODE": code, "SENT": str(sent)}
+        subprocess.run(["/bin/sh", "-c", line], env=environ, cwd=empty, check=True)
+        assert sent.exists() is (code == "1")
+    assert sent.read_text() == "window 1 failed\n-s lake team@example.com\n"
+    assert not list(empty.iterdir())
+
+
+def test_no_page_has_a_program_write_a_fixed_file_in_a_folder_of_everybodys() -> None:
+    assert [p.name for p in (*TOP, *PAGES) if re.search(r">\s*/tmp/", p.read_text())] == []
 
 
 @pytest.mark.parametrize("page", [*TOP, *PAGES], ids=lambda p: str(p.relative_to(CHECKOUT)))

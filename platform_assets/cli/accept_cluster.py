@@ -12,7 +12,7 @@ JSON_VERSION = 1
 @click.command("accept-cluster")
 @click.argument("topic")
 @click.option("--reason", help="Why its offsets are the same there; kept in the ledger.")
-@click.option("--by", help="Who decides; kept in the ledger. The user of this shell by default.")
+@click.option("--by", help="Who decides; kept in the ledger as claimed, with your uid. Your account by default.")
 @click.option("--dry-run", is_flag=True, help="Say what would be decided, and change nothing.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON: version, topic, accepted, edge, from, to, moved. Does not ask."

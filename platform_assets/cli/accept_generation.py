@@ -12,7 +12,7 @@ JSON_VERSION = 1
 @click.command("accept-generation")
 @click.argument("topic")
 @click.option("--reason", help="Why the new log is accepted; kept in the ledger.")
-@click.option("--by", help="Who decides; kept in the ledger. The user of this shell by default.")
+@click.option("--by", help="Who decides; kept in the ledger as claimed, with your uid. Your account by default.")
 @click.option("--dry-run", is_flag=True, help="Say what would be decided, and change nothing.")
 @click.option(
     "--json",

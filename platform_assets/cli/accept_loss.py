@@ -9,7 +9,7 @@ import click
 @click.argument("table")
 @click.argument("window")
 @click.option("--reason", help="Why the loss is accepted; kept in the ledger.")
-@click.option("--by", help="Who decides; kept in the ledger. The user of this shell by default.")
+@click.option("--by", help="Who decides; kept in the ledger as claimed, with your uid. Your account by default.")
 @click.option("--dry-run", is_flag=True, help="Say what would be decided, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def accept_loss(table: str, window: str, reason: str | None, by: str | None, dry_run: bool, yes: bool) -> None:

@@ -34,7 +34,7 @@ JSON_VERSION: Final = 1
     "--generation", type=click.IntRange(min=1), help="That of the topic's log, for --offsets; the newest by default."
 )
 @click.option("--reason", help="Why; kept in the ledger, so name nobody in it.")
-@click.option("--by", help="Who decides; kept in the ledger. The user of this shell by default.")
+@click.option("--by", help="Who decides; kept in the ledger as claimed, with your uid. Your account by default.")
 @click.option(
     "--past-versions-expire",
     is_flag=True,

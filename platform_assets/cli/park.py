@@ -9,7 +9,7 @@ import click
 @click.argument("table")
 @click.argument("windows", nargs=-1, required=True, metavar="WINDOW...")
 @click.option("--reason", required=True, help="Why they are set aside; kept in the ledger.")
-@click.option("--by", help="Who decides; kept in the ledger. The user of this shell by default.")
+@click.option("--by", help="Who decides; kept in the ledger as claimed, with your uid. Your account by default.")
 def park(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> None:
     """Set each WINDOW of TABLE aside: the sensor asks for it no more, and `status` shows it as parked, not as failed.
 
@@ -28,7 +28,7 @@ def park(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> N
 @click.argument("table")
 @click.argument("windows", nargs=-1, required=True, metavar="WINDOW...")
 @click.option("--reason", default="taken up again", show_default=True, help="Why; kept in the ledger.")
-@click.option("--by", help="Who decides; kept in the ledger. The user of this shell by default.")
+@click.option("--by", help="Who decides; kept in the ledger as claimed, with your uid. Your account by default.")
 def unpark(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> None:
     """Bring each parked WINDOW of TABLE back: the sensor asks for it again at its next tick.
 

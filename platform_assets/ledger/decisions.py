@@ -7,8 +7,9 @@ That a window is parked is here alone.
 
 from __future__ import annotations
 
-import getpass
 import json
+import os
+import pwd
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -36,6 +37,8 @@ sensor does not ask for, and does again; erase: records that have to go; erased:
 TABLE: Final = "table"
 """Detail of a decision on windows of a table that is not the raw one: the table's name."""
 
+_NAME_LENGTH: Final = 200
+
 DECISION_COLUMNS: Final = {
     "topic": ("string", "Kafka topic"),
     "kind": (
@@ -43,7 +46,10 @@ DECISION_COLUMNS: Final = {
         "loss, generation, cluster, park, unpark, erase (records that have to go) or erased (they are gone)",
     ),
     "windows": ("string", "JSON: keys of the windows that it is about, ascending"),
-    "decided_by": ("string", "who decided, as the command was given it or as the shell's user is named"),
+    "decided_by": (
+        "string",
+        "who decided: a name, marked as claimed if it was given, and in brackets the uid of the process or the Dagster run",
+    ),
     "reason": ("string", "why, in the words of whoever decided"),
     "details": ("string", "JSON: what was known when it was decided"),
     "decided_at": ("timestamp", "when"),
@@ -71,15 +77,31 @@ class Author:
     reason: str
 
     @classmethod
-    def of(cls, name: str | None, reason: str | None) -> Author:
-        """`name` is the user of this shell where it is not given. Raises ConfigurationError without a reason, or a name."""
+    def of(cls, name: str | None, reason: str | None, run: str | None = None) -> Author:
+        """Name who decides: what was claimed, and in brackets at the end what the platform knows by itself.
+
+        Args:
+            name: as given, which nobody has checked. By default the account of this process.
+            reason: as given.
+            run: id of the Dagster run that decides; its process's account is that of every run.
+
+        Raises:
+            ConfigurationError: there is no reason.
+        """
         if not (reason or "").strip():
             raise ConfigurationError("a decision needs a reason, which the ledger keeps: say why with --reason")
-        try:
-            found = (name or "").strip() or getpass.getuser()
-        except (OSError, KeyError) as e:
-            raise ConfigurationError("this shell's user has no name: say who decides with --by") from e
-        return cls(found, (reason or "").strip())
+        known = f"Dagster run {run}" if run is not None else f"uid {os.getuid()}"
+        claimed = " ".join((name or "").replace("[", "(").replace("]", ")").split())[:_NAME_LENGTH]
+        own = known if run is not None else f"{_account()} [{known}]"
+        return cls(f"{claimed} [claimed; {known}]" if claimed else own, (reason or "").strip())
+
+
+def _account() -> str:
+    """The name of the account of this process by the system, and not by variables that its user may set."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return "an account without a name"
 
 
 def record(lake: Lake, decision: Decision) -> None:

@@ -32,7 +32,7 @@ class DecisionConfig(dg.Config):
 
     topic: str = Field(description="The topic's name, or its raw table's, as raw/orders.")
     reason: str = Field(description="Why; kept in the ledger.")
-    by: str | None = Field(default=None, description="Who decides; kept in the ledger. The run by default.")
+    by: str | None = Field(default=None, description="Who decides; kept in the ledger as claimed, with the run.")
 
 
 class AcceptanceConfig(DecisionConfig):
@@ -171,7 +171,7 @@ def _decide(
     dry_run = isinstance(config, AcceptanceConfig) and config.dry_run
     try:
         declaration = declared(config.topic)
-        author = Author.of(config.by or f"Dagster run {context.run_id}", config.reason)
+        author = Author.of(config.by, config.reason, context.run_id)
         deciding = Deciding(
             declaration,
             Ledger(lake.lake()),

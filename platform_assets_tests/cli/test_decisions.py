@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,7 @@ def test_a_topic_made_again_is_decided_and_goes_on_under_the_same_name(
     assert f"window {second} was never loaded: 6 offsets: partition 0 offsets [10, 16)" in said
     (decision,) = decisions(lk.ledger.lake, lk.topic)
     assert (decision.kind, decision.decided_by, decision.reason, decision.windows) == (
-        "generation", "ann", "decided", (second,),
+        "generation", f"ann [claimed; uid {os.getuid()}]", "decided", (second,),
     )  # fmt: skip
     assert decision.decided_at is not None
     assert datetime.now(UTC) - decision.decided_at < timedelta(hours=1)
@@ -177,7 +178,7 @@ def test_a_window_that_is_lost_for_good_holds_what_is_left(lake: LakeMaker, brok
     assert (receipt.rows, receipt.holes) == (38, {"accepted loss": 2})
     (decision,) = decisions(lk.ledger.lake, lk.topic)
     assert (decision.kind, decision.decided_by, decision.windows, decision.details["rows_gone"]) == (
-        "loss", "ann", (key,), 2,
+        "loss", f"ann [claimed; uid {os.getuid()}]", (key,), 2,
     )  # fmt: skip
     assert lk.load(key).outcome == "kept"
     loaded = shell.run("load", lk.topic, key)
