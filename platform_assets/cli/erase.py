@@ -45,6 +45,11 @@ JSON_VERSION: Final = 1
     is_flag=True,
     help="Keep no digests of the keys: later loads do not leave out records that come again under other offsets.",
 )
+@click.option(
+    "--rules-of",
+    metavar="TOPIC",
+    help="Have the erasures by key of another topic of this lake hold here too, as after a topic was copied to a new name.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be erased, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
@@ -64,6 +69,7 @@ def erase(
     by: str | None,
     past_versions_expire: bool,
     forget_keys: bool,
+    rules_of: str | None,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -87,9 +93,16 @@ def erase(
         raise click.UsageError("name records by --offsets or by keys, not by both")
     if generation is not None and not offsets:
         raise click.UsageError("--generation says which log --offsets are of")
+    if rules_of is not None and (offsets or given or forget_keys or dry_run):
+        raise click.UsageError("--rules-of names all records: leave out --offsets, keys, --forget-keys and --dry-run")
     ranges = _ranges(offsets)
     author = None if dry_run else Author.of(by, reason)
     decided = deciding(table, author, quiet=as_json, ask=not yes and not as_json)
+    if rules_of is not None:
+        adopted = decided.adoption(rules_of, past_versions_expire=past_versions_expire)
+        if as_json:
+            print_decision(JSON_VERSION, decided, adopted)
+        return
     found = decided.erasure(
         ranges, given, generation, past_versions_expire=past_versions_expire, forget_keys=forget_keys
     )
@@ -106,7 +119,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _ranges(texts: tuple[str, ...]) -> Ranges:
-    from platform_assets.windows.erasure import parsed_ranges
+    from platform_assets.windows.erasure_ranges import parsed_ranges
 
     try:
         return parsed_ranges(texts)

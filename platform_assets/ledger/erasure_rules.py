@@ -23,6 +23,8 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange, common, merge, subtract
 from platform_assets.model.windows import edge_of
 
+ADOPTED: Final = 0
+"""The generation of a rule by key that was made for another topic: all windows of this one are of a later log."""
 KEYS: Final = "keys"
 """Detail of an erasure by key: `salt`, `digests`, and `until`, the ends of what was sealed then, by partition."""
 _DIGEST_BYTES: Final = 16
@@ -41,6 +43,12 @@ class KeyRule:
     digests: frozenset[bytes]
     decided_at: datetime
     reason: str
+
+    def adopted_fields(self) -> dict[str, Any]:
+        """The rule, as the details of a decision on another topic have it."""
+        digests = sorted(found.hex() for found in self.digests)
+        made = self.decided_at.isoformat()
+        return {"salt": self.salt.hex(), "digests": digests, "until": {}, "decided_at": made}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +131,15 @@ def _read(ledger: Ledger, topic: str) -> Rules:
 
 def _key_rule(decision: Decision) -> KeyRule:
     fields = decision.details[KEYS]
-    if decision.decided_at is None:
+    decided_at = datetime.fromisoformat(fields["decided_at"]) if "decided_at" in fields else decision.decided_at
+    if decided_at is None:
         raise AssertionError("unreachable: it was read from the ledger")
     return KeyRule(
         decision.details["generation"],
         {int(p): end for p, end in fields["until"].items()},
         bytes.fromhex(fields["salt"]),
         frozenset(bytes.fromhex(text) for text in fields["digests"]),
-        decision.decided_at,
+        decided_at,
         decision.reason,
     )
 

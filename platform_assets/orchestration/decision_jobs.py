@@ -20,7 +20,7 @@ from platform_assets.model.untrusted import line, markdown
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.run_config import read, values_of
 from platform_assets.windows.deciding import Deciding
-from platform_assets.windows.erasure import parsed_ranges
+from platform_assets.windows.erasure_ranges import parsed_ranges
 
 Declared = Callable[[str], TopicDeclaration]
 """The declaration of a topic, or of the raw table of that name. Raises ConfigurationError for an unknown one."""

@@ -186,6 +186,21 @@ class Deciding:
             )
         return {**found, "done": done.to_fields(), "past_versions": keeps_versions}
 
+    def adoption(self, other: str, *, past_versions_expire: bool = False) -> dict[str, Any]:
+        """Have the erasures by key of topic `other` hold for this one too. Raises what `erasure` raises."""
+        if self.author is None:
+            raise AssertionError("adopting erasures has no dry run")
+        keeps_versions = self.ledger.lake.root.keeps_versions()
+        if keeps_versions and not past_versions_expire:
+            raise PastVersionsKeptError(str(self.ledger.lake))
+        table, erasure = self.declaration.raw_table, Erasure(self.declaration, self.ledger)
+        self.confirm(f"Erase from {table} what was erased by key from topic {other}, now and in later loads?")
+        rules = erasure.adopt(other, self.author)
+        done = erasure.run(self.author)
+        rows = done.rows.get(table.name, 0)
+        self.say(f"{table}: {rules:,} more erasures by key of topic {other} hold; {rows:,} rows were erased")
+        return {"adopted": rules, "done": done.to_fields(), "past_versions": keeps_versions}
+
     def park(self, windows: Sequence[str], table: TableRef | None = None) -> None:
         """Set windows of `table` aside, the raw one by default. Raises what `parking.park` raises."""
         if self.author is None:

@@ -7,7 +7,6 @@ A key is compared and forgotten: the ledger has coordinates alone.
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,14 +35,14 @@ from platform_assets.model.digest import Digest, digest_of
 from platform_assets.model.offsets import OffsetRange, Offsets, common, merge, ranges_of, size_of, subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
-from platform_assets.windows import erased_logs
+from platform_assets.windows import erased_keys, erased_logs
 from platform_assets.windows.erasing import ErasedWindow, Ranges, WindowEraser
+from platform_assets.windows.erasure_ranges import joined, triples, within
 
 _log = logging.getLogger(__name__)
 
 _BLOCK_ROWS: Final = 65_536
 _PLACE: Final = ["kafka_partition", "kafka_offset"]
-_RANGE: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
 _RACES: Final = 10
 """Loads of the same windows that may come first, one after the other."""
 
@@ -70,7 +69,7 @@ class Selected:
             "window": self.sealed.key,
             "generation": self.sealed.generation,
             "loaded": self.is_loaded,
-            "offsets": _triples(self.ranges),
+            "offsets": triples(self.ranges),
         }
 
 
@@ -109,7 +108,7 @@ class Erasure:
         newest = self.ledger.newest_cut(self.topic)
         number = generation or (1 if newest is None else newest.generation)
         windows = [w for w in self.ledger.windows(self.topic) if w.generation == number]
-        parts = [(w, _within(wanted, w)) for w in windows]
+        parts = [(w, within(wanted, w)) for w in windows]
         for partition, ranges in wanted.items():
             left = subtract(ranges, [r for _, found in parts for r in found.get(partition, ())])
             if left:
@@ -217,7 +216,7 @@ class Erasure:
         again under other offsets.
         """
         known = erased_of(self.ledger, self.topic, [s.sealed.key for s in selected]) if selected else {}
-        new = [replace(s, ranges=_without(s.ranges, known.get(s.sealed.key, {}))) for s in selected]
+        new = [replace(s, ranges=erasure_rules.without(s.ranges, known.get(s.sealed.key, {}))) for s in selected]
         new = [s for s in new if s.offsets]
         by_generation: dict[int, list[Selected]] = {}
         for s in new:
@@ -229,7 +228,7 @@ class Erasure:
             details: dict[str, Any] = {
                 "topic_id": some[0].sealed.topic_id if some else newest.topic_id if newest else "",
                 "generation": generation,
-                "offsets": {s.sealed.key: _triples(s.ranges) for s in some},
+                "offsets": {s.sealed.key: triples(s.ranges) for s in some},
             }
             if newest is not None and generation == newest.generation:
                 details[erasure_rules.KEYS] = self._key_fields(keys, newest.cut.offsets)
@@ -240,6 +239,37 @@ class Erasure:
         if not new:
             return
         self.ledger.record_acceptances([(s.sealed, s.ranges) for s in new], author.reason, ERASED)
+
+    def adopt(self, other: str, author: Author) -> int:
+        """Have the rules by key of topic `other` hold here too, as its records were copied; gives the number of new rules.
+
+        Records that are loaded already are named, so that `run` has them gone. Raises ConfigurationError if there are no such rules.
+        """
+        theirs = erasure_rules.of(self.ledger, other).keys
+        if not theirs:
+            raise ConfigurationError(
+                f"topic {other!r} has no erasure by key in this lake whose keys were kept, so nothing was changed. Check the name; "
+                "if keys were forgotten, run `platform-assets erase` with each key"
+            )
+        known = {(rule.salt, rule.digests) for rule in erasure_rules.of(self.ledger, self.topic).keys}
+        new = [rule for rule in theirs if (rule.salt, rule.digests) not in known]
+        for rule in new:
+            details = {
+                "topic_id": "",
+                "generation": erasure_rules.ADOPTED,
+                "offsets": {},
+                "adopted_from": other,
+                erasure_rules.KEYS: rule.adopted_fields(),
+            }
+            now = self.ledger.lake.root.time()
+            decision = Decision(self.topic, "erase", (), author.name, author.reason, details, now)
+            decisions.record(self.ledger.lake, decision)
+        folder = self.ledger.lake.table(self.declaration.raw_table)
+        files = load_log.window_files(load_log.file_actions(folder)) if load_log.exists(folder) else {}
+        for window in self.ledger.windows(self.topic):
+            if window.key in files:
+                erased_keys.record_found(self.ledger, folder, files[window.key].paths, window)
+        return len(new)
 
     def _key_fields(self, keys: Sequence[bytes], until: Mapping[int, int]) -> dict[str, Any]:
         """One salt for all keys of a topic, so that a load takes one digest a key."""
@@ -257,7 +287,7 @@ class Erasure:
             return self._in_replays({}, author, {}, {})
         windows = self._named(sorted({*unfinished, *returned}))
         for key in returned:
-            windows[key] = _joined(windows.get(key, {}), _triples(erased_of(self.ledger, self.topic, [key])[key]))
+            windows[key] = joined(windows.get(key, {}), triples(erased_of(self.ledger, self.topic, [key])[key]))
         sealed = {w.key: w.window for w in self.ledger.windows(self.topic) if w.key in windows}
         eraser = WindowEraser(self.declaration, self.ledger, self.run_id)
         gone, written = dict[str, int](), dict[str, int]()
@@ -272,7 +302,7 @@ class Erasure:
         result = Done(len(done_with), gone, written)
         if done_with:
             now = self.ledger.lake.root.time()
-            details = {**result.to_fields(), "offsets": {key: _triples(windows[key]) for key in done_with}}
+            details = {**result.to_fields(), "offsets": {key: triples(windows[key]) for key in done_with}}
             decision = Decision(self.topic, "erased", done_with, author.name, author.reason, details, now)
             decisions.record(self.ledger.lake, decision)
         if failed:
@@ -311,10 +341,12 @@ class Erasure:
         reasons = dict[str, str]()
         for decision in decisions.decisions(self.ledger.lake, self.topic, ("erase",)):
             for key in set(decision.windows).intersection(keys):
-                windows[key] = _joined(windows.get(key, {}), decision.details["offsets"][key])
+                windows[key] = joined(windows.get(key, {}), decision.details["offsets"][key])
                 reasons[key] = decision.reason
         known = erased_of(self.ledger, self.topic, keys)
-        lacking = {key: left for key, ranges in windows.items() if (left := _without(ranges, known.get(key, {})))}
+        lacking = {
+            key: left for key, ranges in windows.items() if (left := erasure_rules.without(ranges, known.get(key, {})))
+        }
         sealed = {w.key: w for w in self.ledger.windows(self.topic) if w.key in lacking}
         for key, window in sealed.items():
             # Cut short between the two ledgers.
@@ -344,49 +376,16 @@ class Erasure:
     def _selected(self, found: Sequence[tuple[SealedWindow, Ranges]]) -> list[Selected]:
         folder = self.ledger.lake.table(self.declaration.raw_table)
         has_files = set(load_log.window_files(load_log.file_actions(folder))) if load_log.exists(folder) else set()
+        receipts = self.ledger.receipts(self.declaration.raw_table, [sealed.key for sealed, _ in found])
         selected = []
         for sealed, ranges in found:
-            if sealed.key not in has_files:
+            receipt = receipts.get(sealed.key)
+            # Of a damaged window, rows that the table lacks now come back with its load.
+            is_whole = receipt is None or self._digest(folder, sealed.key) == receipt.offsets
+            if sealed.key not in has_files or not is_whole:
                 selected.append(Selected(sealed, ranges, False))
                 continue
             held = rows.offsets_of(folder, sealed.key)
             with_rows = {p: common(parts, ranges_of(held.get(p, ()))) for p, parts in ranges.items()}
             selected.append(Selected(sealed, {p: parts for p, parts in with_rows.items() if parts}, True))
         return selected
-
-
-def parsed_ranges(texts: Sequence[str]) -> dict[int, tuple[OffsetRange, ...]]:
-    """Offsets by partition, of texts `PARTITION:START-END` with exclusive ends. Raises ValueError, which says what is wrong."""
-    found: dict[int, tuple[OffsetRange, ...]] = {}
-    for text in texts:
-        named = _RANGE.fullmatch(text)
-        if named is None or int(named[2]) >= int(named[3]):
-            raise ValueError(f"{text!r} is not PARTITION:START-END with START before END, as 0:4711-4712")
-        partition, start, end = (int(part) for part in named.groups())
-        found[partition] = merge((*found.get(partition, ()), OffsetRange(start, end)))
-    return found
-
-
-def _within(wanted: Ranges, window: SealedWindow) -> dict[int, tuple[Any, ...]]:
-    found = {
-        p: common(parts, [window.ranges.by_partition[p]])
-        for p, parts in wanted.items()
-        if p in window.ranges.by_partition
-    }
-    return {p: parts for p, parts in found.items() if parts}
-
-
-def _without(ranges: Ranges, known: Ranges) -> dict[int, tuple[Any, ...]]:
-    left = {p: subtract(parts, known.get(p, ())) for p, parts in ranges.items()}
-    return {p: parts for p, parts in left.items() if parts}
-
-
-def _joined(ranges: Ranges, triples: Sequence[Sequence[int]]) -> dict[int, tuple[OffsetRange, ...]]:
-    joined = dict(ranges)
-    for partition, start, end in triples:
-        joined[partition] = merge((*joined.get(partition, ()), OffsetRange(start, end)))
-    return joined
-
-
-def _triples(ranges: Ranges) -> list[list[int]]:
-    return [[p, r.start, r.end] for p, parts in sorted(ranges.items()) for r in merge(parts)]

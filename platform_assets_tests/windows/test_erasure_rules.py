@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from platform_assets.backup import restoring, taking
-from platform_assets.errors import ErasureUnfinishedError
+from platform_assets.errors import ConfigurationError, ErasureUnfinishedError
 from platform_assets.lake import load_log
 from platform_assets.ledger import decisions
 from platform_assets.ledger.entries import ERASED, SealedWindow
@@ -258,3 +258,40 @@ def test_offsets_that_were_erased_stay_so_where_a_log_goes_on_with_its_offsets(t
     assert not found_in(topic.root, NEEDLE)
     holes = topic.receipts()[waiting.key].holes
     assert holes == {ERASED: 1, "accepted loss": 1}
+
+
+def test_a_topic_that_was_copied_to_a_new_name_takes_the_erasures_over(
+    topic: MadeTopic, windows: list[SealedWindow]
+) -> None:
+    """As the guide says: adopt the rules, before or after the first windows of the new topic are loaded."""
+    erase(topic)
+    copy = MadeTopic(topic.root, "persons")
+    first, second = copy.seal([{0: [OURS, HERS, OURS]}, {0: [HERS, OURS]}])
+    copy.fill([first])
+    assert copy.values().count(NEEDLE) == 1
+    said: list[str] = []
+    with pytest.raises(ConfigurationError, match="topic 'nobody' has no erasure by key"):
+        deciding(copy, said).adoption("nobody")
+    found = deciding(copy, said).adoption("people")
+    assert (found["adopted"], found["done"]["rows"]["raw/persons"]) == (1, 1)
+    loader_of(copy).load(second.key)
+    check_gone(copy)
+    assert copy.values() == [b"value-1"] * 3
+    assert deciding(copy, said).adoption("people")["adopted"] == 0
+    # A record that she sends to the new name afterwards is loaded.
+    copy.records.append(Kept(0, 5, WHO, b"again", datetime.now(UTC) + timedelta(days=1)))
+    copy.ledger.record_cuts([samples.cut("persons", samples.edge(3), {0: 6})], samples.edge(2))
+    assert loader_of(copy).load(copy.ledger.windows("persons")[-1].key).receipt.rows == 1
+
+
+def test_offsets_of_a_damaged_window_are_erased_once_it_is_healed(
+    topic: MadeTopic, windows: list[SealedWindow]
+) -> None:
+    """The table has no row at the offset now, and its load brings it back."""
+    topic.lake.table(topic.declaration.raw_table).delta().delete("kafka_offset = 1")
+    with pytest.raises(ErasureUnfinishedError, match=windows[0].key):
+        deciding(topic).erasure({0: (OffsetRange(1, 2),)}, [])
+    loader_of(topic).load(windows[0].key)
+    deciding(topic).erasure({}, [])
+    assert topic.values() == [b"value-1", NEEDLE, b"value-1"]
+    assert loader_of(topic).load(windows[0].key).outcome == "unchanged"
