@@ -514,6 +514,23 @@ class LostForGoodError(LoadError):
         )
 
 
+class UnprovedRowsError(LoadError):
+    """A window without a receipt whose rows in the table cannot be brought again."""
+
+    def __init__(self, table: str, window: str, held: int | None, found: int | None, offsets: str) -> None:
+        self.table, self.window, self.held, self.found = table, window, held, found
+        rows = "rows" if held is None else f"{held:,} rows"
+        source = "" if found is None else f" gives {found:,}"
+        lost = f"{' and' if source else ''} no longer has {offsets}" if offsets else ""
+        super().__init__(
+            f"window {window} of {table} was not loaded, and the table was not changed: the table has {rows} of it that a load might "
+            f"not bring again. The ledger has no receipt of the window, no version of the table that can still be read proves one, "
+            f"and Kafka{source}{lost}. Restore the ledger from a backup; without one, run "
+            f'`platform-assets accept-loss {table} {window} --reason "…"`: what Kafka and the data files have becomes the window, and '
+            "the offsets without a row are named."
+        )
+
+
 class ReloadDiffersError(LoadError):
     """A re-load read other records than the ledger has for the window."""
 

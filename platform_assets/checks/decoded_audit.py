@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from platform_assets.checks import decoded
 from platform_assets.checks.audit import Audit, CheckOutcome
 from platform_assets.checks.decoded import Windows
-from platform_assets.checks.decoded_files import TableFiles, difference, proved_again
+from platform_assets.checks.decoded_files import TableFiles, difference
 from platform_assets.checks.findings import Finding, FindingKind, Verdict, counted
 from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.engines.batching import read_together
@@ -27,6 +27,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span
 from platform_assets.windows.decoding import WindowDecoder
+from platform_assets.windows.receipts import proved_again
 
 DECODED: Final = "every_window_decoded"
 T = TypeVar("T")

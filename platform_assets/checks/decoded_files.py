@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 
 from platform_assets.engines.decoding.reading import measured_window
 from platform_assets.errors import FilesLostError
@@ -18,6 +17,7 @@ from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
+from platform_assets.windows.receipts import proved_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +77,3 @@ def difference(receipt: Receipt, held: Measured) -> str | None:
     if held.content != receipt.content:
         return f"its {held.rows:,} rows have other content than its load committed"
     return None
-
-
-def proved_again(receipt: Receipt, files: WindowFiles, version: int) -> Receipt:
-    """The receipt of a window whose rows, as the table has them at `version`, are proved to be those of its load."""
-    return replace(
-        receipt,
-        kind="proof",
-        table_version=version,
-        files_digest=files.digest,
-        bytes=files.bytes,
-        proved_by=receipt.proved_by or "files read again",
-        proved_at=datetime.now(UTC),
-    )

@@ -107,6 +107,10 @@ class WindowCommit:
         """The data files of one window when this was opened. The table, which may be large, is not opened again for it."""
         return load_log.files_among(self._actions(), window)
 
+    def holds(self, window: str) -> bool:
+        """Whether the table had files of a window when this was opened; asked again, nothing is read."""
+        return bool(self._files_of(window))
+
     def _actions(self) -> pa.Table:
         handle = self._shared.handle
         handle = handle if handle.version() == self._since else self._folder.delta(self._since)

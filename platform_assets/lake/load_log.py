@@ -10,6 +10,7 @@ from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -334,6 +335,11 @@ def files_of(path: Folder, key: str, version: int | None = None) -> WindowFiles:
     return files_at(path, key, version)[0]
 
 
+def files_if_any(path: Folder, key: str) -> WindowFiles:
+    """The same; NO_FILES also where there is no table."""
+    return files_of(path, key) if exists(path) else NO_FILES
+
+
 def files_if_kept(path: Folder, key: str, version: int) -> WindowFiles | None:
     """The data files of one window at a past version; None where the log no longer reaches back to it, or is damaged there."""
     try:
@@ -346,12 +352,13 @@ def files_if_kept(path: Folder, key: str, version: int) -> WindowFiles | None:
 def version_with(path: Folder, key: str, digest: str, past: int) -> int:
     """A version of the table that has a window's files as their digest says: the newest if it has them, since it does not expire.
 
-    Else `past`, which had them, if the log still reaches back to it; and the newest where it does not.
+    Else `past`, which had them, while its files are there; and the newest where they are not.
     """
     newest = version(path)
-    if files_of(path, key, newest).digest == digest or files_if_kept(path, key, past) is None:
+    if files_of(path, key, newest).digest == digest:
         return newest
-    return past
+    files = files_if_kept(path, key, past)
+    return newest if files is None or not all(path.has(unquote(name)) for name in files.paths) else past
 
 
 def files_at(path: Folder, key: str, version: int | None = None) -> tuple[WindowFiles, list[dict[str, Any]]]:

@@ -5,6 +5,7 @@ File statistics answer where each file holds one Kafka partition; else two colum
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from platform_assets.lake.failures import TableDamagedError
 from platform_assets.lake.load_log import WindowFiles
 from platform_assets.lake.location import Folder
 from platform_assets.model.offsets import OffsetRange, ranges_of
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,25 @@ def offsets_in_files(folder: Folder) -> dict[int, npt.NDArray[np.int64]]:
     """Every offset in the Parquet files of `folder`, sorted, by partition."""
     with folder.reading():
         return _sorted(_split(folder.parquet_files().to_batches(columns=["kafka_partition", "kafka_offset"])))
+
+
+def readable_offsets(table: Folder, paths: Iterable[str]) -> tuple[dict[int, npt.NDArray[np.int64]], bool]:
+    """Every offset in data files of a window, as the table's log has their paths, sorted, by partition.
+
+    Files that are gone or damaged are passed over; also gives whether there is none of those.
+    """
+    pieces: list[tuple[int, npt.NDArray[np.int64]]] = []
+    whole = True
+    for path in paths:
+        try:
+            with reading_files(table, ""), table.open(unquote(path)) as file:
+                found = pq.ParquetFile(file).read(["kafka_partition", "kafka_offset"])
+        except FilesLostError as e:
+            _log.warning("data file %s of %s cannot be read: %s", path, table.name, e.detail)
+            whole = False
+        else:
+            pieces += _split(found.to_batches())
+    return _sorted(pieces), whole
 
 
 def batches_of(

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from platform_assets.errors import ConfigurationError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.kafka.timestamps import unreadable_records
@@ -45,8 +44,8 @@ def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings
     """What keeps `sealed` from being loaded, or explained, and can be accepted: expired offsets, those of a log that the topic had
     before, unreadable timestamps, and of a loaded window the offsets that the brokers have no record of and no reason for.
 
-    What was accepted already is left out, and what the table has; of a damaged window nothing is named, since it may be healed.
-    Raises what `sealing.checked_state` raises, and ConfigurationError where the table has rows that the ledger has no receipt of.
+    What was accepted already is left out, and what the table has; of a damaged window nothing is named, since it may be healed, nor
+    of rows without a receipt. Raises what `sealing.checked_state` raises.
     """
     known = _known(sealed, ledger)
     if known is None:
@@ -110,7 +109,7 @@ def _losses(sealed: SealedWindow, lost: Ranges, known: Ranges, cause: str) -> li
 def _known(sealed: SealedWindow, ledger: Ledger) -> Ranges | None:
     """The offsets of the window that the table has, or whose loss was accepted.
 
-    None where each offset is accounted for, and where the table's rows are not those of the receipt.
+    None where each offset is accounted for, and where the table's rows are not those of the receipt, or there is none of them.
     """
     table = TableRef.raw(sealed.topic)
     folder = ledger.lake.table(table)
@@ -118,10 +117,7 @@ def _known(sealed: SealedWindow, ledger: Ledger) -> Ranges | None:
     receipt = ledger.receipts(table, [sealed.key]).get(sealed.key)
     if receipt is None:
         if load_log.exists(folder) and load_log.files_of(folder, sealed.key).paths:
-            raise ConfigurationError(
-                f"the table has rows of window {sealed.key} of {table}, and the ledger has no receipt of them. Nothing was "
-                f"accepted; run `platform-assets load {table} {sealed.key}` first"
-            )
+            return None
         return accepted
     if receipt.holes is not None and not receipt.holes.get("below log start"):
         return None

@@ -13,6 +13,7 @@ from platform_assets.engines.protocol import LoadEngine
 from platform_assets.errors import ErasureUnfinishedError, PastVersionsKeptError, UnknownWindowError, ranges_text
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake import load_log
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
@@ -64,12 +65,16 @@ class Deciding:
         if losses:
             return
         receipt = self.ledger.receipts(table, [window]).get(window)
-        if receipt is None or not receipt.rows:
+        held = load_log.files_if_any(self.ledger.lake.table(table), window)
+        if not held.paths if receipt is None else not receipt.rows:
             self.say(f"{table} {window}: nothing keeps it from being loaded; nothing was accepted")
         elif self.author is None:
+            what = "it is loaded" if receipt is not None else "the table has it, and the ledger has no receipt of it"
+            number = held.rows if receipt is None else receipt.rows
+            rows = "" if number is None else f", with {number:,} rows"
             self.say(
-                f"{table} {window}: it is loaded, with {receipt.rows:,} rows. It would be loaded again, which heals it if it is "
-                "damaged; only of rows that are nowhere any more would the loss be accepted"
+                f"{table} {window}: {what}{rows}. It would be loaded again, which heals it if it is damaged; only of rows that are "
+                "nowhere any more would the loss be accepted"
             )
         else:
             self._remains(sealed, self.author)
@@ -230,9 +235,13 @@ class Deciding:
             self.say(f"{name}: its rows are in the table and proved; nothing was accepted")
             return
         with left.discarded_if_refused():
-            self.say(
-                f"{name}: {left.rows_gone:,} of {left.receipt.rows:,} rows are nowhere any more, among {_named(left.gone)}"
-            )
+            if left.receipt.rows:
+                self.say(
+                    f"{name}: {left.rows_gone:,} of {left.receipt.rows:,} rows are nowhere any more, among {_named(left.gone)}"
+                )
+            else:
+                gone = _named(left.gone) or "none"
+                self.say(f"{name}: nothing proves what was loaded; offsets that have no row: {gone}")
             self.say(
                 f"{left.from_kafka:,} rows were read from Kafka again, {left.from_files:,} are as data files of the table have them"
             )

@@ -170,11 +170,10 @@ class WindowDecoder:
 
     def _order(self, raw: Receipt, loaded: int, layout: pa.Schema, load_id: str) -> DecodeOrder:
         """What is to be decoded: the window of `raw`, which the raw table had at version `loaded`, wherever it can be read still."""
-        folder, key = self.ledger.lake.table(raw.table), raw.window.key
         return DecodeOrder(
             topic=self.declaration.topic,
-            window=key,
-            version=load_log.version_with(folder, key, raw.files_digest, loaded),
+            window=raw.window.key,
+            version=self._version_with(raw, loaded),
             ranges=raw.ranges,
             declaration=self.declared,
             layout=layout,
@@ -182,6 +181,16 @@ class WindowDecoder:
             load_id=load_id,
             records_per_file=self.declaration.records_per_file,
         )
+
+    def _version_with(self, raw: Receipt, loaded: int) -> int:
+        """A version of the raw table that has the rows of `raw`; where its files are gone, the rows of the newest are read first."""
+        folder, key = self.ledger.lake.table(raw.table), raw.window.key
+        version = load_log.version_with(folder, key, raw.files_digest, loaded)
+        if load_log.files_of(folder, key, version).digest != raw.files_digest:
+            replacer = WindowReplacer(raw.table, self.ledger, self.engine, self.run_id)
+            if replacer.proved(raw) is None:
+                raise FilesLostError(raw.table.name, key, "the table has other rows of it than its load committed")
+        return version
 
     def _decode(self, raw: Receipt, order: DecodeOrder, erased: Ranges, decided: int | None) -> DecodedWindow:
         began = time.monotonic()

@@ -26,6 +26,7 @@ from platform_assets.errors import (
     TopicMissingError,
     TopicRecreatedError,
     TruncationError,
+    UnprovedRowsError,
     ranges_text,
 )
 from platform_assets.kafka.cluster import Cluster
@@ -135,7 +136,13 @@ class Loader:
         if receipt is not None:
             return self._load_again(sealed, commit, receipt, metadata, accepted, decided)
         needed = sealed.ranges.non_empty()
-        self.check_held(sealed, needed, accepted)
+        try:
+            self.check_held(sealed, needed, accepted)
+        except OffsetsExpiredError as e:
+            if not commit.holds(sealed.key):
+                raise
+            held = commit.files_of(sealed.key).rows
+            raise UnprovedRowsError(replacer.table.name, sealed.key, held, None, ranges_text(e.lost)) from e
         check = self.last_check(sealed, needed, accepted, decided)
         return replacer.first(commit, metadata, self._writer(sealed, accepted), check)
 
@@ -193,10 +200,11 @@ class Loader:
         version has the recorded rows.
         """
         expired = cause.lost if isinstance(cause, OffsetsExpiredError) else None
-        if self.replacer.is_intact(receipt):
+        intact = self.replacer.proved(receipt)
+        if intact is not None:
             if expired is None:
                 raise cause
-            return Loaded(receipt, "kept")
+            return Loaded(intact, "kept")
         gone = str(cause) if expired is None else f"it no longer holds {ranges_text(expired)}"
         return self.replacer.restore(commit, receipt, metadata, gone)
 

@@ -15,17 +15,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from platform_assets.engines.batching import read_together
-from platform_assets.engines.protocol import LoadEngine
+from platform_assets.engines.protocol import LoadEngine, TableReader
 from platform_assets.errors import FilesLostError, LedgerConflictError, LedgerCorruptError, PlatformError
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata, WindowFiles
 from platform_assets.lake.location import Folder, Lake
+from platform_assets.lake.standing import standing
 from platform_assets.ledger.entries import ERASED, Receipt, RecordedCut
 from platform_assets.ledger.erased import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.digest import Measured
 from platform_assets.model.offsets import Cut, TopicRanges, subtract
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window, closed_edges, edge_of, edges_from, key_of
 from platform_assets.windows.receipts import empty_receipt, receipt_of
 
@@ -106,7 +108,7 @@ def with_expired(table: Folder, declaration: TopicDeclaration, loads: Sequence[L
     """`loads`, and in their order one for each window whose rows are in the table and whose commit has left the log.
 
     The ranges of such a window reach from the end of its neighbour before it, or from its first row where it has none,
-    to its last row, or to the start of the window after it where that one's commit is known.
+    to its last row, or to the start of the window right after it where that one's commit is known.
     """
     if not load_log.exists(table):
         return list(loads)
@@ -137,10 +139,12 @@ def with_expired(table: Folder, declaration: TopicDeclaration, loads: Sequence[L
         else:
             start = reached if neighbours else reached.grow(firsts, firsts)
         ends = {p: b.last_offset + 1 for p, b in bounds.items()}
-        if following in known and known[following].metadata.generation == generation:
+        window = _window_of(declaration, key, following)
+        # Before a break in time as well: windows that wait keep their offsets.
+        is_next = following is not None and window.end == edge_of(following)
+        if is_next and following in known and known[following].metadata.generation == generation:
             ends = {p: r.start for p, r in known[following].metadata.ranges.items() if r.start or p in start.offsets}
         end = start.grow(ends, ends)
-        window = _window_of(declaration, key, following)
         ranges = TopicRanges.between(start, end)
         metadata = LoadMetadata(declaration.topic, topic_id, generation, window, ranges, str(uuid.uuid4()), "")
         whole.append(LoadCommit(version, metadata, adds[key]))
@@ -244,28 +248,52 @@ def _receipts(
     engine: LoadEngine,
     progress: Callable[[str], None],
 ) -> Iterator[list[Receipt | FilesLostError]]:
-    """The receipt of each load, as many together as were read in one query."""
+    """The receipt of each load, as many together as were read in one query.
+
+    Rows that OPTIMIZE has put into other files are read there, and those that were changed since at the version of their load.
+    """
     if not loads:
         return
     table = lake.table(declaration.raw_table)
     newest = load_log.version(table)
     opened = rows.Opened.at(table, newest)
+    stand = standing(table, loads, newest)
     # What is as its load left it can be read at the newest version, and with others.
     unchanged, changed = list[LoadCommit](), list[LoadCommit]()
-    for load in loads:
+    for load in stand.values():
         (unchanged if is_unchanged(load, newest, opened.files) else changed).append(load)
     batches = [(batch, newest) for batch in read_together(unchanged, lambda load: load.metadata.ranges.size)]
     batches += [([load], load.version) for load in changed]
+    loaded = {load.metadata.window.key: load for load in loads}
     done = 0
     for batch, version in batches:
         done += len(batch)
         progress(f"reading windows up to {batch[-1].metadata.window} ({done:,} of {len(loads):,})")
         by_key = {load.metadata.window.key: load for load in batch}
         began = time.monotonic()
-        measured = dict(engine.measure(declaration.raw_table, list(by_key), version))
+        measured = dict(measured_at(engine, lake, declaration.raw_table, list(by_key), version))
         seconds = (time.monotonic() - began) / len(batch)
-        at = opened if version == newest else None
-        yield [_receipt(declaration, lake, by_key[key], m, seconds, at) for key, m in measured.items()]
+        found = list[Receipt | FilesLostError]()
+        for key, outcome in measured.items():
+            at = opened if version == newest else None
+            # The files of OPTIMIZE may be damaged, and those of the load be there still.
+            if isinstance(outcome, FilesLostError) and loaded[key] is not by_key[key]:
+                by_key[key], at = loaded[key], None
+                outcome = dict(measured_at(engine, lake, declaration.raw_table, [key], loaded[key].version))[key]
+            found.append(_receipt(declaration, lake, by_key[key], outcome, seconds, at))
+        yield found
+
+
+def measured_at(
+    reader: TableReader, lake: Lake, table: TableRef, keys: Sequence[str], version: int
+) -> Iterator[tuple[str, Measured | PlatformError]]:
+    """What `reader` measures; FilesLostError for each window of a version that the log no longer reaches back to."""
+    folder = lake.table(table)
+    if version < load_log.version(folder) and load_log.files_if_kept(folder, keys[0], version) is None:
+        for key in keys:
+            yield key, FilesLostError(table.name, key, f"the table's log no longer reaches back to version {version}")
+        return
+    yield from reader.measure(table, keys, version)
 
 
 def is_unchanged(load: LoadCommit, newest: int, files: Mapping[str, WindowFiles]) -> bool:

@@ -14,14 +14,15 @@ from platform_assets.engines.protocol import TableReader
 from platform_assets.errors import FilesLostError, PlatformError
 from platform_assets.lake import load_log
 from platform_assets.lake.load_log import LoadCommit
-from platform_assets.lake.location import Folder
+from platform_assets.lake.location import Lake
 from platform_assets.lake.rows import Opened
+from platform_assets.lake.standing import standing
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.rebuild import is_unchanged, newest_loads
+from platform_assets.windows.rebuild import is_unchanged, measured_at, newest_loads
 from platform_assets.windows.receipts import DEAD_LETTERS, DECODED, empty_receipt, proof_of, receipt_of
 
 
@@ -48,7 +49,7 @@ def rebuild_decoded(
         ledger.record_receipts([empty_receipt(table, receipt, "") for receipt in empty for table in tables])
         done = len(empty)
     whole = [k for k in lacking if k in rows and k in letters and _are_of_one(rows[k], letters[k])]
-    readers = [_Reader(reader, ledger.lake.table(table), table) for table in tables] if whole else []
+    readers = [_Reader(reader, ledger.lake, table) for table in tables] if whole else []
     read = 0
     for batch in read_together(whole, lambda key: raw[key].ranges.size):
         read += len(batch)
@@ -79,8 +80,9 @@ def rebuild_decoded(
 class _Reader:
     """Reads windows of one table: those that are as their loads left them together, and any other at the version of its load."""
 
-    def __init__(self, reader: TableReader, folder: Folder, table: TableRef) -> None:
-        self._reader, self._table = reader, table
+    def __init__(self, reader: TableReader, lake: Lake, table: TableRef) -> None:
+        folder = lake.table(table)
+        self._reader, self._lake, self._table = reader, lake, table
         self._newest = load_log.version(folder)
         self._opened = Opened.at(folder, self._newest)
 
@@ -99,7 +101,8 @@ class _Reader:
                 together.append(load)
         found: dict[str, Measured] = {}
         for some, version in ([(together, self._newest)] if together else []) + others:
-            for key, measured in self._reader.measure(self._table, [m.metadata.window.key for m in some], version):
+            keys = [m.metadata.window.key for m in some]
+            for key, measured in measured_at(self._reader, self._lake, self._table, keys, version):
                 if isinstance(measured, FilesLostError):
                     continue
                 if isinstance(measured, PlatformError):
@@ -114,4 +117,7 @@ def _are_of_one(rows: LoadCommit, letters: LoadCommit) -> bool:
 
 
 def _loads(ledger: Ledger, table: TableRef) -> dict[str, LoadCommit]:
-    return {load.metadata.window.key: load for load in newest_loads(ledger.lake.table(table))}
+    """The newest load of each window, with the files that it is in by now where it was only rearranged."""
+    folder = ledger.lake.table(table)
+    loads = newest_loads(folder)
+    return standing(folder, loads, load_log.version(folder)) if loads else {}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from platform_assets.errors import LoadError
 from platform_assets.lake import load_log, rows
-from platform_assets.lake.load_log import LoadCommit
+from platform_assets.lake.load_log import LoadCommit, WindowFiles
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import ERASED, CommitKind, PartitionReceipt, Receipt, SealedWindow
 from platform_assets.model.digest import Measured, dense_digest
@@ -92,6 +92,19 @@ def proof_of(raw: Receipt, elsewhere: str, rows: int) -> Proof:
     erased = (raw.holes or {}).get(ERASED, 0)
     holes = {elsewhere: rows, WITHOUT_ROW: raw.missing - erased, ERASED: erased}
     return Proof({kind: number for kind, number in holes.items() if number}, "offsets of the raw load")
+
+
+def proved_again(receipt: Receipt, files: WindowFiles, version: int) -> Receipt:
+    """The receipt of a window whose rows, as the table has them at `version`, are proved to be those of its load."""
+    return replace(
+        receipt,
+        kind="proof",
+        table_version=version,
+        files_digest=files.digest,
+        bytes=files.bytes,
+        proved_by=receipt.proved_by or "files read again",
+        proved_at=datetime.now(UTC),
+    )
 
 
 def empty_receipt(table: TableRef, sealed: SealedWindow | Receipt, run_id: str) -> Receipt:

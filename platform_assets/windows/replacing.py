@@ -6,12 +6,13 @@ the commit; what was written until then is named by no commit, and deleted.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Literal
 
 from platform_assets.engines.protocol import TableReader, Written
 from platform_assets.errors import (
@@ -22,24 +23,24 @@ from platform_assets.errors import (
     PlatformError,
     ReloadDiffersError,
     TableRefusedError,
+    UnprovedRowsError,
 )
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.data_files import past_files
 from platform_assets.lake.load_folders import load_folder
-from platform_assets.lake.load_log import LoadCommit, LoadMetadata
+from platform_assets.lake.load_log import LoadCommit, LoadMetadata, WindowFiles
 from platform_assets.lake.location import Folder
+from platform_assets.lake.standing import standing, versions_of
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Measured
+from platform_assets.model.offsets import subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.windows import differences
-from platform_assets.windows.receipts import Proof, receipt_of
+from platform_assets.windows.receipts import Proof, proved_again, receipt_of
 
 _log = logging.getLogger(__name__)
-
-_PAST_VERSIONS: Final = 50
-"""How far back a damaged window is looked for, beside the version of its receipt."""
 
 Outcome = Literal["loaded", "empty", "unchanged", "kept", "healed", "restored", "replaced"]
 """loaded: first load; empty: no offsets; unchanged: read again and proved equal; kept: its source no longer has the records,
@@ -56,6 +57,23 @@ class Loaded:
 
     receipt: Receipt
     outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The table's files of a window at its version `version`, and what their rows come to; None where files are lost.
+
+    `as_recorded` says that they are the files of the receipt.
+    """
+
+    version: int
+    files: WindowFiles
+    measured: Measured | None
+    as_recorded: bool
+
+    def has(self, receipt: Receipt) -> bool:
+        """Whether its rows are those of `receipt`."""
+        return self.measured is not None and same(self.measured, receipt)
 
 
 @dataclass(frozen=True)
@@ -83,7 +101,10 @@ class WindowReplacer:
     def first(
         self, commit: WindowCommit, metadata: LoadMetadata, write: Write, before_commit: Callable[[], None]
     ) -> Loaded:
-        """Load a window that has no receipt. `before_commit` raises where the load has to be refused after all."""
+        """Load a window that has no receipt. `before_commit` raises where the load has to be refused after all.
+
+        Raises UnprovedRowsError where the table has rows of the window that the load would not bring again.
+        """
         made = self.committed(commit, metadata, write, before_commit)
         self._record(made.receipt)
         return made
@@ -96,6 +117,7 @@ class WindowReplacer:
         written = self._written(commit, metadata, write)
         with self._deleted_if_refused(written):
             self._check_inside(metadata, written)
+            self._check_brings_all(commit, metadata, written)
             before_commit()
         made = self.commit(commit, metadata, written)
         return Loaded(self._receipt(made, written.measured, began), "loaded")
@@ -119,14 +141,15 @@ class WindowReplacer:
             before_commit()
             held = self._held(receipt)
             differs = None if same(written.measured, receipt) else self._difference(receipt, written, held)
-            if differs is not None and held is not None and (same(held, receipt) or held == written.measured):
+            is_kafkas = held.as_recorded and held.measured == written.measured
+            if differs is not None and (held.has(receipt) or is_kafkas):
                 raise differs
         if differs is not None:
             self.delete(written)
             return self.restore(commit, receipt, metadata, differs.detail)
-        if held is not None and same(held, receipt):
+        if held.has(receipt):
             self.delete(written)
-            return Loaded(receipt, "unchanged")
+            return Loaded(self._proved(receipt, held), "unchanged")
         made = self.commit(commit, metadata, written)
         return Loaded(self._written_again(receipt, made, written.measured, began), "healed")
 
@@ -167,39 +190,59 @@ class WindowReplacer:
         None also where its files are lost: what it held can then be had from its source alone.
         """
         key = metadata.window.key
-        if not opened.files_of(key).paths:
+        if not opened.holds(key):
             return None
         commit = next((c for c in load_log.load_commits(self.folder) if c.metadata.window.key == key), None)
         if commit is None or commit.metadata.ranges != metadata.ranges or commit.metadata.topic_id != metadata.topic_id:
             return None
         began = time.monotonic()
-        ((_, measured),) = self.engine.measure(self.table, [key], commit.version)
-        if isinstance(measured, FilesLostError):
-            _log.warning(
-                "the ledger has no entry of this window to compare with, so it is loaded as if new: %s", measured
-            )
-            return None
-        if isinstance(measured, PlatformError):
-            raise measured
-        _log.info("window %s was committed as version %d and not in the ledger", key, commit.version)
-        return self._record(self._receipt(commit, measured, began))
+        for load in self._as_it_stands(commit):
+            if load_log.files_if_kept(self.folder, key, load.version) is None:
+                continue
+            ((_, measured),) = self.engine.measure(self.table, [key], load.version)
+            if isinstance(measured, FilesLostError):
+                _log.warning("version %d of %s is no proof of what was loaded: %s", load.version, self.table, measured)
+                continue
+            if isinstance(measured, PlatformError):
+                raise measured
+            _log.info("window %s was committed as version %d and not in the ledger", key, commit.version)
+            return self._record(self._receipt(load, measured, began))
+        return None
+
+    def _as_it_stands(self, load: LoadCommit) -> list[LoadCommit]:
+        """A load with its files of today, as far as they were only rearranged, and with its own."""
+        now = standing(self.folder, [load], load_log.version(self.folder))[load.metadata.window.key]
+        return [load] if now is load else [now, load]
+
+    def proved(self, receipt: Receipt) -> Receipt | None:
+        """The receipt of a window whose rows in the table are still those of `receipt`; None where they are not.
+
+        Where they are in other files by now, it names those, and is recorded.
+        """
+        held = self._held(receipt)
+        return self._proved(receipt, held) if held.has(receipt) else None
 
     def is_intact(self, receipt: Receipt) -> bool:
-        """Whether the table's rows of the window are those of the receipt: by the log first, then by reading them."""
-        held = self._held(receipt)
-        return held is not None and same(held, receipt)
+        """Whether the table's rows of the window are those of the receipt, whichever files they are in."""
+        return self._held(receipt).has(receipt)
 
-    def _held(self, receipt: Receipt) -> Measured | None:
-        """What the table's rows of the window come to; None where its files are not those of the receipt, or are lost."""
-        if load_log.files_of(self.folder, receipt.window.key).digest != receipt.files_digest:
-            return None
-        measured = self._measured_at(receipt, load_log.version(self.folder))
+    def _proved(self, receipt: Receipt, held: _Held) -> Receipt:
+        if held.as_recorded:
+            return receipt
+        return self._record(proved_again(receipt, held.files, held.version))
+
+    def _held(self, receipt: Receipt) -> _Held:
+        """What the table has of the window, which is read: files may be damaged, or those that OPTIMIZE has made."""
+        version = load_log.version(self.folder)
+        files = load_log.files_of(self.folder, receipt.window.key, version)
+        measured = self._measured_at(receipt, version)
+        as_recorded = files.digest == receipt.files_digest
         if isinstance(measured, FilesLostError):
             _log.info("%s", measured)
-            return None
+            return _Held(version, files, None, as_recorded)
         if isinstance(measured, PlatformError):
             raise measured
-        return measured
+        return _Held(version, files, measured, as_recorded)
 
     def _measured_at(self, receipt: Receipt, version: int) -> Measured | PlatformError:
         ((_, measured),) = self.engine.measure(self.table, [receipt.window.key], version)
@@ -208,26 +251,46 @@ class WindowReplacer:
     def past_versions(self, receipt: Receipt) -> Iterator[int]:
         """Versions in which the window had other files than now: that of the receipt, then the newest first.
 
-        Versions that have left the table's log are passed over.
+        All that the log reaches back to: it is followed along the commits that touched the window.
         """
         current, key = load_log.version(self.folder), receipt.window.key
         recorded = [] if receipt.table_version is None else [receipt.table_version]
-        oldest = max(current - _PAST_VERSIONS, -1)
         seen = {load_log.files_of(self.folder, key).digest, load_log.NO_FILES.digest}
-        for version in (*recorded, *range(current - 1, oldest, -1)):
+        tried = {current}
+        for version in itertools.chain(recorded, versions_of(self.folder, key, current)):
+            if version in tried or not 0 <= version < current:
+                continue
+            tried.add(version)
             files = load_log.files_if_kept(self.folder, key, version)
             if files is not None and files.digest not in seen:
                 seen.add(files.digest)
                 yield version
 
-    def _difference(self, receipt: Receipt, written: Written, held: Measured | None) -> ReloadDiffersError:
+    def _difference(self, receipt: Receipt, written: Written, found: _Held) -> ReloadDiffersError:
         gone, new = "", ""
+        held = found.measured if found.as_recorded or found.has(receipt) else None
         if held is not None and held.offsets != written.measured.offsets:
             kept = rows.offsets_of(self.folder, receipt.window.key)
             now = rows.offsets_in_files(self.folder / written.folder) if written.files else {}
             gone, new = rows.named(rows.difference(kept, now)), rows.named(rows.difference(now, kept))
         text = differences.explain(receipt, written.measured, held, gone=gone, new=new)
         return ReloadDiffersError(receipt.topic, receipt.window.key, text)
+
+    def _check_brings_all(self, commit: WindowCommit, metadata: LoadMetadata, written: Written) -> None:
+        """Raise UnprovedRowsError where the table has rows of a window without receipt that `written` lacks.
+
+        Nothing says whose rows they are, and they may be the only ones left. Erased records are not missed.
+        """
+        key = metadata.window.key
+        if not commit.holds(key):
+            return
+        files, found = commit.files_of(key), written.measured.rows
+        held, whole = rows.readable_offsets(self.folder, files.paths)
+        new = rows.offsets_in_files(self.folder / written.folder) if written.files else {}
+        gone = rows.difference(held, new)
+        named = rows.named({p: subtract(parts, metadata.erased.get(p, ())) for p, parts in gone.items()})
+        if named or (not whole and (files.rows is None or files.rows > found)):
+            raise UnprovedRowsError(self.table.name, key, files.rows, found, named)
 
     def _check_inside(self, metadata: LoadMetadata, written: Written) -> None:
         """Raise ReloadDiffersError where a file has rows outside of the window's offsets: an engine's defect."""

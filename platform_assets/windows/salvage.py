@@ -1,4 +1,5 @@
-"""What is left of a window that is lost for good: its rows replaced by those that can still be had, and the others accepted as lost.
+"""What is left of a window that is lost for good, or that nothing proves: its rows replaced by those that can still be had, and the
+others accepted as lost.
 
 Rows come from Kafka, as far as it still has the offsets, and from data files of the table's versions that can still be read. Those
 from files are taken as they are: digests prove a window whole, and nothing proves a part of it any more.
@@ -24,6 +25,7 @@ from platform_assets.errors import (
     TopicMissingError,
     TopicRecreatedError,
     TruncationError,
+    UnprovedRowsError,
 )
 from platform_assets.lake import data_files, load_log, rows
 from platform_assets.lake.commits import WindowCommit
@@ -35,7 +37,7 @@ from platform_assets.model.offsets import OffsetRange, Offsets, ranges_of
 from platform_assets.windows import generations
 from platform_assets.windows.generations import Ranges
 from platform_assets.windows.loading import Loader
-from platform_assets.windows.receipts import receipt_of
+from platform_assets.windows.receipts import empty_receipt, receipt_of
 from platform_assets.windows.sealing import checked_state
 
 
@@ -60,8 +62,8 @@ class Remains:
 
     @property
     def rows_gone(self) -> int:
-        """Rows that the receipt has and that are nowhere any more."""
-        return self.receipt.rows - self.from_kafka - self.from_files
+        """Rows that the receipt has and that are nowhere any more; none are known of where nothing proves what was loaded."""
+        return max(self.receipt.rows - self.from_kafka - self.from_files, 0)
 
     def discard(self) -> None:
         """Delete what was written; the window stays as it is."""
@@ -114,19 +116,19 @@ class Remains:
 
 
 def find(loader: Loader, sealed: SealedWindow) -> Remains | None:
-    """What is left of a window that is lost for good; None where it is not, since loading it again has just made it whole.
+    """What is left of a window that is lost for good, or of rows without a receipt that a load cannot bring again.
 
-    Raises what `Loader.load` raises, but for LostForGoodError.
+    None where neither is so, since loading it again has just made it whole. Raises what `Loader.load` raises, but for
+    LostForGoodError and UnprovedRowsError.
     """
     try:
         loader.load(sealed.key)
-    except LostForGoodError as e:
+    except (LostForGoodError, UnprovedRowsError) as e:
         cause = str(e)
     else:
         return None
     commit, receipt = loader.replacer.open(), loader.replacer.receipt(sealed.key)
-    if receipt is None:
-        raise AssertionError("a window that is lost for good has a receipt")
+    receipt = receipt or empty_receipt(loader.declaration.raw_table, sealed, loader.run_id)
     return _written(loader, sealed, receipt, commit, loader.metadata(sealed), cause)
 
 

@@ -26,6 +26,7 @@ from platform_assets.orchestration import by_hand
 from platform_assets.windows.decoding import DecodedWindow, WindowDecoder
 from platform_assets.windows.receipts import empty_receipt
 from platform_assets_tests.support import tables
+from platform_assets_tests.support.local_engine import LocalEngine
 from testbed import samples
 
 ORDERS: Final = DecodeDeclaration(
@@ -44,6 +45,9 @@ class InProcessEngine(DecodeEngine):
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
     ) -> Iterator[tuple[str, Measured | PlatformError]]:
+        if table.kind == "raw":
+            yield from LocalEngine(self.lake).measure(table, keys, version)
+            return
         for key in keys:
             try:
                 yield key, measured_window(self.lake.table(table), key, version)

@@ -1,0 +1,81 @@
+"""The brokers of a topic that a test has made by hand: a cluster that says what the test says, and the loader that asks it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.windows.deciding import Deciding
+from platform_assets.windows.loading import Loader
+from platform_assets_tests.support.erasures import AUTHOR, MadeTopic
+from testbed import samples
+
+
+@dataclass
+class MadeCluster(Cluster):
+    """One that has the records of `made`; `starts` are where its logs begin by now, by partition."""
+
+    made: MadeTopic
+    starts: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def timeout(self) -> float:
+        """As Cluster has it."""
+        return 1.0
+
+    @property
+    def deadline(self) -> float | None:
+        """As Cluster has it."""
+        return None
+
+    def with_deadline(self, deadline: float) -> Cluster:
+        """As Cluster has it."""
+        return self
+
+    def topic(self, name: str) -> TopicState:
+        """As Cluster has it."""
+        return TopicState(name, samples.TOPIC_ID, tuple(sorted(self._ends)))
+
+    def log_starts(self, topic: TopicState) -> dict[int, FoundOffset]:
+        """As Cluster has it."""
+        return {p: FoundOffset(self.starts.get(p, 0), None, -1) for p in topic.partitions}
+
+    def last_stable_offsets(self, topic: TopicState) -> dict[int, FoundOffset]:
+        """As Cluster has it."""
+        return {p: FoundOffset(end, None, -1) for p, end in self._ends.items()}
+
+    @property
+    def _ends(self) -> dict[int, int]:
+        newest = self.made.ledger.newest_cut(self.made.topic)
+        return {} if newest is None else dict(newest.cut.offsets)
+
+    def expire(self, partition: int, before: int) -> None:
+        """Retention: the offsets before this one are gone, for whoever reads as well."""
+        self.starts[partition] = before
+        self.forget(partition, range(before))
+
+    def forget(self, partition: int, offsets: range) -> None:
+        """Compaction: there are no records at these offsets any more."""
+        self.made.records[:] = [r for r in self.made.records if r.partition != partition or r.offset not in offsets]
+
+
+def loader_of(made: MadeTopic, cluster: MadeCluster) -> Loader:
+    """A loader at the time of the newest edge."""
+    newest = made.ledger.newest_cut(made.topic)
+    at = samples.START if newest is None else newest.edge
+    return Loader(made.declaration, cluster, made.ledger, made.engine, run_id="run", now=lambda: at)
+
+
+def deciding_of(made: MadeTopic, cluster: MadeCluster, said: list[str]) -> Deciding:
+    """What `accept-loss` does, with a `yes` to each question."""
+    return Deciding(
+        made.declaration,
+        made.ledger,
+        lambda: cluster,
+        lambda: ClientSettings("no broker is asked"),
+        lambda: made.engine,
+        AUTHOR,
+        said.append,
+        lambda question: None,
+    )

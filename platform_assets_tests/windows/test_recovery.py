@@ -1,0 +1,288 @@
+"""Recovery of tables that went through OPTIMIZE, VACUUM and the clean-up of their logs: the rows as they were, or a refusal
+that is right about what is lost. No Kafka, no Spark.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from platform_assets.errors import PlatformError, ReloadDiffersError, UnprovedRowsError
+from platform_assets.lake import load_log
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.windows.rebuild import Rebuilt, rebuild
+from platform_assets_tests.support.erasures import MadeTopic
+from platform_assets_tests.support.made_kafka import MadeCluster, deciding_of, loader_of
+
+ROWS = 20
+"""Of a window, in each of two partitions."""
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> MadeTopic:
+    """A topic with two partitions, each window of which has several files."""
+    made = MadeTopic(tmp_path)
+    made.declaration = replace(made.declaration, records_per_file=ROWS // 2)
+    return made
+
+
+@pytest.fixture
+def kafka(topic: MadeTopic) -> MadeCluster:
+    """Its brokers."""
+    return MadeCluster(topic)
+
+
+@pytest.fixture
+def windows(topic: MadeTopic, kafka: MadeCluster) -> list[SealedWindow]:
+    """Four windows of it, loaded and not decoded."""
+    sealed = topic.seal(
+        [{p: [(b"k%d" % i, b"%d/%d/%d" % (w, p, i)) for i in range(ROWS)] for p in (0, 1)} for w in range(4)]
+    )
+    loader = loader_of(topic, kafka)
+    for window in sealed:
+        assert loader.load(window.key).outcome == "loaded"
+    return sealed
+
+
+def table(topic: MadeTopic, kind: str = "raw") -> DeltaTable:
+    return DeltaTable(topic.root / kind / topic.topic)
+
+
+def compact(delta: DeltaTable) -> None:
+    assert delta.optimize.compact()["numFilesRemoved"]
+
+
+def z_order(delta: DeltaTable) -> None:
+    assert delta.optimize.z_order(["kafka_offset"])["numFilesRemoved"]
+
+
+def vacuum(delta: DeltaTable) -> None:
+    assert delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+
+
+def clean_log(delta: DeltaTable) -> None:
+    """What retention does to a log: no commit of before the newest one is left, and that has nothing to do with any window."""
+    append_elsewhere(delta)
+    delta.create_checkpoint()
+    for version in range(delta.version()):
+        Path(delta.table_uri.removeprefix("file://"), "_delta_log", f"{version:020}.json").unlink(missing_ok=True)
+
+
+def append_elsewhere(delta: DeltaTable) -> None:
+    """A commit that has nothing to do with any window."""
+    delta.alter.set_table_properties({"delta.logRetentionDuration": "interval 30 days"})
+
+
+def lose_ledger(topic: MadeTopic) -> None:
+    shutil.rmtree(topic.root / "_ledger")
+
+
+def rebuilt(topic: MadeTopic) -> Rebuilt:
+    return rebuild(topic.declaration, topic.ledger, topic.engine)
+
+
+def contents(topic: MadeTopic) -> dict[str, tuple[Any, Any]]:
+    return {key: (r.offsets, r.content) for key, r in topic.receipts().items()}
+
+
+REARRANGED = [compact, z_order]
+
+
+@pytest.mark.parametrize("rearrange", REARRANGED)
+def test_windows_that_were_optimized_and_vacuumed_have_their_receipts_again(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], rearrange: Callable[[DeltaTable], None]
+) -> None:
+    """Without them, the next load would put what a compacted topic still has in their place."""
+    values, before = topic.values(), contents(topic)
+    rearrange(table(topic))
+    vacuum(table(topic))
+    lose_ledger(topic)
+    kafka.forget(0, range(5, 15))
+    done = rebuilt(topic)
+    assert (done.receipts, done.unread) == (len(windows), ())
+    assert contents(topic) == before
+    with pytest.raises(
+        ReloadDiffersError, match=r"gone: partition 0 offsets \[5, 15\).*The table keeps what was loaded"
+    ):
+        loader_of(topic, kafka).load(windows[0].key)
+    for window in windows[1:]:
+        assert loader_of(topic, kafka).load(window.key).outcome == "unchanged"
+    assert topic.values() == values
+
+
+def test_a_load_without_a_receipt_finds_its_rows_where_optimize_has_put_them(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """As after a run that was killed before it wrote its receipt, and nobody rebuilt anything."""
+    values = topic.values()
+    forget_receipts(topic)
+    compact(table(topic))
+    vacuum(table(topic))
+    kafka.expire(0, 80)
+    loaded = loader_of(topic, kafka).load(windows[0].key)
+    assert (loaded.outcome, loaded.receipt.kind, loaded.receipt.rows) == ("kept", "load", 2 * ROWS)
+    assert topic.values() == values
+
+
+def forget_receipts(topic: MadeTopic) -> None:
+    DeltaTable(topic.root / "_ledger" / "commits").delete()
+
+
+def rewrite(delta: DeltaTable, key: str, predicate: str = "true") -> None:
+    """Somebody writes rows of a window again, and says that these are other data: nothing proves them to be those of the load."""
+    rows = delta.to_pyarrow_table(filters=[("window", "=", key)])
+    write_deltalake(delta, rows, mode="overwrite", predicate=f"window = '{key}'")
+    if predicate != "true":
+        delta.delete(f"window = '{key}' AND NOT ({predicate})")
+
+
+def test_rows_without_a_receipt_are_not_replaced_by_fewer(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """Nothing proves them, and they may be the only ones left. The way that the error names ends with all that can be had."""
+    rewrite(table(topic), windows[0].key)
+    vacuum(table(topic))
+    values = topic.values()
+    lose_ledger(topic)
+    kafka.forget(1, range(3, 5))
+    done = rebuilt(topic)
+    assert [error.window for error in done.unread] == [windows[0].key]
+    with pytest.raises(
+        UnprovedRowsError, match=r"no longer has partition 1 offsets \[3, 5\).*accept-loss raw/people"
+    ) as e:
+        loader_of(topic, kafka).load(windows[0].key)
+    assert (e.value.held, e.value.found) == (2 * ROWS, 2 * ROWS - 2)
+    assert topic.values() == values
+
+    said = list[str]()
+    deciding_of(topic, kafka, said).loss(windows[0].key)
+    assert said[-1].startswith(f"accepted; the window holds {2 * ROWS} rows"), said
+    assert topic.values() == values
+    receipt = topic.receipts()[windows[0].key]
+    assert (receipt.rows, receipt.holes, receipt.proved_by) == (2 * ROWS, {}, "load digest")
+    with pytest.raises(ReloadDiffersError, match="The table keeps what was loaded first"):
+        loader_of(topic, kafka).load(windows[0].key)
+
+
+def test_what_is_left_of_an_expired_window_without_a_receipt_is_named(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """`load` and `accept-loss` pointed at each other, for ever."""
+    rewrite(table(topic), windows[0].key, "kafka_partition = 0 OR kafka_offset < 18")
+    vacuum(table(topic))
+    lose_ledger(topic)
+    kafka.expire(0, ROWS)
+    kafka.expire(1, ROWS)
+    rebuilt(topic)
+    with pytest.raises(UnprovedRowsError, match=r"38 rows.*no longer has partition 0 offsets \[0, 20\).*accept-loss"):
+        loader_of(topic, kafka).load(windows[0].key)
+    said = list[str]()
+    deciding_of(topic, kafka, said).loss(windows[0].key)
+    assert (
+        f"people {windows[0].key}: nothing proves what was loaded; offsets that have no row: partition 1 offsets [18, 20)"
+        in (said[0].removeprefix("raw/"))
+    )
+    receipt = topic.receipts()[windows[0].key]
+    assert (receipt.rows, receipt.missing) == (2 * ROWS - 2, 2)
+    accepted = topic.ledger.accepted_losses(topic.declaration.raw_table, windows[0].key)
+    assert {p: [(r.start, r.end) for r in parts] for p, parts in accepted.items()} == {1: [(18, 20)]}
+    assert loader_of(topic, kafka).load(windows[0].key).outcome == "kept"
+
+
+@pytest.mark.parametrize("rearrange", REARRANGED)
+def test_an_intact_window_that_was_optimized_vacuumed_and_expired_is_kept_and_decoded(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], rearrange: Callable[[DeltaTable], None]
+) -> None:
+    values = topic.values()
+    rearrange(table(topic))
+    vacuum(table(topic))
+    kafka.expire(0, 80)
+    kafka.expire(1, 80)
+    assert topic.decoder().decode(windows[1].key).decoded.rows == 2 * ROWS
+    for window in windows:
+        loaded = loader_of(topic, kafka).load(window.key)
+        assert (loaded.outcome, loaded.receipt.kind) == ("kept", "proof")
+    # The receipts name the files of today, so nothing is read another time.
+    version = load_log.version(topic.lake.commits)
+    for window in windows:
+        assert loader_of(topic, kafka).load(window.key).receipt == topic.receipts()[window.key]
+        assert topic.decoder().decode(window.key).decoded.rows == 2 * ROWS
+    assert topic.values() == values
+    assert version <= load_log.version(topic.lake.commits)
+
+
+def test_rows_that_were_changed_are_not_decoded(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """The same offsets with other values, and no version left that has the load's."""
+    where = f"window = '{windows[0].key}' AND kafka_partition = 1 AND kafka_offset = 4"
+    table(topic).update({"value": "arrow_cast('changed', 'Binary')"}, predicate=where)
+    vacuum(table(topic))
+    with pytest.raises(PlatformError, match="other rows of it than its load committed"):
+        topic.decoder().decode(windows[0].key)
+    # What the error names.
+    assert loader_of(topic, kafka).load(windows[0].key).outcome == "healed"
+    assert topic.decoder().decode(windows[0].key).decoded.rows == 2 * ROWS
+
+
+def test_a_window_is_restored_from_any_version_that_the_log_reaches_back_to(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """The version of its receipt has left the log, and more than fifty others were committed since."""
+    values = topic.values()
+    clean_log(table(topic))
+    compact(table(topic))
+    table(topic).delete(f"window = '{windows[0].key}' AND kafka_partition = 0")
+    for _ in range(60):
+        append_elsewhere(table(topic))
+    kafka.expire(0, 80)
+    loaded = loader_of(topic, kafka).load(windows[0].key)
+    assert (loaded.outcome, loaded.receipt.rows) == ("restored", 2 * ROWS)
+    assert topic.values() == values
+
+
+def test_a_rebuilt_window_leaves_their_offsets_to_those_that_wait(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """The commits of the first windows have left the log; two more were sealed and never loaded, and the one behind was."""
+    more = [{p: [(b"k", b"%d/%d" % (w, i)) for i in range(4)] for p in (0, 1)} for w in range(3)]
+    clean_log(table(topic))
+    ends = {0: 4 * ROWS, 1: 4 * ROWS}
+    sealed = seal_more(topic, ends, more)
+    loader_of(topic, kafka).load(sealed[-1].key)
+    lose_ledger(topic)
+    done = rebuilt(topic)
+    assert done.merged == (sealed[0].key,)
+    found = {w.key: w.ranges for w in topic.ledger.windows(topic.topic)}
+    assert found[windows[-1].key] == windows[-1].ranges
+    assert found[sealed[0].key].triples() == ((0, 80, 88), (1, 80, 88))
+    assert loader_of(topic, kafka).load(sealed[0].key).receipt.rows == 16
+    assert topic.values() == [r.value for r in topic.records]
+
+
+def seal_more(
+    topic: MadeTopic, ends: dict[int, int], more: Sequence[dict[int, list[tuple[bytes, bytes]]]]
+) -> list[SealedWindow]:
+    """Further windows behind those that are recorded."""
+    from platform_assets_tests.support.local_engine import Kept
+    from testbed import samples
+
+    newest = topic.ledger.newest_cut(topic.topic)
+    assert newest is not None
+    cuts, at = [], dict(ends)
+    for number, window in enumerate(more, 1):
+        edge = newest.edge + number * samples.HOUR
+        for p, pairs in window.items():
+            for key, value in pairs:
+                topic.records.append(Kept(p, at[p], key, value, edge))
+                at[p] += 1
+        cuts.append(samples.cut(topic.topic, edge, dict(at)))
+    topic.records.sort(key=lambda r: (r.partition, r.offset))
+    assert topic.ledger.record_cuts(cuts, newest.edge)
+    return topic.ledger.windows(topic.topic, start=newest.edge)
