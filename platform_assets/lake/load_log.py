@@ -248,6 +248,25 @@ def load_beyond(path: Folder, edge: datetime | None) -> LoadCommit | None:
     return next((c for c in load_commits(path) if c.metadata.window.end > edge), None)
 
 
+def expired_beyond(path: Folder, edge: datetime | None) -> str | None:
+    """The newest window from `edge` on, or of all where that is None, that the table has and whose load has left its log.
+
+    Only of a table whose log has no load any more, else `load_beyond` tells. Rows that a commit of others in the log has brought
+    do not count.
+    """
+    if not exists(path) or (edge is not None and _horizon(path).newest_window() < key_of(edge)):
+        return None
+    others, at = set[str](), version(path)
+    while (commit := delta_log.commit(path, at)) is not None:
+        if load_in(commit) is not None or at == 0:
+            return None
+        if not commit.rearranges:
+            others |= {add.partition.get("window") or "" for add in commit.adds}
+        at -= 1
+    held = set(file_actions(path)["partition.window"].to_pylist()) - others
+    return max((key for key in held if edge is None or key >= key_of(edge)), default=None)
+
+
 class Horizon:
     """The newest window that a table ever had a file of, followed from commit to commit.
 

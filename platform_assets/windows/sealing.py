@@ -218,11 +218,13 @@ def check_start(declaration: TopicDeclaration, ledger: Ledger) -> None:
 
 def check_ledger_knows_table(table: TableRef, lake: Lake, newest: RecordedCut | None) -> None:
     """Raise LedgerLostError where `table` holds a window that the ledger has no cut for."""
-    load = load_log.load_beyond(lake.table(table), newest.edge if newest else None)
-    if load is None:
+    edge = newest.edge if newest else None
+    load = load_log.load_beyond(lake.table(table), edge)
+    held = load_log.expired_beyond(lake.table(table), edge) if load is None else load.metadata.window
+    if held is None:
         return
     known = f"the ledger's newest edge is {key_of(newest.edge)}" if newest else "the ledger has no cut of the topic"
-    raise LedgerLostError(table.name, f"the table holds window {load.metadata.window}, {known}")
+    raise LedgerLostError(table.name, f"the table holds window {held}, {known}")
 
 
 def _closing_edge(declaration: TopicDeclaration, ledger: Ledger, key: str, start: datetime, now: datetime) -> datetime:

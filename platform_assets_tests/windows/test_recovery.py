@@ -5,6 +5,7 @@ that is right about what is lost. No Kafka, no Spark.
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,15 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from platform_assets.errors import PlatformError, ReloadDiffersError, UnprovedRowsError
+from platform_assets.errors import LedgerLostError, PlatformError, ReloadDiffersError, UnprovedRowsError
 from platform_assets.lake import load_log
 from platform_assets.ledger.entries import SealedWindow
+from platform_assets.windows import sealing
 from platform_assets.windows.rebuild import Rebuilt, rebuild
 from platform_assets_tests.support.erasures import MadeTopic
+from platform_assets_tests.support.local_engine import Kept
 from platform_assets_tests.support.made_kafka import MadeCluster, deciding_of, loader_of
+from testbed import samples
 
 ROWS = 20
 """Of a window, in each of two partitions."""
@@ -270,9 +274,6 @@ def seal_more(
     topic: MadeTopic, ends: dict[int, int], more: Sequence[dict[int, list[tuple[bytes, bytes]]]]
 ) -> list[SealedWindow]:
     """Further windows behind those that are recorded."""
-    from platform_assets_tests.support.local_engine import Kept
-    from testbed import samples
-
     newest = topic.ledger.newest_cut(topic.topic)
     assert newest is not None
     cuts, at = [], dict(ends)
@@ -286,3 +287,35 @@ def seal_more(
     topic.records.sort(key=lambda r: (r.partition, r.offset))
     assert topic.ledger.record_cuts(cuts, newest.edge)
     return topic.ledger.windows(topic.topic, start=newest.edge)
+
+
+@pytest.mark.parametrize("known", [0, 2])
+def test_a_lost_ledger_is_noticed_though_no_load_is_left_in_the_log(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], known: int
+) -> None:
+    """Sealing would begin again, and put what Kafka still has in the place of what was loaded. Half of it is a ledger restored."""
+    values = topic.values()
+    clean_log(table(topic))
+    lose_ledger(topic)
+    topic.ledger.create()
+    if known:
+        assert topic.ledger.record_cuts(samples.hourly(topic.topic, [{0: 0, 1: 0}, {0: ROWS, 1: ROWS}]), None)
+    kafka.expire(0, 10)
+    kafka.expire(1, 10)
+    now = windows[-1].window.end
+    with pytest.raises(LedgerLostError, match=f"the table holds window {windows[-1].key}.*rebuild-ledger"):
+        sealing.propose(topic.declaration, kafka, topic.ledger, now, deadline=time.monotonic() + 5)
+    done = rebuilt(topic)
+    assert (done.receipts, done.unread) == (len(windows), ())
+    sealing.check_ledger_knows_table(topic.declaration.raw_table, topic.lake, topic.ledger.newest_cut(topic.topic))
+    for window in windows:
+        assert loader_of(topic, kafka).load(window.key).outcome in ("kept", "unchanged")
+    assert topic.values() == values
+
+
+def test_rows_that_others_have_brought_are_no_lost_ledger(tmp_path: Path) -> None:
+    """Also once the log begins later, as long as it has the commit that brought them."""
+    topic = MadeTopic(tmp_path)
+    clean_log(table(topic))
+    samples.append(tmp_path, topic.topic, samples.rows("2026-01-01-00:00", {0: [3]}))
+    sealing.check_ledger_knows_table(topic.declaration.raw_table, topic.lake, None)
