@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import pyarrow as pa
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
 
 from platform_assets.errors import (
@@ -94,14 +95,32 @@ class TableDamagedError(Terminal):
 
 
 class TableUnsupportedError(Terminal):
-    """A table asks for features of Delta that delta-rs has not."""
+    """A table asks for features of Delta that the platform does not support."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
         super().__init__(
-            f"the table at {place} needs what delta-rs cannot do: {reason}. Nothing was changed. Somebody has switched on a "
-            "feature of Delta: drop it from Spark with `ALTER TABLE … DROP FEATURE`, or restore the table from a backup."
+            f"the table at {place} cannot be read: {reason}. Nothing was changed. Somebody has switched on a feature of Delta that "
+            "the platform does not support. Drop it in Spark with `ALTER TABLE … DROP FEATURE`, and load windows again whose rows "
+            "were deleted; or restore the table from a backup."
         )
+
+
+READER_FEATURES: Final = frozenset({"timestampNtz", "vacuumProtocolCheck", "checkpointProtection"})
+"""Of Delta's reader features those that change nothing in how files are read, or that are taken care of."""
+
+
+def check_supported(table: DeltaTable, place: str) -> None:
+    """Raise TableUnsupportedError for a table whose files do not say which rows it has, or what its columns are called.
+
+    delta-rs opens tables with deletion vectors, and names their files as if all rows in them were there.
+    """
+    unknown = sorted(set(table.protocol().reader_features or ()) - READER_FEATURES)
+    if unknown:
+        raise TableUnsupportedError(place, f"it has the reader features {', '.join(unknown)}")
+    mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    if mapping != "none":
+        raise TableUnsupportedError(place, f"its property delta.columnMapping.mode is {mapping}: feature columnMapping")
 
 
 class WriteOutcomeUnknownError(UnknownOutcome):

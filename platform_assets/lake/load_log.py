@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from platform_assets.errors import LedgerCorruptError
 from platform_assets.lake import delta_log
 from platform_assets.lake.delta_log import Anchor, DataFile
-from platform_assets.lake.failures import TableDamagedError, TableGoneError, VersionGoneError
+from platform_assets.lake.failures import TableDamagedError, TableGoneError, TableUnsupportedError, VersionGoneError
 from platform_assets.lake.location import Folder
 from platform_assets.model import expectations
 from platform_assets.model.expectations import FiguresByDigest
@@ -360,10 +360,11 @@ def files_if_any(path: Folder, key: str) -> WindowFiles:
 
 
 def files_if_kept(path: Folder, key: str, version: int) -> WindowFiles | None:
-    """The data files of one window at a past version; None where the log no longer reaches back to it, or is damaged there."""
+    """The data files of one window at a past version; None where the log no longer reaches back to it, or is damaged there, and
+    where files alone do not say which rows the version has."""
     try:
         return files_of(path, key, version)
-    except (TableDamagedError, VersionGoneError) as e:
+    except (TableDamagedError, TableUnsupportedError, VersionGoneError) as e:
         _log.info("version %d of %s cannot be read any more: %s", version, path.name, e)
         return None
 

@@ -72,17 +72,20 @@ class Folder:
     def delta(self, version: int | None = None) -> DeltaTable:
         """The Delta table in it, at its newest version or at `version`.
 
-        Raises the errors of `failures`, VersionGoneError where the log no longer reaches back to `version`; what is asked of the
-        table then has to be inside of `reading` or `writing`.
+        Raises the errors of `failures`: TableUnsupportedError for a table with a feature that the platform does not support,
+        VersionGoneError where the log no longer reaches back to `version`. What is asked of the table then has to be inside of
+        `reading` or `writing`.
         """
         with self.reading():
             try:
-                return DeltaTable(self.uri, version=version, storage_options=self._options)
+                table = DeltaTable(self.uri, version=version, storage_options=self._options)
             except TableNotFoundError as e:
                 # delta-rs says so too where the log has no files of that version any more.
                 if version is None or not DeltaTable.is_deltatable(self.uri, self._options):
                     raise
                 raise failures.VersionGoneError(str(self), version) from e
+            failures.check_supported(table, str(self))
+            return table
 
     def reading(self) -> AbstractContextManager[None]:
         """For a block that reads what is in it."""

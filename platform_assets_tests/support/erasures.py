@@ -181,20 +181,18 @@ def shown(places: Sequence[str]) -> str:
 
 def proved(topic: MadeTopic) -> None:
     """Every check of the raw table passes, its files are those of the receipts, and decoded rows and dead letters are its rows."""
-    evaluation = Evaluation(
-        topic.declaration,
-        topic.ledger,
-        Orchestration(),
-        _nobody,
-        _nobody,
-        topic.engine,
-    )
+    evaluation = evaluation_of(topic)
     for name, check in CHECKS.items():
         verdict = check.evaluate(evaluation)
         assert verdict.passed, (name, verdict)
     assert not prove_by_reading(evaluation, evaluation.facts(fresh=True), list(topic.receipts())).findings
     verdict = conserved(windows_of(topic.declaration, topic.ledger))
     assert verdict.passed, verdict
+
+
+def evaluation_of(topic: MadeTopic) -> Evaluation:
+    """What checks of the raw table are evaluated with; no broker is asked."""
+    return Evaluation(topic.declaration, topic.ledger, Orchestration(), _nobody, _nobody, topic.engine)
 
 
 def _nobody() -> NoReturn:

@@ -122,10 +122,12 @@ def load(lake: Lake, table: TableRef, checks: Collection[Check] = ()) -> Baselin
 
 
 def advance(known: Baseline, table: Folder) -> Baseline | None:
-    """`known` with the table's commits since; None where one of them changed an older window."""
+    """`known` with the table's commits since; None where one of them changed an older window, or what the table needs of a reader."""
     commits = delta_log.commits_after(table, known.table)
     if not commits:
         return None if commits is None else known
+    if any(commit.reshapes for commit in commits):
+        return None
     first = "" if known.older.until is None else key_of(known.older.until)
     files, loads = dict(known.files), dict(known.loads)
     for commit in commits:
