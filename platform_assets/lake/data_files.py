@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from platform_assets.errors import PlatformError
-from platform_assets.lake import load_log, rows
+from platform_assets.lake import load_log, parquet, rows
 from platform_assets.lake.commits import NewFile
 from platform_assets.lake.location import Folder
 
@@ -20,6 +20,7 @@ _log = logging.getLogger(__name__)
 
 _NUMBERS: Final = ("kafka_partition", "kafka_offset")
 _TIMESTAMP: Final = "kafka_timestamp"
+_MICROS: Final = pa.timestamp("us", "UTC")
 
 
 def written_files(table: Folder, below: str) -> tuple[NewFile, ...]:
@@ -66,37 +67,18 @@ def blocks(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a data file of a window, as the table's log has its path, some at a time. Raises FilesLostError."""
     with rows.reading_files(table, window), table.open(unquote(path)) as opened:
-        file = pq.ParquetFile(opened)
-        for block in file.iter_batches(rows_at_once, columns=columns, use_threads=False):
-            yield block.cast(_plain_schema(block.schema))
+        yield from parquet.blocks(parquet.opened(opened), rows_at_once, columns)
 
 
 def readable_rows(table: Folder, path: str) -> pa.Table | None:
     """The rows of a data file, as the table's log has its path; None where the file is gone or damaged, which is logged."""
     try:
         with table.reading(), table.open(unquote(path)) as opened:
-            found = pq.ParquetFile(opened).read()
+            file = parquet.opened(opened)
+            return file.read().cast(parquet.plain_schema(file))
     except (PlatformError, pa.ArrowException) as e:
         _log.warning("data file %s of %s cannot be read: %s", path, table.name, e)
         return None
-    return found.cast(_plain_schema(found.schema))
-
-
-def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([f.with_type(_plain(f.type)).remove_metadata() for f in schema])
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type without views: files that an update or delete of delta-rs wrote declare such, and Spark's do not."""
-    if pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind):
-        return pa.binary()
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
-    if pa.types.is_struct(kind):
-        return pa.struct([f.with_type(_plain(f.type)) for f in kind])
-    return kind
 
 
 def write_rows(table: Folder, path: str, found: pa.Table) -> None:
@@ -129,6 +111,9 @@ def _statistics(footer: pq.FileMetaData) -> dict[str, Any]:
         if not groups or any(s is None or not s.has_min_max for s in groups):
             continue
         if name == _TIMESTAMP:
+            # In another unit, or as INT96, the numbers of the statistics are others.
+            if footer.schema.to_arrow_schema().field(name).type != _MICROS:
+                continue
             bounds = _timestamps([s.min_raw for s in groups], [s.max_raw for s in groups])
             if bounds is not None:
                 lowest[name], highest[name] = bounds

@@ -9,6 +9,8 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
+from platform_assets.lake import parquet
+
 _LOCAL: Final = LocalFileSystem()
 
 
@@ -22,7 +24,9 @@ def of(table: DeltaTable, column: str | None = None, value: str = "") -> ds.Data
     is_local = urlsplit(table.table_uri).scheme in ("", "file")
     local = SubTreeFileSystem(path_of(table), _LOCAL) if is_local else None
     only = None if column is None else [(column, "=", value)]
-    return table.to_pyarrow_dataset(filesystem=local, file_pruning_predicate=only)
+    return table.to_pyarrow_dataset(
+        filesystem=local, parquet_read_options=parquet.READ_OPTIONS, file_pruning_predicate=only
+    )
 
 
 def path_of(table: DeltaTable) -> str:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 import numpy as np
@@ -17,16 +17,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from platform_assets.errors import FilesLostError, LedgerCorruptError, ranges_text
-from platform_assets.lake import datasets, load_log
+from platform_assets.lake import datasets, load_log, parquet
 from platform_assets.lake.failures import TableDamagedError
 from platform_assets.lake.load_log import WindowFiles
 from platform_assets.lake.location import Folder
 from platform_assets.model.offsets import OffsetRange, ranges_of
 
 _log = logging.getLogger(__name__)
+
+_BLOCK_ROWS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Opened:
         for path in self.files.get(key, load_log.NO_FILES).paths:
             # A log's paths are percent-encoded.
             with reading_files(self.table, key), self.table.open(unquote(path)) as file:
-                yield from pq.ParquetFile(file).iter_batches(columns=columns)
+                yield from parquet.blocks(parquet.opened(file), _BLOCK_ROWS, columns)
 
 
 def from_statistics(files: list[dict[str, Any]]) -> dict[int, PartitionRows] | None:
@@ -125,12 +126,12 @@ def readable_offsets(table: Folder, paths: Iterable[str]) -> tuple[dict[int, npt
     for path in paths:
         try:
             with reading_files(table, ""), table.open(unquote(path)) as file:
-                found = pq.ParquetFile(file).read(["kafka_partition", "kafka_offset"])
+                found = list(parquet.blocks(parquet.opened(file), _BLOCK_ROWS, ["kafka_partition", "kafka_offset"]))
         except FilesLostError as e:
             _log.warning("data file %s of %s cannot be read: %s", path, table.name, e.detail)
             whole = False
         else:
-            pieces += _split(found.to_batches())
+            pieces += _split(found)
     return _sorted(pieces), whole
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from platform_assets.lake import delta_log, load_log
+from platform_assets.lake import delta_log, load_log, parquet
 from platform_assets.lake.delta_log import Anchor, Commit
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.lake.remembered import Remembered
@@ -155,7 +155,7 @@ class KnownFiles:
 
     def _read(self, file: _File, condition: pc.Expression | None) -> pa.Table:
         with self._folder.reading(), self._folder.open(file.path) as opened:
-            kind = ds.ParquetFileFormat()
+            kind = ds.ParquetFileFormat(read_options=parquet.READ_OPTIONS)
             files = ds.FileSystemDataset([kind.make_fragment(opened)], self._in_files, kind)
             return files.to_table(filter=condition)
 

@@ -20,7 +20,7 @@ def measured(rows: pa.RecordBatch) -> Measured:
     hashing.add_content_hashes(
         numbers(rows["kafka_partition"], np.int32),
         numbers(rows["kafka_offset"], np.int64),
-        numbers(rows["kafka_timestamp"], np.int64),
+        numbers(_micros(rows["kafka_timestamp"]), np.int64),
         numbers(rows["kafka_timestamp_type"], np.int32),
         *_bytes(rows["key"]),
         *_bytes(rows["value"]),
@@ -60,6 +60,13 @@ def numbers(array: pa.Array, kind: type[np.generic]) -> npt.NDArray[Any]:
     if array.null_count or array.type.bit_width != 8 * np.dtype(kind).itemsize:
         raise TypeError(f"{array.type} with {array.null_count} nulls is not what a raw table holds")
     return _slice(array.buffers()[1], kind, array.offset, len(array))
+
+
+def _micros(array: pa.Array) -> pa.Array:
+    """The array, of times in microseconds. Raises TypeError for any other: as wide as they are, the same time has other numbers."""
+    if not pa.types.is_timestamp(array.type) or array.type.unit != "us":
+        raise TypeError(f"{array.type} instead of a timestamp in microseconds")
+    return array
 
 
 def _validity(array: pa.Array) -> npt.NDArray[np.uint8]:

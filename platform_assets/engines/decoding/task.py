@@ -11,7 +11,6 @@ from functools import cache, partial
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.engines.columnar.files import CONSTANT, FileSeries
@@ -22,9 +21,11 @@ from platform_assets.engines.decoding.reports import Report
 from platform_assets.engines.decoding.rows import RAW_COLUMNS, RowMaker, by_partition, order_of
 from platform_assets.engines.decoding.work import Piece, Work
 from platform_assets.errors import FilesLostError, LoadError, PlatformError
+from platform_assets.lake import parquet
 from platform_assets.lake.files import files_at, files_below
 from platform_assets.lake.leaves import leaves
 
+_TOPIC_ID: Final = pa.dictionary(pa.int32(), pa.string())
 BLOCK_BYTES: Final = 16 << 20
 BLOCK_ROWS: Final = 32_768
 """At most so many bytes of columns and rows are decoded at a time."""
@@ -127,13 +128,15 @@ def _blocks(
     with (
         _reading(work, piece),
         files_at(work.raw).open(piece.path) as opened,
-        pq.ParquetFile(opened, read_dictionary=["topic_id"]) as file,
+        parquet.opened(opened, read_dictionary=["topic_id"]) as file,
     ):
+        whole_schema = _with_topic_numbers(parquet.plain_schema(file))
 
         @cache
         def others() -> pa.Table:
             with _reading(work, piece):
-                return file.read_row_group(piece.group, rest, use_threads=False)
+                found = file.read_row_group(piece.group, rest, use_threads=False)
+                return found.cast(parquet.among(whole_schema, found.schema))
 
         def whole(block: pa.RecordBatch, begin: int, order: pa.Array | None) -> pa.RecordBatch:
             found = {name: block[name] for name in columns}
@@ -144,10 +147,15 @@ def _blocks(
             return records if order is None else records.take(order)
 
         begin = 0
-        for block in file.iter_batches(most, [piece.group], columns, use_threads=False):
+        for read in file.iter_batches(most, [piece.group], columns, use_threads=False):
+            block = read.cast(parquet.among(whole_schema, read.schema))
             order = order_of(block)
             yield block if order is None else block.take(order), partial(whole, block, begin, order)
             begin += block.num_rows
+
+
+def _with_topic_numbers(whole: pa.Schema) -> pa.Schema:
+    return pa.schema([f.with_type(_TOPIC_ID) if f.name == "topic_id" else f for f in whole])
 
 
 @contextmanager
