@@ -84,7 +84,7 @@ class LocalPlace:
         for name in self.names:
             with restoring_to(self.root / name):
                 at, old, new = self.root / name, replaced / name, self._staged / name
-                if at.exists():
+                if at.exists() or at.is_symlink():
                     old.parent.mkdir(parents=True, exist_ok=True)
                     at.rename(old)
                 if new.exists():

@@ -18,7 +18,7 @@ from platform_assets.backup import manifest
 from platform_assets.backup.finished import Backup
 from platform_assets.backup.manifest import DAGSTER, LEDGER, BackedUpFile, Manifest
 from platform_assets.backup.places import OWN, LocalPlace, Place, StorePlace
-from platform_assets.backup.taking import Progress, backups
+from platform_assets.backup.taking import Progress, backups, check_roots_apart
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import delta_log
 from platform_assets.lake.commits import FOREVER
@@ -64,9 +64,11 @@ def restore(
     """Restore the parts of a backup, or those of `only`. Neither loads nor Dagster may be at work on them.
 
     With `dry_run` the files of the backup are compared with its manifest, and nothing else is done. Raises ConfigurationError for a
-    part that the backup has not got, and without `force` for one whose place is taken; BackupDamagedError, with nothing changed;
+    part that the backup has not got, for a lake and a home of which one is inside the other, and without `force` for a part whose
+    place is taken; BackupDamagedError, with nothing changed;
     RestoreInterruptedError.
     """
+    check_roots_apart(lake, home)
     parts = _chosen(backup, only)
     files = backup.manifest.of(parts)
     if not force and not dry_run:

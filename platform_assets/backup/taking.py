@@ -44,10 +44,11 @@ class Taken:
 def take(lake: Lake, home: Path, destination: Path, now: datetime, *, progress: Progress = lambda text: None) -> Taken:
     """Back up the lake and Dagster's home to a new folder in `destination`, which is made where it is missing.
 
-    A lake or home that does not exist is left out. Raises ConfigurationError for a destination inside of what is backed up, or with
-    nothing to back up; BackupNotWritableError, BackupInterruptedError and what reading the lake raises: then there is no new
-    backup, and those of before are as they were.
+    A lake or home that does not exist is left out. Raises ConfigurationError for a destination inside of what is backed up, for a
+    lake and a home of which one is inside the other, and with nothing to back up; BackupNotWritableError, BackupInterruptedError
+    and what reading the lake raises: then there is no new backup, and those of before are as they were.
     """
+    check_roots_apart(lake, home)
     _check_apart(destination, (home,) if lake.root.is_in_store else (lake.root.path, home))
     with writing_backup(destination):
         # What topics hold may be for few eyes, and so is a copy of it.
@@ -85,6 +86,18 @@ def backups(destination: Path) -> list[Path]:
         return sorted(f for f in destination.iterdir() if f.name != _UNFINISHED and (f / manifest.FILE).is_file())
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def check_roots_apart(lake: Lake, home: Path) -> None:
+    """Raise ConfigurationError where the lake lies in Dagster's home, or the other way round: each is replaced as a whole."""
+    if lake.root.is_in_store:
+        return
+    root, of_dagster = lake.root.path.resolve(), home.resolve()
+    if root.is_relative_to(of_dagster) or of_dagster.is_relative_to(root):
+        raise ConfigurationError(
+            f"LAKE_ROOT {lake} and DAGSTER_HOME {home} lie one inside the other, so restoring one would replace the other. Nothing "
+            "was changed. Stop Dagster, move one of the two folders elsewhere, and set its variable to the new place"
+        )
 
 
 def _check_apart(destination: Path, sources: Sequence[Path]) -> None:

@@ -171,7 +171,8 @@ class LocalFiles:
         """As Files has it."""
         try:
             with os.scandir(Path(self.folder, below)) as entries:
-                return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+                # Also behind links: what is read there is backed up, and cleaned up, as well.
+                return [entry.name for entry in entries if entry.is_dir()]
         except FileNotFoundError:
             return []
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from platform_assets.backup import manifest, restoring
+from platform_assets.backup import manifest, restoring, taking
 from platform_assets.backup.failures import BackupDamagedError, BackupInterruptedError, RestoreInterruptedError
 from platform_assets.errors import ConfigurationError, LedgerLostError
+from platform_assets.lake.location import Lake
 from platform_assets.ledger import unloaded
 from platform_assets.windows.sealing import check_ledger_knows_table
 from platform_assets_tests.support.backed_up import ORDERS, BackedUp
@@ -214,3 +216,39 @@ def test_the_newest_backup_of_a_folder_is_taken_or_the_one_that_is_named(platfor
     assert restoring.find(platform.destination).folder == second.folder
     assert restoring.find(first.folder) == first
     assert first.manifest.at < second.manifest.at <= datetime.now(UTC).replace(year=2027)
+
+
+@pytest.mark.parametrize("inner", ["lake", "dagster"])
+def test_a_lake_in_dagsters_home_is_neither_backed_up_nor_restored_over(platform: BackedUp, inner: str) -> None:
+    """`restore --only dagster --force` rolled the lake back, as part of the home. The way that the error names is taken."""
+    backup = restoring.find(platform.destination)
+    platform.seal()
+    platform.load()
+    before, root, home = platform.state, platform.lake.root.path, platform.home
+    moved = home / "lake" if inner == "lake" else root / "home"
+    (root if inner == "lake" else home).rename(moved)
+    nested = (Lake.at(moved), home) if inner == "lake" else (platform.lake, moved)
+    with pytest.raises(ConfigurationError, match=r"lie one inside the other.*move one of the two folders elsewhere"):
+        taking.take(*nested, platform.destination, platform.now)
+    with pytest.raises(ConfigurationError, match=r"lie one inside the other.*move one of the two folders elsewhere"):
+        restoring.restore(backup, *nested, ["dagster"], force=True)
+    moved.rename(root if inner == "lake" else home)
+    assert platform.restore("dagster", force=True).parts == ("dagster",)
+    assert platform.state == before
+
+
+def test_a_table_behind_a_link_is_backed_up_and_restored_as_any_other(platform: BackedUp, tmp_path: Path) -> None:
+    """It was loaded and read, and silently missing from backups and vacuum."""
+    wanted, at = platform.state, platform.lake.root.path / "raw" / "orders"
+    at.rename(tmp_path / "another disk")
+    at.symlink_to(tmp_path / "another disk")
+    assert platform.lake.tables() == [ORDERS]
+    platform.take()
+    at.unlink()
+    platform.restore("raw/orders")
+    assert platform.state == wanted
+    # Also in the place of a link, whose other end stays as it is, or is gone.
+    shutil.rmtree(at)
+    at.symlink_to(tmp_path / "gone")
+    platform.restore("raw/orders", force=True)
+    assert platform.state == wanted
