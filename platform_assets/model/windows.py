@@ -25,6 +25,8 @@ KEY_FORMAT = "%Y-%m-%d-%H:%M"
 """Format of a window key, which is the Dagster partition key; UTC, to the minute, as fine as a cron edge is."""
 
 _DRAWN = re.compile(r"(?<![A-Z])[RH](?![A-Z])", re.IGNORECASE)
+_NEAREST = re.compile(r"(?<![A-Z])(?:\d+|L)?W(?:\d+)?(?![A-Z])", re.IGNORECASE)
+"""The weekday nearest to a day of the month, which Dagster does not know."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -88,9 +90,10 @@ def edge_of(key: str) -> datetime:
 def is_cron(schedule: str) -> bool:
     """Whether `schedule` is a cron schedule of five fields, the finest that a key can name, and ever ticks.
 
-    croniter's own R and H fields are refused: they stand for times drawn again in each process.
+    croniter's own R and H fields are refused: they stand for times drawn again in each process. So is W, since Dagster refuses it.
     """
-    if len(schedule.split()) != 5 or _DRAWN.search(schedule) or not croniter.is_valid(schedule):
+    drawn_or_nearest = _DRAWN.search(schedule) or _NEAREST.search(schedule)
+    if len(schedule.split()) != 5 or drawn_or_nearest or not croniter.is_valid(schedule):
         return False
     try:
         first_edge(schedule, datetime(2000, 1, 1, tzinfo=UTC))

@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from platform_assets.checks.findings import counted
-from platform_assets.errors import ConfigurationError
+from platform_assets.errors import ConfigurationError, PlatformError
 from platform_assets.lake.vacuum import vacuum
 from platform_assets.orchestration.pruning import DEFAULT_KEEP, DEFAULT_SECONDS, Budget, prune
 from platform_assets.orchestration.resources import LakeResource
@@ -110,12 +110,23 @@ def _vacuum() -> dg.Definitions:
             raise dg.Failure(
                 f"the lake has no table {', '.join(unknown)}; it has: {', '.join(sorted(known)) or 'none'}"
             )
+        failed = list[str]()
         for name in config.tables or sorted(known):
-            done = vacuum(
-                known[name], root.table(known[name]), retain_hours=config.retain_hours, dry_run=config.dry_run
-            )
+            try:
+                done = vacuum(
+                    known[name], root.table(known[name]), retain_hours=config.retain_hours, dry_run=config.dry_run
+                )
+            except PlatformError as e:
+                failed.append(name)
+                context.log.error(f"{name}: {e}")
+                continue
             did = "would delete" if config.dry_run else "deleted"
             context.log.info(f"{name}: {did} {counted(len(done.files), 'file')}, {done.bytes:,} bytes")
+        if failed:
+            raise dg.Failure(
+                f"{counted(len(failed), 'table')} could not be cleaned up: {', '.join(failed)}. The others were. The log of this run "
+                "says of each what is wrong and what to do."
+            )
 
     @dg.job(
         name="vacuum_tables",

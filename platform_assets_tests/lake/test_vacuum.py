@@ -104,3 +104,14 @@ def test_job_refuses_a_table_that_the_lake_has_not(lake: Lake) -> None:
     (event,) = result.get_step_failure_events()
     assert "no table raw/ordres; it has: raw/orders" in str(event.step_failure_data.user_failure_data)
     assert "died-long-ago" in loads_with_files(lake)
+
+
+def test_one_table_that_fails_holds_up_no_other(lake: Lake) -> None:
+    """`raw/broken` comes first, and the run says so at its end."""
+    raw_table.create(lake.table(TableRef.raw("broken")), "broken")
+    (lake.table(TableRef.raw("broken")).path / "_delta_log" / f"{0:020}.json").write_text("no JSON")
+    result = run(lake)
+    assert not result.success
+    (event,) = result.get_step_failure_events()
+    assert "1 table could not be cleaned up: raw/broken" in str(event.step_failure_data.user_failure_data)
+    assert "died-long-ago" not in loads_with_files(lake)

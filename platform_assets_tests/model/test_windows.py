@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import dagster as dg
 import pytest
+from dagster._utils.schedules import is_valid_cron_string
 
 from platform_assets.model.windows import (
     KEY_FORMAT,
@@ -142,6 +143,34 @@ def test_a_key_in_any_other_form_is_refused(key: str) -> None:
 )  # fmt: skip
 def test_what_is_no_cron_of_five_fields_or_never_or_randomly_ticks_is_refused(schedule: str) -> None:
     assert not is_cron(schedule)
+
+
+def test_whatever_is_taken_for_a_cron_is_one_of_dagsters(rng: random.Random) -> None:
+    """croniter knows more than Dagster does, such as `15w`: the weekday nearest to a day."""
+    pieces = [
+        "*",
+        "0",
+        "1-3",
+        "*/2",
+        "1,5",
+        "L",
+        "15w",
+        "w15",
+        "LW",
+        "?",
+        "1#2",
+        "L5",
+        "JAN",
+        "MON",
+        "TUE-FRI",
+        "7",
+        "1w,2",
+        "@",
+    ]
+    assert not is_cron("0 0 15w * *")
+    for _ in range(2_000):
+        schedule = " ".join(rng.choice(pieces) if rng.random() < 0.4 else "*" for _ in range(5))
+        assert not is_cron(schedule) or is_valid_cron_string(schedule), schedule
 
 
 @pytest.mark.parametrize("schedule", [*SCHEDULES, "0 0 29 2 *", "0  0 * * *"])
