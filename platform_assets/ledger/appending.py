@@ -25,7 +25,7 @@ _PREFIX: Final = "entries/"
 """Of the application transactions; a table's or topic's name follows, so that there are no more of them than of those."""
 _ATTEMPTS: Final = 50
 """Commits about the same ones that may come first, one after the other."""
-_NUMBERS: Final = 1 << 62
+NUMBERS: Final = 1 << 62
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def append(folder: Folder, handle: DeltaTable, entries: pa.Table, about: Collect
     `about` are the names of the tables or topics that they are of. Inside of `Folder.writing`: raises what delta-rs raises.
     """
     # Not a count: of two writers, each has to know its own.
-    number = secrets.randbelow(_NUMBERS)
+    number = secrets.randbelow(NUMBERS)
     marks = {f"{_PREFIX}{name}": number for name in sorted(about)}
     properties = CommitProperties(
         app_transactions=[Transaction(app, number) for app in marks], max_commit_retries=_ATTEMPTS
@@ -46,19 +46,19 @@ def append(folder: Folder, handle: DeltaTable, entries: pa.Table, about: Collect
         try:
             write_deltalake(handle, version.fitted(handle, entries), mode="append", commit_properties=properties)
         except failures.RAISED as e:
-            newest = _newest(folder, e)
-            if _is_made(folder, marks, before, newest.version()):
+            now = newest(folder, e)
+            if is_made(folder, marks, before, now.version()):
                 _log.info("the entries of %s are in the log of %s, although that ended with: %s", about, folder, e)
-                return newest
-            if not isinstance(e, CommitFailedError) or newest.version() == before or attempt == _ATTEMPTS - 1:
+                return now
+            if not isinstance(e, CommitFailedError) or now.version() == before or attempt == _ATTEMPTS - 1:
                 raise
-            handle = newest
+            handle = now
         else:
             break
     return handle
 
 
-def _newest(folder: Folder, error: Exception) -> DeltaTable:
+def newest(folder: Folder, error: Exception) -> DeltaTable:
     """The table as it is after `error`. Raises `error` where that cannot be read either: nobody knows what was written."""
     try:
         return folder.delta()
@@ -66,7 +66,7 @@ def _newest(folder: Folder, error: Exception) -> DeltaTable:
         raise error from unread
 
 
-def _is_made(folder: Folder, marks: dict[str, int], before: int, newest: int) -> bool:
+def is_made(folder: Folder, marks: dict[str, int], before: int, newest: int) -> bool:
     """Whether a commit after `before`, up to `newest`, carries these transactions."""
     found = (delta_log.commit(folder, number) for number in range(before + 1, newest + 1))
     return any(commit is not None and marks.items() <= commit.transactions.items() for commit in found)

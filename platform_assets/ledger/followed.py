@@ -5,7 +5,9 @@ After a load a tick of a topic so costs a look at the newest commits, which all 
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,15 +16,15 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
-import pyarrow.parquet as pq
-
-from platform_assets.lake import delta_log
+from platform_assets.lake import delta_log, parquet
 from platform_assets.lake.delta_log import Anchor, Commit, DataFile
 from platform_assets.lake.location import Folder
 from platform_assets.ledger import pruning
 
 _KEPT: Final = 2_000
 """Commits that are remembered: a table that has not asked for so many is read whole once."""
+_LATELY_SECONDS: Final = 5.0
+_BLOCK_ROWS: Final = 1 << 16
 _COLUMNS: Final = ["window_start", "kind", "recorded_at"]
 
 
@@ -57,11 +59,19 @@ class FollowedCommits:
         self._path = path
         self._steps: deque[_Step] = deque(maxlen=_KEPT)
         self._lock = threading.Lock()
+        self._asked = -math.inf
 
     def newest(self) -> Anchor | None:
         """The newest commit; None where there is no ledger."""
         with self._lock:
             self._follow()
+            return self._steps[-1].at if self._steps else None
+
+    def newest_lately(self) -> Anchor | None:
+        """The same, as it was some seconds ago at most: the sensors of all topics ask at about the same time."""
+        with self._lock:
+            if time.monotonic() >= self._asked + _LATELY_SECONDS:
+                self._follow()
             return self._steps[-1].at if self._steps else None
 
     def entries_since(self, seen: Anchor, table: str) -> tuple[Anchor, list[Entry]] | None:
@@ -78,6 +88,7 @@ class FollowedCommits:
         return known[-1].at, [entry for file in added for entry in self._entries(file)]
 
     def _follow(self) -> None:
+        self._asked = time.monotonic()
         commits = delta_log.commits_after(self._path, self._steps[-1].at) if self._steps else None
         if commits is None:
             at = delta_log.newest_anchor(self._path)
@@ -91,7 +102,8 @@ class FollowedCommits:
             yield file.entry
             return
         with self._path.reading(), self._path.open(unquote(file.path)) as opened:
-            rows = pq.ParquetFile(opened).read(columns=_COLUMNS).to_pylist()
+            found = list(parquet.blocks(parquet.opened(opened), _BLOCK_ROWS, list(_COLUMNS)))
+        rows = [row for block in found for row in block.to_pylist()]
         for row in rows:
             at = row["recorded_at"].astimezone(UTC) if row["kind"] == "acceptance" else None
             yield Entry(row["window_start"].astimezone(UTC), at)

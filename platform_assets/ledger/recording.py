@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,10 +14,15 @@ from deltalake.exceptions import CommitFailedError
 from platform_assets.errors import LedgerConflictError, Terminal
 from platform_assets.lake import failures
 from platform_assets.lake.location import Folder
-from platform_assets.ledger import newest_cuts, version
+from platform_assets.ledger import appending, newest_cuts, version
 from platform_assets.ledger.entries import RecordedCut, cut_table
 from platform_assets.ledger.newest_cuts import NewestCuts
 from platform_assets.ledger.succession import check_successor, is_behind
+
+_log = logging.getLogger(__name__)
+
+_MARK = "recorded/"
+"""Of the application transactions by which a writer knows its own commit; a topic's name follows."""
 
 NewestCut = Callable[[DeltaTable, str], RecordedCut | None]
 """Reads the newest cut of a topic through a handle."""
@@ -50,35 +57,50 @@ def record(
     """Commit, through `handle`, those of `proposed` (one a topic) that nobody was faster with; gives their topics.
 
     All that are recorded are so in one commit. Where another writer recorded edges of one of them meanwhile, the commit is
-    refused and made again without that topic. Raises LedgerCorruptError where cuts do not ascend or shrink, and
+    refused and made again without that topic. An object store may take a commit and lose its answer, so a commit that seems
+    refused is looked for in the log, by a mark of its own. Raises LedgerCorruptError where cuts do not ascend or shrink, and
     LedgerConflictError; nothing is recorded then.
     """
     fit = [p for p in proposed if _fits(known, handle, p, newest_cut)]
     while fit:
+        marks = {f"{_MARK}{p.topic}": secrets.randbelow(appending.NUMBERS) for p in fit}
+        before = handle.version()
         try:
             complete(handle)
+            before = handle.version()
             cuts = [cut for p in fit for cut in p.cuts]
             edges = [Transaction(p.app_id, epoch(p.cuts[-1].edge)) for p in fit]
             write_deltalake(
                 handle,
                 version.fitted(handle, cut_table(cuts)),
                 mode="append",
-                commit_properties=CommitProperties(app_transactions=edges, max_commit_retries=50),
+                commit_properties=CommitProperties(
+                    app_transactions=[*edges, *(Transaction(mark, number) for mark, number in marks.items())],
+                    max_commit_retries=50,
+                ),
             )
-        except CommitFailedError as e:
-            # Refused: another writer recorded edges of one of these topics since the handle saw the newest commit.
-            now = folder.delta()
-            left = [p for p in fit if now.transaction_version(p.app_id) == handle.transaction_version(p.app_id)]
-            if len(left) < len(fit):
-                fit = left
-                continue
-            named = failures.to_platform_error(e, str(folder), writes=True)
-            if isinstance(named, Terminal):
-                raise named from e
-            topics = f"topic {fit[0].topic!r}" if len(fit) == 1 else f"{len(fit)} topics, such as {fit[0].topic!r},"
-            raise LedgerConflictError(
-                f"cuts of {topics} could not be recorded among other writers; run it again"
-            ) from None
+        except failures.RAISED as e:
+            now = appending.newest(folder, e)
+            if appending.is_made(folder, marks, before, now.version()):
+                _log.info(
+                    "the cuts of %d topics are in the log of %s, although that ended with: %s", len(fit), folder, e
+                )
+                handle.update_incremental()
+            elif not isinstance(e, CommitFailedError):
+                raise
+            else:
+                # Refused: another writer recorded edges of one of these topics since the handle saw the newest commit.
+                left = [p for p in fit if now.transaction_version(p.app_id) == handle.transaction_version(p.app_id)]
+                if len(left) < len(fit):
+                    fit = left
+                    continue
+                named = failures.to_platform_error(e, str(folder), writes=True)
+                if isinstance(named, Terminal):
+                    raise named from e
+                topics = f"topic {fit[0].topic!r}" if len(fit) == 1 else f"{len(fit)} topics, such as {fit[0].topic!r},"
+                raise LedgerConflictError(
+                    f"cuts of {topics} could not be recorded among other writers; run it again"
+                ) from None
         for p in fit:
             known.keep(p.cuts[-1])
         break

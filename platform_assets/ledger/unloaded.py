@@ -56,7 +56,11 @@ def find(ledger: Ledger, table: TableRef, newest: datetime, sealed: Sequence[Sea
     commits = followed.of(ledger.lake.commits)
     with _lock:
         known = _known.get((ledger.lake, table))
-    if known is not None and known.newest == newest and not known.found.windows:
+    if (
+        known is not None
+        and (known.newest, known.commits) == (newest, commits.newest_lately())
+        and not known.found.windows
+    ):
         return known.found
     since = None
     if known is not None and known.newest <= newest and known.commits is not None:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema, WriterProperties, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from platform_assets.checks.baseline import audited
 from platform_assets.errors import LedgerConflictError, LedgerCorruptError
@@ -871,3 +871,24 @@ def test_topics_with_the_longest_names_have_cuts_receipts_folded_files_and_check
             audit = audited.audited([], {}, windows=count, rows=count)
             audited.remember(lake, table, audit, [])
             assert audited.recall(lake, table) == audit
+
+
+@pytest.mark.parametrize("error", [CommitFailedError("a transaction with the same id"), OSError(5, "no answer")])
+def test_cuts_whose_commit_got_no_answer_are_recorded_and_nobody_was_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A client of an object store sends such a commit again, and is refused, since the first one was taken."""
+    ledger = Ledger(Lake.at(tmp_path))
+    ledger.create()
+    assert ledger.record_cuts(hourly("t", [{0: 0}]), None)
+
+    def unanswered(*given: Any, **more: Any) -> None:
+        monkeypatch.setattr(recording, "write_deltalake", write_deltalake)
+        write_deltalake(tmp_path / "_ledger" / "cuts", *given[1:], **more)
+        raise error
+
+    monkeypatch.setattr(recording, "write_deltalake", unanswered)
+    assert ledger.record_cuts([cut("t", edge(1), {0: 5})], edge(0))
+    assert [c.edge for c in ledger.cuts("t")] == [edge(0), edge(1)]
+    assert ledger.record_cuts([cut("t", edge(2), {0: 6})], edge(1))
+    assert not ledger.record_cuts([cut("t", edge(2), {0: 6})], edge(1))

@@ -11,7 +11,7 @@ import pytest
 
 from platform_assets.lake import delta_log
 from platform_assets.lake.location import Folder, Lake
-from platform_assets.ledger import followed, unloaded
+from platform_assets.ledger import followed, rollback, unloaded
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
@@ -195,3 +195,15 @@ def test_an_acceptance_among_the_commits_is_seen_with_its_time(tmp_path: Path) -
     unloaded._known.clear()
     assert followed_at == unloaded.find(ledger, TABLE, edge(2)).accepted
     assert list(followed_at) == [windows[1].key]
+
+
+def test_loads_that_are_forgotten_are_seen_before_the_next_edge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restored table has the ledger forget its later loads, while the daemon goes on."""
+    windows, ledger = sealed(tmp_path, 2), Ledger(Lake.at(tmp_path))
+    ledger.record_receipts([receipt(windows[0], version=1), receipt(windows[1], version=2)])
+    assert found(ledger, 2) == []
+    assert rollback.forget_loads(ledger.lake, TABLE, 1) == (windows[1].key,)
+    monkeypatch.setattr(followed, "_LATELY_SECONDS", 0.0)
+    assert found(ledger, 2) == [windows[1].key]
