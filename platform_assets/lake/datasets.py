@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
-from platform_assets.lake import parquet
+from platform_assets.lake import parquet, store_settings
 
 _LOCAL: Final = LocalFileSystem()
 
@@ -23,10 +28,28 @@ def of(table: DeltaTable, column: str | None = None, value: str = "") -> ds.Data
     """
     is_local = urlsplit(table.table_uri).scheme in ("", "file")
     local = SubTreeFileSystem(path_of(table), _LOCAL) if is_local else None
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        return _of_plain_files(table, local, column, value)
     only = None if column is None else [(column, "=", value)]
     return table.to_pyarrow_dataset(
         filesystem=local, parquet_read_options=parquet.READ_OPTIONS, file_pruning_predicate=only
     )
+
+
+def _of_plain_files(table: DeltaTable, local: FileSystem | None, column: str | None, value: str) -> ds.Dataset:
+    """The same of a table that may have deletion vectors, and has none: delta-rs refuses such a one."""
+    files = local or PyFileSystem(DeltaStorageHandler(table.table_uri, store_settings.for_delta()))
+    schema, kind = pa.schema(table.schema().to_arrow()), ds.ParquetFileFormat(read_options=parquet.READ_OPTIONS)
+    actions = pa.table(table.get_add_actions(flatten=True))
+    names = [name for name in actions.column_names if name.startswith("partition.")]
+    found = []
+    for action in actions.select(["path", *names]).to_pylist():
+        values = {name.removeprefix("partition."): action[name] for name in names}
+        if column is None or values[column] == value:
+            parts = [pc.field(name) == pa.scalar(held, schema.field(name).type) for name, held in values.items()]
+            where = functools.reduce(operator.and_, parts)
+            found.append(kind.make_fragment(unquote(action["path"]), filesystem=files, partition_expression=where))
+    return ds.FileSystemDataset(found, schema, kind, files)
 
 
 def path_of(table: DeltaTable) -> str:

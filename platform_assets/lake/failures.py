@@ -97,17 +97,17 @@ class TableDamagedError(Terminal):
 class TableUnsupportedError(Terminal):
     """A table asks for features of Delta that the platform does not support."""
 
-    def __init__(self, place: str, reason: str) -> None:
+    def __init__(self, place: str, reason: str, remedy: str | None = None) -> None:
         self.place, self.reason = place, reason
+        drop = "Drop it in Spark with `ALTER TABLE … DROP FEATURE … TRUNCATE HISTORY`, twice as Spark says"
         super().__init__(
             f"the table at {place} cannot be read: {reason}. Nothing was changed. Somebody has switched on a feature of Delta that "
-            "the platform does not support. Drop it in Spark with `ALTER TABLE … DROP FEATURE`, and load windows again whose rows "
-            "were deleted; or restore the table from a backup."
+            f"the platform does not support. {remedy or drop}; or restore the table from a backup."
         )
 
 
-READER_FEATURES: Final = frozenset({"timestampNtz", "vacuumProtocolCheck", "checkpointProtection"})
-"""Of Delta's reader features those that change nothing in how files are read, or that are taken care of."""
+READER_FEATURES: Final = frozenset({"timestampNtz", "deletionVectors"})
+"""Of Delta's reader features those that change nothing in how files are read; deletion vectors as long as no file has one."""
 
 
 def check_supported(table: DeltaTable, place: str) -> None:
@@ -115,9 +115,15 @@ def check_supported(table: DeltaTable, place: str) -> None:
 
     delta-rs opens tables with deletion vectors, and names their files as if all rows in them were there.
     """
-    unknown = sorted(set(table.protocol().reader_features or ()) - READER_FEATURES)
-    if unknown:
+    features = set(table.protocol().reader_features or ())
+    if unknown := sorted(features - READER_FEATURES):
         raise TableUnsupportedError(place, f"it has the reader features {', '.join(unknown)}")
+    if "deletionVectors" in features and (hidden := table.deletion_vectors().read_all().num_rows):
+        remedy = (
+            f"In Spark, run `ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = false)` and `REORG TABLE "
+            f"delta.`{place}` APPLY (PURGE)`; then load the windows again whose rows were deleted"
+        )
+        raise TableUnsupportedError(place, f"deletion vectors hide rows of {hidden:,} of its files", remedy)
     mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mapping != "none":
         raise TableUnsupportedError(place, f"its property delta.columnMapping.mode is {mapping}: feature columnMapping")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pytest
-from deltalake import DeltaTable
 
 from platform_assets.backup import pinning
+from platform_assets.checks.baseline import snapshot
 from platform_assets.checks.registry import CHECKS
+from platform_assets.lake import datasets, load_log
 from platform_assets.lake.failures import TableUnsupportedError
 from platform_assets.lake.vacuum import vacuum
-from platform_assets_tests.support.erasures import MadeTopic, evaluation_of
+from platform_assets_tests.support.erasures import MadeTopic, evaluation_of, proved
 from platform_assets_tests.support.made_kafka import MadeCluster, loader_of
 
 if TYPE_CHECKING:
@@ -47,18 +51,60 @@ def test_deletion_vectors_of_spark_are_refused_and_the_way_that_is_named_ends_wi
 ) -> None:
     """delta-rs hides them: each check passed with half the rows deleted, a backup lacked the vector, and vacuum deleted it."""
     table, values = topic.root / "raw" / topic.topic, topic.values()
-    name = f"delta.`{table}`"
-    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
-    spark.sql(f"DELETE FROM {name} WHERE kafka_offset < 5")
+    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
+    # As long as no file has one, all is as before.
+    proved(topic)
+    spark.sql(f"DELETE FROM delta.`{table}` WHERE kafka_offset < 5")
     vectors = set(table.glob("**/deletion_vector*.bin"))
     assert vectors
     for call in refusals(topic):
-        with pytest.raises(TableUnsupportedError, match=r"deletionVectors.*DROP FEATURE"):
+        with pytest.raises(TableUnsupportedError, match=r"deletion vectors hide rows of 1 of its files.*REORG") as e:
             call()
     assert vectors <= set(table.glob("**/*.bin"))
 
-    spark.sql(f"ALTER TABLE {name} DROP FEATURE deletionVectors")
-    print(DeltaTable(table).protocol().reader_features, DeltaTable(table).protocol().writer_features)
-    loader = loader_of(topic, MadeCluster(topic))
-    assert {loader.load(w.key).outcome for w in topic.ledger.windows(topic.topic)} == {"healed", "unchanged"}
+    commands = re.findall(r"`((?:ALTER|REORG) TABLE delta\.`[^`]+` [^`]+)`", str(e.value))
+    assert len(commands) == 2
+    for command in commands:
+        spark.sql(command)
+    kafka = MadeCluster(topic)
+    assert [loader_of(topic, kafka).load(w.key).outcome for w in topic.ledger.windows(topic.topic)] == [
+        "healed",
+        "unchanged",
+    ]
     assert topic.values() == values
+    proved(topic)
+
+
+def protocol(topic: MadeTopic, *features: str) -> None:
+    """Have the table ask for reader features."""
+    folder = topic.lake.table(topic.declaration.raw_table)
+    asked = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
+    name = f"_delta_log/{load_log.version(folder) + 1:020}.json"
+    folder.write(name, json.dumps({"protocol": asked}).encode())
+
+
+@pytest.mark.parametrize("feature", ["typeWidening", "columnMapping", "ofTheFuture"])
+def test_features_that_change_what_files_mean_are_refused_by_whatever_reads_them(
+    topic: MadeTopic, feature: str
+) -> None:
+    """Also by checks whose baseline was taken before, and nothing is followed from commit to commit past it."""
+    base = snapshot.capture(topic.lake, topic.declaration.raw_table, 10)
+    protocol(topic, feature)
+    for call in refusals(topic):
+        with pytest.raises(TableUnsupportedError, match=rf"{feature}.*DROP FEATURE"):
+            call()
+    assert base is not None
+    assert snapshot.advance(base, topic.lake.table(topic.declaration.raw_table)) is None
+
+
+def test_a_table_that_may_have_deletion_vectors_and_has_none_is_as_any_other(topic: MadeTopic) -> None:
+    values = topic.values()
+    protocol(topic, "deletionVectors", "timestampNtz")
+    proved(topic)
+    folder, (first, second) = topic.lake.table(topic.declaration.raw_table), topic.ledger.windows(topic.topic)
+    held = datasets.of(folder.delta(), "window", second.key).to_table()
+    assert (held.num_rows, set(held["window"].to_pylist())) == (10, {second.key})
+    (path,) = load_log.files_of(folder, first.key).paths
+    (folder.path / unquote(path)).unlink()
+    assert loader_of(topic, MadeCluster(topic)).load(first.key).outcome == "healed"
+    assert datasets.of(folder.delta()).to_table().num_rows == len(values)
