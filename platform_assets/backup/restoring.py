@@ -16,11 +16,11 @@ from pathlib import Path
 
 from platform_assets.backup import manifest
 from platform_assets.backup.finished import Backup
-from platform_assets.backup.manifest import DAGSTER, LEDGER, BackedUpFile, Manifest
+from platform_assets.backup.manifest import DAGSTER, LAKE, LEDGER, BackedUpFile
 from platform_assets.backup.places import OWN, LocalPlace, Place, StorePlace
 from platform_assets.backup.taking import Progress, backups, check_roots_apart
 from platform_assets.errors import ConfigurationError
-from platform_assets.lake import delta_log
+from platform_assets.lake import delta_log, load_log
 from platform_assets.lake.commits import FOREVER
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import rollback
@@ -85,7 +85,7 @@ def restore(
         for number, _ in enumerate(compared, 1):
             progress(f"{number:,} of {len(files):,} files compared")
         os.sync()
-        forgotten = _forget(parts, backup.manifest, lake)
+        forgotten = _forget(parts, backup, lake)
         for place in places:
             place.put(progress)
     for place in places:
@@ -165,11 +165,13 @@ def _begun(places: Sequence[Place]) -> Iterator[None]:
             place.end()
 
 
-def _forget(parts: Sequence[str], of: Manifest, lake: Lake) -> dict[str, tuple[str, ...]]:
+def _forget(parts: Sequence[str], of: Backup, lake: Lake) -> dict[str, tuple[str, ...]]:
     if LEDGER in parts:
         return {}
     found = {}
     for part in parts:
-        if part != DAGSTER and (keys := rollback.forget_loads(lake, TableRef.parse(part), of.tables[part])):
-            found[part] = keys
+        if part != DAGSTER:
+            table_id = load_log.table_id(Folder.at(of.folder / LAKE / part))
+            if keys := rollback.forget_loads(lake, TableRef.parse(part), of.manifest.tables[part], table_id):
+                found[part] = keys
     return found

@@ -162,7 +162,7 @@ class DecodedAudit:
         folder = self.ledger.lake.table(of_table.table)
         if not load_log.exists(folder):
             return [], []
-        version = load_log.version(folder)
+        version, table_id = load_log.version(folder), load_log.table_id(folder)
         with_rows = sorted((r for r in of_table.receipts.values() if r.rows), key=_last_proof)
         proved: list[Receipt] = []
         findings: list[Finding] = []
@@ -181,7 +181,9 @@ class DecodedAudit:
                     kind: FindingKind = "altered value" if same_rows else "not conserved"
                     findings.append(self._finding(kind, key, f"{of_table.table}: {text}"))
                 else:
-                    proved.append(proved_again(by_key[key], of_table.files.get(key, load_log.NO_FILES), version))
+                    proved.append(
+                        proved_again(by_key[key], of_table.files.get(key, load_log.NO_FILES), version, table_id)
+                    )
         return proved, findings
 
     def _still_newest(self, proved: Sequence[Receipt]) -> list[Receipt]:

@@ -50,6 +50,7 @@ def files_of(ledger: Ledger, table: TableRef, receipts: Mapping[str, Receipt], d
         for key, receipt in receipts.items()
         if not files.get(key, load_log.NO_FILES).match(receipt.files_digest, receipt.rows)
     }
+    table_id = load_log.table_id(folder) if others else ""
     proved, otherwise, unread = dict[str, Receipt](), dict[str, str](), set[str]()
     for key, receipt in sorted(others.items()):
         if time.monotonic() >= deadline:
@@ -63,7 +64,7 @@ def files_of(ledger: Ledger, table: TableRef, receipts: Mapping[str, Receipt], d
         if (text := difference(receipt, held)) is not None:
             otherwise[key] = text
         else:
-            proved[key] = proved_again(receipt, files.get(key, load_log.NO_FILES), version)
+            proved[key] = proved_again(receipt, files.get(key, load_log.NO_FILES), version, table_id)
     ledger.record_receipts(list(proved.values()))
     return TableFiles(table, {**receipts, **proved}, files, otherwise, frozenset(unread))
 

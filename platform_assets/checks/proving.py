@@ -35,6 +35,7 @@ from platform_assets.ledger.erased import erased_of
 from platform_assets.model.digest import Measured, digest_of
 from platform_assets.model.offsets import ranges_of, repeats, size_of
 from platform_assets.windows.generations import FORMER_LOG, beyond_log
+from platform_assets.windows.receipts import proved_again
 
 if TYPE_CHECKING:
     from platform_assets.kafka.evidence.gathering import Evidence
@@ -136,7 +137,7 @@ def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved
     if not with_rows:
         # There need not be a table yet.
         return Proved((), ())
-    version = load_log.version(e.table)
+    version, table_id = load_log.version(e.table), load_log.table_id(e.table)
     done = 0
     for batch in read_together(with_rows, lambda receipt: receipt.rows):
         if time.monotonic() > e.deadline:
@@ -146,7 +147,7 @@ def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved
         e.progress(f"reading {counted(len(batch), 'window')}, the last {last} ({done:,} of {len(with_rows):,})")
         together = [receipt.window.key for receipt in batch]
         for key, measured in e.engine.measure(e.declaration.raw_table, together, version):
-            outcome = _compared(facts, receipts[key], measured, version)
+            outcome = _compared(facts, receipts[key], measured, version, table_id)
             if isinstance(outcome, Receipt):
                 proved.append(outcome)
             else:
@@ -155,22 +156,16 @@ def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved
     return Proved(tuple(proved), tuple(findings))
 
 
-def _compared(facts: Facts, receipt: Receipt, measured: Measured | PlatformError, version: int) -> Receipt | Finding:
+def _compared(
+    facts: Facts, receipt: Receipt, measured: Measured | PlatformError, version: int, table_id: str
+) -> Receipt | Finding:
     if isinstance(measured, FilesLostError):
         return finding("files lost", receipt, None, (), str(measured))
     if isinstance(measured, PlatformError):
         return _unanswered(receipt, measured)
     if measured.offsets == receipt.offsets and measured.content == receipt.content:
         files = facts.files.get(receipt.window.key, load_log.NO_FILES)
-        return replace(
-            receipt,
-            kind="proof",
-            table_version=version,
-            files_digest=files.digest,
-            bytes=files.bytes,
-            proved_by=receipt.proved_by or "files read again",
-            proved_at=datetime.now(UTC),
-        )
+        return proved_again(receipt, files, version, table_id)
     if measured.offsets == receipt.offsets:
         text = f"{receipt.rows:,} rows with the offsets of the load, and other content than it committed"
         return finding("altered value", receipt, None, (), text)

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import unquote
@@ -107,6 +107,11 @@ class WindowCommit:
         """The data files of one window when this was opened. The table, which may be large, is not opened again for it."""
         return load_log.files_among(self._actions(), window)
 
+    @property
+    def table_id(self) -> str:
+        """Delta's id of the table."""
+        return str(self._shared.handle.metadata().id)
+
     def holds(self, window: str) -> bool:
         """Whether the table had files of a window when this was opened; asked again, nothing is read."""
         return bool(self._files_of(window))
@@ -141,7 +146,7 @@ class WindowCommit:
         write the table, and LakeNotWritableError; nothing was committed after the last two.
         """
         begun, own = begun_loads(self._folder, metadata.window.key), load_folder(metadata.window.key, metadata.load_id)
-        made = _load_of(self._made(metadata, files))
+        made = replace(_load_of(self._made(metadata, files)), table_id=self.table_id)
         self._delete_unnamed(own, {file.path for file in files})
         with self._known(metadata):
             self._delete_dead(begun - {own})
@@ -156,7 +161,7 @@ class WindowCommit:
         window, new = metadata.window.key, {file.path for file in files}
         own = {unquote(path) for path in self._files_of(window)}
         before = own.union(*(self._folder.written_before(FOREVER, below) for below in window_folders(window)))
-        made = _load_of(self._made(metadata, files))
+        made = replace(_load_of(self._made(metadata, files)), table_id=self.table_id)
         self._folder.erase(sorted(before - new))
         return made
 

@@ -167,12 +167,14 @@ def _by_partition(triples: Iterable[tuple[int, int, int]]) -> dict[int, tuple[Of
 class LoadCommit:
     """A commit of the platform's in a table's log.
 
-    `adds` are the data files that it put in: those of its window, whole. None where the commit's own file is gone.
+    `adds` are the data files that it put in: those of its window, whole. None where the commit's own file is gone. `table_id` is
+    Delta's id of the table, where it was looked up.
     """
 
     version: int
     metadata: LoadMetadata
     adds: tuple[DataFile, ...] | None = None
+    table_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,13 @@ def version(path: Folder) -> int:
     if newest is None:
         raise TableGoneError(str(path))
     return newest
+
+
+def table_id(path: Folder) -> str:
+    """Delta's id of the table: another one once it was moved away and made again."""
+    table = path.delta()
+    with path.reading():
+        return str(table.metadata().id)
 
 
 def load_commits(path: Folder, limit: int | None = None) -> Iterator[LoadCommit]:

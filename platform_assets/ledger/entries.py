@@ -76,6 +76,7 @@ COMMIT_COLUMNS = {
     "made_from": ("string", "JSON: the load of another table that the window was made from; null: the offsets themselves"),
     "engine": ("string", "what read Kafka: columnar or connector; null without offsets, and for loads of releases before it"),
     "confirmed_by": ("string", "the other engine, where it has read the window from Kafka too and found the same rows; else null"),
+    "table_id": ("string", "Delta's id of the table: that of its life; null without offsets, and for loads of releases before it"),
     "expectations": ("string", "of the whole window, in the row of its first partition, JSON: rows judged and failing by expectation"),
 }  # fmt: skip
 
@@ -136,7 +137,8 @@ class Receipt:
     It was made from the offset ranges of its partitions, of `topic_id`, read by `engine`; or, where `made_from` says so, from
     the load of those offsets into another table. `engine` is None where no engine read it, or that was not recorded.
     `confirmed_by` is the other engine, where that one has read the same rows. `figures` are what the rows come to against what was
-    expected of them when they were measured last; None where nothing was.
+    expected of them when they were measured last; None where nothing was. `table_id` is Delta's id of the table: versions of a table
+    that was made again begin anew.
     """
 
     table: TableRef
@@ -162,6 +164,7 @@ class Receipt:
     engine: str | None = None
     confirmed_by: str | None = None
     figures: FiguresByDigest | None = None
+    table_id: str | None = None
 
     @property
     def rows(self) -> int:
@@ -293,6 +296,7 @@ def receipt_table(receipts: Sequence[Receipt]) -> pa.Table:
                 "made_from": None if r.made_from is None else json.dumps(r.made_from.to_fields()),
                 "engine": r.engine,
                 "confirmed_by": r.confirmed_by,
+                "table_id": r.table_id,
                 "expectations": None if r.figures is None or p != min(r.partitions) else _json(r.figures),
             }
             for r in receipts
@@ -327,21 +331,49 @@ def acceptance_table(
     return _table(COMMIT_COLUMNS, rows)
 
 
-COLUMNS_OF_NEWEST: Final = ("window", "window_start", "partition", "load_id", "table_version", "recorded_at")
+COLUMNS_OF_NEWEST: Final = (
+    "window",
+    "window_start",
+    "partition",
+    "load_id",
+    "table_id",
+    "table_version",
+    "recorded_at",
+)
 """What `newest_entries` goes by."""
+IN_ORDER: Final = (("life", "ascending"), ("version", "ascending"), ("recorded_at", "ascending"))
+"""Of the columns of `ranked`: of a window, the last entry counts."""
+
+
+def ranked(rows: pa.Table) -> pa.Table:
+    """`rows` with the columns `life` and `version`: when the table that an entry is of last had one of the window, and its version.
+
+    A table that was moved away and made again begins with version 0, and its entries count before those of its former life.
+    """
+    rows = rows.append_column("version", pc.fill_null(rows["table_version"], -1))
+    ids = pc.unique(rows["table_id"])
+    if len(ids) < 2:
+        return rows.append_column("life", pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows))
+    known = rows.append_column("of", pc.fill_null(rows["table_id"], ""))
+    moments = known.append_column("moment", known["recorded_at"].cast(pa.int64()))
+    lives = moments.group_by(["window", "of"]).aggregate([("moment", "max")])
+    joined = moments.join(lives, ["window", "of"])
+    # Entries of releases that did not know the id are the oldest ones.
+    life = pc.if_else(pc.equal(joined["of"], ""), 0, joined["moment_max"])
+    return joined.append_column("life", life).select([*rows.column_names, "life"])
 
 
 def newest_entries(rows: pa.Table) -> pa.Table:
-    """Of each window the entry with the highest table version; of equal ones that recorded last.
+    """Of each window the entry with the highest version of the table's newest life; of equal ones that recorded last.
 
     One load may be written down twice: by its run, and by one that found no receipt and mended it.
     """
     if rows.num_rows == 0:
         return rows
-    order = rows.append_column("version", pc.fill_null(rows["table_version"], -1))
     newest = (
-        order.select(["window", "version", "recorded_at", "load_id"])
-        .sort_by([("version", "ascending"), ("recorded_at", "ascending")])
+        ranked(rows)
+        .select(["window", "life", "version", "recorded_at", "load_id"])
+        .sort_by(list(IN_ORDER))
         .group_by("window", use_threads=False)
         .aggregate([("load_id", "last"), ("recorded_at", "last")])
     )
@@ -386,6 +418,7 @@ def receipts_in(rows: pa.Table) -> list[Receipt]:
             made_from=None if row["made_from"] is None else TableLoad.from_fields(json.loads(row["made_from"])),
             engine=row["engine"],
             confirmed_by=row["confirmed_by"],
+            table_id=row["table_id"],
             figures=figures,
         )
     return list(found.values())

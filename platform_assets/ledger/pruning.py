@@ -5,6 +5,7 @@ What is removed was never read again: loads, acceptances and the entry of each w
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
@@ -13,9 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, WriterProperties
 
+from platform_assets.ledger.entries import IN_ORDER, ranked
+
 MARK: Final = '{"platform_assets_pruned":1}'
 """`userMetadata` of a commit that removes nothing that counts."""
-COLUMNS: Final = ["window", "kind", "table_version", "recorded_at"]
+COLUMNS: Final = ["window", "kind", "table_id", "table_version", "recorded_at"]
 """Of the ledger, what has to be known to find superseded proofs."""
 _FEWEST_ROWS: Final = 1000
 """Rows of a table below which none are worth removing."""
@@ -32,21 +35,20 @@ def superseded_batches(entries: pa.Table) -> list[datetime]:
     """When the proofs were recorded that can go: batches, written in one commit, of which no proof counts any longer.
 
     `entries` are all rows of one table in the ledger, with `COLUMNS`. Empty where less than half of them would go: what
-    remains is written again. Of a window the entry with the highest table version counts, of equal ones the last.
+    remains is written again. Which entry of a window counts is as `entries.newest_entries` has it.
     """
     entries = entries.filter(pc.not_equal(entries["kind"], "acceptance"))
     if not entries.num_rows:
         return []
-    versions = entries.append_column("version", pc.fill_null(entries["table_version"], -1))
+    order = ranked(entries)
     newest = (
-        versions.sort_by([("version", "ascending"), ("recorded_at", "ascending")])
+        order.sort_by(list(IN_ORDER))
         .group_by("window", use_threads=False)
-        .aggregate([("version", "last"), ("recorded_at", "last")])
+        .aggregate([(name, "last") for name, _ in IN_ORDER])
     )
-    joined = versions.join(newest, "window")
-    counts = pc.and_(
-        pc.equal(joined["version"], joined["version_last"]), pc.equal(joined["recorded_at"], joined["recorded_at_last"])
-    )
+    joined = order.join(newest, "window")
+    same = [pc.equal(joined[name], joined[f"{name}_last"]) for name, _ in IN_ORDER]
+    counts = functools.reduce(pc.and_, same)
     proofs = joined.append_column("counts", counts).filter(pc.equal(joined["kind"], "proof"))
     batches = proofs.group_by("recorded_at").aggregate([("counts", "any"), ("window", "count")])
     unread = batches.filter(pc.invert(batches["counts_any"])).sort_by([("window_count", "descending")])

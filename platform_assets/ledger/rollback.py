@@ -11,22 +11,29 @@ from platform_assets.ledger.store import FOLDED
 from platform_assets.model.tables import TableRef
 
 
-def forget_loads(lake: Lake, table: TableRef, version: int) -> tuple[str, ...]:
+def forget_loads(lake: Lake, table: TableRef, version: int, table_id: str | None = None) -> tuple[str, ...]:
     """Remove what the ledger says of loads and proofs of `table` behind `version`; gives the keys of windows without receipt now.
+
+    So is what it says of a table of this name with another id than `table_id`, Delta's: that was made again since, or before.
 
     Of a window that was loaded before too, the entry of that load counts again. Accepted losses stay, and so do windows without
     offsets, which are in no version. Nothing else may write to the ledger meanwhile: it raises LakeNotWritableError or
     LakeUnavailableError then, and has removed nothing.
     """
-    entries = known_files.of_commits(lake).rows(table.ledger_name, ["window", "kind", "table_version"])
+    entries = known_files.of_commits(lake).rows(table.ledger_name, ["window", "kind", "table_id", "table_version"])
     known = entries.filter(pc.not_equal(entries["kind"], "acceptance"))
     later = pc.fill_null(pc.greater(known["table_version"], version), False)
+    condition = f'"table_version" > {version}'
+    if table_id is not None and known["table_id"].null_count < len(known):
+        later = pc.or_(later, pc.fill_null(pc.not_equal(known["table_id"], table_id), False))
+        quoted = table_id.replace("'", "''")
+        condition = f"({condition} OR \"table_id\" <> '{quoted}')"
     if not pc.any(later).as_py():
         return ()
     kept = set(known.filter(pc.invert(later))["window"].to_pylist())
     with lake.commits.writing():
         lake.commits.delta().delete(
-            f'"table" = \'{table.ledger_name}\' AND "kind" <> \'acceptance\' AND "table_version" > {version}',
+            f"\"table\" = '{table.ledger_name}' AND \"kind\" <> 'acceptance' AND {condition}",
             writer_properties=FOLDED,
             commit_properties=CommitProperties(max_commit_retries=0),
         )

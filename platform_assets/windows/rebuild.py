@@ -11,7 +11,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from platform_assets.engines.batching import read_together
@@ -257,6 +257,8 @@ def _receipts(
     table = lake.table(declaration.raw_table)
     newest = load_log.version(table)
     opened = rows.Opened.at(table, newest)
+    table_id = load_log.table_id(table)
+    loads = [replace(load, table_id=table_id) for load in loads]
     stand = standing(table, loads, newest)
     # What is as its load left it can be read at the newest version, and with others.
     unchanged, changed = list[LoadCommit](), list[LoadCommit]()

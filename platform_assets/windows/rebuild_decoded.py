@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from platform_assets.engines.batching import read_together
 from platform_assets.engines.protocol import TableReader
@@ -120,4 +121,7 @@ def _loads(ledger: Ledger, table: TableRef) -> dict[str, LoadCommit]:
     """The newest load of each window, with the files that it is in by now where it was only rearranged."""
     folder = ledger.lake.table(table)
     loads = newest_loads(folder)
+    if loads:
+        table_id = load_log.table_id(folder)
+        loads = [replace(load, table_id=table_id) for load in loads]
     return standing(folder, loads, load_log.version(folder)) if loads else {}

@@ -84,6 +84,7 @@ def receipt_of(
         made_from=m.made_from,
         engine=m.engine,
         figures=m.figures,
+        table_id=commit.table_id or load_log.table_id(path),
     )
 
 
@@ -94,8 +95,8 @@ def proof_of(raw: Receipt, elsewhere: str, rows: int) -> Proof:
     return Proof({kind: number for kind, number in holes.items() if number}, "offsets of the raw load")
 
 
-def proved_again(receipt: Receipt, files: WindowFiles, version: int) -> Receipt:
-    """The receipt of a window whose rows, as the table has them at `version`, are proved to be those of its load."""
+def proved_again(receipt: Receipt, files: WindowFiles, version: int, table_id: str) -> Receipt:
+    """The receipt of a window whose rows, as the table of this id has them at `version`, are proved to be those of its load."""
     return replace(
         receipt,
         kind="proof",
@@ -104,6 +105,7 @@ def proved_again(receipt: Receipt, files: WindowFiles, version: int) -> Receipt:
         bytes=files.bytes,
         proved_by=receipt.proved_by or "files read again",
         proved_at=datetime.now(UTC),
+        table_id=table_id,
     )
 
 

@@ -196,7 +196,7 @@ class WindowReplacer:
         if commit is None or commit.metadata.ranges != metadata.ranges or commit.metadata.topic_id != metadata.topic_id:
             return None
         began = time.monotonic()
-        for load in self._as_it_stands(commit):
+        for load in self._as_it_stands(replace(commit, table_id=opened.table_id)):
             if load_log.files_if_kept(self.folder, key, load.version) is None:
                 continue
             ((_, measured),) = self.engine.measure(self.table, [key], load.version)
@@ -229,7 +229,7 @@ class WindowReplacer:
     def _proved(self, receipt: Receipt, held: _Held) -> Receipt:
         if held.as_recorded:
             return receipt
-        return self._record(proved_again(receipt, held.files, held.version))
+        return self._record(proved_again(receipt, held.files, held.version, load_log.table_id(self.folder)))
 
     def _held(self, receipt: Receipt) -> _Held:
         """What the table has of the window, which is read: files may be damaged, or those that OPTIMIZE has made."""

@@ -27,7 +27,7 @@ from platform_assets.checks.baseline import audited
 from platform_assets.errors import LedgerConflictError, LedgerCorruptError
 from platform_assets.lake.failures import LakeNotReadableError
 from platform_assets.lake.location import Folder, Lake
-from platform_assets.ledger import newest_cuts, recording, unloaded
+from platform_assets.ledger import newest_cuts, recording, rollback, unloaded
 from platform_assets.ledger import store as ledger_module
 from platform_assets.ledger.entries import COLUMNS_OF_NEWEST, RecordedCut, SealedWindow, receipt_table
 from platform_assets.ledger.recording import Proposed
@@ -892,3 +892,28 @@ def test_cuts_whose_commit_got_no_answer_are_recorded_and_nobody_was_first(
     assert [c.edge for c in ledger.cuts("t")] == [edge(0), edge(1)]
     assert ledger.record_cuts([cut("t", edge(2), {0: 6})], edge(1))
     assert not ledger.record_cuts([cut("t", edge(2), {0: 6})], edge(1))
+
+
+def test_entries_of_a_tables_newest_life_count_whatever_their_version(tmp_path: Path) -> None:
+    """Those of releases that did not know of lives are the oldest, and of one life the highest version counts."""
+    ledger, window = Ledger(Lake.at(tmp_path)), sealed("t", "2026-01-01-00:00", p0=(0, 4), p1=(0, 2))
+    ledger.create()
+    for version, life in ((90, None), (50, "a"), (60, "a"), (2, "b"), (1, "b")):
+        ledger.record_receipts([receipt(window, version=version, load_id=f"{life}{version}", table_id=life)])
+    found = ledger.receipts(TableRef.raw("t"))[window.key]
+    assert (found.load_id, found.table_id, len(found.partitions)) == ("b2", "b", 2)
+    ledger.record_receipts([receipt(window, version=61, load_id="a61", table_id="a")])
+    assert ledger.receipts(TableRef.raw("t"))[window.key].load_id == "a61"
+
+
+def test_loads_of_another_life_than_the_restored_one_are_forgotten(tmp_path: Path) -> None:
+    """Their versions say nothing of the table that was restored."""
+    ledger = Ledger(Lake.at(tmp_path))
+    ledger.create()
+    windows = [sealed("t", f"2026-01-01-0{n}:00", p0=(n, n + 1)) for n in range(4)]
+    lives = ((5, "a"), (9, "a"), (1, "b'"), (3, None))
+    ledger.record_receipts(
+        [receipt(w, version=v, load_id=w.key, table_id=life) for w, (v, life) in zip(windows, lives, strict=True)]
+    )
+    assert rollback.forget_loads(ledger.lake, TableRef.raw("t"), 6, "a") == (windows[1].key, windows[2].key)
+    assert sorted(ledger.receipts(TableRef.raw("t"))) == [windows[0].key, windows[3].key]

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from platform_assets.checks.registry import CHECKS
 from platform_assets.errors import LedgerLostError, PlatformError, ReloadDiffersError, UnprovedRowsError
 from platform_assets.lake import load_log
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.windows import sealing
 from platform_assets.windows.rebuild import Rebuilt, rebuild
-from platform_assets_tests.support.erasures import MadeTopic
+from platform_assets_tests.support.erasures import MadeTopic, evaluation_of
 from platform_assets_tests.support.local_engine import Kept
 from platform_assets_tests.support.made_kafka import MadeCluster, deciding_of, loader_of
 from testbed import samples
@@ -319,3 +320,31 @@ def test_rows_that_others_have_brought_are_no_lost_ledger(tmp_path: Path) -> Non
     clean_log(table(topic))
     samples.append(tmp_path, topic.topic, samples.rows("2026-01-01-00:00", {0: [3]}))
     sealing.check_ledger_knows_table(topic.declaration.raw_table, topic.lake, None)
+
+
+def test_a_table_that_was_moved_away_and_loaded_again_agrees_with_the_ledger(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """Its versions begin anew; receipts of its former life have higher ones, and counted for rounds."""
+    values = topic.values()
+    for _ in range(3):
+        table(topic).delete(f"window = '{windows[0].key}' AND kafka_partition = 0")
+        assert loader_of(topic, kafka).load(windows[0].key).outcome == "healed"
+    former = topic.receipts()
+    (topic.root / "raw" / topic.topic).rename(topic.root / "moved away")
+    for window in windows:
+        loaded = loader_of(topic, kafka).load(window.key)
+        assert loaded.outcome == "healed"
+        assert topic.receipts()[window.key] == loaded.receipt
+    assert {r.table_id for r in topic.receipts().values()}.isdisjoint({r.table_id for r in former.values()})
+    assert topic.values() == values
+    evaluation = evaluation_of(topic)
+    for name, check in CHECKS.items():
+        assert check.evaluate(evaluation).passed, name
+    assert [loader_of(topic, kafka).load(w.key).outcome for w in windows] == ["unchanged"] * len(windows)
+    # And back: the former life is the newest one again once something of it is proved.
+    shutil.rmtree(topic.root / "raw" / topic.topic)
+    (topic.root / "moved away").rename(topic.root / "raw" / topic.topic)
+    for window in windows:
+        assert loader_of(topic, kafka).load(window.key).outcome == "unchanged"
+    assert {r.table_id for r in topic.receipts().values()} == {r.table_id for r in former.values()}

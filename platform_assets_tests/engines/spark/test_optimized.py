@@ -1,0 +1,52 @@
+"""Tables that Spark's own OPTIMIZE has sorted: INT96 and other files, the same rows for every command."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from platform_assets.windows.rebuild import rebuild
+from platform_assets.windows.rebuild_decoded import rebuild_decoded
+from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, proved
+from platform_assets_tests.support.made_kafka import MadeCluster, loader_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.spark
+def test_a_live_table_that_spark_has_sorted_is_loaded_decoded_checked_rebuilt_and_erased_as_before(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    topic = MadeTopic(tmp_path)
+    topic.fill(
+        topic.seal([{p: [(b"k%d" % i, b"%d/%d/%d" % (w, p, i)) for i in range(6)] for p in (0, 1)} for w in range(2)])
+    )
+    values, windows, kafka = topic.values(), topic.ledger.windows(topic.topic), MadeCluster(topic)
+    before = {kind: {k: (r.offsets, r.content) for k, r in topic.receipts(kind).items()} for kind in ("raw", "decoded")}
+    for kind in before:
+        table = topic.root / kind / topic.topic
+        spark.sql(f"OPTIMIZE delta.`{table}` ZORDER BY (kafka_timestamp)")
+        delta = DeltaTable(table)
+        delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+        (path, *_) = table.glob("window=*/*.parquet")
+        times = [c for c in map(pq.ParquetFile(path).schema.column, range(3, 4)) if c.name == "kafka_timestamp"]
+        assert [c.physical_type for c in times] == ["INT96"]
+    kafka.expire(0, 6)
+    kafka.expire(1, 6)
+    assert [loader_of(topic, kafka).load(w.key).outcome for w in windows] == ["kept", "unchanged"]
+    assert [topic.decoder().decode(w.key).outcome for w in windows] == ["unchanged"] * 2
+    proved(topic)
+    shutil.rmtree(topic.root / "_ledger")
+    assert rebuild(topic.declaration, topic.ledger, topic.engine).unread == ()
+    assert rebuild_decoded(topic.declaration, topic.ledger, topic.decoder().engine) == 2
+    assert before == {kind: {k: (r.offsets, r.content) for k, r in topic.receipts(kind).items()} for kind in before}
+    topic.erasure.record(topic.erasure.of_keys([b"k3"]), AUTHOR)
+    assert topic.erasure.run(AUTHOR).rows == {"raw/people": 4, "decoded/people": 4}
+    assert topic.values() == [v for v in values if not v.endswith(b"/3")]
+    proved(topic)
