@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from platform_assets.model.tables import TableKind
 from platform_assets.windows.rebuild import rebuild
 from platform_assets.windows.rebuild_decoded import rebuild_decoded
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, proved
@@ -17,6 +18,14 @@ from platform_assets_tests.support.made_kafka import MadeCluster, loader_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+KINDS: tuple[TableKind, ...] = ("raw", "decoded")
+
+
+def contents(topic: MadeTopic) -> dict[tuple[str, str], Any]:
+    """What the receipts say of rows."""
+    return {(kind, key): (r.offsets, r.content) for kind in KINDS for key, r in topic.receipts(kind).items()}
 
 
 @pytest.mark.spark
@@ -28,15 +37,15 @@ def test_a_live_table_that_spark_has_sorted_is_loaded_decoded_checked_rebuilt_an
         topic.seal([{p: [(b"k%d" % i, b"%d/%d/%d" % (w, p, i)) for i in range(6)] for p in (0, 1)} for w in range(2)])
     )
     values, windows, kafka = topic.values(), topic.ledger.windows(topic.topic), MadeCluster(topic)
-    before = {kind: {k: (r.offsets, r.content) for k, r in topic.receipts(kind).items()} for kind in ("raw", "decoded")}
-    for kind in before:
+    before = contents(topic)
+    for kind in KINDS:
         table = topic.root / kind / topic.topic
         spark.sql(f"OPTIMIZE delta.`{table}` ZORDER BY (kafka_timestamp)")
         delta = DeltaTable(table)
         delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-        (path, *_) = table.glob("window=*/*.parquet")
-        times = [c for c in map(pq.ParquetFile(path).schema.column, range(3, 4)) if c.name == "kafka_timestamp"]
-        assert [c.physical_type for c in times] == ["INT96"]
+        schema = pq.ParquetFile(next(table.glob("window=*/*.parquet"))).schema
+        kinds = {schema.column(n).name: schema.column(n).physical_type for n in range(len(schema))}
+        assert kinds["kafka_timestamp"] == "INT96"
     kafka.expire(0, 6)
     kafka.expire(1, 6)
     assert [loader_of(topic, kafka).load(w.key).outcome for w in windows] == ["kept", "unchanged"]
@@ -45,7 +54,7 @@ def test_a_live_table_that_spark_has_sorted_is_loaded_decoded_checked_rebuilt_an
     shutil.rmtree(topic.root / "_ledger")
     assert rebuild(topic.declaration, topic.ledger, topic.engine).unread == ()
     assert rebuild_decoded(topic.declaration, topic.ledger, topic.decoder().engine) == 2
-    assert before == {kind: {k: (r.offsets, r.content) for k, r in topic.receipts(kind).items()} for kind in before}
+    assert contents(topic) == before
     topic.erasure.record(topic.erasure.of_keys([b"k3"]), AUTHOR)
     assert topic.erasure.run(AUTHOR).rows == {"raw/people": 4, "decoded/people": 4}
     assert topic.values() == [v for v in values if not v.endswith(b"/3")]
