@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from infra import state
+from infra import extras, state
 from infra.errors import ConfigurationError
 from infra.home import Home
 from infra.ports import DAGSTER_VARIABLE, LOOPBACK, choose_ports
@@ -231,7 +231,7 @@ def _check_library() -> None:
     if importlib.util.find_spec("dagster_postgres") is None:
         raise ConfigurationError(
             f"{POSTGRES_VARIABLE} is set, and the package dagster-postgres is not installed: "
-            "`pip install 'platform-assets[postgres]'`, or unset it"
+            f"`{extras.install_command('postgres')}`, or unset it"
         )
 
 

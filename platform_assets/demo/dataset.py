@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from infra import extras
 from platform_assets.decoding.decoder import Reason
 from platform_assets.errors import ConfigurationError
 
@@ -150,7 +151,7 @@ def data_folder() -> Path:
     if spec is None or spec.origin is None:
         raise ConfigurationError(
             f"the package {PACKAGE}, which holds the demo's data, is not installed: run `make demo`, or "
-            "`pip install 'platform-assets[demo]'`."
+            f"`{extras.install_command('demo')}`."
         )
     return Path(spec.origin).parent / "data"
 

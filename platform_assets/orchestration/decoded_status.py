@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
 
 import dagster as dg
@@ -67,6 +68,7 @@ def collect(
     instance: dg.DagsterInstance | None,
     loaded: int,
     missing: Collection[str],
+    now: datetime,
 ) -> DecodedStatus:
     """Look at the tables of a topic whose raw table has so many windows `loaded`, and lacks those `missing`.
 
@@ -76,7 +78,7 @@ def collect(
     newest_edge = ledger.newest_edges([d.topic]).get(d.topic)
     waiting = [] if newest_edge is None else sorted(unloaded.find(ledger, table, newest_edge).windows)
     lacking = [key for key in waiting if key not in missing]
-    rows = ledger.commit_rows(table, columns=["rows", "made_from"])
+    rows = ledger.commit_rows(table, columns=["rows", "made_from", "recorded_at"])
     letters = ledger.commit_rows(d.dead_letter_table, columns=["rows"])
     recent = _recent(rows, letters)
     windows: list[UnloadedWindow] = []
@@ -87,6 +89,12 @@ def collect(
         parked = decisions.parking(ledger.lake, table).parked
         windows = health.windows(d, instance, lacking[:_JUDGED], under_way, parked, table)
     failed = sum(w.state in ("failed", "waits for somebody") for w in windows)
+    judged = check_status.latest(instance, selections.check_keys(d))
+    newest = pc.max(rows["window"]).as_py() if rows.num_rows else None
+    unjudged: Iterable[str] = ()
+    if instance is not None:
+        since = pc.min(rows["recorded_at"]).as_py()
+        unjudged = check_status.not_run(table, judged, newest, since, health.patience(d), now)
     gone = _without_files(ledger.lake.table(table), rows)
     return DecodedStatus(
         table=table.name,
@@ -96,13 +104,13 @@ def collect(
         windows_stale=_stale(rows, declared),
         rows=pc.sum(rows.filter(pc.invert(pc.is_in(rows["window"], gone)))["rows"]).as_py() or 0,
         dead_letters=pc.sum(letters["rows"]).as_py() or 0,
-        newest_window=pc.max(rows["window"]).as_py() if rows.num_rows else None,
+        newest_window=newest,
         recent_windows=len(recent),
         recent_records=sum(records for records, _ in recent),
         recent_dead_letters=sum(dead for _, dead in recent),
-        checks=check_status.latest(instance, selections.check_keys(d)),
+        checks=judged,
         undecoded=tuple(windows[:_MOST_NAMED]),
-        problems=(*_problems(d, instance, windows), *_emptied(d, gone.to_pylist())),
+        problems=(*_problems(d, instance, windows), *_emptied(d, gone.to_pylist()), *unjudged),
     )
 
 

@@ -225,8 +225,14 @@ def _table(
     )
     to_act_on, passing = _foreseen(ahead, cluster, now)
     held_up = health.problems(declaration, unloaded, sensor, pending if instance else None, now, moved or clock, behind)
-    decoded, error = _decoded(declaration, ledger, instance, older.windows + len(loaded), frozenset(missing))
+    decoded, error = _decoded(declaration, ledger, instance, older.windows + len(loaded), frozenset(missing), now)
     held = older.rows + (pc.sum(rows["rows"]).as_py() or 0)
+    judged = check_status.latest(instance, [dg.AssetCheckKey(table_key(declaration.raw_table), n) for n in checks])
+    unjudged: Iterable[str] = ()
+    if instance is not None:
+        since = first if older.windows else pc.min(rows["recorded_at"]).as_py()
+        patience = health.patience(declaration)
+        unjudged = check_status.not_run(declaration.raw_table, judged, newest, since, patience, now)
     far = None if moved or clock else health.catching_up(declaration, sensor, older.windows + len(sealed), pending, now)
     return TableStatus(
         table=declaration.raw_table.name,
@@ -241,7 +247,7 @@ def _table(
         newest_window_age_seconds=None if newest_end is None else round((now - newest_end).total_seconds(), 1),
         lag=_sum(p.lag for p in partitions),
         partitions=partitions,
-        checks=check_status.latest(instance, [dg.AssetCheckKey(table_key(declaration.raw_table), n) for n in checks]),
+        checks=judged,
         broker_error=broker_error,
         error=error,
         warning=" ".join([*_warnings(declaration, first, now), *([far] if far else []), *passing]) or None
@@ -253,6 +259,7 @@ def _table(
         problems=(
             *(() if declaration.paused else held_up),
             *to_act_on,
+            *unjudged,
             *_unerased(declaration.raw_table.name, unfinished),
         ),
         lag_to_high_watermark=_sum(p.lag_to_high_watermark for p in partitions),
@@ -280,12 +287,13 @@ def _decoded(
     instance: dg.DagsterInstance | None,
     loaded: int,
     missing: Collection[str],
+    now: datetime,
 ) -> tuple[DecodedStatus | None, str | None]:
     """The tables that it is decoded into, where there are any, or why nothing is known of them."""
     if declaration.decode is None:
         return None, None
     try:
-        found = decoded_status.collect(declaration, declaration.decode, ledger, instance, loaded, missing)
+        found = decoded_status.collect(declaration, declaration.decode, ledger, instance, loaded, missing, now)
         return (decoded_status.at_rest(found) if declaration.paused else found), None
     except PlatformError as e:
         return None, str(e)

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -23,7 +24,8 @@ from dagster_shared.error import SerializableErrorInfo
 from rich.console import Console
 
 from platform_assets.checks.baseline import older
-from platform_assets.checks.facts import collect
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Orchestration, collect
 from platform_assets.checks.registry import CHECKS
 from platform_assets.cli.status_table import print_status
 from platform_assets.errors import OffsetsExpiredError, SparkUnreachableError
@@ -34,7 +36,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import check_status, health, runs, status
+from platform_assets.orchestration import check_status, health, load_runs, runs, status
 from platform_assets.orchestration.check_status import CheckStatus
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.retries import Failures
@@ -343,6 +345,34 @@ def behind(waiting: Sequence[float], done: Mapping[float, float], now: float) ->
         declared, [edge(n) for n in waiting], [(edge(e), edge(at)) for e, at in done.items()], edge(now)
     )
     return list(health.problems(declared, [], None, None, edge(now), behind=found))
+
+
+def test_checks_whose_results_dagster_has_lost_are_not_known_to_pass(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    (window,) = recorded(tmp_path, TOPIC, [{0: 0}, {0: 5}])
+    loaded(tmp_path, window, holes={}, proved_by="load digest")
+    declared, ledger = TopicDeclaration(TOPIC, "0 * * * *", START, paused=True), Ledger(Lake.at(tmp_path))
+
+    def seen(minutes: float, of: dg.DagsterInstance | None = instance) -> Status:
+        now = datetime.now(UTC) + timedelta(minutes=minutes)
+        return status.collect([declared], ledger, None, of, ("no_gaps", "no_duplicates"), now)
+
+    # A run comes to its checks a moment after its load.
+    assert seen(0).tables[0].problems == ()
+    assert seen(60, None).tables[0].problems == ()
+    (problem,) = seen(60).tables[0].problems
+    assert problem.startswith(
+        "whether no_gaps, no_duplicates would pass is not known: Dagster has no result of them on record"
+    )
+    assert f"`platform-assets load raw/{TOPIC} {window.key}` has them evaluated" in problem
+    assert not seen(60).healthy
+    # As the command that it names does.
+    nobody: Any = None  # all is known from ledger and log
+    evaluation = Evaluation(declared, ledger, Orchestration(), nobody, nobody, nobody, counting=CHECKS.values())
+    for event, _ in load_runs.judged(evaluation):
+        instance.report_runless_asset_event(event)
+    assert seen(60).tables[0].problems == ()
 
 
 def test_windows_that_become_more_and_more_are_a_problem() -> None:
