@@ -16,6 +16,7 @@ from platform_assets.checks.audit import Audit, CheckOutcome
 from platform_assets.checks.decoded import Windows
 from platform_assets.checks.decoded_files import TableFiles, difference
 from platform_assets.checks.findings import Finding, FindingKind, Verdict, counted
+from platform_assets.checks.other_readers import disagreements
 from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.engines.batching import read_together
 from platform_assets.errors import FilesLostError, PlatformError, Retryable
@@ -24,6 +25,7 @@ from platform_assets.ledger import decisions
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span
 from platform_assets.windows.decoding import WindowDecoder
@@ -123,7 +125,7 @@ class DecodedAudit:
             proved += read
             findings += found
         self.ledger.record_receipts(self._still_newest(proved))
-        again, skipped, left = 0, 0, 0
+        again, skipped, left, judged = 0, 0, 0, 0
         with_raw = [key for key in windows.keys if key in windows.raw]
         oldest = sorted(with_raw, key=lambda k: (_last_proof(windows.decoded.get(k)), k))
         for number, key in enumerate(oldest, 1):
@@ -139,6 +141,10 @@ class DecodedAudit:
             else:
                 again += 1
                 findings += [self._finding("decoded otherwise", key, text) for text in outcome]
+                if all(each.window != key for each in findings):
+                    count, found = self._read_otherwise(windows.raw[key])
+                    judged += count
+                    findings += found
         rows = sum(r.rows for r in proved)
         alarming = {f.window for f in findings if f.alarming}
         if alarming:
@@ -148,11 +154,14 @@ class DecodedAudit:
         else:
             headline = (
                 f"{rows:,} rows and dead letters read again: all as committed; {counted(again, 'window')} decoded again: the same"
+                + (f"; {counted(judged, 'row')} of them by another reader too" if judged else "")
                 + (f"; {skipped:,} without offsets or of another declaration" if skipped else "")
                 + (f"; {counted(left, 'window')} left for the next audit" if left else "")
                 + "."
             )
-        figures = (("rows_read", rows), ("windows_decoded_again", again), ("windows_left", left))
+        figures = (
+            ("rows_read", rows), ("windows_decoded_again", again), ("rows_read_otherwise", judged), ("windows_left", left)
+        )  # fmt: skip
         return Verdict(DEEP_AUDIT.name, self.table, tuple(findings), headline, figures)
 
     def _table(
@@ -185,6 +194,23 @@ class DecodedAudit:
                         proved_again(by_key[key], of_table.files.get(key, load_log.NO_FILES), version, table_id)
                     )
         return proved, findings
+
+    def _read_otherwise(self, raw: Receipt) -> tuple[int, list[Finding]]:
+        """How many rows of a window another reader has judged, and those of which it has other values than the table."""
+        key, topic = raw.window.key, self.declaration.topic
+        outcome = _asked(lambda: disagreements(self.declaration, self.ledger.lake, raw))
+        if isinstance(outcome, PlatformError):
+            return 0, [_unanswered(topic, key, outcome)]
+        judged, wrong = outcome
+        remedy = (
+            "Report it as a defect of the decoder, with the record's value; after an upgrade, load the window again."
+        )
+        return judged, [
+            Finding(
+                "decoded otherwise", topic, key, each.partition, (OffsetRange(each.offset, each.offset + 1),), each.detail, remedy
+            )
+            for each in wrong
+        ]  # fmt: skip
 
     def _still_newest(self, proved: Sequence[Receipt]) -> list[Receipt]:
         """Those of windows that nobody has loaded again meanwhile: what is proved of a former load must not hide the newest one."""

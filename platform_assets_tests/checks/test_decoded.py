@@ -315,6 +315,7 @@ def test_spark_itself_reads_what_was_compacted_and_decodes_raw_rows_again(
     assert dict(found.to_json()["checks"][-1]["figures"]) == {
         "rows_read": 13,
         "windows_decoded_again": 3,
+        "rows_read_otherwise": 10,
         "windows_left": 0,
     }
     rewrite(topic, lambda rows: rows.set_column(rows.schema.get_field_index("id"), "id", pa.array([11], pa.int64())))

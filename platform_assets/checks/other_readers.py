@@ -1,0 +1,177 @@
+"""Decoded rows against what readers that share no code with the decoders make of the raw values: Python's `json` and `csv`.
+
+Avro and Protobuf are not judged here: no other reader of Avro is installed, and the Protobuf decoder has the library read values.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.decoding.formats import decoder_of
+from platform_assets.lake import load_log, rows
+from platform_assets.lake.location import Lake
+from platform_assets.ledger.entries import Receipt
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.decoding import FormatSpec
+
+SAMPLE: Final = 64
+"""Rows of a window that are judged."""
+_OF_A_BATCH: Final = 16
+_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
+    "json": frozenset({"schema", "json_schema", "timestamps", "max_depth", "max_bytes", "registry"}),
+    "csv": frozenset({"schema", "delimiter", "quote", "escape", "null", "timestamps", "max_bytes"}),
+}
+_HEAD: Final = 5
+_SHOWN: Final = 60
+_NOT_JUDGED: Final = object()
+Place = tuple[int, int]
+"""A partition and an offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A row of which another reader has another value: where it is, and what both say, in ASCII."""
+
+    partition: int
+    offset: int
+    detail: str
+
+
+def disagreements(declaration: TopicDeclaration, lake: Lake, raw: Receipt) -> tuple[int, list[Disagreement]]:
+    """Judge a sample of a window's decoded rows: how many were judged, and those that differ. Raises FilesLostError."""
+    declared = declaration.decode
+    if declared is None or not is_judged(declared.value) or raw.table_version is None:
+        return 0, []
+    key, folder = raw.window.key, lake.table(declaration.raw_table)
+    fields = decoder_of(declared.value).fields
+    found = _sample(declaration, lake, key, fields)
+    repaired = {(r.partition, r.offset) for r in declared.repairs_of(key)}
+    wanted = pc.field("kafka_offset").isin(pa.array([offset for _, offset in found], pa.int64()))
+    version = load_log.version_with(folder, key, raw.files_digest, raw.table_version)
+    judged, wrong = 0, []
+    for batch in rows.batches_of(folder, key, version, ["kafka_partition", "kafka_offset", "value"], wanted):
+        for place, value in _placed(batch):
+            row = found.get(place)
+            if row is None or value["value"] is None or place in repaired:
+                continue
+            judged += 1
+            if (detail := difference(declared.value, fields, value["value"], row)) is not None:
+                wrong.append(Disagreement(*place, detail))
+    return judged, wrong
+
+
+def is_judged(spec: FormatSpec) -> bool:
+    """Whether another reader knows the format with these options."""
+    return spec.format in _OPTIONS and set(spec.options) <= _OPTIONS[spec.format]
+
+
+def difference(spec: FormatSpec, fields: pa.Schema, value: bytes, row: Mapping[str, Any]) -> str | None:
+    """The first column of a decoded row in which another reader has another value; None without any."""
+    try:
+        theirs = _json(spec, value) if spec.format == "json" else _csv(spec, fields, value)
+    except (ValueError, RecursionError, csv.Error) as error:
+        return f"Python's {spec.format} reads no row: {ascii(str(error))[:_SHOWN]}"
+    judge_times = spec.options.get("timestamps", "iso8601") == "iso8601"
+    for field in fields:
+        other = theirs.get(field.name)
+        if other is not _NOT_JUDGED and not _same(field.type, other, row[field.name], judge_times=judge_times):
+            return (
+                f"column {field.name!a} holds {ascii(row[field.name])[:_SHOWN]}, and Python's {spec.format} reads "
+                f"{ascii(other)[:_SHOWN]}"
+            )
+    return None
+
+
+def _json(spec: FormatSpec, value: bytes) -> dict[str, Any]:
+    content = value[_HEAD:] if spec.options.get("registry") is True else value
+    document = json.loads(content, parse_float=Decimal)
+    if not isinstance(document, dict):
+        raise ValueError("no object")
+    return document
+
+
+def _csv(spec: FormatSpec, fields: pa.Schema, value: bytes) -> dict[str, Any]:
+    """Fields that are written as a null is are not judged: Python's reader does not say whether they had quotes."""
+    given = spec.options
+    quote, null = given.get("quote", '"'), given.get("null", "")
+    found = list(
+        csv.reader(
+            [value.decode()],
+            delimiter=given.get("delimiter", ","),
+            quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
+            quotechar=quote or None,
+            escapechar=given.get("escape") or None,
+            strict=True,
+        )
+    )
+    if len(found) != 1 or len(found[0]) != len(fields):
+        raise ValueError(f"{len(found)} rows")
+    texts = zip(fields.names, found[0], strict=True)
+    return {name: _NOT_JUDGED if text == null else text for name, text in texts}
+
+
+def _same(kind: pa.DataType, theirs: Any, mine: Any, *, judge_times: bool) -> bool:
+    if theirs is None or mine is None:
+        return theirs is None and mine is None
+    try:
+        if pa.types.is_struct(kind):
+            return all(_same(f.type, theirs.get(f.name), mine[f.name], judge_times=judge_times) for f in kind)
+        if pa.types.is_list(kind):
+            pairs = zip(theirs, mine, strict=True)
+            return all(_same(kind.value_type, other, own, judge_times=judge_times) for other, own in pairs)
+        if pa.types.is_floating(kind):
+            return _same_real(theirs, mine, single=pa.types.is_float32(kind))
+        if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+            return not isinstance(theirs, bool) and Decimal(theirs) == mine
+        if pa.types.is_boolean(kind):
+            return (theirs.lower() == str(mine).lower()) if isinstance(theirs, str) else theirs is mine
+        if pa.types.is_date(kind):
+            return bool(not judge_times or date.fromisoformat(theirs) == mine)
+        if pa.types.is_timestamp(kind):
+            return bool(not judge_times or _instant(theirs) == mine)
+        return bool(theirs == mine) if pa.types.is_string(kind) else True
+    except (TypeError, ValueError, ArithmeticError, AttributeError):
+        return False
+
+
+def _instant(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+def _same_real(theirs: Any, mine: float, *, single: bool) -> bool:
+    number = float(theirs)
+    if single and math.isfinite(number):
+        (number,) = struct.unpack("<f", struct.pack("<f", number))
+    return (math.isnan(number) and math.isnan(mine)) or (
+        number == mine and math.copysign(1, number) == math.copysign(1, mine)
+    )
+
+
+def _sample(declaration: TopicDeclaration, lake: Lake, key: str, fields: pa.Schema) -> dict[Place, dict[str, Any]]:
+    """Some decoded rows of a window, from all over its files."""
+    folder = lake.table(declaration.decoded_table)
+    found: dict[Place, dict[str, Any]] = {}
+    columns = ["kafka_partition", "kafka_offset", *fields.names]
+    for batch in rows.batches_of(folder, key, load_log.version(folder), columns):
+        step = max(batch.num_rows // _OF_A_BATCH, 1)
+        found.update(_placed(batch.take(pa.array(range(0, batch.num_rows, step)))))
+        if len(found) >= SAMPLE:
+            break
+    return found
+
+
+def _placed(batch: pa.RecordBatch) -> Iterator[tuple[Place, dict[str, Any]]]:
+    for row in batch.to_pylist():
+        yield (row["kafka_partition"], row["kafka_offset"]), row
