@@ -81,8 +81,8 @@ def test_selectors_find_pods_and_ports_are_open() -> None:
     }
     for manifest in manifests():
         spec = manifest["spec"]
-        for selector in (*values(spec, "matchLabels"), *([spec["selector"]] if manifest["kind"] == "Service" else [])):
-            assert selector in labels.values(), manifest["metadata"]
+        if manifest["kind"] in ("Deployment", "StatefulSet", "PodDisruptionBudget"):
+            assert spec["selector"]["matchLabels"] in labels.values(), manifest["metadata"]
         if manifest["kind"] == "Service":
             (target,) = (name for name, label in labels.items() if label == spec["selector"])
             assert {port["targetPort"] for port in spec["ports"]} <= ports[target].keys()
@@ -130,6 +130,13 @@ def test_executors_have_what_loads_need_and_nothing_of_dagsters() -> None:
     assert {r["key"] for r in values(worker, "secretKeyRef")} == {"SPARK_AUTH_SECRET"}
 
 
+def test_containers_that_run_none_of_the_platforms_code_have_no_secret_but_dagsters_storage() -> None:
+    for name in ("storage", "webserver"):
+        (container,) = (dict(c) for _, c in containers() if c["name"] == name)
+        assert list(values(container, "secretRef")) == [], name
+        assert {r["key"] for r in values(container, "secretKeyRef")} == {"DAGSTER_POSTGRES_URL"}, name
+
+
 def test_settings_are_documented_variables() -> None:
     known = (CHECKOUT / "docs" / "configuration.md").read_text("utf-8") + (
         CHECKOUT / "docs" / "guide" / "object-stores.md"
@@ -170,7 +177,11 @@ def test_no_container_may_more_than_it_needs() -> None:
         assert security["allowPrivilegeEscalation"] is False
         assert security["readOnlyRootFilesystem"] is True
         assert security["capabilities"] == {"drop": ["ALL"]}
-        assert "memory" in container["resources"]["limits"]
+        assert {"memory", "ephemeral-storage"} <= container["resources"]["limits"].keys()
+    for name, pod in pods().items():
+        volumes = [v for v in pod["spec"]["volumes"] if "emptyDir" in v]
+        assert volumes
+        assert all("sizeLimit" in v["emptyDir"] for v in volumes), name
     writable = {mount["mountPath"] for _, c in containers() for mount in c["volumeMounts"]}
     assert writable == {"/scratch", "/tmp", "/recovery", "/dagster", "/dagster/dagster.yaml"}
 
@@ -179,5 +190,5 @@ def test_one_platform_runs_at_a_time_and_its_clients_of_spark_are_on_loopback() 
     (platform,) = (m for m in manifests() if m["kind"] == "Deployment" and m["metadata"]["name"] == "platform")
     assert (platform["spec"]["replicas"], platform["spec"]["strategy"]) == (1, {"type": "Recreate"})
     remotes = [v["value"] for v in values(platform, "env") for v in v if v["name"] == "SPARK_REMOTE"]
-    assert len(remotes) == 4
+    assert len(remotes) == 2
     assert set(remotes) == {f"sc://localhost:{spark_node.CONNECT_PORT}/;token=$({TOKEN_VARIABLE})"}

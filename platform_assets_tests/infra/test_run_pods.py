@@ -101,7 +101,7 @@ def test_the_pod_of_a_run_may_no_more_than_others_and_the_daemon_may_start_jobs(
     for container in _containers(job):
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-        assert "memory" in container["resources"]["limits"]
+        assert {"memory", "ephemeral-storage"} <= container["resources"]["limits"].keys()
     kinds = {o["kind"]: o for o in _objects() if o["kind"] in ("Role", "RoleBinding")}
     (jobs, *others) = kinds["Role"]["rules"]
     assert (jobs["apiGroups"], set(jobs["verbs"])) == (["batch"], {"create", "get", "list", "watch", "patch", "delete"})
@@ -140,6 +140,14 @@ def test_a_tag_that_only_says_how_to_merge_changes_nothing(job_with: JobOf, job:
         found = job_with({"dagster-k8s/config": json.dumps({"merge_behavior": behaviour})})
         assert _pod(found)["volumes"] == _pod(job)["volumes"]
         assert [_alike(c) for c in _containers(found)] == [_alike(c) for c in _containers(job)]
+
+
+def test_containers_of_the_platform_share_no_processes_and_the_daemon_has_no_credential_of_data() -> None:
+    spec = yaml.safe_load((OVERLAY / "platform.yaml").read_text("utf-8"))["spec"]["template"]["spec"]
+    assert spec["shareProcessNamespace"] is False
+    (daemon,) = (c for c in spec["containers"] if c["name"] == "daemon")
+    # A list without a merge key: it takes the place of the base's.
+    assert daemon["envFrom"] == [{"configMapRef": {"name": "platform-settings"}}]
 
 
 def test_secrets_are_asked_for_by_name_as_in_the_base(job: Job) -> None:
