@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from platform_assets.errors import PlatformError
+from platform_assets.terminal import console, echo_error, echo_json
 
 if TYPE_CHECKING:
     from platform_assets.checks.audit import Audit
@@ -47,14 +47,12 @@ def audit(table: str, deep: bool, windows: str | None, as_json: bool) -> None:
     try:
         sys.exit(_audit(table, deep, windows, as_json))
     except (PlatformError, KeyboardInterrupt) as e:
-        click.echo(f"platform-assets: could not tell: {str(e) or 'interrupted'}", err=True)
+        echo_error(e if str(e) else KeyboardInterrupt("interrupted"), "platform-assets: could not tell: ")
         sys.exit(EXIT_CODES["undecided"])
 
 
 def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
     from datetime import UTC, datetime
-
-    from rich.console import Console
 
     from platform_assets.checks.audit import audit as audit_of
     from platform_assets.checks.evaluation import Evaluation
@@ -73,11 +71,11 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
     ledger, instance = environment.ledger(), environment.instance()
     declaration, target = table_held(table, ledger)
     if target.kind != "raw":
-        with progress(Console(stderr=True)) as tell:
+        with progress(console(stderr=True)) as tell:
             return _said(
                 _of_decoded(declaration, environment, span or Span(), tell).run(datetime.now(UTC), deep=deep), as_json
             )
-    with progress(Console(stderr=True)) as tell:
+    with progress(console(stderr=True)) as tell:
         found = audit_of(
             Evaluation(
                 declaration,
@@ -129,7 +127,7 @@ def _said(found: Audit, as_json: bool) -> int:
     from platform_assets.cli.audit_table import print_audit
 
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2))
+        echo_json(found.to_json())
     else:
         print_audit(found)
     return found.exit_code

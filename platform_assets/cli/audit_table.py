@@ -13,6 +13,8 @@ from rich.text import Text
 
 from platform_assets.checks.audit import NOT_RECORDED, Audit, AuditOutcome, CheckOutcome
 from platform_assets.checks.report.strip import Row, State, Strip
+from platform_assets.model.untrusted import line
+from platform_assets.terminal import console as console_of
 
 _WORST: Final = 20
 _PLAIN_LINE_SECONDS: Final = 5.0
@@ -40,20 +42,20 @@ STYLES: Final[Mapping[State, str]] = {
 
 def print_audit(audit: Audit, console: Console | None = None) -> None:
     """Print the verdict, the strip, one line per check, the worst windows, and what to do."""
-    console = console or Console()
+    console = console or console_of()
     verdict, _, style = _VERDICTS[audit.outcome]
     console.print(Text.assemble((f"{audit.table}: ", "bold"), (verdict, style)), soft_wrap=True)
     if audit.strip is not None:
-        for line in _strip(audit.strip, audit):
-            console.print(line, soft_wrap=True)
+        for text in _strip(audit.strip, audit):
+            console.print(text, soft_wrap=True)
     for check in audit.checks:
         console.print(_line(check), soft_wrap=True)
     if audit.worst:
         console.print(_table(audit))
     for reason in audit.reasons:
-        console.print(Text(f"Could not tell: {reason}", "yellow"), soft_wrap=True)
+        console.print(Text(line(f"Could not tell: {reason}"), "yellow"), soft_wrap=True)
     for remedy in audit.remedies:
-        console.print(Text.assemble(("What to do: ", "bold"), str(remedy)), soft_wrap=True)
+        console.print(Text.assemble(("What to do: ", "bold"), line(remedy)), soft_wrap=True)
 
 
 @contextmanager
@@ -61,7 +63,7 @@ def progress(console: Console) -> Iterator[Callable[[str], None]]:
     """Gives a function that shows progress: a line that changes on a terminal, and one every few seconds elsewhere."""
     if console.is_terminal:
         with console.status("looking") as status:
-            yield status.update
+            yield lambda text: status.update(Text(line(text)))
         return
     told_at = time.monotonic()
 
@@ -69,7 +71,7 @@ def progress(console: Console) -> Iterator[Callable[[str], None]]:
         nonlocal told_at
         if time.monotonic() - told_at >= _PLAIN_LINE_SECONDS:
             told_at = time.monotonic()
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+            console.print(Text(line(text)), soft_wrap=True)
 
     yield tell
 
@@ -103,7 +105,7 @@ def _cells(row: Row) -> Iterator[tuple[str, str]]:
 
 def _line(check: CheckOutcome) -> Text:
     _, mark, style = _VERDICTS[check.outcome]
-    return Text.assemble((f"{mark} ", style), (check.check, "bold"), f": {check.headline}")
+    return Text.assemble((f"{mark} ", style), (line(check.check), "bold"), line(f": {check.headline}"))
 
 
 def _table(audit: Audit) -> Table:
@@ -115,5 +117,5 @@ def _table(audit: Audit) -> Table:
     table.add_column("where")
     table.add_column("offsets", justify="right")
     for window in worst[:_WORST]:
-        table.add_row(Text(window.window), Text(window.found), Text(window.where), f"{window.offsets:,}")
+        table.add_row(*(Text(line(t)) for t in (window.window, window.found, window.where)), f"{window.offsets:,}")
     return table

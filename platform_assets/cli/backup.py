@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
+
+from platform_assets.terminal import console, echo, echo_json
 
 JSON_VERSION = 1
 
@@ -24,8 +25,6 @@ def backup(destination: Path, as_json: bool) -> None:
     """
     from datetime import UTC, datetime
 
-    from rich.console import Console
-
     from platform_assets.backup.taking import take
     from platform_assets.checks.findings import counted
     from platform_assets.cli.audit_table import progress
@@ -33,7 +32,7 @@ def backup(destination: Path, as_json: bool) -> None:
 
     environment = Environment.of_process()
     lake, home = environment.ledger().lake, Path(environment.variables["DAGSTER_HOME"])
-    with progress(Console(stderr=True)) as tell:
+    with progress(console(stderr=True)) as tell:
         done = take(lake, home, destination.absolute(), datetime.now(UTC), progress=tell)
     size = sum(file.bytes for file in done.manifest.files)
     if as_json:
@@ -49,11 +48,11 @@ def backup(destination: Path, as_json: bool) -> None:
             "bytes_copied": done.copied_bytes,
             "left_out": list(done.manifest.left_out),
         }
-        click.echo(json.dumps(found, indent=2))
+        echo_json(found)
         return
-    click.echo(
+    echo(
         f"{done.folder}: {', '.join(done.manifest.parts)}: {counted(len(done.manifest.files), 'file')}, {size:,} bytes; "
         f"{counted(done.copied, 'file')} of {done.copied_bytes:,} bytes copied, the others are those of the backup before"
     )
     if done.manifest.left_out:
-        click.echo(f"not backed up: {', '.join(done.manifest.left_out)}")
+        echo(f"not backed up: {', '.join(done.manifest.left_out)}")

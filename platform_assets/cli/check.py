@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
 import click
+
+from platform_assets.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -63,16 +64,14 @@ def check(as_json: bool) -> None:
     answers = [] if mistakes else list(_answers(environment, topics))
     if as_json:
         found = [{"file": str(m.file), "line": m.line, "message": m.message} for m in (*mistakes, *beside)]
-        click.echo(
-            json.dumps({"version": JSON_VERSION, "mistakes": found, "answers": [*map(asdict, answers)]}, indent=2)
-        )
+        echo_json({"version": JSON_VERSION, "mistakes": found, "answers": [*map(asdict, answers)]})
     else:
         right = (
             f"topics declared: {', '.join(topics) or 'none'}; {'no mistake' if not beside else 'others are not right'}"
         )
         lines: list[object] = [*mistakes, *beside] if mistakes else [right, *beside, *answers]
         for line in lines:
-            click.echo(str(line))
+            echo(str(line))
     sys.exit(1 if mistakes or beside or any(a.is_wrong for a in answers) else 0)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
+
+from platform_assets.terminal import echo, echo_json
 
 JSON_VERSION = 1
 
@@ -15,7 +16,10 @@ JSON_VERSION = 1
 @click.argument("windows", nargs=-1, metavar="[WINDOW]...")
 @click.option("--samples", type=click.IntRange(min=0), default=3, show_default=True, help="Records shown of each kind.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON: version, table, windows, records, dead_letters, groups, sent."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON: version, table, windows, records, dead_letters, groups, others, sent.",
 )
 @click.option(
     "--send-to", metavar="TOPIC", help="Send them to this Kafka topic too, each once, whenever that is asked for."
@@ -36,7 +40,7 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
     from platform_assets.errors import ConfigurationError
     from platform_assets.kafka.outbox import Outbox
     from platform_assets.lake import load_log
-    from platform_assets.lake.dead_letters import groups
+    from platform_assets.lake.dead_letters import Groups, groups
     from platform_assets.model.windows import edge_of
     from platform_assets.windows.sending import send
 
@@ -54,7 +58,7 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
             f"{declaration.decoded_table} {missing[0]}` decodes one"
         )
     keys = sorted(key for key, receipt in letters.items() if receipt.rows)
-    found = groups(ledger.lake.table(declaration.dead_letter_table), keys, samples) if keys else ()
+    found = groups(ledger.lake.table(declaration.dead_letter_table), keys, samples) if keys else Groups()
     dead = sum(r.rows for r in letters.values())
     records = dead + sum(decoded[key].rows for key in letters if key in decoded)
     sent = None
@@ -74,21 +78,29 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
             "windows": {key: letters[key].rows for key in keys},
             "records": records,
             "dead_letters": dead,
-            "groups": [asdict(group) for group in found],
+            "groups": [asdict(group) for group in found.listed],
+            "others": found.others,
             "sent": None if sent is None else {"topic": send_to, **asdict(sent)},
         }
-        click.echo(json.dumps(whole, indent=2, ensure_ascii=False))
+        echo_json(whole)
         return
     share = f" ({dead / records:.3%})" if records else ""
-    click.echo(
+    echo(
         f"{declaration.dead_letter_table}: {dead:,} of {counted(records, 'record')} in {counted(len(letters), 'window')}{share}"
     )
-    for group in found:
+    for group in found.listed:
         place = f" at {group.place}" if group.place else ""
-        click.echo(f"\n{group.reason}{place} ({group.side}): {group.count:,}, {group.count / dead:.1%} of them")
+        echo()
+        echo(f"{group.reason}{place} ({group.side}): {group.count:,}, {group.count / dead:.1%} of them")
         for sample in group.samples:
             content = sample.key if group.side == "key" else sample.value
-            click.echo(f"  {sample.window} partition {sample.partition} offset {sample.offset}: {sample.detail}")
-            click.echo(f"    {group.side}: {content}")
+            echo(f"  {sample.window} partition {sample.partition} offset {sample.offset}: {sample.detail}")
+            echo(f"    {group.side}: {content}")
+    if found.others:
+        echo()
+        echo(
+            f"and {found.others:,} of kinds that are not told apart: there are more than {len(found.listed)} places and reasons"
+        )
     if sent is not None:
-        click.echo(f"\nsent to {send_to}: {sent.now:,}; {sent.before:,} had been sent before")
+        echo()
+        echo(f"sent to {send_to}: {sent.now:,}; {sent.before:,} had been sent before")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from platform_assets.model.untrusted import line
+from platform_assets.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from platform_assets.ledger.decisions import Author
@@ -30,7 +32,7 @@ def deciding(table: str, author: Author | None, *, quiet: bool = False, ask: boo
         environment.settings,
         lambda: environment.engine(declaration.engine),
         author,
-        _nothing if quiet else click.echo,
+        _nothing if quiet else echo,
         _confirmed if ask else _nothing,
     )
 
@@ -39,11 +41,11 @@ def print_decision(version: int, decided: Deciding, found: Mapping[str, Any] | N
     """What was found and whether it was accepted, as JSON."""
     accepted = found is not None and decided.author is not None
     document = {"version": version, "topic": decided.declaration.topic, "accepted": accepted, **(found or {})}
-    click.echo(json.dumps(document, indent=2))
+    echo_json(document)
 
 
 def _confirmed(question: str) -> None:
-    click.confirm(question, abort=True)
+    click.confirm(line(question), abort=True)
 
 
 def _nothing(_: str) -> None:

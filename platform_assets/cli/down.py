@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from platform_assets.terminal import echo
+
 
 @click.command()
 @click.option(
@@ -17,4 +19,4 @@ def down(services: tuple[str, ...]) -> None:
     from infra import platform
     from platform_assets.cli.services import chosen
 
-    platform.down(services=chosen(services) if services else platform.ALL_SERVICES, report=click.echo)
+    platform.down(services=chosen(services) if services else platform.ALL_SERVICES, report=echo)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 
 import click
+
+from platform_assets.terminal import echo, echo_json
 
 
 @click.command()
@@ -28,9 +29,9 @@ def env(as_json: bool) -> None:
         dagster_services.prepare(home)
     for name, what in ((platform.KAFKA_ADDRESS, "broker"), (platform.SPARK_ADDRESS, "Spark server")):
         if name not in found:
-            click.echo(f"no {what} runs and {name} is not set: `platform-assets up` starts one", err=True)
+            echo(f"no {what} runs and {name} is not set: `platform-assets up` starts one", err=True)
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        echo_json(found)
         return
     for name, value in found.items():
-        click.echo(f"export {name}={shlex.quote(value)}")
+        echo(f"export {name}={shlex.quote(value)}")

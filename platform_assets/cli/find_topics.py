@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from platform_assets.terminal import echo
+
 
 @click.command(name="find-topics")
 @click.option("--dry-run", is_flag=True, help="Only say what would be added.")
@@ -20,13 +22,13 @@ def find_topics(dry_run: bool) -> None:
     added = False
     for folder, table in declared.patterns():
         new = [name for name in table.wanted(names) if name not in known]
-        click.echo(f"{folder / found_topics.FILE}: {len(new)} new for pattern {table.pattern}")
+        echo(f"{folder / found_topics.FILE}: {len(new)} new for pattern {table.pattern}")
         for name in new:
-            click.echo(f"  {name}")
+            echo(f"  {name}")
         if new and not dry_run:
             found_topics.add(folder, new)
             added = True
         # Of two patterns that both match, the first one has it.
         known.update(new)
     if added:
-        click.echo(new_topics.reload())
+        echo(new_topics.reload())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from platform_assets.terminal import echo
+
 
 @click.command(name="forget-schemas")
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
@@ -23,8 +25,8 @@ def forget_schemas(ids: tuple[str, ...], dry_run: bool) -> None:
     folder = Environment.of_process().ledger().lake.schemas
     lines = cache.forget(files_below(str(folder)), keys, dry_run)
     for line in lines:
-        click.echo(f"{'would forget' if dry_run else 'forgot'} {line}")
+        echo(f"{'would forget' if dry_run else 'forgot'} {line}")
     if not lines:
-        click.echo("Nothing to forget: the lake knows none of these ids.")
+        echo("Nothing to forget: the lake knows none of these ids.")
     elif not dry_run:
-        click.echo("Load the windows that waited, for example: platform-assets load TABLE WINDOW")
+        echo("Load the windows that waited, for example: platform-assets load TABLE WINDOW")

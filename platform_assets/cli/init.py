@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from platform_assets.errors import ConfigurationError
+from platform_assets.terminal import echo, echo_lines
 
 _EXAMPLE: Final = """\
 # Rename this file to defs.yaml, and say what your topic is. `platform-assets check` judges it.
@@ -80,7 +81,7 @@ def init(folder: Path) -> None:
             (root / name).write_text(text, encoding="utf-8")
     except OSError as e:
         raise ConfigurationError(f"{root} cannot be written: {e.strerror or e}") from e
-    click.echo(
+    echo_lines(
         f"made {root}; next:\n  cd {shlex.quote(str(root))}\n  cp .env.example .env && set -a && . ./.env && set +a"
     )
-    click.echo("  and declare a topic: README.md says how")
+    echo("  and declare a topic: README.md says how")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
+
+from platform_assets.terminal import echo_json
 
 JSON_VERSION = 1
 
@@ -35,5 +36,5 @@ def load(table: str, windows: tuple[str, ...], as_json: bool) -> None:
     declaration, target = table_of(table)
     done = load_windows(declaration, target, windows, Environment.of_process(), as_json=as_json)
     if as_json:
-        click.echo(json.dumps({"version": JSON_VERSION, "table": target.name, **done.fields}, indent=2))
+        echo_json({"version": JSON_VERSION, "table": target.name, **done.fields})
     sys.exit(done.exit_code)

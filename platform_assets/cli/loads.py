@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
+from platform_assets.terminal import echo
 
 if TYPE_CHECKING:
     from platform_assets.cli.environment import Environment
@@ -42,6 +42,7 @@ def load_windows(
     from dagster import AssetCheckSeverity
 
     from platform_assets.checks.findings import counted
+    from platform_assets.checks.report.description import plain
     from platform_assets.engines.choice import decode_engine
     from platform_assets.errors import Retryable, UnknownOutcome
     from platform_assets.orchestration import by_hand
@@ -77,21 +78,21 @@ def load_windows(
         for verdict in by_hand.check(loader, instance):
             verdicts.append(verdict)
             if not as_json:
-                click.echo(f"{verdict.check}: {'passed' if verdict.passed else 'FAILED'}: {verdict.headline}")
+                echo(f"{verdict.check}: {'passed' if verdict.passed else 'FAILED'}: {verdict.headline}")
     evaluations = []
     if any(a.decoded for a in decodings):
         evaluations = by_hand.check_decoded(decoder, [a.window for a in decodings if a.decoded], instance)
         for evaluation in evaluations if not as_json else ():
             result = _result(evaluation.passed, evaluation.severity == AssetCheckSeverity.ERROR)
-            click.echo(f"{evaluation.check_name}: {result}: {evaluation.description}")
+            echo(f"{evaluation.check_name}: {result}: {plain(evaluation.description or '')}")
     if instance is None and not as_json:
-        click.echo("DAGSTER_HOME has no instance, so nothing was reported to Dagster")
+        echo("DAGSTER_HOME has no instance, so nothing was reported to Dagster")
     fields = {
         "windows": [_as_json(a) for a in attempts],
         "decoded": [_decoded_as_json(a) for a in decodings],
         "checks": [
             *({"name": v.check, "passed": v.passed, "headline": v.headline} for v in verdicts),
-            *({"name": e.check_name, "passed": e.passed, "headline": e.description} for e in evaluations),
+            *({"name": e.check_name, "passed": e.passed, "headline": plain(e.description or "")} for e in evaluations),
         ],
         "reported": instance is not None,
     }
@@ -104,10 +105,10 @@ def load_windows(
 
 def _say(attempt: Attempt) -> None:
     if attempt.loaded is None:
-        click.echo(f"{attempt.window}: failed: {attempt.error}", err=True)
+        echo(f"{attempt.window}: failed: {attempt.error}", err=True)
         return
     r = attempt.loaded.receipt
-    click.echo(
+    echo(
         f"{attempt.window}: {attempt.loaded.outcome}, {r.rows:,} rows of {r.ranges.size:,} offsets, "
         f"table version {r.table_version}, {r.seconds:.1f} s"
     )
@@ -119,10 +120,10 @@ def _result(passed: bool, is_error: bool) -> str:
 
 def _say_decoded(attempt: DecodeAttempt) -> None:
     if attempt.decoded is None:
-        click.echo(f"{attempt.window}: not decoded: {attempt.error}", err=True)
+        echo(f"{attempt.window}: not decoded: {attempt.error}", err=True)
         return
     w = attempt.decoded
-    click.echo(f"{attempt.window}: decoded: {w.outcome}, {w.decoded.rows:,} rows, {w.dead_letters.rows:,} dead letters")
+    echo(f"{attempt.window}: decoded: {w.outcome}, {w.decoded.rows:,} rows, {w.dead_letters.rows:,} dead letters")
 
 
 def _decoded_as_json(attempt: DecodeAttempt) -> dict[str, Any]:

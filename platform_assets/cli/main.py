@@ -40,6 +40,7 @@ from platform_assets.cli import (
     vacuum,
 )
 from platform_assets.errors import PlatformError, Retryable, UnknownOutcome
+from platform_assets.terminal import echo_error
 
 EXIT_FAILED: Final = 1
 EXIT_TRY_AGAIN: Final = 3
@@ -85,7 +86,7 @@ class _Commands(click.Group):
 
 
 def _fail(error: PlatformError) -> NoReturn:
-    click.echo(f"platform-assets: {error}", err=True)
+    echo_error(error)
     sys.exit(EXIT_TRY_AGAIN if isinstance(error, Retryable | UnknownOutcome) else EXIT_FAILED)
 
 

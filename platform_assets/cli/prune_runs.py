@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 
 import click
+
+from platform_assets.terminal import echo_json, echo_lines
 
 JSON_VERSION = 1
 
@@ -71,8 +72,8 @@ def prune_runs(
             "left": done.left,
             "complete": done.complete,
         }
-        click.echo(json.dumps(found, indent=2))
+        echo_json(found)
     else:
-        click.echo(done.text())
+        echo_lines(done.text())
     if not done.complete:
         raise SystemExit(3)

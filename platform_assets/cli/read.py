@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
+
+from platform_assets.terminal import echo, echo_json, echo_lines
 
 if TYPE_CHECKING:
     from platform_assets.cli.environment import Environment
@@ -40,13 +41,15 @@ def read(table: str, as_json: bool) -> None:
     texts = snippets(name, folder, environment.variables.get("SPARK_REMOTE"))
     if as_json:
         found = {"version": JSON_VERSION, "table": name.name, "path": folder.uri, "spark_name": known_as}
-        click.echo(json.dumps({**found, "snippets": dict(texts)}, indent=2))
+        echo_json({**found, "snippets": dict(texts)})
         return
-    click.echo(f"# {name} lies in {folder.uri}")
+    echo(f"# {name} lies in {folder.uri}")
     for reader, text in texts.items():
-        click.echo(f"\n# {reader}\n{text}")
+        echo()
+        echo(f"# {reader}")
+        echo_lines(text)
         if reader == "spark":
-            click.echo(f"spark.table('{known_as}').show(5)" if known_as else f"# {why_not}")
+            echo(f"spark.table('{known_as}').show(5)" if known_as else f"# {why_not}")
 
 
 def _register(environment: Environment, table: TableRef, folder: Folder) -> tuple[str | None, str]:

@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from platform_assets.terminal import console, echo, echo_error
+
 
 @click.command("rebuild-ledger")
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
@@ -17,7 +19,6 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
 
     Exits 1 where files of a window are lost, so that its entry is still lacking.
     """
-    from rich.console import Console
 
     from platform_assets.checks.findings import counted
     from platform_assets.cli.audit_table import progress
@@ -31,18 +32,18 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
     chosen = [declaration_of(t) for t in tables] or list(declarations().values())
     complete = True
     for declaration in chosen:
-        with progress(Console(stderr=True)) as tell:
+        with progress(console(stderr=True)) as tell:
             done = rebuild(declaration, ledger, environment.engine(declaration.engine), progress=tell)
             engine = environment.engine(declaration.engine)
             decoded = 0 if declaration.decode is None else rebuild_decoded(declaration, ledger, engine, progress=tell)
         complete &= not done.unread
         for error in done.unread:
-            click.echo(f"platform-assets: {error}", err=True)
-        click.echo(f"{declaration.raw_table}: {done.cuts} cuts and {done.receipts} receipts restored")
+            echo_error(error)
+        echo(f"{declaration.raw_table}: {done.cuts} cuts and {done.receipts} receipts restored")
         if declaration.decode is not None:
-            click.echo(f"{declaration.decoded_table}: receipts of {counted(decoded, 'window')} restored")
+            echo(f"{declaration.decoded_table}: receipts of {counted(decoded, 'window')} restored")
         for key in done.merged:
-            click.echo(
+            echo(
                 f"{declaration.raw_table}: window {key} now also covers the windows after it that were sealed and "
                 "never loaded; load it to bring their records"
             )

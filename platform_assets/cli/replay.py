@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -10,6 +9,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from platform_assets.terminal import console, echo_json
 
 if TYPE_CHECKING:
     from platform_assets.cli.environment import Environment
@@ -66,7 +67,6 @@ def replay(
 
     Exits 0 if all is loaded and proved, or equal; 1 if not, or if both differ; 3 if trying again may succeed.
     """
-    from rich.console import Console
 
     from platform_assets.cli.audit_table import progress
     from platform_assets.cli.environment import Environment
@@ -92,7 +92,7 @@ def replay(
         say_plan(declaration.raw_table, planned, touched.note, whole=dry_run, in_place=into is None)
     if planned and not dry_run:
         # Without JSON, a line for each window shows how far it has come.
-        with progress(Console(stderr=True)) if as_json else nullcontext(_quiet) as tell:
+        with progress(console(stderr=True)) if as_json else nullcontext(_quiet) as tell:
             if into is None:
                 keys = [p.sealed.key for p in planned]
                 raw = declaration.raw_table
@@ -103,7 +103,7 @@ def replay(
         fields |= found
     if as_json:
         head = {"version": JSON_VERSION, "table": declaration.raw_table.name, "dry_run": dry_run}
-        click.echo(json.dumps({**head, **fields}, indent=2))
+        echo_json({**head, **fields})
     sys.exit(code)
 
 

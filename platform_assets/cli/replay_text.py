@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-import click
-
 from platform_assets.checks.findings import counted
 from platform_assets.errors import PlatformError, ranges_text
 from platform_assets.lake.location import Folder
 from platform_assets.model.offsets import OffsetRange, text_of
 from platform_assets.model.tables import TableRef
+from platform_assets.terminal import echo
 from platform_assets.windows.comparing import PartitionComparison, WindowComparison
 from platform_assets.windows.replacing import Loaded
 from platform_assets.windows.replay_plan import Deed, PlannedWindow
@@ -30,17 +29,17 @@ _IN_PLACE: Final[Mapping[Deed, str]] = {
 def say_plan(table: TableRef, planned: Sequence[PlannedWindow], note: str, *, whole: bool, in_place: bool) -> None:
     """List what would be done, window by window."""
     offsets, records = sum(p.sealed.ranges.size for p in planned), sum(p.records or 0 for p in planned)
-    click.echo(
+    echo(
         f"{table}: the stretch touches {counted(len(planned), 'window')}: {counted(offsets, 'offset')}, "
         f"{counted(records, 'record')} by their receipts"
     )
     if note:
-        click.echo(f"  {note}")
+        echo(f"  {note}")
     listed = planned if whole else planned[:_LISTED]
     for each in listed:
-        click.echo(f"  {_planned(each, in_place)}")
+        echo(f"  {_planned(each, in_place)}")
     if len(listed) < len(planned):
-        click.echo(f"  and {counted(len(planned) - len(listed), 'more window')}, which --dry-run lists")
+        echo(f"  and {counted(len(planned) - len(listed), 'more window')}, which --dry-run lists")
 
 
 def _planned(each: PlannedWindow, in_place: bool) -> str:
@@ -58,22 +57,22 @@ def _planned(each: PlannedWindow, in_place: bool) -> str:
 def say_loaded(key: str, outcome: Loaded | PlatformError) -> None:
     """What became of one window in the fresh table."""
     if isinstance(outcome, PlatformError):
-        click.echo(f"{key}: failed: {outcome}", err=True)
+        echo(f"{key}: failed: {outcome}", err=True)
         return
     r = outcome.receipt
-    click.echo(f"{key}: {outcome.outcome}, {counted(r.rows, 'row')} of {counted(r.ranges.size, 'offset')}")
+    echo(f"{key}: {outcome.outcome}, {counted(r.rows, 'row')} of {counted(r.ranges.size, 'offset')}")
 
 
 def say_compared(found: WindowComparison) -> None:
     """One window in both tables."""
     left = f"; not compared: {_named(found.left_out)}, {counted(found.rows_left_out, 'row')}" if found.left_out else ""
     verdict = "equal" if found.equal else "DIFFERS"
-    click.echo(f"{found.window}: {verdict}, {counted(found.rows, 'row')} read from Kafka{left}")
+    echo(f"{found.window}: {verdict}, {counted(found.rows, 'row')} read from Kafka{left}")
     if found.problem:
-        click.echo(f"  {found.problem}")
+        echo(f"  {found.problem}")
     for partition in found.partitions:
         if not partition.equal:
-            click.echo(f"  partition {partition.partition}: {'; '.join(_differences(partition))}")
+            echo(f"  partition {partition.partition}: {'; '.join(_differences(partition))}")
 
 
 def _differences(found: PartitionComparison) -> Iterator[str]:
@@ -94,13 +93,11 @@ def say_result(table: TableRef, fresh: Folder, compared: Sequence[WindowComparis
     rows = sum(c.rows for c in compared)
     amiss = sum(not c.equal for c in compared)
     if amiss:
-        click.echo(f"{table} DIFFERS from what Kafka gives in {amiss:,} of {counted(len(compared), 'window')}")
+        echo(f"{table} DIFFERS from what Kafka gives in {amiss:,} of {counted(len(compared), 'window')}")
     else:
         some = ", as far as Kafka still has them" if any(c.left_out for c in compared) else ""
-        click.echo(
-            f"{table} is equal to what Kafka gives{some}: {counted(len(compared), 'window')}, {counted(rows, 'row')}"
-        )
-    click.echo(f"the fresh table is {fresh}; delete it when it is needed no more: nothing else refers to it")
+        echo(f"{table} is equal to what Kafka gives{some}: {counted(len(compared), 'window')}, {counted(rows, 'row')}")
+    echo(f"the fresh table is {fresh}; delete it when it is needed no more: nothing else refers to it")
 
 
 def _named(ranges: Mapping[int, Sequence[OffsetRange]]) -> str:

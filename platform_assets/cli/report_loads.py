@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from platform_assets.terminal import console, echo
+
 
 @click.command("report-loads")
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
@@ -13,7 +15,6 @@ def report_loads(topics: tuple[str, ...]) -> None:
     Each window that is sealed or loaded, and that Dagster does not know or knows from another load, is reported as materialised.
     Nothing is loaded, and running it again reports nothing twice.
     """
-    from rich.console import Console
 
     from platform_assets.checks.findings import counted
     from platform_assets.cli.audit_table import progress
@@ -32,8 +33,8 @@ def report_loads(topics: tuple[str, ...]) -> None:
         )
     for declaration in chosen:
         number = 0
-        with progress(Console(stderr=True)) as tell:
+        with progress(console(stderr=True)) as tell:
             for number, event in enumerate(unreported(declaration, ledger, instance), 1):
                 instance.report_runless_asset_event(event)
                 tell(f"{declaration.topic}: {number:,} reported")
-        click.echo(f"{declaration.topic}: {counted(number, 'materialisation')} reported")
+        echo(f"{declaration.topic}: {counted(number, 'materialisation')} reported")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from platform_assets.terminal import console, echo, echo_json
 
 if TYPE_CHECKING:
     from platform_assets.backup.restoring import Restored
@@ -38,7 +39,6 @@ def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_
     again by the sensor. Records that were erased since the backup are erased again, as far as the ledger that is there before
     names them. What is to be done afterwards, if anything, is said.
     """
-    from rich.console import Console
 
     from platform_assets.backup import restoring
     from platform_assets.checks.findings import counted
@@ -52,7 +52,7 @@ def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_
     if not dry_run:
         _check_stopped(environment)
         erased = _decided(lake)
-    with progress(Console(stderr=True)) as tell:
+    with progress(console(stderr=True)) as tell:
         done = restoring.restore(found, lake, home, only, force=force, dry_run=dry_run, progress=tell)
     then = [] if dry_run else [*_erased_again(lake, erased), *_then(done, lake)]
     if as_json:
@@ -67,15 +67,15 @@ def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_
             "to_be_loaded_again": {table: list(keys) for table, keys in done.forgotten.items()},
             "then": then,
         }
-        click.echo(json.dumps(fields, indent=2))
+        echo_json(fields)
         return
     what = "whole, nothing was restored" if dry_run else "restored"
-    click.echo(
+    echo(
         f"{found.folder} of {found.manifest.at:%Y-%m-%d %H:%M:%S}Z: {', '.join(done.parts)}: {counted(done.files, 'file')}, "
         f"{done.bytes:,} bytes, {what}"
     )
     for line in then:
-        click.echo(line)
+        echo(line)
 
 
 def _check_stopped(environment: Environment) -> None:

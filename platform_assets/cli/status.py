@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Final
 
 import click
+
+from platform_assets.terminal import echo_json
 
 if TYPE_CHECKING:
     from platform_assets.orchestration.status import Status
@@ -49,7 +50,7 @@ def status(as_json: bool, every: float | None) -> None:
         sys.exit(watch(_status, every, as_json))
     found = _status()
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2))
+        echo_json(found.to_json())
     else:
         print_status(found)
     sys.exit(0 if found.healthy else 1)

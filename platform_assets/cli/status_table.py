@@ -7,13 +7,16 @@ from collections.abc import Iterable, Iterator
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from platform_assets.checks.decoded import SHARE
 from platform_assets.checks.findings import counted
+from platform_assets.model.untrusted import line
 from platform_assets.orchestration.check_status import CheckStatus
 from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.foresight import hours_text
 from platform_assets.orchestration.status import Status, TableStatus
+from platform_assets.terminal import console as console_of
 
 _COLUMNS = (
     "table",
@@ -37,7 +40,7 @@ def print_status(status: Status, console: Console | None = None, *, attention_fi
 
     With `attention_first` that comes before the rows.
     """
-    console = console or Console()
+    console = console or console_of()
     if attention_first:
         _print_attention(status, console)
     _print_rows(status, console)
@@ -46,8 +49,8 @@ def print_status(status: Status, console: Console | None = None, *, attention_fi
 
 
 def _print_rows(status: Status, console: Console) -> None:
-    title = f"lake tables at {status.at}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    title = line(f"lake tables at {status.at}")
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in _COLUMNS:
         table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
     rows = [cells for row in status.tables for cells in _all_cells(row)]
@@ -63,22 +66,26 @@ def _print_rows(status: Status, console: Console) -> None:
 def _print_attention(status: Status, console: Console) -> None:
     lines = [*([status.spark_error] if status.spark_error else []), *status.left_out]
     lines += [line for row in status.tables for line in _attention(row)]
-    for line in dict.fromkeys(lines):
-        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    for text in dict.fromkeys(lines):
+        console.print(Text(line(text), "yellow"), soft_wrap=True)
 
 
-def _all_cells(row: TableStatus) -> Iterator[tuple[str, ...]]:
-    yield _cells(row)
+def _all_cells(row: TableStatus) -> Iterator[tuple[Text, ...]]:
+    yield tuple(map(_cell, _cells(row)))
     if row.decoded is not None:
-        yield _decoded_cells(row.decoded, row.windows_loaded)
+        yield tuple(map(_cell, _decoded_cells(row.decoded, row.windows_loaded)))
 
 
-def _cells(row: TableStatus) -> tuple[str, ...]:
+def _cell(content: str | Text) -> Text:
+    return content if isinstance(content, Text) else Text(line(content))
+
+
+def _cells(row: TableStatus) -> tuple[str | Text, ...]:
     return (
         f"{row.table} (paused)" if row.paused else row.table,
         f"{row.windows_loaded:,}/{row.windows_sealed:,}",
         f"{row.windows_waiting:,}",
-        f"[bold red]{row.windows_failed:,}[/]" if row.windows_failed else "0",
+        Text(f"{row.windows_failed:,}", "bold red") if row.windows_failed else "0",
         f"{row.rows:,}",
         _number(row.lag),
         _number(row.lag_to_high_watermark),
@@ -89,13 +96,13 @@ def _cells(row: TableStatus) -> tuple[str, ...]:
     )
 
 
-def _decoded_cells(row: DecodedStatus, loaded: int) -> tuple[str, ...]:
+def _decoded_cells(row: DecodedStatus, loaded: int) -> tuple[str | Text, ...]:
     """Of windows, those of the raw table are all; of records, those that have become rows."""
     return (
         row.table,
         f"{row.windows_decoded:,}/{loaded:,}",
         f"{row.windows_waiting:,}",
-        f"[bold red]{row.windows_failed:,}[/]" if row.windows_failed else "0",
+        Text(f"{row.windows_failed:,}", "bold red") if row.windows_failed else "0",
         f"{row.rows:,}",
         "",
         "",
@@ -106,34 +113,34 @@ def _decoded_cells(row: DecodedStatus, loaded: int) -> tuple[str, ...]:
     )
 
 
-def _print_lines(title: str, rows: Iterable[tuple[str, ...]], console: Console) -> None:
-    console.print(title, style="italic", highlight=False, soft_wrap=True)
+def _print_lines(title: str, rows: Iterable[tuple[Text, ...]], console: Console) -> None:
+    console.print(Text(title, "italic"), soft_wrap=True)
     for name, loaded, waiting, failed, records, lag, watermark, overtaken, window, age, checks in rows:
-        console.print(f"\n[bold]{name}[/]", highlight=False, soft_wrap=True)
-        facts = (
-            f"{loaded} windows loaded, {waiting} waiting, {failed} failed",
-            f"{records} records" + (f", lag {lag}" if lag else ""),
-            *([f"lag to the high watermark {watermark}"] if watermark else []),
-            *([] if overtaken == "–" else [f"retention may overtake it in {overtaken}"]),
-            f"newest window {window}" + (f", {age} old" if age else ""),
-            f"checks: {checks}",
+        console.print(Text(f"\n{name}", "bold"), soft_wrap=True)
+        facts: tuple[tuple[str | Text, ...], ...] = (
+            (loaded, " windows loaded, ", waiting, " waiting, ", failed, " failed"),
+            (records, " records", *((", lag ", lag) if lag else ())),
+            *(((("lag to the high watermark ", watermark),)) if watermark else ()),
+            *(() if overtaken.plain == "–" else (("retention may overtake it in ", overtaken),)),
+            ("newest window ", window, *((", ", age, " old") if age else ())),
+            ("checks: ", checks),
         )
         for fact in facts:
-            console.print(f"  {fact}", highlight=False, soft_wrap=True)
+            console.print(Text.assemble("  ", *fact), soft_wrap=True)
 
 
 def _number(value: int | None) -> str:
     return "unknown" if value is None else f"{value:,}"
 
 
-def _checks(checks: tuple[CheckStatus, ...], *, may_warn: bool = False) -> str:
+def _checks(checks: tuple[CheckStatus, ...], *, may_warn: bool = False) -> str | Text:
     failed = [c.name for c in checks if c.failed or (c.warning and not may_warn)]
     if failed:
-        return f"[bold red]{', '.join(failed)} FAILED[/]"
+        return Text(line(f"{', '.join(failed)} FAILED"), "bold red")
     if warning := [c.name for c in checks if c.warning]:
-        return f"[yellow]{', '.join(warning)} WARNS[/]"
+        return Text(line(f"{', '.join(warning)} WARNS"), "yellow")
     passed = sum(c.passed is True for c in checks)
-    return f"[green]{passed} passed[/]" if passed == len(checks) else f"{passed} of {len(checks)} ran"
+    return Text(f"{passed} passed", "green") if passed == len(checks) else f"{passed} of {len(checks)} ran"
 
 
 def _age(seconds: float | None) -> str:

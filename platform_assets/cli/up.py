@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from platform_assets.terminal import echo
+
 if TYPE_CHECKING:
     from infra.security import Secure
     from platform_assets.cli.environment import Environment
@@ -54,9 +56,9 @@ def up(services: tuple[str, ...], registry: bool, brokers: str | None, secure: S
         _check_spark(environment)
     number: Literal[1, 3] | None = None if brokers is None else 3 if brokers == "3" else 1
     options = UpOptions(services=wanted, broker=BrokerSettings(brokers=number, secure=secure))
-    states = platform.up(options=options, report=click.echo)
+    states = platform.up(options=options, report=echo)
     for state in states:
-        click.echo(f"{state.service:<18} {state.status:<8} {state.address or ''}")
+        echo(f"{state.service:<18} {state.status:<8} {state.address or ''}")
 
 
 def _check_broker(environment: Environment) -> None:

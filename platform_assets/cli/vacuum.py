@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import click
+
+from platform_assets.terminal import echo, echo_json
 
 JSON_VERSION = 1
 
@@ -37,10 +37,8 @@ def vacuum(table: str, retain_hours: int | None, dry_run: bool, as_json: bool) -
     done = vacuum_table(name, folder, retain_hours=retain_hours, dry_run=dry_run)
     if as_json:
         found = {"version": JSON_VERSION, "table": name.name, "dry_run": dry_run}
-        click.echo(json.dumps({**found, "files": list(done.files), "bytes": done.bytes}, indent=2))
+        echo_json({**found, "files": list(done.files), "bytes": done.bytes})
         return
     for path in done.files if dry_run else ():
-        click.echo(path)
-    click.echo(
-        f"{name}: {'would delete' if dry_run else 'deleted'} {counted(len(done.files), 'file')}, {done.bytes:,} bytes"
-    )
+        echo(path)
+    echo(f"{name}: {'would delete' if dry_run else 'deleted'} {counted(len(done.files), 'file')}, {done.bytes:,} bytes")

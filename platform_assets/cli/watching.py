@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import io
-import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-import click
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from platform_assets.cli.status_table import print_status
 from platform_assets.errors import PlatformError
+from platform_assets.model.untrusted import line
 from platform_assets.orchestration.status import JSON_VERSION, Status
+from platform_assets.terminal import console as console_of
+from platform_assets.terminal import echo_json
 
 INTERRUPTED = 130
 """The exit code where Ctrl-C comes before the first status: the shells' own for it."""
@@ -26,7 +27,7 @@ def watch(look: Callable[[], Status], every: float, as_json: bool, console: Cons
 
     One that could not be had, since a setting or the YAML is wrong by now, is shown as an error, and the next look may have it.
     """
-    console = console or Console()
+    console = console or console_of()
     last: Status | PlatformError | None = None
     in_place = console.is_terminal and not as_json
     # A screen of its own, so that what was there before comes back.
@@ -62,11 +63,11 @@ def _looked(look: Callable[[], Status]) -> Status | PlatformError:
 
 def _print(found: Status | PlatformError, as_json: bool, console: Console) -> None:
     if as_json:
-        click.echo(json.dumps(_document(found)))
+        echo_json(_document(found), indent=None)
     elif isinstance(found, Status):
         print_status(found, console)
     else:
-        console.print(f"platform-assets: {found}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        console.print(Text(line(f"platform-assets: {found}"), "yellow"), soft_wrap=True)
 
 
 def _document(found: Status | PlatformError) -> dict[str, object]:
@@ -80,7 +81,7 @@ def _screen(found: Status | PlatformError, every: float, console: Console) -> Te
     """What fits the terminal. Where not all does, what needs attention comes before the rows, and the cut is said."""
     # Not on the console itself, which writes the live display around all that is printed.
     printed = io.StringIO()
-    page = Console(file=printed, force_terminal=True, width=console.width, color_system="standard")
+    page = console_of(file=printed, force_terminal=True, width=console.width, color_system="standard")
     if isinstance(found, Status):
         print_status(found, page, attention_first=True)
     else:

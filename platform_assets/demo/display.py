@@ -11,6 +11,9 @@ from typing import Final, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from platform_assets.model.untrusted import line
+from platform_assets.terminal import console as terminal
+
 PLAIN_LINE_SECONDS: Final = 5.0
 """Least time between two lines where there is no terminal."""
 
@@ -32,18 +35,18 @@ class Display:
     """Tells steps and counts; paths and addresses are printed whole, and nothing is taken for markup."""
 
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or terminal()
         if console is None and not self.console.is_terminal:
             self.console.width = PLAIN_WIDTH
         self._clock = clock
 
     def say(self, text: str = "") -> None:
         """A line of the demo's own."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(line(text), markup=False, soft_wrap=True)
 
     def detail(self, text: str) -> None:
         """A line of a part that works on the demo's behalf."""
-        self.console.print(f"  {text}", markup=False, soft_wrap=True, style="dim")
+        self.console.print(line(f"  {text}"), markup=False, soft_wrap=True, style="dim")
 
     @contextmanager
     def counters(self, totals: Mapping[str, int]) -> Iterator[Counters]:
@@ -53,8 +56,13 @@ class Display:
             yield lines
             lines.finish()
             return
-        columns = (TextColumn("  {task.description:<8}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, TextColumn("{task.fields[note]}"), console=self.console) as progress:
+        columns = (
+            TextColumn("  {task.description:<8}", markup=False),
+            BarColumn(24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, TextColumn("{task.fields[note]}", markup=False), console=self.console) as progress:
             yield _Bars(progress, totals)
 
 

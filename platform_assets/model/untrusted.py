@@ -20,7 +20,8 @@ _BLOCK: Final = re.compile(r"^(?:(?=[#>+=-])|\d+(?=[.)]))")
 _WORD: Final = re.compile(r"\S+")
 _LINKED: Final = re.compile(r"://|www\.|@", re.IGNORECASE)
 """Words with one of these are what GitHub's Markdown makes links of, without any mark and even if marks in them are escaped."""
-_MARK: Final = re.compile(r"\\([!-/:-@\[-`{-~])")
+_MARK: Final = re.compile(r"\\([!-/:-@\[-`{-~])|(?<!`)(`+)(?!`).*?(?<!`)\2(?!`)")
+"""An escaped mark, or a code span."""
 
 
 def line(text: object) -> str:
@@ -73,8 +74,8 @@ def markdown(text: object) -> str:
 
 
 def without_marks(text: str) -> str:
-    """The text that `markdown` was given; of a code span with longer fences, those are left."""
-    return _MARK.sub(r"\1", text)
+    """The text that `markdown` was given; code spans stay as they are."""
+    return _MARK.sub(lambda found: found[1] or found[0], text)
 
 
 def html(text: object) -> str:

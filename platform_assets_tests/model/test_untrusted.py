@@ -100,6 +100,7 @@ def test_markdown_of_any_mixture_is_inert(rng: Random) -> None:
 def test_markdown_keeps_code_and_names_readable() -> None:
     text = "run `platform-assets load raw/my_topic` for offsets [0, 5), then go on"
     assert markdown(text) == text
+    assert without_marks(markdown(r"run `grep 'a\.b'` *now*")) == r"run `grep 'a\.b'` *now*"
     assert without_marks(markdown("a *b* [c](d) <e>")) == "a *b* [c](d) <e>"
 
 
