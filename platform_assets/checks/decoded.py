@@ -62,7 +62,8 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Dead letters of some windows. `worst` is the window with the largest share of its records, `of` are all records."""
+    """Dead letters of some windows. `worst` is the window with the largest share of its records, `of` are all records.
+    `others` are in none of the `groups`."""
 
     level: Level
     dead: int
@@ -70,6 +71,7 @@ class Shares:
     worst: str | None
     worst_share: float
     groups: tuple[Group, ...]
+    others: int
 
 
 def windows_of(
@@ -151,7 +153,7 @@ def shares(windows: Windows, declared: DecodeDeclaration, ledger: Ledger, keys: 
     level: Level = "error" if share > declared.fail_share else "warning" if share > declared.warn_share else "passed"
     folder = ledger.lake.table(TableRef("dead_letters", windows.topic))
     found = groups(folder, sorted(key for key, number in letters.items() if number))
-    return Shares(level, sum(letters.values()), sum(whole.values()), worst, share, found)
+    return Shares(level, sum(letters.values()), sum(whole.values()), worst, share, found.listed, found.others)
 
 
 def _of_window(windows: Windows, key: str) -> list[Finding]:

@@ -12,6 +12,8 @@ from typing import Final, Literal, Protocol, get_args, runtime_checkable
 
 import pyarrow as pa
 
+from platform_assets.model.samples import MOST_PLACE, cut
+
 Reason = Literal[
     "malformed", "wrong_type", "out_of_range", "missing", "too_deep", "too_large", "unmatched", "unknown_schema", "bad_schema",
     "not_admitted", "failed",
@@ -40,13 +42,20 @@ class DeadLetter:
     """One value that could not be decoded.
 
     `place` is the column or path that is at fault, such as `$.legs[2].carrier`; None where it is the value as a whole. `detail`
-    says what was found and what was expected, for people; it never holds the whole value.
+    says what was found and what was expected, for people; it never holds the whole value. Both are cut where they are longer than
+    `MOST_PLACE` and `MOST_DETAIL`.
     """
 
     row: int
     reason: Reason
     place: str | None
     detail: str
+
+    def __post_init__(self) -> None:
+        if self.place is not None and len(self.place) > MOST_PLACE:
+            object.__setattr__(self, "place", cut(self.place, MOST_PLACE))
+        if len(self.detail) > MOST_DETAIL:
+            object.__setattr__(self, "detail", cut(self.detail, MOST_DETAIL))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +103,7 @@ def dead_letters(found: Sequence[DeadLetter]) -> pa.RecordBatch:
         [each.row for each in found],
         [each.reason for each in found],
         [each.place for each in found],
-        [cut(each.detail) for each in found],
+        [each.detail for each in found],
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, DEAD_LETTER_FIELDS, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_FIELDS)
-
-
-def cut(text: str) -> str:
-    """`text`, of at most `MOST_DETAIL` characters."""
-    return text if len(text) <= MOST_DETAIL else text[: MOST_DETAIL - 1] + "…"

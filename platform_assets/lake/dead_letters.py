@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,8 +14,11 @@ from platform_assets.lake import datasets
 from platform_assets.lake.location import Folder
 from platform_assets.lake.python_values import python_values
 from platform_assets.lake.rows import reading_files
-from platform_assets.model.samples import shown
+from platform_assets.model.samples import MOST_PLACE, shown
 
+MOST_GROUPS: Final = 100
+"""Groups that are told apart; the dead letters of all others are counted together."""
+_MOST_KINDS: Final = 8192
 _COLUMNS: Final = ["window", "kafka_partition", "kafka_offset", "side", "reason", "place", "detail", "key", "value"]
 
 
@@ -41,18 +45,24 @@ class Group:
     samples: tuple[Sample, ...]
 
 
-def groups(table: Folder, keys: Sequence[str], samples: int = 3) -> tuple[Group, ...]:
-    """The dead letters of the windows `keys`, the most frequent first. Memory is flat in their number."""
-    counts: dict[tuple[str, str, str | None], int] = {}
-    found: dict[tuple[str, str, str | None], list[Sample]] = {}
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The most frequent groups of some windows' dead letters, and how many dead letters are in none of them."""
+
+    listed: tuple[Group, ...] = ()
+    others: int = 0
+
+
+def groups(table: Folder, keys: Sequence[str], samples: int = 3) -> Groups:
+    """The dead letters of the windows `keys`, the most frequent first. Memory is flat in their number and in that of their places."""
+    found = _Found(samples)
     for key in keys:
         with table.reading():
             dataset = datasets.of(table.delta(), "window", key)
         with reading_files(table, key):
             for batch in dataset.to_batches(columns=_COLUMNS, filter=pc.field("window") == key, batch_size=4096):
-                _count(batch, counts, found, samples)
-    ordered = sorted(counts, key=lambda what: (-counts[what], what[0], what[1], what[2] or ""))
-    return tuple(Group(*what, counts[what], tuple(found[what])) for what in ordered)
+                found.add(batch)
+    return found.groups()
 
 
 def rows(table: Folder, key: str, version: int) -> Iterator[dict[str, Any]]:
@@ -72,21 +82,69 @@ def rows(table: Folder, key: str, version: int) -> Iterator[dict[str, Any]]:
         yield from (dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
-def _count(
-    batch: pa.RecordBatch,
-    counts: dict[tuple[str, str, str | None], int],
-    found: dict[tuple[str, str, str | None], list[Sample]],
-    samples: int,
-) -> None:
-    grouped = pa.Table.from_batches([batch]).group_by(["side", "reason", "place"]).aggregate([([], "count_all")])
-    for row in grouped.to_pylist():
-        what = (row["side"], row["reason"], row["place"])
-        counts[what] = counts.get(what, 0) + row["count_all"]
-        held = found.setdefault(what, [])
-        if len(held) < samples:
-            same = (pc.field("side") == what[0]) & (pc.field("reason") == what[1])
-            same &= pc.field("place").is_null() if what[2] is None else pc.field("place") == what[2]
-            held += [_sample(each) for each in batch.filter(same).slice(0, samples - len(held)).to_pylist()]
+_Kind = tuple[str, str, str | None]
+"""Side, reason and place."""
+
+
+class _Found:
+    """Counts by kind. A kind that is rarer than others may end up in `_others`: each producer may make as many kinds as it likes."""
+
+    def __init__(self, samples: int) -> None:
+        self._most_samples = samples
+        self._counts: dict[_Kind, int] = {}
+        self._samples: dict[_Kind, list[Sample]] = {}
+        self._others = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count the dead letters of a batch."""
+        rows = pa.table(
+            {
+                "side": batch["side"],
+                "reason": batch["reason"],
+                "place": _cut(batch["place"]),
+                "row": pa.array(np.arange(len(batch))),
+            }
+        )
+        of_batch = rows.group_by(["side", "reason", "place"], use_threads=False).aggregate([("row", "list")])
+        lists = of_batch["row_list"].combine_chunks()
+        ends, members = lists.offsets.to_numpy(), lists.values.to_numpy()
+        kinds = zip(*(of_batch[name].to_pylist() for name in ("side", "reason", "place")), strict=True)
+        wanted: list[tuple[_Kind, int]] = []
+        for kind, start, end in zip(kinds, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+            self._counts[kind] = self._counts.get(kind, 0) + end - start
+            held = self._samples.setdefault(kind, [])
+            wanted += [
+                (kind, row) for row in members[start : min(end, start + self._most_samples - len(held))].tolist()
+            ]
+        if len(self._counts) > _MOST_KINDS:
+            self._drop_rarest(_MOST_KINDS // 2)
+            wanted = [(kind, row) for kind, row in wanted if kind in self._counts]
+        taken = batch.take(pa.array([row for _, row in wanted], pa.int64()))
+        for (kind, _), row in zip(wanted, taken.to_pylist(), strict=True):
+            self._samples[kind].append(_sample(row))
+
+    def groups(self) -> Groups:
+        """The most frequent kinds, with their samples."""
+        self._drop_rarest(MOST_GROUPS)
+        return Groups(
+            tuple(Group(*kind, self._counts[kind], tuple(self._samples[kind])) for kind in self._by_count()),
+            self._others,
+        )
+
+    def _by_count(self) -> list[_Kind]:
+        return sorted(self._counts, key=lambda kind: (-self._counts[kind], kind[0], kind[1], kind[2] or ""))
+
+    def _drop_rarest(self, kept: int) -> None:
+        for kind in self._by_count()[kept:]:
+            self._others += self._counts.pop(kind)
+            del self._samples[kind]
+
+
+def _cut(places: pa.Array) -> pa.Array:
+    """As they are written by now: an earlier release has written them whole."""
+    whole = places.cast(pa.string())
+    shortened = pc.binary_join_element_wise(pc.utf8_slice_codeunits(whole, 0, MOST_PLACE - 1), "…", "")
+    return pc.if_else(pc.greater(pc.utf8_length(whole), MOST_PLACE), shortened, whole)
 
 
 def _sample(row: dict[str, Any]) -> Sample:

@@ -7,6 +7,13 @@ from typing import Any, Final
 
 MOST_SHOWN: Final = 120
 """Bytes of a value that are shown."""
+MOST_PLACE: Final = 300
+"""Characters of the place of a dead letter; a longer one is cut. Names of a record's fields may be as long as the record."""
+
+
+def cut(text: str, most: int) -> str:
+    """`text`, of at most `most` characters; the last one says that there were more."""
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def shown(content: bytes | None) -> str | None:

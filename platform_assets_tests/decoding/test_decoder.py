@@ -1,11 +1,13 @@
 """What all decoders share: dead letters as a batch, and details that are cut."""
 
+import pyarrow as pa
 import pytest
 
 from platform_assets.decoding.decoder import DEAD_LETTER_FIELDS, MOST_DETAIL, DeadLetter, dead_letters
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.model.samples import MOST_PLACE
 
 
 def test_dead_letters_are_a_batch_with_cut_details() -> None:
@@ -14,6 +16,17 @@ def test_dead_letters_are_a_batch_with_cut_details() -> None:
     assert batch["row"].to_pylist() == [3, 7]
     assert batch["place"].to_pylist() == [None, "$.id"]
     assert [len(detail) for detail in batch["detail"].to_pylist()] == [MOST_DETAIL, 5]
+
+
+def test_places_are_cut_and_say_so() -> None:
+    """A name of a field may be as long as its record."""
+    decoder = decoder_of(FormatSpec("json", {"schema": "a INT"}))
+    name = "n" * 1_000_000
+    dead = decoder.decode(pa.array([f'{{"{name}": 1, "{name}": 2}}'.encode()], pa.binary())).dead
+    assert dead.num_rows == 1
+    (place,) = dead["place"].to_pylist()
+    assert (len(place), place[:4], place[-1]) == (MOST_PLACE, "$.nn", "…")
+    assert len(dead["detail"][0].as_py()) <= MOST_DETAIL
 
 
 def test_an_unknown_format_is_refused_by_name() -> None:
