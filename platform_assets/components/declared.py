@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -25,6 +24,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger import stretches
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import limits
 from platform_assets.windows import sealing
@@ -32,7 +32,7 @@ from platform_assets.windows.sealing import StartMovedError
 
 DEFS_VARIABLE: Final = "PLATFORM_DEFS"
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 _ANY_SCHEDULE: Final = "0 0 * * *"
 _PACKAGE: Final = Path(__file__).parents[1]

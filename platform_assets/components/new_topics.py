@@ -4,7 +4,6 @@ Definitions follow from that file alone. Until the code location has been loaded
 """
 
 # No postponed annotations here: Dagster reads those of the functions below.
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -15,10 +14,12 @@ import dagster as dg
 from infra import platform
 from platform_assets.components import found_topics
 from platform_assets.errors import ConfigurationError
+from platform_assets.model.logs import logger
+from platform_assets.model.untrusted import line, markdown
 from platform_assets.orchestration.names import topic_key
 from platform_assets.orchestration.resources import KafkaResource
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 _INTERVAL_SECONDS: Final = 60
 _NAMED: Final = 10
@@ -45,7 +46,7 @@ def build_definitions(
         minimum_interval_seconds=_INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         target=None,
-        description=f"Looks for topics that match {pattern} and are not declared yet.",
+        description=markdown(f"Looks for topics that match {pattern} and are not declared yet."),
     )
     def _sensor(context: dg.SensorEvaluationContext, kafka: KafkaResource) -> dg.SkipReason:
         repository = context.repository_def
@@ -53,7 +54,7 @@ def build_definitions(
         there = wanted(kafka.cluster().topics())
         new = [name for name in there if name not in left_out and topic_key(name) not in declared]
         omitted = [left_out[name] for name in there if name in left_out]
-        return dg.SkipReason("; ".join([taken_up(new, folder, reload), *omitted[:_NAMED]]))
+        return dg.SkipReason(line("; ".join([taken_up(new, folder, reload), *omitted[:_NAMED]])))
 
     return dg.Definitions(sensors=[_sensor])
 

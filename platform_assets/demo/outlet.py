@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -14,8 +13,9 @@ from platform_assets.demo.schedule import Rows
 from platform_assets.demo.topic_log import CALL_SECONDS, translated
 from platform_assets.errors import BrokerUnreachableError, PlatformError
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.model.logs import logger
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 _PRODUCER_SETTINGS: Final = {
     "enable.idempotence": True,

@@ -6,7 +6,6 @@ keeps no count of its own that could be wrong.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -28,9 +27,10 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.model.logs import logger
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 PARTITIONS: Final[Mapping[TopicName, int]] = {"flights": 6, "weather": 3, "planes": 2}
 

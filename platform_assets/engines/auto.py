@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,9 +10,10 @@ from platform_assets.engines.columnar.reports import UnfitError
 from platform_assets.engines.protocol import LoadEngine, Order, Records, Written
 from platform_assets.errors import PlatformError
 from platform_assets.model.digest import Measured
+from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 @dataclass

@@ -5,7 +5,6 @@ Nothing here consumes a message. Every call ends within its timeout, whatever th
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -25,9 +24,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, PlatformError, TopicMissingError
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.model.logs import logger
 from platform_assets.model.topics import checked_topic
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 _UNREACHABLE = {
     KafkaError._TRANSPORT,

@@ -9,7 +9,6 @@ had committed is read, before anything more is sent.
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,9 +19,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from platform_assets.errors import ConfigurationError, SendingInterruptedError, SendingRefusedError
 from platform_assets.kafka.cluster import Cluster, TopicState
+from platform_assets.model.logs import logger
 from platform_assets.model.topics import checked_topic
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 SUFFIX: Final = ".sent"
 BUCKET: Final = 8192

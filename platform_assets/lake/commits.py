@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
@@ -43,9 +42,10 @@ from platform_assets.lake.failures import (
 from platform_assets.lake.load_folders import begun_loads, load_folder, window_folders
 from platform_assets.lake.load_log import Fence, LoadCommit, LoadMetadata, WindowFiles
 from platform_assets.lake.location import Folder, Lake
+from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 _ATTEMPTS: Final = 100

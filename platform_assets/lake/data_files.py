@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,8 +14,9 @@ from platform_assets.errors import PlatformError
 from platform_assets.lake import load_log, parquet, rows
 from platform_assets.lake.commits import NewFile
 from platform_assets.lake.location import Folder
+from platform_assets.model.logs import logger
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 _NUMBERS: Final = ("kafka_partition", "kafka_offset")
 _TIMESTAMP: Final = "kafka_timestamp"

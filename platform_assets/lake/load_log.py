@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,11 +21,12 @@ from platform_assets.lake.failures import TableDamagedError, TableGoneError, Tab
 from platform_assets.lake.location import Folder
 from platform_assets.model import expectations
 from platform_assets.model.expectations import FiguresByDigest
+from platform_assets.model.logs import logger
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.model.tables import TableLoad
 from platform_assets.model.windows import Window, edge_of, key_of
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 METADATA_KEY = "platform_assets"
 METADATA_VERSION = 1

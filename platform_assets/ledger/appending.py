@@ -7,7 +7,6 @@ transaction of those it is about: with it, a commit of the same ones that came f
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Collection
 from typing import Final
@@ -20,6 +19,7 @@ from platform_assets.errors import PlatformError
 from platform_assets.lake import delta_log, failures
 from platform_assets.lake.location import Folder
 from platform_assets.ledger import version
+from platform_assets.model.logs import logger
 
 _PREFIX: Final = "entries/"
 """Of the application transactions; a table's or topic's name follows, so that there are no more of them than of those."""
@@ -27,7 +27,7 @@ _ATTEMPTS: Final = 50
 """Commits about the same ones that may come first, one after the other."""
 NUMBERS: Final = 1 << 62
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 def append(folder: Folder, handle: DeltaTable, entries: pa.Table, about: Collection[str]) -> DeltaTable:

@@ -8,7 +8,6 @@ is refused and the loser reads the winner's cut.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -41,11 +40,12 @@ from platform_assets.ledger.entries import (
     windows_between,
 )
 from platform_assets.ledger.recording import Proposed, app_id, record
+from platform_assets.model.logs import logger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of, key_of
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 _FOLD_AT_FILES = 16
 _CHECKPOINT_AT_COMMITS = 32

@@ -18,6 +18,7 @@ from platform_assets.checks.report import rendering
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
+from platform_assets.model.untrusted import markdown
 from platform_assets.model.windows import KEY_FORMAT
 from platform_assets.orchestration import (
     decoded,
@@ -70,7 +71,7 @@ def build_definitions(
         group_name=group,
         kinds={"kafka"},
         owners=list(owners),
-        description=(description or f"Kafka topic {declaration.topic}.")
+        description=(description or markdown(f"Kafka topic {declaration.topic}."))
         + " A partition is a sealed window: offsets that never change.",
         metadata={"topic": declaration.topic, "window": declaration.schedule},
     )
@@ -111,8 +112,10 @@ def _raw_table(
         group_name=group,
         kinds={"delta", "pyspark"},
         owners=list(owners),
-        description=f"Every committed record of Kafka topic {topic}, exactly once, as bytes. Materialising a partition "
-        "again proves it equal, heals it, or refuses and changes nothing.",
+        description=markdown(
+            f"Every committed record of Kafka topic {topic}, exactly once, as bytes. Materialising a partition "
+            "again proves it equal, heals it, or refuses and changes nothing."
+        ),
         metadata={"dagster/table_name": declaration.raw_table.name, "dagster/storage_kind": "delta"},
         freshness_policy=None if declaration.paused else foresight.freshness(declaration),
     )
@@ -188,7 +191,9 @@ def load_job_of(name: str, declarations: Sequence[TopicDeclaration]) -> Any:
     return dg.define_asset_job(
         name,
         selection=dg.AssetSelection.assets(*(key for d in declarations for key in selections.tables_of(d))),
-        description=f"Loads windows of {tables}, decodes them where that is declared, and evaluates the checks.",
+        description=markdown(
+            f"Loads windows of {tables}, decodes them where that is declared, and evaluates the checks."
+        ),
     )
 
 
@@ -200,7 +205,9 @@ def _deep_audit_job(declaration: TopicDeclaration) -> Any:
     return dg.define_asset_job(
         deep_audit_job(declaration.topic),
         selection=_deep_audit_selection(declaration),
-        description=f"Reads files of {declaration.raw_table} again, oldest proof first, and recomputes their digests.",
+        description=markdown(
+            f"Reads files of {declaration.raw_table} again, oldest proof first, and recomputes their digests."
+        ),
     )
 
 

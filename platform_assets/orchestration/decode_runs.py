@@ -11,6 +11,7 @@ from platform_assets.errors import PlatformError, UnknownOutcome
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.untrusted import line
 from platform_assets.orchestration import metadata, runs
 from platform_assets.orchestration.attempts import decided_on, failure_text, is_of_a_service
 from platform_assets.orchestration.load_runs import RunContext, as_dagster
@@ -41,7 +42,7 @@ def decode(
             now_done[key] = decoder.decode(key)
         except PlatformError as e:
             errors[key] = e
-            context.log.error(f"window {key} was not decoded: {e}")
+            context.log.error(line(f"window {key} was not decoded: {e}"))
             if isinstance(e, UnknownOutcome):
                 spark.forget()
             if is_of_a_service(e):
@@ -49,8 +50,10 @@ def decode(
             continue
         w = now_done[key]
         context.log.info(
-            f"window {key} ({len(done) + len(now_done)} of {len(keys)}): {w.outcome}, {w.decoded.rows:,} decoded rows, "
-            f"{w.dead_letters.rows:,} dead letters, {w.decoded.seconds:.1f} s"
+            line(
+                f"window {key} ({len(done) + len(now_done)} of {len(keys)}): {w.outcome}, {w.decoded.rows:,} decoded rows, "
+                f"{w.dead_letters.rows:,} dead letters, {w.decoded.seconds:.1f} s"
+            )
         )
     done |= now_done
     if errors:

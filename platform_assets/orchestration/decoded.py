@@ -11,6 +11,7 @@ from platform_assets.lake import dead_letter_table, decoded_table
 from platform_assets.lake.schema_change import is_required, type_name
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration
+from platform_assets.model.untrusted import markdown
 from platform_assets.orchestration import decode_runs, metadata
 from platform_assets.orchestration.names import decode_op, table_key
 from platform_assets.orchestration.partitions import partition_keys
@@ -39,13 +40,15 @@ def build_tables(
     specs = [
         dg.AssetSpec(
             table_key(declaration.decoded_table),
-            description=f"Records of Kafka topic {topic} as typed rows, one for each that could be decoded.",
+            description=markdown(f"Records of Kafka topic {topic} as typed rows, one for each that could be decoded."),
             metadata=_table_metadata(declaration.decoded_table.name, columns, _lineage(raw, columns)),
             **common,
         ),
         dg.AssetSpec(
             table_key(declaration.dead_letter_table),
-            description=f"Records of Kafka topic {topic} that could not be decoded, as they were sent, with the reason.",
+            description=markdown(
+                f"Records of Kafka topic {topic} that could not be decoded, as they were sent, with the reason."
+            ),
             metadata=_table_metadata(
                 declaration.dead_letter_table.name,
                 dead_letter_table.columns(),
@@ -101,7 +104,7 @@ def _table_metadata(name: str, columns: Any, lineage: dict[str, list[dg.TableCol
             dg.TableColumn(
                 f.name,
                 type_name(f.type),
-                description=(f.metadata or {}).get(b"comment", b"").decode() or None,
+                description=markdown((f.metadata or {}).get(b"comment", b"").decode()) or None,
                 constraints=dg.TableColumnConstraints(nullable=not is_required(f)),
             )
             for f in columns

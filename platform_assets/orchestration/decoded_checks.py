@@ -177,6 +177,7 @@ def _share_text(declaration: TopicDeclaration, found: checks.Shares) -> str:
         return f"No dead letters among {found.of:,} records."
     reasons = ", ".join(f"{g.count:,} {g.reason}" + (f" at {g.place}" if g.place else "") for g in found.groups[:3])
     more = f" and {len(found.groups) - 3} more kinds" if len(found.groups) > 3 else ""
+    more += f", and {found.others:,} of kinds that are not told apart" if found.others else ""
     return (
         f"{found.dead:,} of {found.of:,} records are dead letters: {reasons}{more}. The largest share is {found.worst_share:.2%}, of "
         f"window {found.worst}. See `platform-assets dead-letters {declaration.dead_letter_table}`; correct `decode:` in the topic's "

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.untrusted import line, markdown
 from platform_assets.orchestration import decode_runs, decoded_checks, load_runs, runs
 from platform_assets.orchestration.names import (
     earlier_windows_check_op,
@@ -41,7 +42,7 @@ def build_job(declaration: TopicDeclaration) -> dg.JobDefinition:
 
     @dg.op(
         name=earlier_windows_op(topic),
-        description=f"Loads windows of {table} by their keys in the ledger.",
+        description=markdown(f"Loads windows of {table} by their keys in the ledger."),
         out=dg.Out(dg.Nothing),
         config_schema=values_of(EarlierWindows),
     )
@@ -62,7 +63,7 @@ def build_job(declaration: TopicDeclaration) -> dg.JobDefinition:
 
     @dg.op(
         name=earlier_windows_check_op(topic),
-        description=f"Evaluates the checks of {table}.",
+        description=markdown(f"Evaluates the checks of {table}."),
         ins={"loaded": dg.In(dg.Nothing)},
         out=dg.Out(dg.Nothing),
     )
@@ -82,14 +83,16 @@ def build_job(declaration: TopicDeclaration) -> dg.JobDefinition:
                 yield event
                 blocking += [event.check_name] if blocks else []
         if blocking:
-            raise dg.Failure(f"checks failed: {', '.join(blocking)}", allow_retries=False)
+            raise dg.Failure(line(f"checks failed: {', '.join(blocking)}"), allow_retries=False)
         yield dg.Output(None)
 
     @dg.job(
         name=earlier_windows_job(topic),
         tags={runs.TABLE_TAG: run_tag(table)},
-        description=f"Loads windows of {table} that an earlier schedule sealed and that are no partitions any more. The "
-        "topic's sensor asks for it; by hand, its config names windows by their keys.",
+        description=markdown(
+            f"Loads windows of {table} that an earlier schedule sealed and that are no partitions any more. The "
+            "topic's sensor asks for it; by hand, its config names windows by their keys."
+        ),
     )
     def _job() -> None:
         _evaluate(_load())

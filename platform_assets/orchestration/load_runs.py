@@ -16,6 +16,7 @@ from platform_assets.errors import PlatformError, Terminal
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.untrusted import line, to_lines
 from platform_assets.orchestration import metadata, runs
 from platform_assets.orchestration.attempts import decided_on, failure_text, is_of_a_service, load_each
 from platform_assets.orchestration.names import table_key, topic_key
@@ -51,7 +52,7 @@ def load(
     try:
         runs.check_is_kept(context.instance, declaration.raw_table)
     except PlatformError as e:
-        raise dg.Failure(str(e), metadata={"error": type(e).__name__}, allow_retries=False) from e
+        raise dg.Failure(line(e), metadata={"error": type(e).__name__}, allow_retries=False) from e
     root = lake.lake()
     loader = Loader(
         declaration,
@@ -64,7 +65,7 @@ def load(
     done = _loaded_before(context, loader) if context.retry_number else {}
     now_done: dict[str, Loaded] = {}
     errors: dict[str, PlatformError] = {}
-    publisher = Publisher(declaration, loader.ledger, loader.cluster, context.log.warning)
+    publisher = Publisher(declaration, loader.ledger, loader.cluster, to_lines(context.log.warning))
     for attempt in load_each(loader, [k for k in keys if k not in done], spark.forget):
         if attempt.loaded is not None:
             now_done[attempt.window] = attempt.loaded
@@ -72,7 +73,7 @@ def load(
             publisher.after_commit()
         elif attempt.error is not None:
             errors[attempt.window] = attempt.error
-            context.log.error(f"window {attempt.window} failed: {attempt.error}")
+            context.log.error(line(f"window {attempt.window} failed: {attempt.error}"))
             if is_of_a_service(attempt.error):
                 break
     done |= now_done
@@ -130,7 +131,7 @@ def evaluation(
         windows,
         counting=counting,
         witness=lambda name: choose_engine(lake.lake(), kafka.settings, spark.session, name),
-        progress=context.log.info,
+        progress=to_lines(context.log.info),
     )
 
 
@@ -147,8 +148,10 @@ def judged(found: Evaluation) -> Iterator[tuple[dg.AssetCheckEvaluation, bool]]:
 def _say(context: RunContext, loaded: Loaded, number: int, of: int) -> None:
     r = loaded.receipt
     context.log.info(
-        f"window {r.window} ({number} of {of}): {loaded.outcome}, {r.rows:,} rows of {r.ranges.size:,} offsets, "
-        f"table version {r.table_version}, {r.seconds:.1f} s"
+        line(
+            f"window {r.window} ({number} of {of}): {loaded.outcome}, {r.rows:,} rows of {r.ranges.size:,} offsets, "
+            f"table version {r.table_version}, {r.seconds:.1f} s"
+        )
     )
 
 
@@ -182,5 +185,5 @@ def as_dagster(errors: Mapping[str, PlatformError], text: str, retries: int) -> 
     """
     if retries >= _RETRIES or all(isinstance(e, Terminal) for e in errors.values()):
         kinds = ", ".join(sorted({type(e).__name__ for e in errors.values()}))
-        return dg.Failure(text, metadata={"error": kinds, "windows": sorted(errors)}, allow_retries=False)
+        return dg.Failure(line(text), metadata={"error": kinds, "windows": sorted(errors)}, allow_retries=False)
     return dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=_RETRY_AFTER_SECONDS)

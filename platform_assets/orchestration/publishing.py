@@ -6,7 +6,6 @@ able to publish is no reason for a load or a tick to fail.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,9 +18,10 @@ from platform_assets.ledger import position
 from platform_assets.ledger.entries import RecordedCut
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 _RENEWED_EVERY: Final = 600.0
 """Seconds. Brokers forget what is not committed again for `offsets.retention.minutes`, seven days by default."""

@@ -11,7 +11,6 @@ again after a crash reports the same; and what Dagster already has is not report
 # No postponed annotations here: Dagster reads those of the functions below.
 import itertools
 import json
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,9 @@ from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.ledger.unloaded import Unloaded
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
+from platform_assets.model.untrusted import line, markdown
 from platform_assets.model.windows import Window, key_of
 from platform_assets.orchestration import (
     decoded_checks,
@@ -60,7 +61,7 @@ from platform_assets.windows.clocks import ClockAheadError
 from platform_assets.windows.receipts import empty_receipt
 from platform_assets.windows.sealing import StartMovedError
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 _CURSOR_VERSION = 1
 
@@ -100,7 +101,7 @@ class Tick:
         """Seal, report, ask. Raises what `sealing.seal` raises; nothing was reported then."""
         d = self.declaration
         if d.paused:
-            return dg.SensorResult(skip_reason=f"topic {d.topic}: paused in its YAML", cursor=cursor)
+            return dg.SensorResult(skip_reason=line(f"topic {d.topic}: paused in its YAML"), cursor=cursor)
         deadline = time.monotonic() + d.tick_budget.total_seconds()
         self.ledger.create()
         newest = self.ledger.newest_edges([d.topic]).get(d.topic)
@@ -112,7 +113,7 @@ class Tick:
                 done = e
         seen = self.after(done, _edge_in(cursor), deadline)
         if seen.skip_reason is not None:
-            return dg.SensorResult(skip_reason=seen.skip_reason, cursor=cursor)
+            return dg.SensorResult(skip_reason=line(seen.skip_reason), cursor=cursor)
         return dg.SensorResult(
             run_requests=[*(_run_request(d, d.raw_table, r) for r in seen.loads), *seen.run_requests],
             asset_events=seen.events,
@@ -326,7 +327,9 @@ def build_sensor(
         # tick off to the next one, and its edges would then be cut by look-up, since they were not seen in time.
         minimum_interval_seconds=max(round(declaration.sensor_interval.total_seconds()) - 1, 1),
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
-        description=f"Seals the windows of topic {declaration.topic}, reports their offsets and asks for their loads.",
+        description=markdown(
+            f"Seals the windows of topic {declaration.topic}, reports their offsets and asks for their loads."
+        ),
     )
     def _sensor(context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource) -> dg.SensorResult:
         try:
@@ -340,7 +343,7 @@ def build_sensor(
             if not isinstance(e, TopicMissingError):
                 raise
             # For a person to mend, and `status` shows it too: a stack at every tick would tell nothing more.
-            return dg.SensorResult(skip_reason=str(e), cursor=context.cursor)
+            return dg.SensorResult(skip_reason=line(e), cursor=context.cursor)
         trouble.observe(context.instance, declaration, None)
         return result
 

@@ -6,7 +6,6 @@ commit, and Dagster is asked once for the runs that it has on record.
 
 # No postponed annotations here: Dagster reads those of the functions below.
 import json
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,8 @@ from platform_assets.errors import PlatformError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.logs import logger
+from platform_assets.model.untrusted import line
 from platform_assets.orchestration import assets, foresight, requests, runs, together_runs, trouble, unreported
 from platform_assets.orchestration.assets import DeepAudit
 from platform_assets.orchestration.names import assets_job, run_tag, sensor_name, table_key, together_job, together_op
@@ -32,7 +33,7 @@ from platform_assets.windows import clocks, sealing
 from platform_assets.windows.sealing import Sealing
 from platform_assets.windows.sealing_together import seal_together
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 _CURSOR_VERSION: Final = 1
 _FOR_TAKING: Final = 0.5
@@ -119,7 +120,9 @@ class TogetherTick:
         position = Position.from_cursor(cursor)
         active = _from([d for d in self.group.declarations if not d.paused], position.following)
         if not active:
-            return dg.SensorResult(skip_reason=f"{self.group.name}: every topic is paused in its YAML", cursor=cursor)
+            return dg.SensorResult(
+                skip_reason=line(f"{self.group.name}: every topic is paused in its YAML"), cursor=cursor
+            )
         newest = self.ledger.newest_edges([d.topic for d in active])
         pending = [d for d in active if sealing.pending_edges(d, newest.get(d.topic), self.now, 1)]
         sealed = seal_together(
@@ -195,7 +198,7 @@ class TogetherTick:
         if not run_requests and not found.events:
             said = [*(str(e) for e in found.errors), *dict.fromkeys(found.reasons)]
             more = f" And {len(said) - _NAMED} more." if len(said) > _NAMED else ""
-            return dg.SensorResult(skip_reason=". ".join(said[:_NAMED]) + more or "nothing to do", cursor=cursor)
+            return dg.SensorResult(skip_reason=line(". ".join(said[:_NAMED]) + more or "nothing to do"), cursor=cursor)
         return dg.SensorResult(run_requests=run_requests, asset_events=found.events, cursor=cursor)
 
     def _run_request(self, pack: Sequence[tuple[str, requests.LoadRequest]]) -> dg.RunRequest:

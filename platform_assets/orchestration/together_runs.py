@@ -20,6 +20,7 @@ from platform_assets.errors import PlatformError, UnknownOutcome
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
+from platform_assets.model.untrusted import line, markdown, to_lines
 from platform_assets.orchestration import decode_runs, decoded_checks, foresight, load_runs, runs
 from platform_assets.orchestration.attempts import decided_on, failure_text, is_of_a_service
 from platform_assets.orchestration.names import run_tag, table_key, together_job, together_op
@@ -47,7 +48,9 @@ def build_job(name: str, declarations: Sequence[TopicDeclaration]) -> dg.JobDefi
 
     @dg.op(
         name=together_op(name),
-        description=f"Loads windows of topics that are together as {name}, by their keys in the ledger, and evaluates their checks.",
+        description=markdown(
+            f"Loads windows of topics that are together as {name}, by their keys in the ledger, and evaluates their checks."
+        ),
         out=dg.Out(dg.Nothing),
         config_schema=values_of(WindowsOfMany),
     )
@@ -60,7 +63,7 @@ def build_job(name: str, declarations: Sequence[TopicDeclaration]) -> dg.JobDefi
         config = read(WindowsOfMany, context)
         run = _Run(context, kafka, lake, spark)
         for topic in sorted(set(config.windows) - set(known)):
-            context.log.warning(f"topic {topic} is not declared any more: its windows are left alone")
+            context.log.warning(line(f"topic {topic} is not declared any more: its windows are left alone"))
         yield from run.load([(known[topic], keys) for topic, keys in config.windows.items() if topic in known])
         yield dg.Output(None)
 
@@ -94,7 +97,7 @@ class _Run:
             try:
                 runs.check_is_kept(instance, d.raw_table)
             except PlatformError as e:
-                raise dg.Failure(str(e), metadata={"error": type(e).__name__}, allow_retries=False) from e
+                raise dg.Failure(line(e), metadata={"error": type(e).__name__}, allow_retries=False) from e
         loaders = self._loaders([d for d, _ in windows])
         before = self._before(loaders) if self.context.retry_number else {topic: frozenset() for topic in loaders}
         left = [(loaders[d.topic], [k for k in dict.fromkeys(keys) if k not in before[d.topic]]) for d, keys in windows]
@@ -108,7 +111,7 @@ class _Run:
             d = loader.declaration
             if isinstance(outcome, PlatformError):
                 self.errors.setdefault(d.raw_table, {})[key] = outcome
-                self.context.log.error(f"{d.raw_table}: window {key} failed: {outcome}")
+                self.context.log.error(line(f"{d.raw_table}: window {key} failed: {outcome}"))
                 if isinstance(outcome, UnknownOutcome):
                     self.spark.forget()
                 # It may be this topic alone, such as one of a partition without a leader.
@@ -121,8 +124,10 @@ class _Run:
             done.setdefault(d.topic, []).append(key)
             r = outcome.receipt
             self.context.log.info(
-                f"{d.raw_table}: window {key} ({number} of {wanted}): {outcome.outcome}, {r.rows:,} rows of "
-                f"{r.ranges.size:,} offsets, table version {r.table_version}"
+                line(
+                    f"{d.raw_table}: window {key} ({number} of {wanted}): {outcome.outcome}, {r.rows:,} rows of "
+                    f"{r.ranges.size:,} offsets, table version {r.table_version}"
+                )
             )
             load_runs.report(self.context, d, str(self.lake.lake().table(d.raw_table)), {key: outcome})
         log = RunLog(instance, (loaders[topic].declaration.raw_table for topic in done))
@@ -135,7 +140,7 @@ class _Run:
             text = failure_text(flat, wanted, number)
             raise load_runs.as_dagster(flat, text, self.context.retry_number) from next(iter(flat.values()))
         if self.blocking:
-            raise dg.Failure(f"checks failed: {', '.join(self.blocking)}", allow_retries=False)
+            raise dg.Failure(line(f"checks failed: {', '.join(self.blocking)}"), allow_retries=False)
 
     def _loaders(self, declarations: Sequence[TopicDeclaration]) -> dict[str, Loader]:
         root, cluster = self.lake.lake(), self.kafka.cluster()
@@ -155,7 +160,7 @@ class _Run:
     def _after(self, loader: Loader, keys: Sequence[str], log: RunLog) -> Iterator[dg.AssetCheckEvaluation]:
         """What follows the loads of one topic: its position, its topic's windows, its checks, its decoding."""
         d = loader.declaration
-        Publisher(d, loader.ledger, loader.cluster, self.context.log.warning).now()
+        Publisher(d, loader.ledger, loader.cluster, to_lines(self.context.log.warning)).now()
         try:
             load_runs.report_sealed(self.context, loader, keys)
             evaluation = load_runs.evaluation(
@@ -171,7 +176,7 @@ class _Run:
                 yield from self._decoded(loader, keys)
         except PlatformError as e:
             # The windows are loaded, and the next run judges them.
-            self.context.log.error(f"{d.raw_table} was not checked: {e}")
+            self.context.log.error(line(f"{d.raw_table} was not checked: {e}"))
             self.blocking.append(f"{d.raw_table} could not be checked ({type(e).__name__})")
 
     def _decoded(self, loader: Loader, keys: Sequence[str]) -> Iterator[dg.AssetCheckEvaluation]:
@@ -185,7 +190,7 @@ class _Run:
             try:
                 decoded = decoder.decode(key)
             except PlatformError as e:
-                self.context.log.error(f"{d.decoded_table}: window {key} was not decoded: {e}")
+                self.context.log.error(line(f"{d.decoded_table}: window {key} was not decoded: {e}"))
                 return
             for materialised in decode_runs.events(d, {key: decoded}, root):
                 self.context.log_event(materialised)

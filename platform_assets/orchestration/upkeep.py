@@ -10,6 +10,7 @@ from pydantic import Field
 from platform_assets.checks.findings import counted
 from platform_assets.errors import ConfigurationError, PlatformError
 from platform_assets.lake.vacuum import vacuum
+from platform_assets.model.untrusted import line
 from platform_assets.orchestration.pruning import DEFAULT_KEEP, DEFAULT_SECONDS, Budget, prune
 from platform_assets.orchestration.resources import LakeResource
 from platform_assets.orchestration.run_config import read, values_of
@@ -76,9 +77,9 @@ def _prune(keep_days: float | None) -> dg.Definitions:
                 context.instance, location, budget, datetime.now(UTC), dry_run=config.dry_run, but=context.run_id
             )
         except ConfigurationError as e:
-            raise dg.Failure(str(e), allow_retries=False) from e
-        for line in done.text().splitlines():
-            context.log.info(line)
+            raise dg.Failure(line(e), allow_retries=False) from e
+        for text in done.text().splitlines():
+            context.log.info(line(text))
 
     @dg.job(
         name="prune_runs",
@@ -108,7 +109,7 @@ def _vacuum() -> dg.Definitions:
         known = {table.name: table for table in root.tables()}
         if unknown := sorted(set(config.tables) - set(known)):
             raise dg.Failure(
-                f"the lake has no table {', '.join(unknown)}; it has: {', '.join(sorted(known)) or 'none'}"
+                line(f"the lake has no table {', '.join(unknown)}; it has: {', '.join(sorted(known)) or 'none'}")
             )
         failed = list[str]()
         for name in config.tables or sorted(known):
@@ -118,14 +119,16 @@ def _vacuum() -> dg.Definitions:
                 )
             except PlatformError as e:
                 failed.append(name)
-                context.log.error(f"{name}: {e}")
+                context.log.error(line(f"{name}: {e}"))
                 continue
             did = "would delete" if config.dry_run else "deleted"
-            context.log.info(f"{name}: {did} {counted(len(done.files), 'file')}, {done.bytes:,} bytes")
+            context.log.info(line(f"{name}: {did} {counted(len(done.files), 'file')}, {done.bytes:,} bytes"))
         if failed:
             raise dg.Failure(
-                f"{counted(len(failed), 'table')} could not be cleaned up: {', '.join(failed)}. The others were. The log of this run "
-                "says of each what is wrong and what to do."
+                line(
+                    f"{counted(len(failed), 'table')} could not be cleaned up: {', '.join(failed)}. The others were. The log of this "
+                    "run says of each what is wrong and what to do."
+                )
             )
 
     @dg.job(

@@ -6,7 +6,6 @@ as those that were loaded before, do come alone, at their turn. They may be of s
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -23,12 +22,13 @@ from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.ledger import erasure_rules
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.erased import erased_of
+from platform_assets.model.logs import logger
 from platform_assets.model.windows import edge_of, window_starting_at
 from platform_assets.windows import carrying_out, sealing
 from platform_assets.windows.loading import Loader
 from platform_assets.windows.replacing import Loaded
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 RECEIPTS_AT_ONCE: Final = 50
 """Windows whose receipts one append has, where many topics are loaded together: an append costs as much as a small window."""

@@ -6,7 +6,6 @@ then both receipts at once: without them, or with those of another declaration, 
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -37,12 +36,13 @@ from platform_assets.ledger.erased import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration
+from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableLoad
 from platform_assets.windows.erasing import Ranges, WindowEraser
 from platform_assets.windows.receipts import DEAD_LETTERS, DECODED, Proof, empty_receipt, proof_of
 from platform_assets.windows.replacing import Outcome, WindowReplacer, same
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _RACES = 3
 
 

@@ -7,7 +7,6 @@ commit, or came first and has its rows taken out.
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -38,6 +37,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.digest import Measured
 from platform_assets.model.expectations import FiguresByDigest
+from platform_assets.model.logs import logger
 from platform_assets.model.offsets import Cut, OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from platform_assets.engines.columnar.files import FileSeries
     from platform_assets.engines.decoding.measuring import Measurer
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 Ranges = Mapping[int, tuple[OffsetRange, ...]]
 """Offsets by partition."""

@@ -5,7 +5,6 @@ What is the same for every table is in `replacing`; here is what raw tables have
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -39,13 +38,14 @@ from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.erased import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.logs import logger
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges, subtract
 from platform_assets.windows import carrying_out, erased_keys, generations, sealing, truncation
 from platform_assets.windows.erasing import WindowEraser
 from platform_assets.windows.receipts import empty_receipt
 from platform_assets.windows.replacing import Loaded, WindowReplacer
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _RACES = 3
 
 Losses = Mapping[int, tuple[OffsetRange, ...]]

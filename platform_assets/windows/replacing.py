@@ -7,7 +7,6 @@ the commit; what was written until then is named by no commit, and deleted.
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,12 +34,13 @@ from platform_assets.lake.standing import standing, versions_of
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Measured
+from platform_assets.model.logs import logger
 from platform_assets.model.offsets import subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.windows import differences
 from platform_assets.windows.receipts import Proof, proved_again, receipt_of
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 Outcome = Literal["loaded", "empty", "unchanged", "kept", "healed", "restored", "replaced"]
 """loaded: first load; empty: no offsets; unchanged: read again and proved equal; kept: its source no longer has the records,

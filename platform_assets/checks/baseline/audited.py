@@ -8,7 +8,6 @@ anything: a proof is a receipt in the ledger.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -18,10 +17,11 @@ from platform_assets.checks.findings import Finding
 from platform_assets.lake.load_log import NO_FILES
 from platform_assets.lake.location import Lake
 from platform_assets.model import names
+from platform_assets.model.logs import logger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _VERSION: Final = 1
 
 

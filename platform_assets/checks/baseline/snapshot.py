@@ -9,7 +9,6 @@ nothing else; `audit` and the deep audit never use it.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
@@ -25,13 +24,14 @@ from platform_assets.lake.load_log import LoadCommit, LoadMetadata
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import pruning
 from platform_assets.model import names
+from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
 
 if TYPE_CHECKING:
     from platform_assets.checks.check import Check
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _VERSION: Final = 2
 
 

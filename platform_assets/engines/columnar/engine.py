@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -35,12 +34,13 @@ from platform_assets.lake.commits import NewFile
 from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.location import Lake
 from platform_assets.model.digest import Measured
+from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 PATIENCE: Final = 30.0
 """Seconds that a broker may take to answer a worker, retries included."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -38,13 +37,14 @@ from platform_assets.lake.location import Lake
 from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.model.digest import Measured
 from platform_assets.model.expectations import Figures, FiguresByDigest, added
+from platform_assets.model.logs import logger
 from platform_assets.model.offsets import TopicRanges
 from platform_assets.model.tables import TableRef
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 _TASK: Final = "platform_assets.engines.decoding.task"
 _TOPIC_ID: Final = pa.dictionary(pa.int32(), pa.string())

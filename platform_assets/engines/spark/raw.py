@@ -6,7 +6,6 @@ Everything that a read needs is in the values handed in; nothing is looked up la
 from __future__ import annotations
 
 import json
-import logging
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from platform_assets.lake.location import Folder
 from platform_assets.model.digest import Digest, Measured
+from platform_assets.model.logs import logger
 from platform_assets.model.offsets import TopicRanges
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.connect.session import SparkSession
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 _READER_OPTIONS = {
     "includeHeaders": "true",

@@ -5,18 +5,18 @@ pyspark is imported inside the functions, so that a code location loads without 
 
 from __future__ import annotations
 
-import logging
 import re
 import socket
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from platform_assets.errors import ConfigurationError, SparkUnreachableError
+from platform_assets.model.logs import logger
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
