@@ -167,9 +167,19 @@ def _conservation(declaration: TopicDeclaration, verdict: Verdict) -> dg.AssetCh
         check_name=checks.CONSERVATION,
         passed=verdict.passed,
         severity=dg.AssetCheckSeverity.WARN if verdict.undecided else dg.AssetCheckSeverity.ERROR,
-        description=markdown(verdict.headline),
+        description=markdown(_conservation_text(verdict)),
         metadata=values,
     )
+
+
+def _conservation_text(verdict: Verdict) -> str:
+    if not verdict.findings:
+        return verdict.headline
+    worst = worst_windows(verdict.findings)
+    left = len(remedies(worst)) - 1
+    more = f" {left} more under `remedy` below." if left else ""
+    first = worst[0].findings[0]
+    return f"{verdict.headline.rstrip('.')}. {first.sentence()} What to do: {remedies(worst)[0]}{more}"
 
 
 def _share_text(declaration: TopicDeclaration, found: checks.Shares) -> str:
