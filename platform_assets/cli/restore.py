@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from platform_assets.model.logs import logger
 from platform_assets.terminal import console, echo, echo_json
+
+_log = logger(__name__)
 
 if TYPE_CHECKING:
     from platform_assets.backup.restoring import Restored
@@ -105,7 +107,7 @@ def _decided(lake: Lake) -> Sequence[Decision] | None:
     try:
         return reapplying.decided(lake)
     except PlatformError as e:
-        logging.getLogger(__name__).warning("%s", e)
+        _log.warning("%s", e)
         return None
 
 

@@ -5,7 +5,6 @@ File statistics answer where each file holds one Kafka partition; else two colum
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,9 +22,10 @@ from platform_assets.lake import datasets, load_log, parquet
 from platform_assets.lake.failures import TableDamagedError
 from platform_assets.lake.load_log import WindowFiles
 from platform_assets.lake.location import Folder
+from platform_assets.model.logs import logger
 from platform_assets.model.offsets import OffsetRange, ranges_of
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 _BLOCK_ROWS: Final = 1 << 16
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from platform_assets.ledger import appending, newest_cuts, version
 from platform_assets.ledger.entries import RecordedCut, cut_table
 from platform_assets.ledger.newest_cuts import NewestCuts
 from platform_assets.ledger.succession import check_successor, is_behind
+from platform_assets.model.logs import logger
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 _MARK = "recorded/"
 """Of the application transactions by which a writer knows its own commit; a topic's name follows."""

@@ -6,7 +6,6 @@ A key is compared and forgotten: the ledger has coordinates alone.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from platform_assets.ledger.erased import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.digest import Digest, digest_of
+from platform_assets.model.logs import logger
 from platform_assets.model.offsets import OffsetRange, Offsets, common, merge, ranges_of, size_of, subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
@@ -39,7 +39,7 @@ from platform_assets.windows import erased_keys, erased_logs
 from platform_assets.windows.erasing import ErasedWindow, Ranges, WindowEraser
 from platform_assets.windows.erasure_ranges import joined, triples, within
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 _BLOCK_ROWS: Final = 65_536
 _PLACE: Final = ["kafka_partition", "kafka_offset"]
