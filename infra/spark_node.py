@@ -24,6 +24,7 @@ from infra.java import SPARK_OPTIONS, UNICODE_PATHS, Java, find_java
 from infra.spark_server import (
     CLIENT_VARIABLES,
     CONFIGURATION,
+    GUARDED,
     HEAP_VARIABLE,
     LOGGING_FILE,
     TOKEN_VARIABLE,
@@ -67,11 +68,7 @@ def guarding(environ: Mapping[str, str]) -> dict[str, str]:
     """Settings by which a process of Spark speaks to those alone that know the secret of its environment, if it has one."""
     if not environ.get(AUTH_VARIABLE):
         return {}
-    return {
-        "spark.authenticate": "true",
-        "spark.network.crypto.enabled": "true",
-        "spark.network.crypto.authEngineVersion": "2",
-    }
+    return dict(GUARDED)
 
 
 def recovering(folder: Path) -> dict[str, str]:

@@ -56,6 +56,17 @@ CONFIGURATION: Final[Mapping[str, str]] = {
 }
 """What a load relies on, and what one machine wants. A cluster needs all before `spark.ui.enabled`."""
 
+GUARDED: Final[Mapping[str, str]] = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.authEngineVersion": "2",
+    # By default Spark encrypts without authenticating, and falls back to an older protocol (CVE-2025-55039).
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+    "spark.network.crypto.saslFallback": "false",
+}
+"""Settings by which Spark's processes talk only to those that know their secret. A server that runs its tasks itself makes one up and
+tells nobody; otherwise the secret has to be given."""
+
 CLIENT_VARIABLES: Final[Mapping[str, None]] = dict.fromkeys(
     ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "MASTER")
 )
@@ -116,6 +127,7 @@ def spark_spec(
         **CONFIGURATION,
         **server_settings(home, LOOPBACK, chosen.master, port, env),
         "spark.driver.bindAddress": LOOPBACK,
+        **(GUARDED if chosen.master.startswith("local") else {}),
         **chosen.configuration,
     }
     return ServiceSpec(

@@ -13,7 +13,7 @@ import yaml
 from infra.broker import _SINGLE_NODE
 from infra.home import CHECKOUT
 from infra.jarlock import read_lock
-from infra.spark_server import CONFIGURATION, TOKEN_VARIABLE
+from infra.spark_server import CONFIGURATION, GUARDED, TOKEN_VARIABLE
 from platform_assets_tests.support.locks import DOCKERFILE, locked_python
 
 COMPOSE = CHECKOUT / "infra" / "compose.yaml"
@@ -81,7 +81,8 @@ def test_spark_has_the_settings_of_the_embedded_server(services: dict[str, Any])
     given = dict(
         part.removeprefix("--conf=").split("=", 1) for part in services["spark"]["command"] if "--conf=" in part
     )
-    assert {name: given.get(name) for name in CONFIGURATION} == dict(CONFIGURATION)
+    expected = {**CONFIGURATION, **GUARDED}
+    assert {name: given.get(name) for name in expected} == expected
 
 
 def test_broker_has_the_settings_of_the_embedded_broker(services: dict[str, Any]) -> None:

@@ -192,3 +192,11 @@ def test_one_platform_runs_at_a_time_and_its_clients_of_spark_are_on_loopback() 
     remotes = [v["value"] for v in values(platform, "env") for v in v if v["name"] == "SPARK_REMOTE"]
     assert len(remotes) == 2
     assert set(remotes) == {f"sc://localhost:{spark_node.CONNECT_PORT}/;token=$({TOKEN_VARIABLE})"}
+
+
+def test_processes_of_spark_encrypt_with_authentication_and_without_a_fallback() -> None:
+    given = spark_node.guarding({spark_node.AUTH_VARIABLE: "a secret"})
+    assert given["spark.network.crypto.cipher"] == "AES/GCM/NoPadding"
+    assert given["spark.network.crypto.saslFallback"] == "false"
+    assert "a secret" not in given.values()
+    assert spark_node.guarding({}) == {}

@@ -17,6 +17,7 @@ from infra.home import Home
 from infra.process import ProcessRecord, family
 from infra.spark_server import CONFIGURATION
 from platform_assets.engines.spark import session
+from platform_assets_tests.support.listening import answers_to_a_stranger, listening
 from testbed.homes import service_environment
 
 if TYPE_CHECKING:
@@ -140,12 +141,27 @@ def test_environment_gives_a_client_all_it_needs(platform_home: Home, spark_remo
 
 
 def test_every_listening_port_is_on_loopback(server: ProcessRecord) -> None:
-    listening = {
-        connection.laddr.ip.removeprefix("::ffff:")
-        for connection in psutil.Process(server.pid).net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN and connection.laddr
-    }
-    assert listening == {"127.0.0.1"}
+    assert {address for address, _ in listening(server)} == {"127.0.0.1"}
+
+
+def test_the_ports_of_tasks_deserialise_nothing_of_a_stranger(spark: SparkSession, server: ProcessRecord) -> None:
+    assert spark.range(10).count() == 10
+    own = {connection.laddr.port for connection in psutil.Process(server.pid).net_connections("tcp")}
+    ports = {port for _, port in listening(server) if port in own} - {*server.ports}
+    answers = {port: answers_to_a_stranger(port) for port in ports}
+    # The driver's RPC and its block manager: each refuses the first call and closes.
+    assert len(answers) == 2
+    for answer in answers.values():
+        assert len(answer) == 1, answer
+        assert b"Unknown challenge message" in answer[0]
+
+
+def test_the_secret_of_tasks_is_made_inside_of_the_server(platform_home: Home, server: ProcessRecord) -> None:
+    arguments = (platform_home.run / "spark.arguments").read_text()
+    for setting in ("authenticate=true", "network.crypto.cipher=AES/GCM/NoPadding", "network.crypto.saslFallback=false"):
+        assert f'"-Dspark.{setting}"' in arguments
+    assert "spark.authenticate.secret" not in arguments
+    assert "_SPARK_AUTH_SECRET" not in psutil.Process(server.pid).environ()
 
 
 def test_a_new_session_has_the_settings_that_loads_rely_on(spark: SparkSession) -> None:

@@ -24,6 +24,7 @@ from infra.spark_server import TOKEN_VARIABLE
 from platform_assets.engines.spark.session import connect, end
 from platform_assets.kernels.compilation import CACHE_VARIABLE
 from platform_assets_tests.conftest import Broker, TopicMaker
+from platform_assets_tests.support.listening import answers_to_a_stranger
 from platform_assets_tests.support.manifests import containers, settings
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS
 from testbed.homes import home_at, service_environment
@@ -161,6 +162,12 @@ def test_it_loads_with_the_columnar_engine_and_shows_no_secret(nodes: Nodes, lak
         assert not [line for line in lines if secret in line]
         assert not [node for node in nodes.running if secret in nodes.log(node)]
         assert secret not in json.dumps(nodes.master())
+
+
+def test_no_process_of_spark_deserialises_anything_of_a_stranger(nodes: Nodes) -> None:
+    for node in ("master", "worker", "driver", "blocks"):
+        (answer,) = answers_to_a_stranger(nodes.ports[node])
+        assert b"Unknown challenge message" in answer, node
 
 
 def test_a_master_that_is_started_again_knows_its_cluster_and_loads_go_on(nodes: Nodes, lake: TopicLake) -> None:
