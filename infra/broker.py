@@ -12,12 +12,13 @@ from typing import Final, Literal
 
 from infra import state
 from infra.errors import ServiceStartError
-from infra.home import Home
+from infra.home import Home, private
+from infra.inherited import SYSTEM, inherited
 from infra.jars import class_path
 from infra.java import UNICODE_PATHS, find_java
 from infra.kafka_probe import answers, answers_securely
 from infra.ports import LOOPBACK
-from infra.process import ServiceSpec, log_tail
+from infra.process import PRIVATE, ServiceSpec, log_tail
 from infra.security import Secure, Security
 
 HEAP_VARIABLE: Final = "KAFKA_HEAP"
@@ -199,6 +200,7 @@ def spec(home: Home, member: Member) -> ServiceSpec:
         ports=member.ports,
         timeout=member.seconds,
         ready=member.answers,
+        umask=PRIVATE,
     )
 
 
@@ -221,17 +223,18 @@ def format_storage(home: Home, member: Member) -> None:
     folder, log = home.root / member.service, home.log_file(member.service)
     if cluster_of(folder) is not None:
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    private(folder)
     command = [
         *member.launcher, "kafka.tools.StorageTool", "format", "--cluster-id", member.cluster,
         "--config", str(member.configuration), *(member.security.format_arguments() if member.security is not None else ()),
     ]  # fmt: skip
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as sink:
+    private(log.parent)
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as sink:
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
-                timeout=FORMAT_TIMEOUT_SECONDS, check=False, env={**os.environ, **UNICODE_PATHS},
+                timeout=FORMAT_TIMEOUT_SECONDS, check=False, env={**inherited(os.environ, SYSTEM), **UNICODE_PATHS},
+                umask=PRIVATE,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ServiceStartError(member.service, f"its storage was not formatted: {error}", str(log)) from error

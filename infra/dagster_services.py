@@ -20,6 +20,7 @@ import yaml
 from infra import extras, state
 from infra.errors import ConfigurationError
 from infra.home import Home
+from infra.inherited import EVERYTHING
 from infra.ports import DAGSTER_VARIABLE, LOOPBACK, choose_ports
 from infra.process import ServiceSpec
 from infra.web_guard import HOSTS_VARIABLE, AllowedHosts
@@ -71,7 +72,7 @@ def prepare(home: Home, environ: Mapping[str, str] | None = None) -> None:
     if url:
         _check_library()
     try:
-        home.dagster.mkdir(parents=True, exist_ok=True)
+        home.dagster.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not settings.exists():
             written = settings.with_suffix(".new")
             written.write_text(INSTANCE_FILE.read_text() + (_STORAGE if url else ""))
@@ -127,6 +128,7 @@ def webserver_spec(
         timeout=START_TIMEOUT_SECONDS,
         ready=lambda: web_answers(port),
         fingerprint=fingerprint({**addresses, **storage_environment(env), **hosts}),
+        inherits=EVERYTHING,
     )  # fmt: skip
 
 
@@ -146,6 +148,7 @@ def daemon_spec(
         timeout=START_TIMEOUT_SECONDS,
         ready=lambda: log.is_file() and _DAEMON_READY in log.read_bytes(),
         fingerprint=fingerprint({**addresses, **storage_environment(os.environ if environ is None else environ)}),
+        inherits=EVERYTHING,
     )
 
 

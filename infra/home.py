@@ -78,7 +78,7 @@ class Home:
 
     @property
     def run(self) -> Path:
-        """Run state and secrets; readable by the owner alone."""
+        """Run state and secrets."""
         return self.root / "run"
 
     @property
@@ -101,7 +101,7 @@ class Home:
         return self.logs / f"{service}.log"
 
     def prepare(self) -> None:
-        """Create the folders that every service needs.
+        """Create the folders that every service needs, which their owner alone can open.
 
         Raises:
             ConfigurationError: a path holds a character that Java or Kafka takes for the end of a path.
@@ -112,11 +112,23 @@ class Home:
                 raise ConfigurationError(
                     f"{str(path)!r} cannot hold {bad[0]!r}: set {HOME_VARIABLE} to another folder."
                 )
-        for folder in (self.root, self.logs, self.spark):
-            folder.mkdir(parents=True, exist_ok=True)
-        self.run.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # mkdir's mode yields to the umask and to a folder that is there already.
-        self.run.chmod(0o700)
+        for folder in (self.root, self.logs, self.spark, self.run):
+            private(folder)
+
+
+def private(folder: Path) -> None:
+    """Create a folder that its owner alone can open, or close it to others if it is there and this user's.
+
+    A folder that another user made, such as a volume of a container, keeps its mode; those below it are this user's.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = folder.stat()
+    # mkdir's mode yields to the umask and to a folder that is there already.
+    if found.st_uid == os.getuid() and found.st_mode & 0o777 != 0o700:
+        folder.chmod(0o700)
 
 
 def absolute(path: str | Path) -> Path:

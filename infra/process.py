@@ -20,11 +20,14 @@ from typing import Any, Final
 import psutil
 
 from infra.errors import ServiceStartError
+from infra.inherited import SYSTEM, inherited
 
 MARK_VARIABLE: Final = "PLATFORM_PROCESS_MARK"
 PROBE_INTERVAL_SECONDS: Final = 0.1
 LOG_TAIL_LINES: Final = 15
 LOGS_KEPT: Final = 3
+PRIVATE: Final = 0o077
+"""The umask of a service whose files are its owner's alone."""
 CANCELLED: Final = "starting was cancelled"
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -38,7 +41,7 @@ class ServiceSpec:
     Attributes:
         name: as people read it, and the stem of its log file.
         command: the argument list. Arguments are public: no secret may be among them.
-        environment: added to this process's environment, or taken from it where the value is None; may hold secrets.
+        environment: added to what it inherits, or taken from that where the value is None; may hold secrets.
         directory: the working directory.
         log: stdout and stderr go here; former logs are kept beside it.
         address: what others reach it by, without secrets.
@@ -46,6 +49,8 @@ class ServiceSpec:
         timeout: seconds until it has to be ready.
         ready: whether it answers; must not block for more than a second or two, and not raise.
         fingerprint: another text for other settings, so that a process with older ones is found; no secrets.
+        inherits: patterns of the names of variables that it inherits from this process.
+        umask: of the files that it makes; -1 for that of this process.
     """
 
     name: str
@@ -58,6 +63,8 @@ class ServiceSpec:
     timeout: float
     ready: Callable[[], bool]
     fingerprint: str = ""
+    inherits: tuple[str, ...] = SYSTEM
+    umask: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +143,9 @@ def spawn(spec: ServiceSpec, plan: ProcessRecord) -> ProcessRecord:
             stdout=descriptor,
             stderr=subprocess.STDOUT,
             cwd=spec.directory,
-            env=_environment(spec, plan),
+            env=environment_of(spec, plan.mark),
             start_new_session=True,
+            umask=spec.umask,
         )
     except OSError as error:
         raise ServiceStartError(spec.name, str(error), str(spec.log)) from error
@@ -256,8 +264,9 @@ def log_tail(log: Path, lines: int = LOG_TAIL_LINES) -> str:
         return ""
 
 
-def _environment(spec: ServiceSpec, plan: ProcessRecord) -> dict[str, str]:
-    merged: dict[str, str | None] = {**os.environ, **spec.environment, MARK_VARIABLE: plan.mark}
+def environment_of(spec: ServiceSpec, mark: str) -> dict[str, str]:
+    """All variables that the service is started with."""
+    merged: dict[str, str | None] = {**inherited(os.environ, spec.inherits), **spec.environment, MARK_VARIABLE: mark}
     return {name: value for name, value in merged.items() if value is not None}
 
 

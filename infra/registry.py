@@ -14,12 +14,12 @@ from typing import Final
 
 from infra import state
 from infra.errors import JavaNotFoundError
-from infra.home import Home
+from infra.home import Home, private
 from infra.ivy import Ivy, work_folder
 from infra.jarlock import Jar, verify
 from infra.java import UNICODE_PATHS, Java, bundled_java, find_java
 from infra.ports import LOOPBACK, REGISTRY_VARIABLE, choose_ports
-from infra.process import ServiceSpec
+from infra.process import PRIVATE, ServiceSpec
 
 SERVICE: Final = "registry"
 HEAP_VARIABLE: Final = "REGISTRY_HEAP"
@@ -77,10 +77,11 @@ def registry_spec(home: Home, *, environ: Mapping[str, str] | None = None) -> Se
         JavaNotFoundError: there is no Java 21.
     """
     env = os.environ if environ is None else environ
-    (port,) = choose_ports(1, REGISTRY_VARIABLE, remembered=state.remembered_ports(home, SERVICE), environ=env)
-    state.remember_ports(home, SERVICE, (port,))
+    ports = choose_ports(2, REGISTRY_VARIABLE, remembered=state.remembered_ports(home, SERVICE), environ=env)
+    state.remember_ports(home, SERVICE, ports)
+    port, management = ports
     data = home.root / SERVICE
-    data.mkdir(parents=True, exist_ok=True)
+    private(data)
     return ServiceSpec(
         name=SERVICE,
         command=(
@@ -89,6 +90,9 @@ def registry_spec(home: Home, *, environ: Mapping[str, str] | None = None) -> Se
             "-XX:+ExitOnOutOfMemoryError",
             f"-Dquarkus.http.host={LOOPBACK}",
             f"-Dquarkus.http.port={port}",
+            # Its own health and metrics pages: by default at port 9000 of every address.
+            f"-Dquarkus.management.host={LOOPBACK}",
+            f"-Dquarkus.management.port={management}",
             "-Dapicurio.storage.sql.kind=h2",
             f"-Dapicurio.datasource.url=jdbc:h2:file:{data / 'schemas'}",
             "-jar",
@@ -98,9 +102,10 @@ def registry_spec(home: Home, *, environ: Mapping[str, str] | None = None) -> Se
         directory=data,
         log=home.log_file(SERVICE),
         address=address(port),
-        ports=(port,),
+        ports=ports,
         timeout=START_TIMEOUT_SECONDS,
         ready=lambda: answers(port),
+        umask=PRIVATE,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Final
 from infra import state
 from infra.connect_probe import accepts
 from infra.home import Home
+from infra.inherited import STORE, WORKERS
 from infra.ivy import pyspark_jars
 from infra.jars import class_path
 from infra.java import SPARK_OPTIONS, UNICODE_PATHS, Java, find_java
@@ -148,6 +149,7 @@ def spark_spec(
         ports=(port,),
         timeout=START_TIMEOUT_SECONDS,
         ready=lambda: accepts(LOOPBACK, port, token),
+        inherits=(*WORKERS, *(STORE if home.is_in_store else ())),
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import psutil
 
-from infra import jars, platform, process, spark_node, spark_server
+from infra import inherited, jars, platform, process, spark_node, spark_server
 from infra.home import Home
 from infra.java import find_java
 from infra.platform import UpOptions
@@ -256,6 +256,7 @@ class SparkCluster:
             ports=(),
             timeout=START_SECONDS,
             ready=ready,
+            inherits=inherited.WORKERS,
         )
         self.records[name] = process.spawn(spec, process.planned(spec))
         process.wait_ready(spec, self.records[name])

@@ -16,13 +16,15 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
-from infra import brokers, kafka_probe, platform, ports
+from infra import brokers, kafka_probe, platform, ports, state
 from infra.broker import BrokerSettings
 from infra.errors import PortTakenError, ServiceStartError
 from infra.home import Home
 from infra.platform import UpOptions
+from infra.ports import LOOPBACK
 from platform_assets_tests.conftest import Broker, TopicMaker
 from platform_assets_tests.support import services
+from platform_assets_tests.support.listening import listening
 from testbed.homes import home_at, service_environment
 from testbed.loads import wait_until
 
@@ -161,14 +163,9 @@ def test_interrupt_while_two_jvms_start_leaves_neither(own_home: Home) -> None:
     assert {state.status for state in platform.running_state(own_home, environ={})} == {"stopped"}
 
 
-def test_broker_listens_on_loopback_alone(broker: Broker) -> None:
-    listening = [
-        connection.laddr.ip
-        for connection in psutil.Process(broker.pid).net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN and connection.laddr
-    ]
-    assert listening
-    assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+def test_broker_listens_on_loopback_alone(platform_home: Home, broker: Broker) -> None:
+    record = state.read_records(platform_home)["kafka"]
+    assert listening(record) == {(LOOPBACK, port) for port in record.ports}
 
 
 def test_undeclared_topic_is_not_created_by_asking(broker: Broker) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -35,11 +37,28 @@ def test_relative_home_becomes_absolute(tmp_path: Path, monkeypatch: pytest.Monk
     assert Home.from_environment({"PLATFORM_HOME": "here"}).root == tmp_path / "here"
 
 
-def test_run_folder_is_the_owners_alone_even_if_it_was_open(tmp_path: Path) -> None:
+def test_the_home_and_its_folders_are_the_owners_alone_even_if_they_were_open(tmp_path: Path) -> None:
+    home = Home.from_environment({"PLATFORM_HOME": str(tmp_path / "home")})
+    home.run.mkdir(mode=0o755, parents=True)
+    home.root.chmod(0o755)
+    before = os.umask(0)
+    try:
+        home.prepare()
+    finally:
+        os.umask(before)
+    found = {folder: stat.S_IMODE(folder.stat().st_mode) for folder in (home.root, home.run, home.logs, home.spark)}
+    assert {*found.values()} == {0o700}, found
+
+
+def test_a_home_that_another_user_made_keeps_its_mode_and_its_folders_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = Home.from_environment({"PLATFORM_HOME": str(tmp_path)})
-    home.run.mkdir(mode=0o755)
+    tmp_path.chmod(0o775)
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
     home.prepare()
-    assert home.run.stat().st_mode & 0o777 == 0o700
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o775
+    assert stat.S_IMODE(home.run.stat().st_mode) == stat.S_IMODE(home.logs.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("name", ["a:b", "a,b", "a\nb"])

@@ -13,7 +13,9 @@ from infra import platform, state
 from infra.errors import ConfigurationError, PortTakenError
 from infra.home import CHECKOUT, Home
 from infra.platform import UpOptions
+from infra.ports import LOOPBACK
 from platform_assets_tests.support import services
+from platform_assets_tests.support.listening import listening
 from testbed.homes import home_at, service_environment
 
 DAGSTER = ("dagster-webserver", "dagster-daemon")
@@ -70,6 +72,9 @@ def test_dagster_comes_up_with_its_code_and_goes_down_with_its_children(home: Ho
     address = states["dagster-webserver"].address
     assert address is not None
     assert address.startswith("http://127.0.0.1:")
+    for name in DAGSTER:
+        record = state.read_records(home)[name]
+        assert listening(record) == {(LOOPBACK, port) for port in record.ports}
     found = ask(address, "{assetsOrError {... on AssetConnection {nodes {key {path}}}} instance {info}}")
     assert '"one"' in json.dumps(found)
     assert (home.dagster / "dagster.yaml").is_file()

@@ -14,15 +14,17 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from cryptography import x509
 
-from infra import brokers, platform
+from infra import brokers, platform, state
 from infra.broker import BrokerSettings
 from infra.brokers import Brokers
 from infra.errors import ConfigurationError
 from infra.home import Home
+from infra.ports import LOOPBACK
 from infra.security import Secure, Security
 from platform_assets.kafka.batches.wire import Connection, addresses
 from platform_assets.kafka.batches.wire import Security as WireSecurity
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets_tests.support.listening import listening
 from platform_assets_tests.support.shell import Shell
 from testbed.homes import home_at, service_environment
 
@@ -150,6 +152,9 @@ def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     made = Shell(tmp_path_factory.mktemp("secured"))
     own = made.root / "home"
     made.variables |= {"PLATFORM_JARS": str(home_at(own).jars), "KAFKA_HEAP": "384m"}
+    made.variables |= dict.fromkeys(
+        ("AWS_SECRET_ACCESS_KEY", "SCHEMA_REGISTRY_PASSWORD", "DAGSTER_POSTGRES_URL"), "canary"
+    )
     try:
         done = made.run("up", "--service", "kafka", f"--secure={request.param}")
         assert done.exit_code == 0, done.output
@@ -202,6 +207,20 @@ def test_secrets_are_in_the_homes_private_folders_alone(shell: Shell) -> None:
     pid = next(s.pid for s in platform.running_state(home, environ={}) if s.service == "kafka")
     told += " ".join(psutil.Process(pid).cmdline()) + repr(psutil.Process(pid).environ())
     assert [secret for secret in secrets if secret in told] == []
+
+
+@pytest.mark.broker
+def test_a_broker_is_private_on_disk_in_its_environment_and_on_the_network(shell: Shell) -> None:
+    home = home_at(shell.root / "home")
+    record = state.read_records(home)["kafka"]
+    found = {
+        path: stat.S_IMODE(path.stat().st_mode) for path in (home.root / "kafka", *(home.root / "kafka").rglob("*"))
+    }
+    assert len(found) > 3
+    assert [path for path, mode in found.items() if mode & 0o077] == []
+    assert stat.S_IMODE(home.root.stat().st_mode) == 0o700
+    assert "canary" not in repr(psutil.Process(record.pid).environ())
+    assert listening(record) == {(LOOPBACK, port) for port in record.ports}
 
 
 @pytest.mark.broker

@@ -158,7 +158,11 @@ def test_the_ports_of_tasks_deserialise_nothing_of_a_stranger(spark: SparkSessio
 
 def test_the_secret_of_tasks_is_made_inside_of_the_server(platform_home: Home, server: ProcessRecord) -> None:
     arguments = (platform_home.run / "spark.arguments").read_text()
-    for setting in ("authenticate=true", "network.crypto.cipher=AES/GCM/NoPadding", "network.crypto.saslFallback=false"):
+    for setting in (
+        "authenticate=true",
+        "network.crypto.cipher=AES/GCM/NoPadding",
+        "network.crypto.saslFallback=false",
+    ):
         assert f'"-Dspark.{setting}"' in arguments
     assert "spark.authenticate.secret" not in arguments
     assert "_SPARK_AUTH_SECRET" not in psutil.Process(server.pid).environ()

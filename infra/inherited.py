@@ -1,0 +1,33 @@
+"""Which variables a service gets of the environment of whoever starts it: those that it needs, and no secret of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Final
+
+SYSTEM: Final = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TZDIR", "TMPDIR", "LD_LIBRARY_PATH",
+    "JAVA_HOME", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "MALLOC_*",
+)  # fmt: skip
+"""What any program may need. Patterns, as the others here."""
+
+STORE: Final = ("AWS_*", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+"""What reads and writes a lake in an object store needs."""
+
+WORKERS: Final = (
+    *SYSTEM, "KAFKA_SECURITY_*", "KAFKA_SASL_*", "KAFKA_SSL_*", "KAFKA_CLIENT_*", "SCHEMA_REGISTRY_*",
+    "PLATFORM_ALLOW_CLEARTEXT_LOGINS",
+    "PYTHON*", "PYSPARK_*", "VIRTUAL_ENV", "CONDA_PREFIX", "SPARK_*", "HADOOP_*",
+    "NUMBA_*", "OMP_*", "ARROW_*", "MIMALLOC_*", "XDG_*",
+)  # fmt: skip
+"""Spark's Python workers have the environment of the server. They read Kafka and ask the schema registry by themselves."""
+
+EVERYTHING: Final = ("*",)
+"""For what runs the code of a project, which may ask for any variable."""
+
+
+def inherited(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
+    """The variables of `environ` whose names match one of the patterns."""
+    wanted = tuple(patterns)
+    return {name: value for name, value in environ.items() if any(fnmatchcase(name, each) for each in wanted)}
