@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,19 +20,23 @@ from typing import Any, Final
 
 import psutil
 
+from infra import log_keeper
 from infra.errors import ServiceStartError
 from infra.inherited import SYSTEM, inherited
+from infra.log_keeper import created, rotate
 
 MARK_VARIABLE: Final = "PLATFORM_PROCESS_MARK"
 PROBE_INTERVAL_SECONDS: Final = 0.1
 LOG_TAIL_LINES: Final = 15
-LOGS_KEPT: Final = 3
+_LOG_SECONDS: Final = 2.0
 PRIVATE: Final = 0o077
 """The umask of a service whose files are its owner's alone."""
 CANCELLED: Final = "starting was cancelled"
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
-# Held so that a child which outlives this program is not warned about, and so that a dead one is reaped by `poll`.
+_keepers: dict[int, subprocess.Popen[bytes]] = {}
+# Held so that a child which outlives this program is not warned about, and so that a dead one is reaped by `poll`. Keepers of logs by
+# the id of their service.
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class ServiceSpec:
         command: the argument list. Arguments are public: no secret may be among them.
         environment: added to what it inherits, or taken from that where the value is None; may hold secrets.
         directory: the working directory.
-        log: stdout and stderr go here; former logs are kept beside it.
+        log: stdout and stderr go here; each start begins a new file, and so does one that is too large. A few former ones are kept.
         address: what others reach it by, without secrets.
         ports: the loopback ports it listens on.
         timeout: seconds until it has to be ready.
@@ -51,6 +56,7 @@ class ServiceSpec:
         fingerprint: another text for other settings, so that a process with older ones is found; no secrets.
         inherits: patterns of the names of variables that it inherits from this process.
         umask: of the files that it makes; -1 for that of this process.
+        log_bytes: the size of a log from which a new one is begun.
     """
 
     name: str
@@ -65,6 +71,7 @@ class ServiceSpec:
     fingerprint: str = ""
     inherits: tuple[str, ...] = SYSTEM
     umask: int = -1
+    log_bytes: int = log_keeper.MOST_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +141,14 @@ def spawn(spec: ServiceSpec, plan: ProcessRecord) -> ProcessRecord:
     """
     spec.log.parent.mkdir(parents=True, exist_ok=True)
     spec.directory.mkdir(parents=True, exist_ok=True)
-    _rotate(spec.log)
-    descriptor = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    rotate(spec.log)
+    keeper = _keep_log(spec)
+    assert keeper.stdin is not None
     try:
         process = subprocess.Popen(
             spec.command,
             stdin=subprocess.DEVNULL,
-            stdout=descriptor,
+            stdout=keeper.stdin,
             stderr=subprocess.STDOUT,
             cwd=spec.directory,
             env=environment_of(spec, plan.mark),
@@ -148,9 +156,11 @@ def spawn(spec: ServiceSpec, plan: ProcessRecord) -> ProcessRecord:
             umask=spec.umask,
         )
     except OSError as error:
+        keeper.stdin.close()
+        keeper.wait()
         raise ServiceStartError(spec.name, str(error), str(spec.log)) from error
-    finally:
-        os.close(descriptor)
+    keeper.stdin.close()
+    _keepers[process.pid] = keeper
     _children[process.pid] = process
     return replace(plan, pid=process.pid, started=start_of(process.pid) or "")
 
@@ -172,6 +182,7 @@ def wait_ready(spec: ServiceSpec, record: ProcessRecord, cancel: threading.Event
     deadline = time.monotonic() + spec.timeout
     while True:
         if not is_alive(record):
+            _await_log(record.pid)
             raise ServiceStartError(spec.name, f"the process ended{_tail_text(spec.log)}", str(spec.log))
         if spec.ready():
             return replace(record, ready=True)
@@ -251,6 +262,7 @@ def terminate(record: ProcessRecord, grace: float) -> bool:
     if (child := _children.pop(record.pid, None)) is not None:
         child.poll()
         child.returncode = child.returncode if child.returncode is not None else 0
+    _await_log(record.pid)
     return found
 
 
@@ -275,12 +287,28 @@ def _tail_text(log: Path) -> str:
     return f"; its last lines:\n{tail}\n" if tail else ""
 
 
-def _rotate(log: Path) -> None:
-    """Keep a few former logs: why a service died is in the last one's."""
-    for number in range(LOGS_KEPT, 0, -1):
-        older = log if number == 1 else log.with_name(f"{log.name}.{number - 1}")
-        if older.exists():
-            os.replace(older, log.with_name(f"{log.name}.{number}"))
+def _keep_log(spec: ServiceSpec) -> subprocess.Popen[bytes]:
+    """The program that writes what the service prints; it ends with the last process that may print."""
+    # There at once, so that a message which names it is true.
+    os.close(created(spec.log))
+    return subprocess.Popen(
+        (sys.executable, "-I", "-S", log_keeper.__file__),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={log_keeper.LOG_VARIABLE: str(spec.log), log_keeper.BYTES_VARIABLE: str(spec.log_bytes)},
+        start_new_session=True,
+    )
+
+
+def _await_log(pid: int) -> None:
+    """Return once all that a service of this program has printed is in its log, or after a few seconds."""
+    if (keeper := _keepers.pop(pid, None)) is None:
+        return
+    try:
+        keeper.wait(_LOG_SECONDS)
+    except subprocess.TimeoutExpired:
+        _keepers[pid] = keeper
 
 
 def _signal(processes: Sequence[psutil.Process], *, kill: bool) -> None:

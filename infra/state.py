@@ -103,7 +103,7 @@ def exclusive(home: Home, wait_seconds: float = 180.0) -> Iterator[None]:
     """
     home.prepare()
     # The file is opened close-on-exec, so a started service does not inherit the lock.
-    with (home.run / "lock").open("a") as handle:
+    with os.fdopen(os.open(home.run / "lock", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as handle:
         deadline = time.monotonic() + wait_seconds
         while True:
             try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -16,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra import process
+from infra import log_keeper, process
 from infra.errors import ServiceStartError
 from infra.home import CHECKOUT, Home
 from infra.process import ProcessRecord
@@ -147,6 +149,36 @@ def test_logs_of_earlier_starts_are_kept(home: Home) -> None:
     names = sorted(path.name for path in home.logs.iterdir())
     assert names == ["thing.log", "thing.log.1", "thing.log.2", "thing.log.3"]
     assert home.log_file("thing").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_log_is_bounded_while_its_service_runs(home: Home) -> None:
+    code = (
+        "import pathlib, sys, time\n"
+        "for n in range(50_000): print(f'line {n:05}')\n"
+        "sys.stdout.flush(); pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
+    )
+    spec = replace(services.spec_of(home, "thing", code), log_bytes=30_000)
+    record = process.wait_ready(spec, process.spawn(spec, process.planned(spec)))
+    assert process.terminate(record, grace=5)
+    sizes = {path.name: path.stat().st_size for path in home.logs.iterdir()}
+    assert sorted(sizes) == ["thing.log", "thing.log.1", "thing.log.2", "thing.log.3"]
+    assert max(sizes.values()) <= 65_536
+    assert home.log_file("thing").read_text().endswith("line 49999\n")
+    assert {stat.S_IMODE(path.stat().st_mode) for path in home.logs.iterdir()} == {0o600}
+
+
+def test_a_full_disk_holds_up_no_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    os.write(write, b"lost")
+    os.close(write)
+
+    def full(target: int, piece: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("infra.log_keeper.os.write", full)
+    log_keeper.keep(read, tmp_path / "log", 1000)
+    os.close(read)
+    assert (tmp_path / "log").read_bytes() == b""
 
 
 def test_record_survives_json() -> None:
