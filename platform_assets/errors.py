@@ -565,12 +565,39 @@ class TableRefusedError(LoadError):
 class SchemaChangeError(LoadError):
     """What is declared of a decoded table is not what the table has, and more than an addition."""
 
-    def __init__(self, table: str, changes: Sequence[str], held: str) -> None:
-        self.table, self.changes, self.held = table, tuple(changes), held
+    def __init__(
+        self, table: str, changes: Sequence[str], held: str, rows: int = 0, windows: int = 0, version: int | None = None
+    ) -> None:
+        self.table, self.changes, self.held, self.version = table, tuple(changes), held, version
+        kept = (
+            ""
+            if version is None
+            else f" Version {version} of the table has them until `platform-assets vacuum` deletes its files."
+        )
+        gone = (
+            f"Its {rows:,} rows in {windows:,} windows leave it then, until each window is decoded again by the new declaration; "
+            f"records that this cannot read become dead letters.{kept}"
+            if rows
+            else "It has no rows."
+        )
         super().__init__(
             f"table {table} cannot take rows as they are declared now: {'; '.join(self.changes)}. Nothing was changed. Declare these "
-            "columns as the table has them (new ones may be added); or, to begin the table again with the columns that are declared, "
-            f"add `replaces: {held}` to `decode:` in the topic's YAML, and materialise its windows again: none has rows until then."
+            "columns as the table has them (new ones may be added). Or begin the table again with the columns that are declared. "
+            f"{gone} To do so, add `replaces: {held}` to `decode:` in the topic's YAML, and materialise its windows again."
+        )
+
+
+class ReplacedRowsError(LoadError):
+    """Columns are to be replaced by ones that rows of the table cannot be decoded into."""
+
+    def __init__(self, table: str, held: str, window: str, before: int, after: int, rows: int, windows: int) -> None:
+        self.table, self.held, self.window, self.before, self.after = table, held, window, before, after
+        super().__init__(
+            f"table {table} was not begun again: window {window} has {before:,} rows in it and would have {after:,}, since the "
+            f"columns that are declared now cannot hold the others. In all the table has {rows:,} rows in {windows:,} windows. "
+            "Nothing was changed. To keep them, declare the former columns as they were, and what is new as further columns. To "
+            "lose such rows, which become dead letters, say so in the topic's YAML: "
+            f"`replaces: {{columns: {held}, lost_rows: accepted}}`."
         )
 
 

@@ -37,12 +37,14 @@ def decode_declaration(block: Mapping[str, Any]) -> DecodeDeclaration:
     fields, key_fields = decoder_of(value).fields, None if key is None else decoder_of(key).fields
     columns = decoded_table.columns(key_fields, fields)
     judged = [*fields.names, *(() if key is None else (decoded_table.KEY,))]
+    replaces, loses_rows = _replaces(block.get("replaces"))
     return DecodeDeclaration(
         value,
         key,
         **given,
         revision=_revision(block.get("revision", 1)),
-        replaces=_replaces(block.get("replaces")),
+        replaces=replaces,
+        loses_rows=loses_rows,
         repairs=_repairs(block.get("repairs") or (), value),
         expect=expectations_of(
             block.get("expect") or (), pa.schema([columns.field(name) for name in judged]), checks.NAMES
@@ -73,12 +75,20 @@ def _revision(given: Any) -> int:
     return given
 
 
-def _replaces(given: Any) -> str | None:
+def _replaces(given: Any) -> tuple[str | None, bool]:
+    """The columns that are replaced, and whether rows may be lost by that."""
+    if isinstance(given, Mapping):
+        if set(given) != {"columns", "lost_rows"} or given["lost_rows"] != "accepted":
+            raise ConfigurationError(
+                "replaces: as a mapping it is {columns: …, lost_rows: accepted}, with the text that an error has named, "
+                f"not {given!r}"
+            )
+        return _replaces(given["columns"])[0], True
     if given is not None and (not isinstance(given, str) or not given):
         raise ConfigurationError(
             f"replaces: must be the text that an error about the changed columns has named, in quotes, not {given!r}"
         )
-    return given
+    return given, False
 
 
 def _repairs(given: Any, spec: FormatSpec) -> tuple[Repair, ...]:

@@ -9,6 +9,7 @@ import json
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, Schema
 from deltalake.exceptions import CommitFailedError
 
@@ -87,7 +88,10 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
         now = pa.schema(handle.schema().to_arrow())
         changes = schema_change.breaking(now, declared)
         if changes and replaces != schema_change.fingerprint(now):
-            raise SchemaChangeError(name, changes, schema_change.fingerprint(now))
+            with path.reading():
+                files = pa.table(handle.get_add_actions(flatten=True))
+            rows, windows = pc.sum(files["num_records"]).as_py() or 0, len(pc.unique(files["partition.window"]))
+            raise SchemaChangeError(name, changes, schema_change.fingerprint(now), rows, windows, handle.version())
         wanted = declared if changes else schema_change.merged(now, declared, LAST)
         if wanted.equals(now, check_metadata=True):
             return now
@@ -113,6 +117,14 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
             if path.delta().version() == handle.version():
                 raise TableRefusedError(name, failures.reason_of(e)) from e
     raise TableRefusedError(name, "others kept committing to it while its columns were to be changed")
+
+
+def is_begun_again(path: Folder, declared: pa.Schema, replaces: str | None) -> bool:
+    """Whether `prepare` would begin the table again, without the rows that it has."""
+    if replaces is None or not load_log.exists(path):
+        return False
+    now = held(path)
+    return replaces == schema_change.fingerprint(now) and bool(schema_change.breaking(now, declared))
 
 
 def held(path: Folder) -> pa.Schema:

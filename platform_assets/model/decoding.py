@@ -60,7 +60,8 @@ class DecodeDeclaration:
 
     `warn_share` and `fail_share` are shares of a window's records, from 0 to 1: above them, dead letters are a warning or an
     error of the check. A higher `revision` has windows decoded again although nothing else has changed; `replaces` is the
-    fingerprint of a table's columns that are to make room for those declared here. What is in `expect` decides no row.
+    fingerprint of a table's columns that are to make room for those declared here, also if rows of former windows are lost by that
+    where it `loses_rows`. What is in `expect` decides no row.
     """
 
     value: FormatSpec
@@ -69,6 +70,7 @@ class DecodeDeclaration:
     fail_share: float = 0.05
     revision: int = 1
     replaces: str | None = None
+    loses_rows: bool = False
     repairs: tuple[Repair, ...] = ()
     expect: tuple[Expectation, ...] = ()
 
@@ -104,7 +106,8 @@ class DecodeDeclaration:
     def fingerprint(self) -> str:
         """Names all that decides whether windows can be decoded: the digest, repairs, and what makes room for other columns."""
         repairs = [[r.window, *r.to_fields()] for r in self.repairs]
-        return _digest({"declared": self.digest, "replaces": self.replaces, "repairs": repairs})
+        loses = {"loses_rows": True} if self.loses_rows else {}
+        return _digest({"declared": self.digest, "replaces": self.replaces, "repairs": repairs, **loses})
 
     def repairs_of(self, window: str) -> tuple[Repair, ...]:
         """Those of one window."""

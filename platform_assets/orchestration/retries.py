@@ -22,6 +22,7 @@ from platform_assets.errors import (
     PlatformError,
     ReloadDiffersError,
     RepairUnfitError,
+    ReplacedRowsError,
     SchemaChangeError,
     TopicRecreatedError,
     TruncationError,
@@ -42,7 +43,7 @@ _LONGEST_TEXT: Final = 1_500
 _MOST_TEXTS: Final = 20
 
 _DECISION = (OffsetsExpiredError, UnreadableTimestampError, ReloadDiffersError, LostForGoodError, LedgerCorruptError)
-_DECLARATION = (SchemaChangeError, RepairUnfitError)
+_DECLARATION = (SchemaChangeError, ReplacedRowsError, RepairUnfitError)
 _LOG = (TruncationError, TopicRecreatedError, ClusterChangedError)
 
 

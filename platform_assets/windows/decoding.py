@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.engines.decoding.engine import DecodedFiles, DecodeEngine, DecodeOrder
@@ -26,6 +27,7 @@ from platform_assets.errors import (
     NotLoadedError,
     PlatformError,
     RepairUnfitError,
+    ReplacedRowsError,
 )
 from platform_assets.lake import dead_letter_table, decoded_table, load_log
 from platform_assets.lake.commits import WindowCommit
@@ -141,11 +143,36 @@ class WindowDecoder:
         fields = decoder_of(declared.value).fields
         key_fields = None if declared.key is None else decoder_of(declared.key).fields
         columns = decoded_table.columns(key_fields, fields)
+        if not declared.loses_rows and decoded_table.is_begun_again(
+            lake.table(d.decoded_table), columns, declared.replaces
+        ):
+            self._check_replaced(columns)
         layout = decoded_table.prepare(lake.table(d.decoded_table), d.topic, columns, declared.replaces)
         dead_letter_table.create(lake.table(d.dead_letter_table), d.topic)
         if raw.table_version is None:
             return self._empty(raw)
         return self._decode(raw, self._order(raw, raw.table_version, layout, str(uuid.uuid4())), erased or {}, decided)
+
+    def _check_replaced(self, columns: pa.Schema) -> None:
+        """Decode the oldest and the newest window that have rows into the columns that are to replace the table's, and drop that.
+
+        Raises ReplacedRowsError where one of them would have fewer rows.
+        """
+        table = self.declaration.decoded_table
+        entries = self.ledger.commit_rows(table, columns=["window", "rows"])
+        with_rows = entries.filter(pc.greater(entries["rows"], 0)).group_by("window").aggregate([("rows", "sum")])
+        rows = dict(zip(with_rows["window"].to_pylist(), with_rows["rows_sum"].to_pylist(), strict=True))
+        for key in sorted({min(rows), max(rows)} if rows else ()):
+            raw = self.ledger.receipts(self.declaration.raw_table, [key]).get(key)
+            if raw is None or raw.table_version is None:
+                continue
+            order = self._order(raw, raw.table_version, columns, f"trial-{uuid.uuid4()}")
+            written = self.engine.decode(order)
+            self.engine.delete(order)
+            after = written.decoded.measured.offsets.rows
+            if after < rows[key]:
+                replaced = self.declared.replaces or ""
+                raise ReplacedRowsError(table.name, replaced, key, rows[key], after, sum(rows.values()), len(rows))
 
     def differences(self, key: str) -> tuple[str, ...] | None:
         """How rows and dead letters would differ from those of the receipts, were the window decoded again: by table, empty

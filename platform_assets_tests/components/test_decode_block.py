@@ -70,6 +70,8 @@ def test_repair_is_of_its_window_alone() -> None:
         ({"repairs": [{**REPAIR, "window": "today"}]}, "repairs: 'today' is no key of a window"),
         ({"repairs": [{**REPAIR, "value": 1}]}, "repairs: partition and offset are whole numbers, and value is text"),
         ({"repairs": [REPAIR, REPAIR]}, "repairs: window 2026-01-31-14:00 partition 0 offset 17 is given twice"),
+        ({"replaces": {"columns": "0" * 12}}, "replaces: as a mapping it is {columns: …, lost_rows: accepted}"),
+        ({"replaces": {"columns": 7, "lost_rows": "accepted"}}, "replaces: must be the text that an error"),
         ({"replaces": 7}, "replaces: must be the text that an error about the changed columns has named"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +13,14 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
+import yaml
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from platform_assets.checks import decoded as checks
+from platform_assets.components.decode_block import decode_declaration
 from platform_assets.engines.decoding.engine import DecodedFiles, DecodeOrder
-from platform_assets.errors import ConcurrentLoadError, SchemaChangeError
+from platform_assets.errors import ConcurrentLoadError, ReplacedRowsError, SchemaChangeError
 from platform_assets.lake import decoded_table, load_log
 from platform_assets.lake.dead_letters import rows as dead_rows
 from platform_assets.lake.schema_change import fingerprint
@@ -68,6 +71,62 @@ def test_files_of_former_columns_are_not_put_into_a_table_that_was_begun_again(t
     newer.decode(third)
     assert checks.conserved(checks.windows_of(newer.declaration, newer.ledger, None)).passed
     assert DeltaTable(tmp_path / "decoded" / "orders").to_pyarrow_table().num_rows == 3
+
+
+def test_columns_that_rows_cannot_be_decoded_into_replace_none_until_their_loss_is_accepted(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path, "orders")
+    first, second, third = topic.load([order(1), order(2)], [b"broken"], [order(3)])
+    topic.decode()
+    text = DecodeDeclaration(FormatSpec("json", {"schema": "id STRING"}))
+
+    def declared_again(declared: DecodeDeclaration) -> DecodedTopic:
+        again = DecodedTopic(tmp_path, "orders", declared)
+        again.windows = topic.windows
+        return again
+
+    with pytest.raises(SchemaChangeError) as refused:
+        declared_again(text).decode(second)
+    said = str(refused.value)
+    assert said.index("3 rows in 2 windows leave it") < said.index("`replaces: ")
+    assert f"Version {refused.value.version} of the table has them" in said
+    before = DeltaTable(tmp_path / "decoded" / "orders")
+    # Also by a window that has nothing to lose.
+    with pytest.raises(ReplacedRowsError) as lost:
+        declared_again(replace(text, replaces=refused.value.held)).decode(second)
+    assert f"window {first} has 2 rows in it and would have 0" in str(lost.value)
+    assert "3 rows in 2 windows" in str(lost.value)
+    now = DeltaTable(tmp_path / "decoded" / "orders")
+    assert (now.version(), sorted(now.file_uris())) == (before.version(), sorted(before.file_uris()))
+    assert {path.as_posix() for path in (tmp_path / "decoded" / "orders").rglob("*.parquet")} == set(now.file_uris())
+    # As it says.
+    (accepted,) = re.findall(r"`replaces: (\{.*?\})`", str(lost.value))
+    block = {"value": {"format": "json", "schema": "id STRING"}, "replaces": yaml.safe_load(accepted)}
+    declared_again(decode_declaration(block)).decode(first, second, third)
+    table = DeltaTable(tmp_path / "decoded" / "orders")
+    assert table.to_pyarrow_table().num_rows == 0
+    old = DeltaTable(tmp_path / "decoded" / "orders", version=refused.value.version)
+    assert old.to_pyarrow_table().num_rows == 3
+
+
+def test_what_is_declared_beside_the_former_columns_leaves_every_row(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path, "orders")
+    first, second = topic.load([order(1), order(2)], [b'{"id": 3, "amount": 1, "text": "x"}'])
+    topic.decode(first)
+    schema = f"{topic.declared.value.options['schema']}, text STRING"
+    more = DecodedTopic(tmp_path, "orders", DecodeDeclaration(FormatSpec("json", {"schema": schema})))
+    more.windows = topic.windows
+    more.decode(second)
+    assert DeltaTable(tmp_path / "decoded" / "orders").to_pyarrow_table().num_rows == 3
+
+
+def test_columns_that_hold_every_row_replace_the_former_ones_as_ever(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path, "orders", OLD)
+    (key,) = topic.load([b'{"at": "2026-01-01T00:00:00Z", "amount": 1, "qty": 2}'])
+    topic.decode()
+    newer = DecodedTopic(tmp_path, "orders", begun_again(topic, "at STRING, qty INT"))
+    newer.windows = topic.windows
+    newer.decode(key)
+    assert DeltaTable(tmp_path / "decoded" / "orders").to_pyarrow_table()["qty"].to_pylist() == [2]
 
 
 def test_a_run_that_was_overtaken_by_another_declaration_leaves_what_that_one_made(tmp_path: Path) -> None:
