@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from platform_assets.engines.batching import read_together
 from platform_assets.engines.protocol import LoadEngine, TableReader
 from platform_assets.errors import FilesLostError, LedgerConflictError, LedgerCorruptError, PlatformError
@@ -120,7 +123,11 @@ def with_expired(table: Folder, declaration: TopicDeclaration, loads: Sequence[L
     version = load_log.version(table)
     opened = rows.Opened(table, load_log.window_files(actions))
     adds = load_log.data_files(actions)
-    logs = _logs_of(opened, loads, expired)
+    bounds, lost = _bounds_of(opened, actions, expired)
+    logs = _logs_of(opened, loads, [key for key in expired if key not in lost])
+    known_logs = [load.metadata for load in loads]
+    if not logs and not known_logs:
+        raise lost[expired[0]]
     keys = sorted({*known, *expired})
     whole: list[LoadCommit] = []
     reached = Cut({})
@@ -129,16 +136,16 @@ def with_expired(table: Folder, declaration: TopicDeclaration, loads: Sequence[L
             whole.append(known[key])
             reached = Cut({p: r.end for p, r in known[key].metadata.ranges.items()})
             continue
-        bounds = opened.partition_rows(key)
-        firsts = {p: b.first_offset for p, b in bounds.items()}
+        firsts = {p: b.first_offset for p, b in bounds[key].items()}
         # Behind a break in time lie windows that may never have been loaded: their offsets stay theirs.
         neighbours = whole and whole[-1].metadata.window.end == edge_of(key)
-        generation, topic_id = logs[key]
+        near = [logs[key]] if key in logs else [(w.metadata.generation, w.metadata.topic_id) for w in whole[-1:]]
+        generation, topic_id = (near or [*logs.values(), *((m.generation, m.topic_id) for m in known_logs)])[0]
         if whole and whole[-1].metadata.generation < generation:
             start = Cut(firsts)
         else:
             start = reached if neighbours else reached.grow(firsts, firsts)
-        ends = {p: b.last_offset + 1 for p, b in bounds.items()}
+        ends = {p: b.last_offset + 1 for p, b in bounds[key].items()}
         window = _window_of(declaration, key, following)
         # Before a break in time as well: windows that wait keep their offsets.
         is_next = following is not None and window.end == edge_of(following)
@@ -152,11 +159,33 @@ def with_expired(table: Folder, declaration: TopicDeclaration, loads: Sequence[L
     return whole
 
 
+def _bounds_of(
+    opened: rows.Opened, actions: pa.Table, windows: Sequence[str]
+) -> tuple[dict[str, dict[int, rows.PartitionRows]], dict[str, FilesLostError]]:
+    """Counts and bounds of `windows` by their rows; where files are lost, by what the log says of them, and the error.
+
+    Raises FilesLostError where the log does not say either which offsets a window has.
+    """
+    found, lost = dict[str, dict[int, rows.PartitionRows]](), dict[str, FilesLostError]()
+    for key in windows:
+        try:
+            found[key] = opened.partition_rows(key)
+        except FilesLostError as e:
+            files = actions.filter(pc.equal(actions["partition.window"], key)).to_pylist()
+            stated = rows.from_statistics(files)
+            if stated is None:
+                raise
+            found[key], lost[key] = stated, e
+    return found, lost
+
+
 def _logs_of(opened: rows.Opened, loads: Sequence[LoadCommit], expired: Sequence[str]) -> dict[str, tuple[int, str]]:
     """Generation and topic id of each of the windows `expired` (ascending), as their rows have it.
 
     Without any known load the first one is of generation 1. An id that no load names is of a generation before theirs.
     """
+    if not expired:
+        return {}
     ids: dict[str, str] = {}
     known = {load.metadata.topic_id: load.metadata.generation for load in reversed(loads)}
     one = opened.topic_id_of(expired[0])

@@ -4,19 +4,32 @@ that is right about what is lost. No Kafka, no Spark.
 
 from __future__ import annotations
 
+import contextlib
+import random
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from platform_assets.checks.registry import CHECKS
-from platform_assets.errors import LedgerLostError, PlatformError, ReloadDiffersError, UnprovedRowsError
+from platform_assets.errors import (
+    LedgerLostError,
+    LoadError,
+    LostForGoodError,
+    OffsetsExpiredError,
+    PlatformError,
+    ReloadDiffersError,
+    UnprovedRowsError,
+)
 from platform_assets.lake import load_log
+from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.windows import sealing
 from platform_assets.windows.rebuild import Rebuilt, rebuild
@@ -348,3 +361,115 @@ def test_a_table_that_was_moved_away_and_loaded_again_agrees_with_the_ledger(
     for window in windows:
         assert loader_of(topic, kafka).load(window.key).outcome == "unchanged"
     assert {r.table_id for r in topic.receipts().values()} == {r.table_id for r in former.values()}
+
+
+# --- histories ------------------------------------------------------------------------------------------------------
+
+
+def original(topic: MadeTopic, key: str) -> list[tuple[int, int, bytes]]:
+    """The rows of a window as they were first loaded: each value says its place."""
+    number = next(n for n, w in enumerate(topic.ledger.windows(topic.topic)) if w.key == key)
+    return [(p, number * ROWS + i, b"%d/%d/%d" % (number, p, i)) for p in (0, 1) for i in range(ROWS)]
+
+
+def held_at(topic: MadeTopic, key: str, version: int | None = None) -> list[tuple[int, int, bytes]] | None:
+    """The rows of a window at a version, by delta-rs alone; None where it cannot be read."""
+    try:
+        delta = DeltaTable(topic.root / "raw" / topic.topic, version=version)
+        rows = delta.to_pyarrow_table(
+            filters=[("window", "=", key)], columns=["kafka_partition", "kafka_offset", "value"]
+        )
+    except (DeltaError, OSError):
+        return None
+    return sorted(tuple(row.values()) for row in rows.to_pylist())
+
+
+def is_anywhere(topic: MadeTopic, key: str) -> bool:
+    """Whether Kafka, or any version that can be read, has the window as it was first loaded."""
+    wanted = original(topic, key)
+    kafka = sorted((r.partition, r.offset, r.value) for r in topic.records)
+    return set(wanted) <= set(kafka) or any(
+        held_at(topic, key, version) == wanted for version in range(table(topic).version() + 1)
+    )
+
+
+def happens(topic: MadeTopic, kafka: MadeCluster, windows: Sequence[SealedWindow], rng: random.Random) -> str:
+    """One thing of normal life, or damage to one window; its name."""
+    key, delta = rng.choice(windows).key, table(topic)
+    what = rng.choice(
+        ["compact", "z_order", "vacuum", "clean log", "delete", "file", "ledger", "expire", "forget", "load"]
+    )
+    match what:
+        # Those of delta-rs end with an error where a file is lost.
+        case "compact":
+            with contextlib.suppress(DeltaError):
+                delta.optimize.compact()
+        case "z_order":
+            with contextlib.suppress(DeltaError):
+                delta.optimize.z_order(["kafka_offset"])
+        case "vacuum":
+            delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+        case "clean log":
+            clean_log(delta)
+        case "delete":
+            with contextlib.suppress(DeltaError):
+                delta.delete(f"window = '{key}' AND kafka_partition = {rng.randrange(2)} AND kafka_offset % 3 = 0")
+        case "file":
+            for path in load_log.files_of(Folder.at(topic.root / "raw" / topic.topic), key).paths[:1]:
+                (topic.root / "raw" / topic.topic / unquote(path)).unlink(missing_ok=True)
+        case "ledger":
+            lose_ledger(topic)
+            rebuilt(topic)
+        case "expire":
+            kafka.expire(rng.randrange(2), rng.randrange(4 * ROWS))
+        case "forget":
+            start = rng.randrange(4 * ROWS)
+            kafka.forget(rng.randrange(2), range(start, start + 5))
+        case _:
+            with contextlib.suppress(LoadError):
+                loader_of(topic, kafka).load(key)
+    return f"{what} {key}"
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_whatever_happens_a_load_ends_with_the_rows_or_is_right_that_they_are_lost(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], number: int, rng: random.Random
+) -> None:
+    """Rows that were deleted before a ledger was lost may be missing from what its rebuilding proves: those are named."""
+    story = [happens(topic, kafka, windows, rng) for _ in range(12)]
+    for window in windows:
+        before, wanted = held_at(topic, window.key), original(topic, window.key)
+        try:
+            loader_of(topic, kafka).load(window.key)
+        except LostForGoodError:
+            assert not is_anywhere(topic, window.key), story
+        except UnprovedRowsError:
+            in_kafka = {(r.partition, r.offset) for r in topic.records}
+            assert before is None or any((p, o) not in in_kafka for p, o, _ in before), story
+        except ReloadDiffersError:
+            assert held_at(topic, window.key) == wanted, story
+        except OffsetsExpiredError:
+            # Without rows and without a receipt there is nothing to lose.
+            assert not before, story
+        else:
+            receipt = topic.receipts()[window.key]
+            assert held_at(topic, window.key) == wanted or (receipt.rows < 2 * ROWS and receipt.holes is None), story
+
+
+def test_lost_files_of_a_window_whose_commit_has_left_the_log_hold_up_no_other(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """Its offsets are those that the log states of its files, so that Kafka gives the same rows again."""
+    values, ranges = topic.values(), {w.key: w.ranges for w in windows}
+    clean_log(table(topic))
+    for number in (0, 2):
+        path = load_log.files_of(Folder.at(topic.root / "raw" / topic.topic), windows[number].key).paths[0]
+        (topic.root / "raw" / topic.topic / unquote(path)).unlink()
+    lose_ledger(topic)
+    done = rebuilt(topic)
+    assert [error.window for error in done.unread] == [windows[0].key, windows[2].key]
+    assert done.receipts == 2
+    assert {w.key: w.ranges for w in topic.ledger.windows(topic.topic)} == ranges
+    for number in (0, 2):
+        assert loader_of(topic, kafka).load(windows[number].key).outcome == "loaded"
+    assert topic.values() == values
