@@ -34,11 +34,12 @@ def image_tag(text: str, image: str) -> str:
 
 def test_kafka_image_is_the_locked_broker(services: dict[str, Any]) -> None:
     locked = next(jar.version for jar in read_lock() if jar.name == "kafka_2.13")
-    assert services["kafka"]["image"] == f"apache/kafka:{locked}"
+    assert services["kafka"]["image"] == f"${{KAFKA_IMAGE:-apache/kafka:{locked}}}"
 
 
 def test_spark_image_is_the_locked_pyspark() -> None:
-    assert image_tag(DOCKERFILE.read_text("utf-8"), "apache/spark") == locked_python("pyspark")
+    for file in (DOCKERFILE, COMPOSE):
+        assert image_tag(file.read_text("utf-8"), "apache/spark") == locked_python("pyspark")
 
 
 def test_locked_delta_jar_is_of_the_locked_delta_package() -> None:
@@ -68,7 +69,7 @@ def test_every_published_port_is_on_loopback(services: dict[str, Any]) -> None:
 
 def test_token_is_required_and_nowhere_written(services: dict[str, Any]) -> None:
     required = "${" + TOKEN_VARIABLE + ":?"
-    for name in ("spark", "code", "webserver", "daemon"):
+    for name in ("spark", "code", "daemon"):
         values = [str(value) for value in services[name]["environment"].values()]
         assert any(required in value for value in values), name
     assert not any(TOKEN_VARIABLE in str(service.get("command")) for service in services.values())
@@ -96,9 +97,16 @@ def test_broker_has_the_settings_of_the_embedded_broker(services: dict[str, Any]
 
 def test_clients_of_spark_reach_it_as_localhost(services: dict[str, Any]) -> None:
     """pyspark sends a token without TLS to that name alone."""
-    for name in ("code", "webserver", "daemon"):
+    for name in ("code", "daemon"):
         assert services[name]["network_mode"] == "service:spark"
         assert services[name]["environment"]["SPARK_REMOTE"].startswith("sc://localhost:")
+
+
+def test_the_web_server_has_neither_the_token_nor_the_lake(services: dict[str, Any]) -> None:
+    assert services["webserver"]["environment"].keys() == {
+        "DAGSTER_HOME", "DAGSTER_DISABLE_TELEMETRY", "PLATFORM_UI_HOSTS",
+    }  # fmt: skip
+    assert not any(volume.startswith("lake:") for volume in services["webserver"]["volumes"])
 
 
 def test_the_web_server_is_the_guarded_one(services: dict[str, Any]) -> None:

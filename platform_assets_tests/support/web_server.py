@@ -15,13 +15,13 @@ from infra.ports import DAGSTER_VARIABLE, LOOPBACK, choose_ports
 
 
 @contextmanager
-def webserver(module: str, root: Path, environment: Mapping[str, str]) -> Iterator[str]:
+def webserver(module: str, root: Path, environment: Mapping[str, str], *options: str) -> Iterator[str]:
     """The address of the UI on the code location in `module`; its log is in the folder `root`."""
     (port,) = choose_ports(1, DAGSTER_VARIABLE, environ=environment)
     with (root / "webserver.log").open("wb") as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "infra.webserver", "--host", LOOPBACK, "--port", str(port),
-             "--module-name", module, "--working-directory", str(CHECKOUT)],
+             "--module-name", module, "--working-directory", str(CHECKOUT), *options],
             env=dict(environment), cwd=root, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
