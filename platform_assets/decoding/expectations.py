@@ -126,7 +126,7 @@ def _is_exact(kind: pa.DataType) -> bool:
 def _has_list(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return any(_has_list(kind.field(index).type) for index in range(kind.num_fields))
-    return bool(pa.types.is_list(kind))
+    return bool(pa.types.is_list(kind) or pa.types.is_map(kind))
 
 
 def _wrong_kind(e: Expectation, kind: pa.DataType, of: str) -> ConfigurationError:

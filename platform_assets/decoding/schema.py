@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from platform_assets.decoding.maps import map_type
 from platform_assets.errors import ConfigurationError
 
 RESERVED: Final = (
@@ -53,7 +54,6 @@ _SYNONYMS: Final[Mapping[str, str]] = MappingProxyType(
 )
 _OTHERS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "MAP": "Spark cannot hash one, so no digest would cover it: declare ARRAY<STRUCT<key: …, value: …>>",
         "TIMESTAMP_NTZ": "an instant needs a zone: declare TIMESTAMP, or STRING",
         "VARCHAR": "declare STRING",
         "CHAR": "declare STRING",
@@ -87,6 +87,8 @@ def type_name(kind: pa.DataType) -> str:
         return f"DECIMAL({kind.precision},{kind.scale})"
     if pa.types.is_list(kind):
         return f"ARRAY<{type_name(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"MAP<{type_name(kind.key_type)}, {type_name(kind.item_type)}>"
     if pa.types.is_struct(kind):
         return f"STRUCT<{', '.join(_field_ddl(kind.field(i), ': ') for i in range(kind.num_fields))}>"
     for name, each in _TYPES.items():
@@ -142,8 +144,8 @@ def _check_names(fields: list[pa.Field], option: str, place: str) -> None:
 
 
 def _inner_fields(kind: pa.DataType) -> list[pa.Field]:
-    while pa.types.is_list(kind):
-        kind = kind.value_type
+    while pa.types.is_list(kind) or pa.types.is_map(kind):
+        kind = kind.value_type if pa.types.is_list(kind) else kind.item_type
     return [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
 
 
@@ -236,6 +238,8 @@ class _Reader:
             kind = self._type(level + 1)
             self._expect(">")
             return pa.list_(pa.field(ELEMENT, kind))
+        if name == "MAP":
+            return self._map(level, token, at)
         if name == "STRUCT":
             self._expect("<")
             return pa.struct(self.fields(level + 1, end=">"))
@@ -243,7 +247,21 @@ class _Reader:
             raise ConfigurationError(
                 f"schema: {token} at character {at + 1} is no type of a decoded table: {_OTHERS[name]}"
             )
-        raise self._error(f"a type ({', '.join([*_TYPES, 'DECIMAL(p,s)', 'ARRAY<…>', 'STRUCT<…>'])})", token, at)
+        raise self._error(
+            f"a type ({', '.join([*_TYPES, 'DECIMAL(p,s)', 'ARRAY<…>', 'MAP<STRING, …>', 'STRUCT<…>'])})", token, at
+        )
+
+    def _map(self, level: int, token: str, at: int) -> pa.DataType:
+        self._expect("<")
+        key = self._type(level + 1)
+        if key != pa.string():
+            raise ConfigurationError(
+                f"schema: {token} at character {at + 1} has keys of type {type_name(key)}: declare MAP<STRING, …>"
+            )
+        self._expect(",")
+        kind = self._type(level + 1)
+        self._expect(">")
+        return map_type(pa.field("value", kind))
 
     def _decimal(self) -> pa.DataType:
         precision, scale = 10, 0
@@ -323,13 +341,19 @@ class _JsonSchema:
 
     def _struct(self, node: Mapping[str, Any], path: str, followed: tuple[str, ...], level: int) -> pa.DataType:
         properties, required = node.get("properties"), node.get("required", ())
+        values = node.get("additionalProperties")
+        if not properties and isinstance(values, Mapping) and path != "#":
+            kind, nullable = self.kind(values, f"{path}/additionalProperties", followed, level + 1)
+            return map_type(pa.field("value", kind, nullable=nullable))
         if not isinstance(properties, Mapping) or not properties:
             raise _refused(f"{path}/properties", "has to name the fields of the object")
         if not isinstance(required, (list, tuple)) or not set(map(str, required)) <= set(properties):
             raise _refused(f"{path}/required", "has to be a list of names that are among the properties")
         if not isinstance(node.get("additionalProperties", True), bool):
             raise _refused(
-                f"{path}/additionalProperties", "may be true or false; either way such fields are kept in `rescued`"
+                f"{path}/additionalProperties",
+                "may be true or false, and such fields are kept in `rescued` either way; without `properties` it may also be the "
+                "schema of a map's values",
             )
         fields = []
         for name, each in properties.items():

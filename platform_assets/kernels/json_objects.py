@@ -44,7 +44,7 @@ Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
 Doubles = npt.NDArray[np.float64]
 
-TEXT, WHOLE, REAL, FLAG, DAY, INSTANT, OBJECT, LIST = range(8)
+TEXT, WHOLE, REAL, FLAG, DAY, INSTANT, OBJECT, LIST, MAP = range(9)
 """Kinds of fields. WHOLE is a number of 64 bits times a power of ten."""
 NULL: Final = -1
 """Where null texts, objects and lists begin."""
@@ -153,7 +153,7 @@ def find_fields(
             for field in range(count):
                 states[field * rows + row] = ABSENT
                 tallies[2 * field] += 1
-                if kinds[field] == TEXT or kinds[field] == OBJECT or kinds[field] == LIST:
+                if kinds[field] in (TEXT, OBJECT, LIST, MAP):
                     places[slots[field] * rows + row] = NULL
                     sizes[slots[field] * rows + row] = NULL
             continue
@@ -240,7 +240,7 @@ def find_fields(
                     states[field * rows + row] = ABSENT
                     tallies[2 * field] += 1
                     good = required[field] == 0
-                    if kind in (TEXT, OBJECT, LIST):
+                    if kind in (TEXT, OBJECT, LIST, MAP):
                         places[index] = NULL
                         sizes[index] = NULL
                 elif kind == WHOLE:
@@ -289,7 +289,7 @@ def find_fields(
                     wholes[index] = number
                     at += 1
                 else:
-                    good = load8(data, at) == (123 if kind == OBJECT else 91)
+                    good = load8(data, at) == (91 if kind == LIST else 123)
                     begin = at
                     at = value_end(data, at, end, levels, stack)
                     good = good and at >= 0
@@ -322,7 +322,7 @@ def find_fields(
                     good = good and required[field] == 0
                     states[field * rows + row] = ABSENT
                     tallies[2 * field] += 1
-                    if kinds[field] == TEXT or kinds[field] == OBJECT or kinds[field] == LIST:
+                    if kinds[field] in (TEXT, OBJECT, LIST, MAP):
                         places[slots[field] * rows + row] = NULL
                         sizes[slots[field] * rows + row] = NULL
         if not good:

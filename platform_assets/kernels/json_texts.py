@@ -190,6 +190,43 @@ def split_lists(
     return count
 
 
+@kernel(BYTES, INTS, INTS, INT, FILLED_BYTES, FILLED_INTS, FILLED_INTS, FILLED_INTS, FILLED_INTS, FILLED_INTS)
+def split_maps(
+    data: Bytes,
+    places: Ints,
+    sizes: Ints,
+    levels: Whole,
+    stack: Bytes,
+    offsets: Ints,
+    name_starts: Ints,
+    name_ends: Ints,
+    starts: Ints,
+    ends: Ints,
+) -> int:
+    """Where names, with their quotes, and values are of the fields of objects, as `split_lists` does for arrays."""
+    count = 0
+    for row in range(places.size):
+        offsets[row] = count
+        if places[row] == NULL:
+            continue
+        begin = np.int64(places[row])
+        end = begin + sizes[row]
+        at = space_end(data, begin + 1, end)
+        while load8(data, at) != 125:
+            if load8(data, at) == 44:
+                at = space_end(data, at + 1, end)
+            after = value_end(data, at, end, levels, stack)
+            first = space_end(data, space_end(data, after, end) + 1, end)
+            last = value_end(data, first, end, levels, stack)
+            if count < starts.size:
+                name_starts[count], name_ends[count] = at, after
+                starts[count], ends[count] = first, last
+            count += 1
+            at = space_end(data, last, end)
+    offsets[places.size] = count
+    return count
+
+
 @kernel(BYTES, INTS, INT, FILLED_INTS, FILLED_BYTES, FILLED_BYTES)
 def gather_extras(data: Bytes, extras: Ints, count: Whole, offsets: Ints, values: Bytes, validity: Bytes) -> Whole:
     """A JSON object of each row's fields that the schema lacks, of which `find_fields` found `count`.

@@ -154,4 +154,6 @@ def nullable_type(kind: pa.DataType) -> pa.DataType:
         return pa.struct([_nullable(f, "") for f in kind])
     if pa.types.is_list(kind):
         return pa.list_(pa.field("element", nullable_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, nullable_type(kind.item_type))
     return kind

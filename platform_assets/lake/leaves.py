@@ -16,6 +16,9 @@ def leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
             yield from leaves(f"{path}.{child.name}", child.type)
     elif pa.types.is_list(kind):
         yield from leaves(f"{path}.list.element", kind.value_type)
+    elif pa.types.is_map(kind):
+        yield from leaves(f"{path}.key_value.key", kind.key_type)
+        yield from leaves(f"{path}.key_value.value", kind.item_type)
     else:
         yield path, kind
 

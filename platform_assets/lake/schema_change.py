@@ -35,6 +35,8 @@ def type_name(kind: pa.DataType) -> str:
         return f"STRUCT<{', '.join(f'{f.name}: {type_name(f.type)}' for f in kind)}>"
     if pa.types.is_list(kind):
         return f"ARRAY<{type_name(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"MAP<{type_name(kind.key_type)}, {type_name(kind.item_type)}>"
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision}, {kind.scale})"
     return "TIMESTAMP" if pa.types.is_timestamp(kind) else _NAMES.get(kind, str(kind))
@@ -85,6 +87,8 @@ def _retyped(table: pa.DataType, declared: pa.DataType, place: str) -> Iterator[
         yield from _breaking({f.name: f for f in table}, {f.name: f for f in declared}, f"{place}.")
     elif pa.types.is_list(table) and pa.types.is_list(declared):
         yield from _retyped(table.value_type, declared.value_type, f"{place}[]")
+    elif pa.types.is_map(table) and pa.types.is_map(declared):
+        yield from _retyped(table.item_type, declared.item_type, f"{place}{{}}")
     elif table != declared:
         yield f"{place} is {type_name(table)} in the table and {type_name(declared)} as declared"
 
@@ -101,4 +105,6 @@ def _merged_type(table: pa.DataType, declared: pa.DataType) -> pa.DataType:
         return pa.struct(_merged(list(table), list(declared)))
     if pa.types.is_list(table):
         return pa.list_(table.value_field.with_type(_merged_type(table.value_type, declared.value_type)))
+    if pa.types.is_map(table):
+        return pa.map_(table.key_type, table.item_field.with_type(_merged_type(table.item_type, declared.item_type)))
     return table

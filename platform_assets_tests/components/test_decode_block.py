@@ -56,7 +56,7 @@ def test_repair_is_of_its_window_alone() -> None:
         ({"value": "json"}, "value: must be a mapping with a format, such as {format: string}, not 'json'"),
         ({"value": {"format": "xml"}}, "value: 'xml' is no format; there are:"),
         ({"value": {"format": "json"}}, "value: "),
-        ({"value": {"format": "json", "schema": "id MAP<STRING, INT>"}}, "value: "),
+        ({"value": {"format": "json", "schema": "id MAP<INT, INT>"}}, "value: "),
         ({"value": {"format": "json", "schema": "window STRING"}}, "window"),
         ({"key": {"format": "string", "colour": 1}}, "key: format 'string' has no option 'colour'"),
         ({"keys": {"format": "string"}}, "decode: there is no such field as 'keys': did you mean 'key'?"),

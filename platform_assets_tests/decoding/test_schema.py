@@ -71,7 +71,7 @@ def test_ddl_becomes_columns_and_back(ddl: str, fields: list[tuple[str, Any, boo
         ("a INT; DROP TABLE b", "';' at character 6"),
         ("a ARRAY<INT", "the end at character 12, where '>'"),
         ("a STRUCT<>", "'>' at character 10, where a name"),
-        ("a MAP<STRING, INT>", "ARRAY<STRUCT<key: …, value: …>>"),
+        ("a MAP<INT, INT>", "MAP at character 3 has keys of type INT: declare MAP<STRING, …>"),
         ("a TIMESTAMP_NTZ", "declare TIMESTAMP, or STRING"),
         ("a VARCHAR(3)", "declare STRING"),
         ("a INT COMMENT 'x'", '"\'" at character 15'),

@@ -18,10 +18,12 @@ _FLOATS = (0.0, -0.0, float("nan"), float("inf"), float("-inf"), 1.5, -1e-40)
 
 
 def typed_rows(rng: random.Random, rows: int) -> pa.RecordBatch:
-    """A column of each type, a struct of all of them, and lists of lists and of structs; offsets ascend by partition."""
+    """A column of each type, a struct of all of them, lists of lists and of structs, and maps; offsets ascend by partition."""
     everything = pa.struct([(f"f{i}", kind) for i, kind in enumerate(_LEAVES)])
     kinds = [*_LEAVES, everything, *(pa.list_(kind) for kind in (*_LEAVES[:4], pa.string())), pa.list_(everything),
-             pa.list_(pa.list_(pa.int16())), pa.struct([("deep", pa.list_(pa.struct([("x", pa.decimal128(30, 0))])))])]  # fmt: skip
+             pa.list_(pa.list_(pa.int16())), pa.struct([("deep", pa.list_(pa.struct([("x", pa.decimal128(30, 0))])))]),
+             pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), everything),
+             pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.list_(pa.map_(pa.string(), pa.float64()))))]))]  # fmt: skip
     columns = [pa.array([_value(rng, kind) for _ in range(rows)], kind) for kind in kinds]
     partitions = sorted(rng.randrange(3) for _ in range(rows))
     fields = [
@@ -38,6 +40,9 @@ def _value(rng: random.Random, kind: pa.DataType) -> Any:
         return None
     if pa.types.is_struct(kind):
         return {f.name: _value(rng, f.type) for f in kind}
+    if pa.types.is_map(kind):
+        names = rng.sample(("", "a", "é", "x" * 40, "key"), rng.choice((0, 1, 2, 5)))
+        return [(name, _value(rng, kind.item_type)) for name in names]
     if pa.types.is_list(kind):
         return [_value(rng, kind.value_type) for _ in range(rng.choice((0, 1, 2, 5)))]
     if pa.types.is_boolean(kind):

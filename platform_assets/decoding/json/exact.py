@@ -169,6 +169,8 @@ def _reader(kind: pa.DataType, dialect: Dialect) -> _Read:
         return _struct_reader([kind.field(i) for i in range(kind.num_fields)], dialect)
     if pa.types.is_list(kind):
         return _list_reader(kind.value_field, dialect)
+    if pa.types.is_map(kind):
+        return _map_reader(kind.item_field, dialect)
     read = scalar_reader(kind, dialect.decimals, dialect.form)
     return lambda value, _: read(value)
 
@@ -189,6 +191,29 @@ def _list_reader(element: pa.Field, dialect: Dialect) -> _Read:
                 fault.parts.append(index)
                 raise
         return elements
+
+    return read
+
+
+def _map_reader(value_field: pa.Field, dialect: Dialect) -> _Read:
+    read_value, nullable = _reader(value_field.type, dialect), value_field.nullable
+    read_key = scalar_reader(pa.string(), None, "strict")
+
+    def read(value: Any, seen: _Seen) -> list[tuple[str, Any]]:
+        if not isinstance(value, dict):
+            raise _no(value, "an object")
+        if type(value) is _Twice:
+            raise Fault("malformed", "the field is there twice", value.name)
+        entries = []
+        for name, each in value.items():
+            if each is None and not nullable:
+                raise Fault("missing", "is null, and required", name)
+            try:
+                entries.append((read_key(name), None if each is None else read_value(each, seen)))
+            except Fault as fault:
+                fault.parts.append(name)
+                raise
+        return entries
 
     return read
 

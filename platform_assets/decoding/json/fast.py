@@ -23,6 +23,7 @@ from platform_assets.kernels.json_objects import (
     EXTRA_SIZE,
     FLAG,
     LIST,
+    MAP,
     MOST_EXTRAS,
     MOST_PENDING,
     NULL,
@@ -38,6 +39,7 @@ from platform_assets.kernels.json_texts import (
     gather_texts,
     is_ascii,
     split_lists,
+    split_maps,
     texts_size,
 )
 from platform_assets.kernels.json_times import LENIENT, OR_UTC, STRICT
@@ -174,7 +176,7 @@ class _Block:
         known = self.verdicts.copy()
         self._void(np.flatnonzero(known))
         for field in self.program.inner:
-            made[field] = self._list(field) if self.program.kinds[field] == LIST else self._struct(field)
+            made[field] = {LIST: self._list, MAP: self._map}.get(int(self.program.kinds[field]), self._struct)(field)
         for field in fields:
             if self.program.fields[field].type == pa.binary():
                 made[field] = self._binary(field)
@@ -288,6 +290,43 @@ class _Block:
         nulls, validity = self._validity(field)
         buffers = [validity, pa.py_buffer(offsets)]
         return pa.Array.from_buffers(self.program.fields[field].type, self.rows, buffers, nulls, children=[elements])
+
+    def _map(self, field: int) -> Any:
+        places, sizes = self._column(self.places, field), self._column(self.sizes, field)
+        offsets = np.empty(self.rows + 1, np.int32)
+        room, levels = 4 * self.rows + _SOME_EXTRAS, self.dialect.max_depth
+        spans = np.empty((4, room), np.int32)
+        count = split_maps(self.spans.data, places, sizes, levels, self.stack, offsets, *spans)
+        if count > room:
+            spans = np.empty((4, count), np.int32)
+            split_maps(self.spans.data, places, sizes, levels, self.stack, offsets, *spans)
+        verdicts = np.zeros(count, np.uint8)
+        children = []
+        for program, (starts, ends) in ((self.program.keys[field], spans[:2]), (self.program.inner[field], spans[2:])):
+            inside = _Spans(self.spans.data, starts[:count], ends[:count])
+            children += _Block(program, inside, self.dialect, verdicts, extras=False).columns()
+        keys, values = children
+        bad = np.concatenate([np.flatnonzero(verdicts), _twice(keys, offsets)])
+        if bad.size:
+            self.verdicts[np.searchsorted(offsets, bad, side="right") - 1] = 1
+            keys = pc.fill_null(keys, "")
+        nulls, validity = self._validity(field)
+        kind = self.program.fields[field].type
+        entries = pa.StructArray.from_arrays([keys, values], fields=[kind.key_field, kind.item_field])
+        return pa.Array.from_buffers(kind, self.rows, [validity, pa.py_buffer(offsets)], nulls, children=[entries])
+
+
+def _twice(keys: pa.StringArray, offsets: Ints) -> npt.NDArray[np.int64]:
+    """The entries whose key their map has before."""
+    if not len(keys):
+        return np.zeros(0, np.int64)
+    coded = keys.dictionary_encode()
+    codes = coded.indices.fill_null(len(coded.dictionary)).to_numpy().astype(np.int64)
+    maps = np.repeat(np.arange(offsets.size - 1, dtype=np.int64), np.diff(offsets))
+    _, firsts = np.unique(maps * (len(coded.dictionary) + 1) + codes, return_index=True)
+    again = np.ones(codes.size, bool)
+    again[firsts] = False
+    return np.flatnonzero(again)
 
 
 def _texts(data: Bytes, places: Ints, sizes: Ints, nulls: int = 0, validity: Any = None) -> Any:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from platform_assets.decoding.json.dialect import Dialect
 from platform_assets.decoding.json.scalars import EARLIEST, LATEST
-from platform_assets.kernels.json_objects import DAY, FLAG, INSTANT, LIST, MOST_EXTRAS, OBJECT, REAL, TEXT, WHOLE
+from platform_assets.kernels.json_objects import DAY, FLAG, INSTANT, LIST, MAP, MOST_EXTRAS, OBJECT, REAL, TEXT, WHOLE
 from platform_assets.kernels.json_scalars import PADDING
 
 Ints = npt.NDArray[np.int32]
@@ -25,7 +25,9 @@ _LONGS: Final = np.iinfo(np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """One object's fields, or with `bare` one value, as `find_fields` takes them; `inner` are those of its objects and lists.
+    """One object's fields, or with `bare` one value, as `find_fields` takes them.
+
+    `inner` are the programs of its objects, of the elements of its lists and of the values of its maps; `keys` those of maps' keys.
 
     `slots` says which of the columns of its own sort (numbers, doubles, places) a field fills, and `columns` how many there are
     of each sort.
@@ -44,12 +46,15 @@ class Program:
     highs: Longs
     columns: tuple[int, int, int]
     inner: dict[int, Program]
+    keys: dict[int, Program]
 
     @property
     def padding(self) -> int:
         """Bytes behind the data that may be read."""
         return (
-            PADDING + max((program.padding for program in self.inner.values()), default=0) + int(self.name_sizes.max())
+            PADDING
+            + max((program.padding for program in (*self.inner.values(), *self.keys.values())), default=0)
+            + int(self.name_sizes.max())
         )
 
     @property
@@ -74,13 +79,16 @@ def _program(fields: tuple[pa.Field, ...], dialect: Dialect, *, bare: bool) -> P
         sort = 0 if kind in _WHOLES else 1 if kind == REAL else 2
         slots.append(columns[sort])
         columns[sort] += 1
-    inner = {}
+    inner, keys = {}, {}
     for index, field in enumerate(fields):
         if kinds[index] == OBJECT:
             inside = tuple(field.type.field(i) for i in range(field.type.num_fields))
             inner[index] = _program(inside, dialect, bare=False)
         elif kinds[index] == LIST:
             inner[index] = _program((field.type.value_field,), dialect, bare=True)
+        elif kinds[index] == MAP:
+            inner[index] = _program((field.type.item_field,), dialect, bare=True)
+            keys[index] = _program((field.type.key_field,), dialect, bare=True)
     return Program(
         fields,
         bare,
@@ -95,6 +103,7 @@ def _program(fields: tuple[pa.Field, ...], dialect: Dialect, *, bare: bool) -> P
         np.array([high for _, _, _, high in declared], np.int64),
         (columns[0], columns[1], columns[2]),
         inner,
+        keys,
     )
 
 
@@ -114,6 +123,8 @@ def _declared(kind: Any, dialect: Dialect) -> tuple[int, int, int, int]:
         return OBJECT, 0, 0, 0
     if pa.types.is_list(kind):
         return LIST, 0, 0, 0
+    if pa.types.is_map(kind):
+        return MAP, 0, 0, 0
     others = {
         pa.bool_(): FLAG,
         pa.float32(): REAL,

@@ -48,10 +48,22 @@ def _object(text: str, at: int, types: dict[str, pa.DataType], path: Path, found
     return at
 
 
+def _map(text: str, at: int, kind: pa.DataType, path: Path, found: list[tuple[str, str]]) -> int:
+    """Go through the map at `at`, whose values are of type `kind`; returns where it ends."""
+    at, is_empty = _opened(text, at)
+    while not is_empty:
+        start = _NAME.match(text, at)
+        assert start is not None, "the text is JSON"
+        at, is_empty = _behind(text, _value(text, start.end(), kind, (*path, json.loads(start[1])), found))
+    return at
+
+
 def _value(text: str, at: int, kind: pa.DataType, path: Path, found: list[tuple[str, str]]) -> int:
     """Go through the value at `at`, which has no fields but those of `kind` and more; returns where it ends."""
     if not _has_fields(kind) or text[at] not in "{[":
         return int(_SCAN(text, at)[1])
+    if pa.types.is_map(kind):
+        return _map(text, at, kind.item_type, path, found)
     if text[at] == "{":
         return _object(text, at, {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}, path, found)
     at, is_empty = _opened(text, at)
@@ -64,8 +76,8 @@ def _value(text: str, at: int, kind: pa.DataType, path: Path, found: list[tuple[
 
 def _has_fields(kind: pa.DataType) -> bool:
     """Whether there are objects in values of a type."""
-    while pa.types.is_list(kind):
-        kind = kind.value_type
+    while pa.types.is_list(kind) or pa.types.is_map(kind):
+        kind = kind.value_type if pa.types.is_list(kind) else kind.item_type
     return bool(pa.types.is_struct(kind))
 
 

@@ -171,10 +171,14 @@ def _field(field: FieldDescriptor, wanted: pa.DataType, place: str) -> _Read:
 
 def _entries(entry: Descriptor, wanted: pa.DataType, place: str) -> _Read:
     """A map, by ascending key."""
+    as_map = pa.types.is_map(wanted)
     inner = wanted.value_type if pa.types.is_list(wanted) else None
+    if as_map:
+        inner = pa.struct([wanted.key_field.with_name("key"), wanted.item_field.with_name("value")])
     if inner is None or not pa.types.is_struct(inner) or {part.name for part in inner} != {"key", "value"}:
         raise BadSchema(
-            place, f"it is a map, which becomes ARRAY<STRUCT<key: …, value: …>> and not {type_name(wanted)}"
+            place,
+            f"it is a map, which becomes MAP<STRING, …> or ARRAY<STRUCT<key: …, value: …>>, and not {type_name(wanted)}",
         )
     key = _single(entry.fields_by_name["key"], inner.field("key").type, f"{place}{{}}")
     value = _single(entry.fields_by_name["value"], inner.field("value").type, f"{place}{{}}")
@@ -183,7 +187,8 @@ def _entries(entry: Descriptor, wanted: pa.DataType, place: str) -> _Read:
         found: list[Any] = []
         for each in keys_of(values):
             try:
-                found.append({"key": key(each), "value": value(values[each])})
+                pair = key(each), value(values[each])
+                found.append(pair if as_map else {"key": pair[0], "value": pair[1]})
             except Unfit as unfit:
                 unfit.place = f"{{}}{unfit.place or ''}"
                 raise

@@ -62,7 +62,7 @@ def _within(field: FieldDescriptor, value: Any, kind: pa.DataType) -> Any:
     if is_map(field):
         if field.message_type.fields_by_name["value"].message_type is None:
             return None
-        inner = kind.value_type.field("value").type
+        inner = kind.item_type if pa.types.is_map(kind) else kind.value_type.field("value").type
         return {str(key): part for key in keys_of(value) if (part := _of_one(value[key], inner))}
     if field.message_type is None:
         return None

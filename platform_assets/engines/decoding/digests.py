@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from platform_assets.decoding.maps import entries_of
 from platform_assets.kernels import typed_hashing as kernels
 from platform_assets.kernels.hashing import ROWS_AT_A_TIME
 from platform_assets.model.digest import SPARK_SEED, Digest, Measured, mark_of
@@ -90,7 +91,9 @@ class _Tree:
         self._places: list[tuple[int, int, int]] = []
 
     def add(self, array: pa.Array) -> None:
-        """One column, with all below it."""
+        """One column, with all below it; a map is the list of its entries."""
+        if pa.types.is_map(array.type):
+            array = entries_of(array)
         number, kind = len(self._nodes), array.type
         node = [_kind_of(kind), kernels.NO_NULLS, array.offset, 0, 0, 0]
         self._nodes.append(node)

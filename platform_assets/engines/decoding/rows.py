@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from platform_assets.decoding.decoder import DEAD_LETTER_FIELDS, Decoded, Decoder, ReadsHeaders
 from platform_assets.decoding.isolating import decode_each
+from platform_assets.decoding.maps import entries_of, entries_type, map_of
 from platform_assets.model.decoding import Repair
 
 _OWN: Final = ("topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp")
@@ -146,6 +147,8 @@ def aligned(array: pa.Array, kind: pa.DataType) -> pa.Array:
         elements = aligned(array.values, kind.value_type)
         buffers = array.buffers()[:2]
         return pa.Array.from_buffers(kind, len(array), buffers, array.null_count, array.offset, [elements])
+    if pa.types.is_map(kind) and pa.types.is_map(array.type):
+        return map_of(aligned(entries_of(array), entries_type(kind)), kind)
     return array.cast(kind)
 
 

@@ -9,6 +9,7 @@ from platform_assets.model.digest import Measured, mark_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
 _LEFT_OUT: Final = frozenset({"topic_id", "window"})
 _IDENTITY: Final = 2
@@ -24,7 +25,36 @@ def measure_windows(frame: DataFrame) -> dict[str, Measured]:
     for number, name in enumerate(columns):
         # A name may hold a dot, which would be a field of a struct.
         column = F.col(f"`{name.replace('`', '``')}`")
+        value = _hashed(column, frame.schema[name].dataType)
         mark = [F.when(column.isNotNull(), F.lit(mark_of(name)).cast("long"))] if number >= _IDENTITY else []
-        chain += [*mark, column]
+        chain += [*mark, value]
     hashes = {"offsets": F.xxhash64("kafka_partition", "kafka_offset"), "content": F.xxhash64(*chain)}
     return raw.measured_by_window(frame, raw.sums_of(hashes))
+
+
+def _hashed(column: Column, kind: DataType) -> Column:
+    """The column as it is hashed: Spark hashes no map, so that a map, at any depth, is the array of its entries."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if not _has_map(kind):
+        return column
+    if isinstance(kind, MapType):
+        value = kind.valueType
+        return F.transform(
+            F.map_entries(column), lambda e: F.struct(e["key"], _hashed(e["value"], value).alias("value"))
+        )
+    if isinstance(kind, ArrayType):
+        element = kind.elementType
+        return F.transform(column, lambda e: _hashed(e, element))
+    assert isinstance(kind, StructType), "nothing else holds a map"
+    fields = [_hashed(column[f.name], f.dataType).alias(f.name) for f in kind.fields]
+    return F.when(column.isNotNull(), F.struct(*fields))
+
+
+def _has_map(kind: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        return any(_has_map(field.dataType) for field in kind.fields)
+    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_map(kind.elementType))

@@ -27,12 +27,17 @@ WIDE: Final = (
     "a INT, b STRING, c DOUBLE, d BOOLEAN NOT NULL, e TIMESTAMP, f DATE, g DECIMAL(6,2), h BINARY, i FLOAT, j BIGINT, "
     "k ARRAY<INT>, l STRUCT<m: STRING, n: ARRAY<STRUCT<o: DOUBLE NOT NULL, p: ARRAY<STRING>>>>, `é` TINYINT"
 )
+MAPS: Final = (
+    "a MAP<STRING, INT>, b MAP<STRING, STRING> NOT NULL, c MAP<STRING, STRUCT<l: ARRAY<MAP<STRING, DOUBLE>>, m: BINARY>>, "
+    "l ARRAY<MAP<STRING, TIMESTAMP>>, k STRUCT<a: MAP<STRING, MAP<STRING, BOOLEAN>>>"
+)
 NAMES: Final = [*"abcdefghijklmnop", "é", "A", "aa", "", "$", 'x"y', "x" * 40]
 DECODERS: Final = {
     name: decoder_of(FormatSpec("json", options))
     for name, options in dict[str, dict[str, Any]](
         {
         "wide": {"schema": WIDE},
+        "maps": {"schema": MAPS},
         "one": {"schema": "a BIGINT"},
         "required": {"schema": "a BIGINT NOT NULL, b STRING NOT NULL"},
         "seconds": {"schema": WIDE, "timestamps": "seconds", "max_depth": 4, "max_bytes": 400},
@@ -346,3 +351,40 @@ def test_json_of_a_registry_or_of_connect_is_recognised() -> None:
     [dead] = both({"schema": "a INT NOT NULL"}, [wrapped]).dead.to_pylist()
     assert "set `schemas.enable=false` in its converter, or declare payload STRUCT<…>" in dead["detail"]
     assert both({"schema": "payload STRUCT<a: INT NOT NULL> NOT NULL"}, [wrapped]).dead.num_rows == 0
+
+
+def test_a_map_has_the_keys_of_its_object() -> None:
+    schema = {"schema": "a MAP<STRING, INT>, b MAP<STRING, STRUCT<c: DOUBLE NOT NULL>>"}
+    found = both(
+        schema,
+        [
+            b'{"a":{"x":1,"y":null,"":3},"b":{"\\u00e9\\n":{"c":0.5,"d":[{}]}}}',
+            b'{"a":{},"b":null}',
+            None,
+            b'{"a":{"x":1,"x":1}}',
+            '{"a":{"é":1,"\\u00e9":2}}'.encode(),
+            b'{"a":[]}',
+            b'{"a":{"x":"1"}}',
+            b'{"b":{"x":{}}}',
+            b'{"a":{"x":5}}',
+        ],
+    )
+    assert found.columns["a"].to_pylist() == [[("x", 1), ("y", None), ("", 3)], [], *[None] * 6, [("x", 5)]]
+    assert found.columns["b"].to_pylist() == [[("é\n", {"c": 0.5})], *[None] * 8]
+    assert found.rescued.to_pylist()[0] == json.dumps({'$.b["\\u00e9\\n"].d': [{}]}, separators=(",", ":"))
+    dead = [(d["row"], d["reason"], d["place"]) for d in found.dead.to_pylist()]
+    assert dead == [
+        (3, "malformed", "$.a.x"),
+        (4, "malformed", '$.a["\\u00e9"]'),
+        (5, "wrong_type", "$.a"),
+        (6, "wrong_type", "$.a.x"),
+        (7, "missing", "$.b.x.c"),
+    ]
+
+
+def test_maps_stay_on_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = decoder_of(FormatSpec("json", {"schema": "a MAP<STRING, ARRAY<INT>>"}))
+    values = [json.dumps({"a": {f"k{n % 7}": [n], "other": []}}).encode() for n in range(1_000)]
+    monkeypatch.setattr(type(decoder), "decode_exactly", None)
+    found = decoder.decode(pa.array(values, pa.binary())).columns["a"]
+    assert found.to_pylist() == [[(f"k{n % 7}", [n]), ("other", [])] for n in range(1_000)]

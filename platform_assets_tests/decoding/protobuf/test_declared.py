@@ -92,6 +92,19 @@ def test_what_the_columns_lack_is_rescued_by_name_and_what_the_schema_lacks_by_n
     assert json.loads(decoding.decoded(known, [indexed(value)]).rescued[0].as_py())["legs"] == [None, {"gate": "Rw=="}]
 
 
+def test_a_map_with_text_keys_may_be_a_map() -> None:
+    newer = ORDER.replace("string to = 1;", "string to = 1; bytes gate = 7;")
+    value = class_of(newer, "shop.Order")(by_name={"b": {"to": "B"}, "a": {"to": "A", "gate": b"G"}})
+    found = decoding.decoded(decoder(f"by_name MAP<STRING, {LEG}>", newer), [indexed(value), b"\0"])
+    assert found.columns["by_name"].to_pylist() == [
+        [("a", {"to": "A", "km": None}), ("b", {"to": "B", "km": None})],
+        [],
+    ]
+    assert json.loads(found.rescued[0].as_py()) == {"by_name": {"a": {"gate": "Rw=="}}}
+    with pytest.raises(BadSchema, match=r"\$\.m\{\}.*int32.*STRING"):
+        decoder("m MAP<STRING, INT>", proto("message Order { map<int32, int32> m = 1; }"))
+
+
 def test_values_that_do_not_fit_are_dead_letters_with_their_place() -> None:
     kind = class_of(ORDER, "shop.Order")
     bad = [

@@ -1,0 +1,40 @@
+"""Columns of maps as Arrow has them, and as lists of their entries, without a copy."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+KEY: Final = "key"
+VALUE: Final = "value"
+
+
+def map_type(value: pa.Field) -> pa.DataType:
+    """The type of a map from text to `value`, whose name is left aside."""
+    return pa.map_(pa.string(), value.with_name(VALUE))
+
+
+def entries_type(kind: pa.DataType) -> pa.DataType:
+    """The list of structs that a map type is."""
+    return pa.list_(pa.field("element", pa.struct([kind.key_field.with_name(KEY), kind.item_field.with_name(VALUE)])))
+
+
+def entries_of(array: pa.MapArray) -> pa.ListArray:
+    """The same values as lists of structs `key`, `value`, in the order of each map's entries."""
+    kind = entries_type(array.type)
+    entries = pa.StructArray.from_arrays([array.keys, array.items], fields=list(kind.value_type))
+    return pa.Array.from_buffers(
+        kind, len(array), array.buffers()[:2], array.null_count, array.offset, children=[entries]
+    )
+
+
+def map_of(lists: pa.ListArray, kind: pa.DataType) -> pa.MapArray:
+    """Lists of structs of two fields, key and value, as maps of type `kind`; no key may be null."""
+    pairs = lists.values
+    entries = pa.StructArray.from_arrays(
+        [pairs.field(0).cast(kind.key_type), pairs.field(1)], fields=[kind.key_field, kind.item_field]
+    )
+    return pa.Array.from_buffers(
+        kind, len(lists), lists.buffers()[:2], lists.null_count, lists.offset, children=[entries]
+    )
