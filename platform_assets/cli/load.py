@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from platform_assets.terminal import echo_json
+from platform_assets.terminal import echo, echo_json
+
+if TYPE_CHECKING:
+    from platform_assets.cli.environment import Environment
+    from platform_assets.model.declaration import TopicDeclaration
+    from platform_assets.model.tables import TableRef
 
 JSON_VERSION = 1
 
 
 @click.command()
 @click.argument("table")
-@click.argument("windows", nargs=-1, required=True, metavar="WINDOW...")
+@click.argument("windows", nargs=-1, metavar="[WINDOW]...")
+@click.option(
+    "--stale",
+    is_flag=True,
+    help="Decode again all windows that another declaration decoded, or whose rows the table lost.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: version, table, windows, decoded, checks, reported.")
-def load(table: str, windows: tuple[str, ...], as_json: bool) -> None:
+def load(table: str, windows: tuple[str, ...], stale: bool, as_json: bool) -> None:
     """Load each WINDOW of TABLE now, as a run of Dagster would, and evaluate the table's checks.
 
     TABLE is raw/<topic>, or the topic's name alone: what is loaded is decoded too, where that is declared. With
@@ -24,8 +35,12 @@ def load(table: str, windows: tuple[str, ...], as_json: bool) -> None:
     window that is loaded already is proved equal, healed, or refused. Each
     is reported to Dagster where DAGSTER_HOME has an instance; no run is started.
 
+    With --stale, TABLE is decoded/<topic> and no WINDOW is given: after a change of `decode:`, all windows become what it
+    declares now, oldest first. It can be stopped at any time; run again, it goes on with the windows that are left.
+
     Exits 0 if every window is loaded and every check passes, 1 if not, 3 if trying again may succeed.
     """
+    from platform_assets.checks.findings import counted
     from platform_assets.cli.environment import Environment
     from platform_assets.cli.loads import load_windows
     from platform_assets.components.declared import table_of
@@ -34,7 +49,27 @@ def load(table: str, windows: tuple[str, ...], as_json: bool) -> None:
     for window in windows:
         edge_of(window)
     declaration, target = table_of(table)
-    done = load_windows(declaration, target, windows, Environment.of_process(), as_json=as_json)
+    environment = Environment.of_process()
+    if stale == bool(windows):
+        raise click.UsageError("give the WINDOWs to load, or --stale with decoded/<topic>, and not both")
+    if stale:
+        windows = _stale(declaration, target, environment)
+        if not as_json:
+            echo(f"{target}: {counted(len(windows), 'window')} to decode again")
+    done = load_windows(declaration, target, windows, environment, as_json=as_json)
     if as_json:
         echo_json({"version": JSON_VERSION, "table": target.name, **done.fields})
     sys.exit(done.exit_code)
+
+
+def _stale(declaration: TopicDeclaration, target: TableRef, environment: Environment) -> tuple[str, ...]:
+    """The windows to decode again. Raises ConfigurationError for a table that is not decoded."""
+    from platform_assets.errors import ConfigurationError
+    from platform_assets.orchestration.decoded_status import stale_windows
+
+    if target.kind == "raw" or declaration.decode is None:
+        raise ConfigurationError(
+            f"--stale is for tables that are decoded, and {target} is not: give decoded/{declaration.topic}"
+            + ("" if declaration.decode else f", after adding `decode:` to the YAML of topic {declaration.topic!r}")
+        )
+    return tuple(stale_windows(declaration, declaration.decode, environment.ledger()))

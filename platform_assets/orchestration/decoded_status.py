@@ -101,7 +101,7 @@ def collect(
         windows_decoded=max(loaded - len(lacking) - len(gone), 0),
         windows_waiting=len(lacking) - failed,
         windows_failed=failed,
-        windows_stale=_stale(rows, declared),
+        windows_stale=len(_stale(rows, declared)),
         rows=pc.sum(rows.filter(pc.invert(pc.is_in(rows["window"], gone)))["rows"]).as_py() or 0,
         dead_letters=pc.sum(letters["rows"]).as_py() or 0,
         newest_window=newest,
@@ -112,6 +112,16 @@ def collect(
         undecoded=tuple(windows[:_MOST_NAMED]),
         problems=(*_problems(d, instance, windows), *_emptied(d, gone.to_pylist()), *unjudged),
     )
+
+
+def stale_windows(declaration: TopicDeclaration, declared: DecodeDeclaration, ledger: Ledger) -> list[str]:
+    """The keys of windows to decode again, in order: another declaration has decoded them, or the table has lost their rows.
+
+    Windows that were never decoded are not among them: the sensor requests those. Raises what reading the ledger raises.
+    """
+    rows = ledger.commit_rows(declaration.decoded_table, columns=["rows", "made_from"])
+    lost = _without_files(ledger.lake.table(declaration.decoded_table), rows)
+    return sorted({*_stale(rows, declared), *lost.to_pylist()})
 
 
 def at_rest(found: DecodedStatus) -> DecodedStatus:
@@ -146,24 +156,21 @@ def _emptied(declaration: TopicDeclaration, windows: Sequence[str]) -> Iterator[
         yield (
             f"{counted(len(windows), 'window')} between {named[0]} and {named[-1]} had rows that are not in {table} any more: it was "
             f"begun again with other columns, or somebody emptied it. Decode them again: `platform-assets load {table} {named[0]}`, "
-            "or a backfill of these partitions in Dagster"
+            "or all of them: `platform-assets load {table} --stale`"
         )
 
 
-def _stale(rows: pa.Table, declared: DecodeDeclaration) -> int:
-    """Number of windows that another declaration has decoded; those without offsets are as any would have them."""
+def _stale(rows: pa.Table, declared: DecodeDeclaration) -> list[str]:
+    """The windows that another declaration has decoded; those without offsets are as any would have them."""
     made = rows.filter(pc.is_valid(rows["made_from"])).group_by(["window", "made_from"]).aggregate([])
     if not made.num_rows:
-        return 0
+        return []
     repaired = pa.array(sorted({r.window for r in declared.repairs}), pa.string())
     special = made.filter(pc.is_in(made["window"], repaired))
     plain = made.filter(pc.invert(pc.is_in(made["window"], repaired)))
-    of_today: int = pc.sum(pc.match_substring(plain["made_from"], declared.digest)).as_py() or 0
-    by_repairs = sum(
-        declared.digest_of(window) not in made_from
-        for window, made_from in zip(special["window"].to_pylist(), special["made_from"].to_pylist(), strict=True)
-    )
-    return int(plain.num_rows) - of_today + by_repairs
+    others = plain.filter(pc.invert(pc.match_substring(plain["made_from"], declared.digest)))["window"].to_pylist()
+    pairs = zip(special["window"].to_pylist(), special["made_from"].to_pylist(), strict=True)
+    return [*others, *(window for window, made_from in pairs if declared.digest_of(window) not in made_from)]
 
 
 def _recent(rows: pa.Table, letters: pa.Table) -> list[tuple[int, int]]:

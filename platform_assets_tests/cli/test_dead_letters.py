@@ -77,9 +77,20 @@ def test_dead_letters_are_shown_sent_and_redriven(lake: LakeMaker, topic: TopicM
     assert [len(r.figures or {}) for r in after[0].values()] == [1, 1]
 
     declare(shell, lk, 400)
-    found = json.loads(shell.run("load", f"decoded/{lk.topic}", first, "--json").stdout)
-    (window,) = found["decoded"]
+    assert "2 windows to decode again" not in shell.run("load", f"decoded/{lk.topic}", "--stale", first).output
+    found = json.loads(shell.run("load", f"decoded/{lk.topic}", "--stale", "--json").stdout)
+    window, other = found["decoded"]
     assert (window["outcome"], window["rows"], window["dead_letters"]) == ("replaced", 2, 1)
+    assert (window["window"], other["window"], other["rows"]) == (first, second, 1)
+    assert (
+        f"decoded/{lk.topic}: 0 windows to decode again" in shell.run("load", f"decoded/{lk.topic}", "--stale").output
+    )
+    refused = shell.run("load", lk.topic, "--stale")
+    assert refused.exit_code == 1
+    assert (
+        f"--stale is for tables that are decoded, and raw/{lk.topic} is not: give decoded/{lk.topic}" in refused.stderr
+    )
+    assert shell.run("load", f"decoded/{lk.topic}").exit_code == 2
     assert "malformed" in shell.run("dead-letters", lk.topic).stdout
     assert "too_large" not in shell.run("dead-letters", lk.topic).stdout
 
