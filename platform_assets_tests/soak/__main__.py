@@ -1,4 +1,4 @@
-"""`make soak`: storms, the crash matrix, outages, days of a topic, random logs and restarts; prints what was found.
+"""`make soak`: storms, the crash matrix, outages, days of a topic, random logs, restarts and decoders; prints what was found.
 
 Exits 1 where anything was found, or where something did not heal by itself; what runs goes on after that.
 """
@@ -19,14 +19,14 @@ from typing import Final, get_args
 
 from platform_assets.engines.spark.session import connect
 from platform_assets.model.declaration import EngineName
-from platform_assets_tests.soak import day, histories, matrix, outages, restarts, storm
+from platform_assets_tests.soak import day, decoders, histories, matrix, outages, restarts, storm
 from platform_assets_tests.soak.cells import cells
 from platform_assets_tests.soak.outages import OUTAGES
 from platform_assets_tests.soak.production import PARTS
 from testbed.homes import engines
 
 ENGINES: Final[tuple[EngineName, ...]] = tuple(e for e in get_args(EngineName) if e != "auto")
-SCENARIOS: Final = ("storm", "matrix", "outages", "day", "histories", "restarts")
+SCENARIOS: Final = ("storm", "matrix", "outages", "day", "histories", "restarts", "decoders")
 _SOON_COMPACTED: Final = {"log.cleaner.backoff.ms": "1000", "log.initial.task.delay.ms": "500"}
 
 
@@ -126,6 +126,12 @@ def _restarts(report: Report, first: int, seeds: int, bound: float, root: Path, 
             report.add(restarts.HEADER, found.line(), found.anomalies)
 
 
+def _decoders(report: Report, first: int, seeds: int, seconds: float) -> None:
+    for seed in range(first, first + seeds):
+        found = decoders.run(seed, seconds)
+        report.add(decoders.HEADER, found.line(), found.anomalies)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a scenario and print what was done and found."""
     parser = argparse.ArgumentParser(prog="make soak", description=(__doc__ or "").splitlines()[0])
@@ -160,6 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _histories(report, chosen.seed, chosen.seeds, root)
     if chosen.scenario in ("restarts", "all"):
         _restarts(report, chosen.seed, chosen.seeds, chosen.bound, root, chosen.part)
+    if chosen.scenario in ("decoders", "all"):
+        _decoders(report, chosen.seed, chosen.seeds, chosen.seconds)
     report.print()
     return int(bool(report.failed))
 

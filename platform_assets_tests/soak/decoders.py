@@ -1,0 +1,39 @@
+"""Decoders against other readers, over and over with other values, until the time is over."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from platform_assets_tests.support.other_readers import JUDGES
+
+HEADER: Final = "| seed | rounds | values judged | differences |\n|---|---|---|---|"
+
+
+@dataclass
+class Found:
+    """What one seed has judged; `anomalies` name the judge, its round and the value."""
+
+    seed: int
+    rounds: int = 0
+    values: int = 0
+    anomalies: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """A row of the table."""
+        return f"| {self.seed} | {self.rounds:,} | {self.values:,} | {'; '.join(self.anomalies) or 'none'} |"
+
+
+def run(seed: int, seconds: float) -> Found:
+    """Have each judge judge once a round, as many rounds as fit into the seconds, and one at least."""
+    found, until = Found(seed), time.monotonic() + seconds
+    while not found.rounds or time.monotonic() < until:
+        for name, judge in JUDGES.items():
+            try:
+                found.values += judge(random.Random(f"{seed}:{found.rounds}:{name}"))
+            except AssertionError as error:
+                found.anomalies.append(f"{name}, round {found.rounds}: {ascii(str(error))[:200]}")
+        found.rounds += 1
+    return found
