@@ -43,7 +43,11 @@ class _Loader(yaml.SafeLoader):
     """Knows compose's own tag."""
 
 
-_Loader.add_constructor("!override", lambda loader, node: loader.construct_sequence(node))
+def _overriding(loader: yaml.SafeLoader, node: yaml.SequenceNode) -> Any:
+    return loader.construct_sequence(node)
+
+
+_Loader.add_constructor("!override", _overriding)
 
 
 def test_the_compose_file_publishes_the_proxy_in_place_of_the_web_servers() -> None:
