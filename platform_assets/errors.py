@@ -328,6 +328,27 @@ class DamagedBatchError(Terminal):
         )
 
 
+class BatchTooLargeError(Terminal):
+    """A record batch is beyond a limit on what one may unpack to; it was not opened. `window` is the one that is loaded."""
+
+    def __init__(
+        self, topic: str, partition: int, start: int, end: int, reason: str, variable: str, window: str = ""
+    ) -> None:
+        self.topic, self.partition, self.start, self.end = topic, partition, start, end
+        self.reason, self.variable, self.window = reason, variable, window
+        otherwise = f'`platform-assets accept-loss raw/{topic} {window} --reason "…"`, then load the window again.'
+        super().__init__(
+            f"the record batch of topic {topic!r} partition {partition} at offsets [{start}, {end}) {reason}, the limit that "
+            f"{variable} sets. It was not opened, and nothing was changed. If its records are wanted, set {variable} to more "
+            "where the platform runs, and run it again: that takes about five times the bytes of the largest batch as memory."
+            + (f" If not, leave them out: {otherwise}" if window else "")
+        )
+
+    def of_window(self, window: str) -> BatchTooLargeError:
+        """The same error of a load of `window`, which can also leave the batch out."""
+        return BatchTooLargeError(self.topic, self.partition, self.start, self.end, self.reason, self.variable, window)
+
+
 # --- ledger -----------------------------------------------------------------------------------------------------
 
 MEND_LEDGER: Final = (

@@ -7,13 +7,23 @@ Only the settings listed here are taken, since some others make a client fetch a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from platform_assets.errors import ConfigurationError
 
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
 
+BATCH_VARIABLES: Final[Mapping[str, str]] = {
+    "bytes": "KAFKA_BATCH_MAX_BYTES",
+    "records": "KAFKA_BATCH_MAX_RECORDS",
+    "headers": "KAFKA_BATCH_MAX_HEADERS",
+}
+"""The environment variable of each of the `BatchLimits`."""
+
+_NUMBER: Final = re.compile("[0-9]{1,10}")
 _ALLOWED = {
     "security.protocol",
     "sasl.mechanism",
@@ -37,14 +47,40 @@ _JAAS_MODULES = {
 
 
 @dataclass(frozen=True, slots=True)
-class ClientSettings:
-    """How to reach the brokers. `options` are spelt as librdkafka spells them and hidden from the repr.
+class BatchLimits:
+    """What one record batch may unpack to: bytes, records, and headers of all its records. Larger batches are not opened.
 
-    Raises ConfigurationError for options that are not allowed, or not enough for the protocol that they name.
+    A few kilobytes can unpack to gigabytes, so each limit is checked before memory is allocated for what it limits. Raises
+    ConfigurationError for a limit that is not between 1 and 2^30.
+    """
+
+    bytes: int = 128 << 20
+    records: int = 2 << 20
+    headers: int = 8 << 20
+
+    def __post_init__(self) -> None:
+        for name in BATCH_VARIABLES:
+            if not 1 <= getattr(self, name) <= 1 << 30:
+                raise ConfigurationError(f"{BATCH_VARIABLES[name]} must be a number from 1 to {1 << 30}")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> BatchLimits:
+        """Take the variables of BATCH_VARIABLES from `environment`. Raises ConfigurationError."""
+        given = {name: environment[v].strip() for name, v in BATCH_VARIABLES.items() if environment.get(v, "").strip()}
+        return cls(**{name: int(text) if _NUMBER.fullmatch(text) else 0 for name, text in given.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """How to reach the brokers, and what is accepted from them.
+
+    `options` are spelt as librdkafka spells them and hidden from the repr. Raises ConfigurationError for options that are not
+    allowed, or not enough for the protocol that they name.
     """
 
     bootstrap_servers: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    limits: BatchLimits = field(default_factory=BatchLimits)
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers.strip():
@@ -74,7 +110,8 @@ class ClientSettings:
                     f"{name} is no Kafka client setting that the platform takes; allowed: "
                     f"{sorted('KAFKA_' + s.upper().replace('.', '_') for s in _ALLOWED)}"
                 )
-        return cls(bootstrap_servers or environment.get(BOOTSTRAP_VARIABLE, ""), options)
+        limits = BatchLimits.from_environment(environment)
+        return cls(bootstrap_servers or environment.get(BOOTSTRAP_VARIABLE, ""), options, limits)
 
     @property
     def _mechanism(self) -> str:

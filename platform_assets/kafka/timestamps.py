@@ -1,4 +1,4 @@
-"""Finding the records whose timestamp Spark's reader cannot represent; only called once a load has met one."""
+"""Finding the records of old message sets whose timestamp Spark's reader cannot represent; see `engines.columnar.refused`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FIRST_READABLE_MS = -(2**63) // 1000 + 1
 
 
 def unreadable_records(
-    settings: ClientSettings, topic: str, ranges: TopicRanges, timeout: float = 120.0
+    settings: ClientSettings, topic: str, ranges: TopicRanges, patience: float = 120.0
 ) -> list[tuple[int, int, int]]:
     """`(partition, offset, timestamp in ms)` of each committed record in `ranges` that Spark cannot represent.
 
-    Reads the ranges with a consumer of its own, outside any group. Raises BrokerUnreachableError after `timeout`
-    seconds, and BrokerRefusedError.
+    Reads the ranges with a consumer of its own, outside any group, however long that takes. Raises BrokerUnreachableError after
+    `patience` seconds without a message, and BrokerRefusedError.
     """
     consumer = Consumer(
         {
@@ -36,19 +36,19 @@ def unreadable_records(
         }
     )
     doing = f"searching topic {topic!r} for unreadable timestamps"
-    deadline = time.monotonic() + timeout
     found: list[tuple[int, int, int]] = []
     try:
         for partition, wanted in ranges.non_empty().items():
             consumer.assign([TopicPartition(topic, partition, wanted.start)])
-            done = False
+            done, deadline = False, time.monotonic() + patience
             while not done:
                 for message in consumer.consume(num_messages=1000, timeout=1.0):
+                    deadline = time.monotonic() + patience
                     done = done or _reached(message, wanted.end, doing)
                     if message.error() is None and message.offset() < wanted.end:
                         found.extend(_unreadable(message))
                 if not done and time.monotonic() > deadline:
-                    raise BrokerUnreachableError(doing, timeout, f"partition {partition} was not read to its end")
+                    raise BrokerUnreachableError(doing, patience, f"partition {partition} was not read to its end")
     except KafkaException as e:
         raise BrokerRefusedError(doing, e.args[0].str()) from e
     finally:
@@ -60,7 +60,9 @@ def _reached(message: Message, end: int, doing: str) -> bool:
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
         raise BrokerRefusedError(doing, error.str())
-    return error is not None or message.offset() >= end - 1
+    # The end that a new leader gives may lie before the range's for a moment.
+    offset: int = message.offset()
+    return offset >= (end if error is not None else end - 1)
 
 
 def _unreadable(message: Message) -> list[tuple[int, int, int]]:

@@ -25,9 +25,9 @@ Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
 
-INTACT, CONTRADICTION, CUT_OFF, TRAILING = 0, 1, 2, 3
+INTACT, CONTRADICTION, CUT_OFF, TRAILING, TOO_MANY_HEADERS = 0, 1, 2, 3, 4
 """What can be wrong with a batch: a record contradicts its batch's header or itself, the records end before they are
-complete, bytes follow the last one."""
+complete, bytes follow the last one, or its records have more headers than are allowed."""
 NULL = -1
 """Length of what is null."""
 
@@ -47,7 +47,7 @@ def _varint(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole]:
     return np.int64(0), stop + 1
 
 
-@kernel(BYTES, *[LONGS] * 8, INT, INT, *[FILLED_LONGS] * 2, *[FILLED_INTS] * 7)
+@kernel(BYTES, *[LONGS] * 8, INT, INT, INT, *[FILLED_LONGS] * 2, *[FILLED_INTS] * 7)
 def find_records(
     data: Bytes,
     starts: Longs,
@@ -60,6 +60,7 @@ def find_records(
     append_time: Longs,
     first: int,
     end: int,
+    most_headers: int,
     offsets: Longs,
     timestamps: Longs,
     timestamp_types: Ints,
@@ -76,12 +77,15 @@ def find_records(
     and whether the broker set all timestamps to the newest (1) or not (0). The nine arrays that follow are filled;
     they have room for all records. `headers` is where the first of a record's headers begins.
 
+    The records of a batch may have `most_headers` headers between them.
+
     Returns how many records were found, what is wrong with the batches (see INTACT), and with which of them.
     """
     found = 0
     for index in range(starts.size):
         at, stop = starts[index], ends[index]
         previous = bases[index] - 1
+        headers_left: Whole = np.int64(most_headers)
         for _ in range(counts[index]):
             size, at = _varint(data, at, stop)
             if size < 0 or size > stop - at:
@@ -110,6 +114,9 @@ def find_records(
             # Each header takes two bytes or more, which bounds what is allocated for a count that lies.
             if header_count < 0 or header_count > (behind - at) // 2:
                 return found, CONTRADICTION, index
+            headers_left -= header_count
+            if headers_left < 0:
+                return found, TOO_MANY_HEADERS, index
             for _ in range(header_count):
                 part, at = _varint(data, at, behind)
                 if part < 0 or part > behind - at:

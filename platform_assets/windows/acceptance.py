@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from platform_assets.engines.protocol import Records
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.kafka.timestamps import unreadable_records
 from platform_assets.lake import load_log, rows
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Author, Decision
@@ -41,8 +41,11 @@ class Loss:
 
 
 def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings: ClientSettings) -> list[Loss]:
-    """What keeps `sealed` from being loaded, or explained, and can be accepted: expired offsets, those of a log that the topic had
-    before, unreadable timestamps, and of a loaded window the offsets that the brokers have no record of and no reason for.
+    """What keeps `sealed` from being loaded, or explained, and can be accepted.
+
+    First expired offsets and those of a log that the topic had before: the brokers say at once which these are. Only without any
+    of them, a window that is not loaded is searched for unreadable timestamps and for batches beyond the limits, which reads all of
+    it once; and of a loaded window the offsets are named that the brokers have no record of and no reason for.
 
     What was accepted already is left out, and what the table has; of a damaged window nothing is named, since it may be healed, nor
     of rows without a receipt. Raises what `sealing.checked_state` raises.
@@ -57,33 +60,37 @@ def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings
     state = checked_state(cluster, sealed.topic, ledger.newest_cut(sealed.topic))
     starts = {p: f.offset for p, f in cluster.log_starts(state).items()}
     expired = {p: (r.before(starts[p]),) for p, r in inside.items() if p in starts and starts[p] > r.start}
-    # A consumer that is asked for expired offsets is refused.
+    gone = [*former, *_losses(sealed, expired, known, "below the log start")]
+    if gone:
+        return gone
     left = {p: OffsetRange(r.before(starts.get(p, 0)).end, r.end) for p, r in inside.items()}
-    records = unreadable_records(settings, sealed.topic, TopicRanges(left))
-    unreadable = {
-        partition: ranges_of(o for p, o, _ in records if p == partition) for partition in {r[0] for r in records}
-    }
+    receipt = ledger.receipts(TableRef.raw(sealed.topic), [sealed.key]).get(sealed.key)
+    if receipt is None or receipt.kind == "empty":
+        return _refused(sealed, left, known, settings)
+    if receipt.holes is not None:
+        return []
+    unexplained = _unexplained(sealed, left, cluster, settings)
+    return _losses(sealed, unexplained, known, "no record, and no reason for that")
+
+
+def _refused(
+    sealed: SealedWindow, ranges: Mapping[int, OffsetRange], known: Ranges, settings: ClientSettings
+) -> list[Loss]:
+    # Imported where it is used: compiled kernels take a while to load, and a code location needs none of them.
+    from platform_assets.engines.columnar.refused import find_refused
+
+    pieces = Records(sealed.topic, sealed.topic_id, sealed.key, TopicRanges(ranges), known).pieces
+    refused = find_refused(settings, sealed.topic, sealed.topic_id, pieces)
     return [
-        *former,
-        *_losses(sealed, expired, known, "below the log start"),
-        *_losses(sealed, unreadable, known, "timestamp that Spark cannot represent"),
-        *_losses(
-            sealed, _unexplained(sealed, left, ledger, cluster, settings), known, "no record, and no reason for that"
-        ),
+        *_losses(sealed, refused.ranges, known, "timestamp that Spark cannot represent"),
+        *_losses(sealed, refused.batches, known, "record batch beyond a limit of KAFKA_BATCH_MAX_*"),
     ]
 
 
 def _unexplained(
-    sealed: SealedWindow,
-    ranges: Mapping[int, OffsetRange],
-    ledger: Ledger,
-    cluster: Cluster,
-    settings: ClientSettings,
+    sealed: SealedWindow, ranges: Mapping[int, OffsetRange], cluster: Cluster, settings: ClientSettings
 ) -> Ranges:
-    """Which of `ranges` Kafka holds nothing of, though nothing says why. What is not loaded yet, or explained, is not asked about."""
-    receipt = ledger.receipts(TableRef.raw(sealed.topic), [sealed.key]).get(sealed.key)
-    if receipt is None or receipt.holes is not None:
-        return {}
+    """Which of `ranges` Kafka holds nothing of, though nothing says why."""
     # Imported where it is used: the protocol's schemas take a while to load, and a code location needs none of them.
     from platform_assets.kafka.evidence.gathering import gather_evidence
 

@@ -61,7 +61,10 @@ class Deciding:
         if losses and self.author is not None:
             self.confirm("Accept that these are never loaded?")
             acceptance.accept(sealed, losses, self.author, self.ledger)
-            self.say(f"accepted; now run `platform-assets load {table} {window}`, or let the topic's sensor do it")
+            self.say(
+                f"accepted; now run `platform-assets load {table} {window}`, or let the topic's sensor do it. If that load names "
+                "more that it cannot take, run this again"
+            )
         if losses:
             return
         receipt = self.ledger.receipts(table, [window]).get(window)

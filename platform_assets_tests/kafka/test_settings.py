@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from platform_assets.errors import ConfigurationError
-from platform_assets.kafka.settings import ClientSettings
+from platform_assets.kafka.settings import BatchLimits, ClientSettings
 
 SECRET = "s3cr3t-canary"
 SASL = {
@@ -131,3 +131,18 @@ def test_mutual_tls_and_an_endpoint_check_that_is_off() -> None:
         "client.rack": "a",
     }
     assert ClientSettings("a:1", options).librdkafka() == {"bootstrap.servers": "a:1", **options}
+
+
+def test_limits_of_batches_are_taken_from_the_environment() -> None:
+    given = {"KAFKA_BATCH_MAX_BYTES": "1000", "KAFKA_BATCH_MAX_HEADERS": " 7 ", "KAFKA_BATCH_MAX_RECORDS": ""}
+    limits = ClientSettings.from_environment({"KAFKA_BOOTSTRAP_SERVERS": "a:1", **given}).limits
+    assert limits == BatchLimits(bytes=1_000, headers=7)
+    assert limits.records == BatchLimits().records
+
+
+@pytest.mark.parametrize(
+    "value", ["0", "-1", "1e6", "many", "1073741825", pytest.param("9" * 5_000, id="long"), "\u0663"]
+)
+def test_a_limit_of_batches_that_is_no_number_is_refused_by_its_variable(value: str) -> None:
+    with pytest.raises(ConfigurationError, match="KAFKA_BATCH_MAX_RECORDS must be a number from 1 to 1073741824"):
+        ClientSettings.from_environment({"KAFKA_BOOTSTRAP_SERVERS": "a:1", "KAFKA_BATCH_MAX_RECORDS": value})

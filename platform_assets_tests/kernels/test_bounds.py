@@ -151,7 +151,7 @@ def found_records(body: bytes, *, base: int = 0, last: int = 0) -> tuple[int, in
     longs, ints = np.zeros((2, 4), np.int64), np.zeros((7, 4), np.int32)
     data = np.frombuffer(body, np.uint8)
     find: Any = records.find_records
-    count, wrong, where = find(data, *one, 0, (1 << 63) - 1, *longs, *ints)
+    count, wrong, where = find(data, *one, 0, (1 << 63) - 1, 1 << 30, *longs, *ints)
     return count, wrong, where
 
 

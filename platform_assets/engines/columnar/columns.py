@@ -12,9 +12,10 @@ import pyarrow as pa
 from platform_assets.engines.columnar import header_keys
 from platform_assets.engines.columnar.pieces import Piece
 from platform_assets.engines.columnar.selection import committed
-from platform_assets.kafka.batches.damage import Damage
-from platform_assets.kafka.batches.record_batches import APPEND_TIME, CODEC_MASK, HEADER, Batches
-from platform_assets.kafka.batches.unpacking import Room
+from platform_assets.kafka.batches.damage import Damage, TooLarge
+from platform_assets.kafka.batches.record_batches import APPEND_TIME, CODEC_MASK, HEADER, Batches, check_count
+from platform_assets.kafka.batches.unpacking import Room, unpacked
+from platform_assets.kafka.settings import BATCH_VARIABLES
 from platform_assets.kernels import arrow, records
 
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -77,41 +78,62 @@ def blocks(
 ) -> Iterator[pa.RecordBatch]:
     """The committed records of `batches` that `piece` wants, ascending, with the columns of SCHEMA; no block is empty.
 
-    `aborted` is what the broker listed for this fetch. Compressed batches are unpacked in `room`. Raises Damage,
+    `aborted` is what the broker listed for this fetch. Compressed batches are unpacked in `room`. Raises Damage, TooLarge,
     OldFormat and TimestampOutOfRange.
     """
+    for block in _blocks(batches, wanted(batches, aborted, piece), piece, room):
+        yield block.columns(topic_id)
+
+
+def wanted(batches: Batches, aborted: Sequence[tuple[int, int]], piece: Piece) -> Longs:
+    """The indices of the batches with records that `piece` wants. Raises Damage and OldFormat."""
     if batches.old_format:
         raise OldFormat(int(next(iter(batches)).base_offset))
     batches.verify()
-    counts = batches.records_counts
-    kept = committed(batches, aborted) & (counts > 0)
+    kept = committed(batches, aborted) & (batches.records_counts > 0)
     kept &= (batches.last_offsets >= piece.wanted.start) & (batches.base_offsets < piece.wanted.end)
-    for bodies in _bodies(batches, np.flatnonzero(kept), room):
+    return np.flatnonzero(kept)
+
+
+def timestamps(batches: Batches, some: Longs, piece: Piece, room: Room) -> Iterator[tuple[Longs, Longs]]:
+    """Offsets and timestamps (ms) of the records that `piece` wants of the batches `some`. Raises Damage and TooLarge."""
+    for block in _blocks(batches, some, piece, room):
+        yield block.offsets, block.timestamps
+
+
+def _blocks(batches: Batches, some: Longs, piece: Piece, room: Room) -> Iterator[_Block]:
+    for bodies in _bodies(batches, some, room):
         block = _Block(batches, bodies, piece)
         if block.size:
-            yield block.columns(topic_id)
+            yield block
 
 
-def _bodies(batches: Batches, wanted: Longs, room: Room) -> Iterator[_Bodies]:
-    """The bodies of the batches `wanted`, in order; those that are not packed stay where they are.
+def _bodies(batches: Batches, some: Longs, room: Room) -> Iterator[_Bodies]:
+    """The bodies of the batches `some`, in order; those that are not packed stay where they are.
 
     The others are in `room`, until the next ones are asked for.
     """
     packed = batches.attributes & CODEC_MASK
+    counts, bases = batches.records_counts, batches.base_offsets
     starts = batches.positions + HEADER.itemsize
     ends = batches.positions + batches.headers["length"] + 12
-    edges = np.flatnonzero(np.diff(packed[wanted] != 0)) + 1
-    for run in np.split(wanted, edges):
+    edges = np.flatnonzero(np.diff(packed[some] != 0)) + 1
+    for run in np.split(some, edges):
         if not len(run):
             continue
+        for index in run[counts[run] > batches.limits.records].tolist():
+            check_count(int(bases[index]), int(counts[index]), batches.limits)
         if not packed[run[0]]:
+            if (large := ends[run] - starts[run] > batches.limits.bytes).any():
+                index = int(run[large.argmax()])
+                unpacked(0, batches.data[starts[index] : ends[index]], int(bases[index]), batches.limits.bytes)
             yield _Bodies(np.frombuffer(batches.data, np.uint8), run, starts[run], ends[run])
             continue
         ends_in_room: list[int] = []
         first = size = 0
         for at, index in enumerate(run.tolist()):
             body = batches.data[starts[index] : ends[index]]
-            size = room.add(int(packed[index]), body, int(batches.headers["base_offset"][index]), size)
+            size = room.add(int(packed[index]), body, int(bases[index]), size, batches.limits.bytes)
             ends_in_room.append(size)
             if size >= BLOCK_BYTES or at == len(run) - 1:
                 until = np.array(ends_in_room, np.int64)
@@ -144,28 +166,32 @@ class _Block:
             (heads["attributes"] & APPEND_TIME != 0).astype(np.int64),
             piece.wanted.start,
             piece.wanted.end,
+            batches.limits.headers,
             *longs,
             *ints,
         )
+        if wrong == records.TOO_MANY_HEADERS:
+            reason = f"has more than {batches.limits.headers:,} headers"
+            raise TooLarge(int(bases[where]), reason, BATCH_VARIABLES["headers"])
         if wrong:
             raise Damage(int(bases[where]), _WRONG[wrong])
-        self._offsets, self._timestamps = (column[: self.size] for column in longs)
+        self.offsets, self.timestamps = (column[: self.size] for column in longs)
         self._types, *parts = (column[: self.size] for column in ints)
         self._keys, self._values, self._headers = parts[0:2], parts[2:4], parts[4:6]
 
     def columns(self, topic_id: str) -> pa.RecordBatch:
         """As Arrow columns."""
-        out_of_range = arrow.to_microseconds(self._timestamps)
+        out_of_range = arrow.to_microseconds(self.timestamps)
         if out_of_range >= 0:
-            raise TimestampOutOfRange(int(self._offsets[out_of_range]), int(self._timestamps[out_of_range]))
+            raise TimestampOutOfRange(int(self.offsets[out_of_range]), int(self.timestamps[out_of_range]))
         zeros = pa.array(np.zeros(self.size, np.int32))
         return pa.RecordBatch.from_arrays(
             [
                 pa.DictionaryArray.from_arrays(zeros, pa.array([topic_id], pa.string())),
                 pa.array(np.full(self.size, self._partition, np.int32)),
-                pa.array(self._offsets),
+                pa.array(self.offsets),
                 pa.Array.from_buffers(
-                    SCHEMA.field("kafka_timestamp").type, self.size, [None, pa.py_buffer(self._timestamps)]
+                    SCHEMA.field("kafka_timestamp").type, self.size, [None, pa.py_buffer(self.timestamps)]
                 ),
                 pa.array(self._types),
                 self._gathered(*self._keys),

@@ -17,6 +17,7 @@ from platform_assets.engines.columnar.written import WrittenFile
 from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
 from platform_assets.engines.spark import measure
 from platform_assets.engines.spark.failures import to_platform_error
+from platform_assets.engines.spark.overflow import named_timestamps
 from platform_assets.engines.spark.shared import SharedSession, is_ended
 from platform_assets.errors import (
     LoadError,
@@ -25,11 +26,9 @@ from platform_assets.errors import (
     Terminal,
     TimestampOverflowError,
     UnknownOutcome,
-    UnreadableTimestampError,
     WorkerLostError,
 )
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.kafka.timestamps import unreadable_records
 from platform_assets.lake.commits import NewFile
 from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.location import Lake
@@ -194,6 +193,7 @@ class ColumnarEngine:
             rows_apart=records_per_file,
             patience=PATIENCE,
             fetch_bytes=FETCH_BYTES,
+            limits=settings.limits,
         )
 
     def _written(self, order: Order, files: Sequence[WrittenFile]) -> Written:
@@ -207,13 +207,10 @@ class ColumnarEngine:
         error = min(errors, key=lambda e: not isinstance(e, Terminal))
         if not isinstance(error, TimestampOverflowError):
             return error
-        # A task met a timestamp that is out of range: all records that have such are named.
-        records = order.records
         try:
-            unreadable = unreadable_records(self.settings(), records.topic, records.ranges)
+            return named_timestamps(self.settings(), order.records, order.table) or error
         except PlatformError as e:
             return e
-        return UnreadableTimestampError(order.table.name, records.window, unreadable) if unreadable else error
 
     def _blamed(self, lost: JobLost, plan: Plan, left: Sequence[Order]) -> tuple[int, PlatformError]:
         """The index of the order that a lost job is put down to, among those `left`, and its error."""

@@ -13,6 +13,7 @@ from platform_assets.engines.columnar.reading import Overtaken, read_piece
 from platform_assets.engines.columnar.reports import Report, UnfitError
 from platform_assets.engines.columnar.work import Share, Work
 from platform_assets.errors import (
+    BatchTooLargeError,
     BrokerUnreachableError,
     LakeNotWritableError,
     LakeUnavailableError,
@@ -87,6 +88,8 @@ def not_written(error: OSError, table: str) -> PlatformError:
 
 def _named(error: Exception, share: Share, piece: Piece) -> PlatformError:
     """The platform's error for what went wrong while `piece` was read and written."""
+    if isinstance(error, BatchTooLargeError):
+        return error.of_window(share.window)
     if isinstance(error, PlatformError):
         return error
     if isinstance(error, OldFormat):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Final
 
 from platform_assets.engines.columnar.pieces import Piece
 from platform_assets.engines.columnar.reports import UnfitError
 from platform_assets.errors import ConfigurationError
-from platform_assets.kafka.settings import ClientSettings
+from platform_assets.kafka.settings import BatchLimits, ClientSettings
 
 _PACKAGES: Final = (
     "platform_assets",
@@ -68,7 +68,7 @@ class Work:
     """All shares of a job, and how brokers are reached.
 
     `options` are the names of the client settings that are needed; their values are the worker's own, from its
-    environment. `rows_apart` is the number of rows from which a partition gets a file of its own.
+    environment. `limits` are those of this process. `rows_apart` is the number of rows from which a partition gets a file of its own.
     """
 
     bootstrap: str
@@ -77,6 +77,7 @@ class Work:
     rows_apart: int
     patience: float
     fetch_bytes: int
+    limits: BatchLimits = field(default_factory=BatchLimits)
 
     def settings(self, environment: Mapping[str, str]) -> ClientSettings:
         """The client settings, taken from a worker's environment. Raises UnfitError where that cannot be."""
@@ -87,4 +88,4 @@ class Work:
         if missing := sorted(set(self.options) - set(found.options)):
             names = ["KAFKA_" + name.upper().replace(".", "_") for name in missing]
             raise UnfitError(f"the environment of Spark's workers lacks {names}")
-        return ClientSettings(self.bootstrap, {name: found.options[name] for name in self.options})
+        return ClientSettings(self.bootstrap, {name: found.options[name] for name in self.options}, self.limits)

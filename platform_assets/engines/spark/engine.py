@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Final
 from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
 from platform_assets.engines.spark import measure, raw
 from platform_assets.engines.spark.failures import to_platform_error, worker_ended
+from platform_assets.engines.spark.overflow import named_timestamps
 from platform_assets.engines.spark.session import configure_codegen
 from platform_assets.errors import (
     PlatformError,
     TimestampOverflowError,
     TimestampShiftedError,
-    UnreadableTimestampError,
     WorkerLostError,
 )
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.kafka.timestamps import unreadable_records
 from platform_assets.lake.data_files import oldest_moment, written_files
 from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.location import Lake
@@ -97,5 +96,4 @@ class SparkEngine:
         named = to_platform_error(error, table, records.window, str(self.lake))
         if not isinstance(named, TimestampOverflowError):
             return named
-        unreadable = unreadable_records(self.settings(), records.topic, records.ranges)
-        return UnreadableTimestampError(table.name, records.window, unreadable) if unreadable else named
+        return named_timestamps(self.settings(), records, table) or named

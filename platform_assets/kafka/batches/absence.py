@@ -69,7 +69,7 @@ class PresentFetch:
         if answer.last_stable < end:
             verdict = UnstableEndError(brokers.topic, partition, end, answer.last_stable)
             raise Transient(f"the last stable offset went back to {answer.last_stable}", verdict)
-        batches = Batches.scan(answer.records, end)
+        batches = Batches.scan(answer.records, end, brokers.limits)
         if not len(batches) and len(answer.records) and not batches.beyond:
             # The first batch is sent whole however long it is (KIP-74).
             raise Damage(offset, "the broker sent only the beginning of it")
@@ -87,7 +87,7 @@ class PresentFetch:
         answer = brokers.receive(asked, partition, offset, bytearray(2 * _PROBE_BYTES))
         if answer.error:
             return Found(answer, Batches.scan(answer.records[:0]))
-        batches = Batches.scan(answer.records, end)
+        batches = Batches.scan(answer.records, end, brokers.limits)
         if batches.beyond and not len(batches):
             return Found(answer, batches)
         self._wait_ms = min(2 * self._wait_ms, _LONGEST_WAIT_MS)

@@ -122,6 +122,7 @@ class Brokers:
     ) -> None:
         self.topic, self.topic_id = topic, topic_id
         self._uuid = topic_uuid(topic_id)
+        self.limits = settings.limits
         self._security = Security(settings)
         self._bootstrap = addresses(settings.bootstrap_servers)
         self.patience, self._stopped = patience, stopped

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from platform_assets.errors import DamagedBatchError, TruncationError, UnstableEndError
+from platform_assets.errors import BatchTooLargeError, DamagedBatchError, TruncationError, UnstableEndError
 from platform_assets.kafka.batches.absence import Found, PresentFetch
-from platform_assets.kafka.batches.damage import Damage
+from platform_assets.kafka.batches.damage import Damage, TooLarge
 from platform_assets.kafka.batches.fetching import OFFSET_OUT_OF_RANGE, Brokers, Transient
 from platform_assets.kafka.batches.record_batches import Batches
 from platform_assets.kafka.batches.wire import Connection
@@ -78,7 +78,12 @@ class PartitionReading:
         """Read one answer and hand on what it holds. Raises what `gather_evidence` does, and `wire.Stopped`."""
         where = self._brokers.topic, self._sink.partition
         try:
-            self._take(self._brokers.persist(self._doing, self._found))
+            found = self._brokers.persist(self._doing, self._found)
+            try:
+                self._take(found)
+            except TooLarge as large:
+                there = found.batches.range_of(large.offset)
+                raise BatchTooLargeError(*where, there.start, there.end, large.reason, large.variable) from None
         except Damage as damage:
             raise DamagedBatchError(*where, damage.offset, damage.reason) from None
 

@@ -18,8 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from platform_assets.kafka.batches.damage import Damage
+from platform_assets.kafka.batches.damage import Damage, TooLarge
 from platform_assets.kafka.batches.unpacking import unpacked
+from platform_assets.kafka.settings import BATCH_VARIABLES, BatchLimits
+from platform_assets.model.offsets import OffsetRange
 
 HEADER = np.dtype(
     [
@@ -43,6 +45,8 @@ HEADER = np.dtype(
 CODEC_MASK, APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 ABORT, COMMIT = 0, 1
 """Types of a control record that ends a transaction."""
+NO_SETTINGS: Final = BatchLimits()
+"""The limits where none are set."""
 NO_END: Final = 1 << 63
 """An offset that no batch has."""
 
@@ -73,6 +77,7 @@ class Batch:
     records_count: int
     attributes: int
     producer_id: int
+    limits: BatchLimits = NO_SETTINGS
 
     @property
     def dense(self) -> bool:
@@ -104,7 +109,7 @@ class Batch:
         return self.body[_MAGIC_AT] < 2
 
     def offsets(self) -> npt.NDArray[np.int64]:
-        """The offsets of the records inside, ascending; unpacks the batch. Raises Damage."""
+        """The offsets of the records inside, ascending; unpacks the batch. Raises Damage and TooLarge."""
         return np.fromiter((offset for offset, _, _ in self._walk()), dtype=np.int64)
 
     def timestamps(self) -> Iterator[tuple[int, int]]:
@@ -126,8 +131,9 @@ class Batch:
         """`(offset, timestamp behind the batch's first, key)` of each record, reading no further into a record than its key."""
         if not self.records_count:
             return
+        check_count(self.base_offset, self.records_count, self.limits)
         packed = self.body[HEADER.itemsize :]
-        data = memoryview(unpacked(self.attributes & CODEC_MASK, packed, self.base_offset))
+        data = memoryview(unpacked(self.attributes & CODEC_MASK, packed, self.base_offset, self.limits.bytes))
         at, previous = 0, self.base_offset - 1
         try:
             for _ in range(self.records_count):
@@ -152,7 +158,7 @@ class Batches:
     """The complete batches of a fetch's records, in order; a batch cut off by the fetch's size is left out.
 
     Holds no copy of the bytes: use it up before their buffer is used again. `beyond` says that the fetch goes on with batches
-    which were not wanted.
+    which were not wanted. `limits` are those of each batch.
     """
 
     data: memoryview
@@ -160,9 +166,10 @@ class Batches:
     headers: npt.NDArray[np.void]
     old_format: bool
     beyond: bool = False
+    limits: BatchLimits = NO_SETTINGS
 
     @classmethod
-    def scan(cls, data: memoryview, until: int = NO_END) -> Batches:
+    def scan(cls, data: memoryview, until: int = NO_END, limits: BatchLimits = NO_SETTINGS) -> Batches:
         """Find the batches in `data` by hopping from length to length. Raises Damage.
 
         Those that begin at the offset `until` or behind it are left out, so that damage among them is no matter of who does not
@@ -188,12 +195,12 @@ class Batches:
             wrong = int(np.flatnonzero((magics > 2) | (magics < 0))[0])
             raise Damage(_base_at(data, positions[wrong])[0], f"its format version {int(magics[wrong])} is unknown")
         if old or not positions:
-            return cls(data, found, np.empty(0, HEADER), old, beyond)
+            return cls(data, found, np.empty(0, HEADER), old, beyond, limits)
         if at - positions[-1] < HEADER.itemsize or (np.diff(found) < HEADER.itemsize).any():
             raise Damage(_base_at(data, 0)[0], "a batch is shorter than its own header")
         # An array whose elements overlap, one starting at every byte: indexing it copies just the headers wanted.
         every_byte = np.ndarray((end - HEADER.itemsize + 1,), HEADER, data, strides=(1,))
-        return cls(data, found, every_byte[found], False, beyond)
+        return cls(data, found, every_byte[found], False, beyond, limits)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -227,6 +234,13 @@ class Batches:
             delta = _length_at(self.data, at + _DELTA_AT)[0]
         return int(base + delta + 1)  # an older message set is numbered by its last message
 
+    def range_of(self, offset: int) -> OffsetRange:
+        """The offsets of the batch that begins at `offset`, or, of the old formats, of the message set that ends there."""
+        if self.old_format:
+            return OffsetRange.closed(offset, offset)
+        index = int(np.flatnonzero(self.base_offsets == offset)[0])
+        return OffsetRange.closed(offset, int(self.last_offsets[index]))
+
     def verify(self) -> None:
         """Check each batch's CRC and that headers are possible and ascending. Raises Damage at the first that fails."""
         if self.old_format:
@@ -251,8 +265,8 @@ class Batches:
         ends = (self.positions + self.headers["length"] + _LOG_OVERHEAD).tolist()
         fields = (self.base_offsets, self.last_offsets, self.records_counts, self.attributes)
         columns = [c.tolist() for c in fields] + [self.headers["producer_id"].tolist()]
-        for start, end, *header in zip(self.positions.tolist(), ends, *columns, strict=True):
-            yield Batch(self.data[start:end], *header)
+        for start, end, base, last, count, bits, producer in zip(self.positions.tolist(), ends, *columns, strict=True):
+            yield Batch(self.data[start:end], base, last, count, bits, producer, self.limits)
 
     def _mixed(self) -> Iterator[Batch]:
         """Message sets, maybe with batches between them: a record at a time, in the form of one-record batches."""
@@ -260,11 +274,11 @@ class Batches:
             size = _LOG_OVERHEAD + _length_at(self.data, start + 8)[0]
             piece = self.data[start : start + size]
             if piece[_MAGIC_AT] == 2:
-                one = Batches.scan(piece)
+                one = Batches.scan(piece, limits=self.limits)
                 one.verify()
                 yield from one
             else:
-                for offset in old_offsets(piece):
+                for offset in old_offsets(piece, self.limits):
                     yield Batch(piece, offset, offset, 1, 0, -1)
 
 
@@ -280,8 +294,17 @@ def _refuse_wanted_behind(data: memoryview, at: int, until: int) -> None:
         at += size
 
 
-def old_offsets(message: memoryview) -> list[int]:
-    """The offsets that one message of magic 0 or 1 holds, or those of the messages packed inside it. Raises Damage."""
+def check_count(offset: int, records: int, limits: BatchLimits) -> None:
+    """Raise TooLarge if the batch at `offset` says that it has more records than the limit."""
+    if records > limits.records:
+        raise TooLarge(offset, f"has more than {limits.records:,} records", BATCH_VARIABLES["records"])
+
+
+def old_offsets(message: memoryview, limits: BatchLimits = NO_SETTINGS) -> list[int]:
+    """The offsets that one message of magic 0 or 1 holds, or those of the messages packed inside it.
+
+    Raises Damage and TooLarge.
+    """
     offset, size, crc, magic, attributes = _old_head_at(message, 0)
     if zlib.crc32(message[_OLD_CRC_COVERS_FROM:]) != crc:
         raise Damage(offset, "its CRC does not match its bytes")
@@ -290,9 +313,10 @@ def old_offsets(message: memoryview) -> list[int]:
         return [offset]
     value_at = 18 + (8 if magic else 0)
     value_at += 4 + max(_length_at(message, value_at)[0], 0)  # behind the key
-    inner = memoryview(unpacked(codec, message[value_at + 4 :], offset))
-    found, at = [], 0
+    inner = memoryview(unpacked(codec, message[value_at + 4 :], offset, limits.bytes))
+    found, at = list[int](), 0
     while at + _SMALLEST <= len(inner):
+        check_count(offset, len(found) + 1, limits)
         found.append(_base_at(inner, at)[0])
         size = _LOG_OVERHEAD + _length_at(inner, at + 8)[0]
         if size < _SMALLEST or at + size > len(inner):

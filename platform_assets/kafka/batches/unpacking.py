@@ -11,13 +11,13 @@ import cramjam
 import numpy as np
 import numpy.typing as npt
 
-from platform_assets.kafka.batches.damage import Damage
-
-UNPACKED_LIMIT = 1 << 29
-"""Bytes that one compressed batch may unpack to: more is taken for damage or malice, not for records."""
+from platform_assets.kafka.batches.damage import Damage, TooLarge
+from platform_assets.kafka.settings import BATCH_VARIABLES
 
 _XERIAL = b"\x82SNAPPY\x00"
 _SMALLEST_ROOM: Final = 1 << 16
+_TOO_SMALL: Final = "failed to write whole buffer"
+"""How cramjam says that unpacked data does not fit into the memory given for it."""
 _GUESSED: Final = 8
 """How many times a body's size it is first taken to unpack to, since a frame need not state it."""
 _length_at = struct.Struct(">i").unpack_from
@@ -35,11 +35,14 @@ class Room:
     def __init__(self) -> None:
         self._data = np.empty(0, np.uint8)
 
-    def add(self, codec: int, packed: memoryview, offset: int, at: int) -> int:
-        """Unpack `packed` behind the first `at` bytes, which stay; gives where it ends. `offset` is for the message. Raises Damage."""
+    def add(self, codec: int, packed: memoryview, offset: int, at: int, limit: int) -> int:
+        """Unpack `packed` behind the first `at` bytes, which stay; gives where it ends. `offset` is for the message.
+
+        Raises Damage, and TooLarge for more than `limit` bytes, before memory for them is allocated.
+        """
         if codec in _FRAMES:
-            return at + _guarded(lambda: self._unpack(_FRAMES[codec], packed, at), offset)
-        body = np.frombuffer(unpacked(codec, packed, offset), np.uint8)
+            return at + _guarded(lambda: self._unpack(_FRAMES[codec], packed, offset, at, limit), offset)
+        body = np.frombuffer(unpacked(codec, packed, offset, limit), np.uint8)
         self._reserve(at, len(body))
         self._data[at : at + len(body)] = body
         return at + len(body)
@@ -48,17 +51,19 @@ class Room:
         """The first `size` bytes; they are good until the next `add`."""
         return self._data[:size]
 
-    def _unpack(self, codec: object, packed: memoryview, at: int) -> int:
-        size = min(max(_SMALLEST_ROOM, _GUESSED * len(packed)), UNPACKED_LIMIT)
+    def _unpack(self, codec: object, packed: memoryview, offset: int, at: int, limit: int) -> int:
+        size = min(max(_SMALLEST_ROOM, _GUESSED * len(packed)), limit)
         while True:
             self._reserve(at, size)
-            room = self._data[at : at + UNPACKED_LIMIT]
+            room = self._data[at : at + limit]
             try:
                 return int(codec.decompress_into(packed, room))  # type: ignore[attr-defined]
-            except cramjam.DecompressionError:
-                if len(room) >= UNPACKED_LIMIT:
+            except cramjam.DecompressionError as error:
+                if _TOO_SMALL not in str(error):
                     raise
-                size = min(_GUESSED * len(room), UNPACKED_LIMIT)
+                if len(room) >= limit:
+                    raise _too_large(offset, limit) from None
+                size = min(_GUESSED * len(room), limit)
 
     def _reserve(self, at: int, size: int) -> None:
         if len(self._data) - at < size:
@@ -66,18 +71,27 @@ class Room:
             self._data[:at] = held[:at]
 
 
-def unpacked(codec: int, packed: memoryview, offset: int) -> bytes | bytearray | memoryview:
-    """Undo a batch's compression; `codec` as in its attributes, `offset` for the message. Raises Damage."""
+def unpacked(codec: int, packed: memoryview, offset: int, limit: int) -> bytes | bytearray | memoryview:
+    """Undo a batch's compression; `codec` as in its attributes, `offset` for the message.
+
+    Raises Damage, and TooLarge for more than `limit` bytes, before memory for them is allocated.
+    """
     if codec == 0:
+        if len(packed) > limit:
+            raise _too_large(offset, limit)
         return packed
     if codec in _FRAMES:
         room = Room()
-        return room.filled(room.add(codec, packed, offset, 0)).data
+        return room.filled(room.add(codec, packed, offset, 0, limit)).data
     if codec == 1:
-        return _guarded(lambda: _gunzip(packed), offset)
+        return _guarded(lambda: _gunzip(packed, offset, limit), offset)
     if codec == 2:
-        return _guarded(lambda: _unsnap(bytes(packed)), offset)
+        return _guarded(lambda: _unsnap(bytes(packed), offset, limit), offset)
     raise Damage(offset, f"its compression {codec} is unknown")
+
+
+def _too_large(offset: int, limit: int) -> TooLarge:
+    return TooLarge(offset, f"unpacks to more than {limit:,} bytes", BATCH_VARIABLES["bytes"])
 
 
 def _guarded(unpack: Callable[[], T], offset: int) -> T:
@@ -87,15 +101,17 @@ def _guarded(unpack: Callable[[], T], offset: int) -> T:
         raise Damage(offset, f"its records cannot be unpacked: {error}") from None
 
 
-def _gunzip(packed: memoryview) -> bytes:
+def _gunzip(packed: memoryview, offset: int, limit: int) -> bytes:
     stream = zlib.decompressobj(wbits=31)
-    data = stream.decompress(packed, UNPACKED_LIMIT)
+    data = stream.decompress(packed, limit + 1)
+    if len(data) > limit:
+        raise _too_large(offset, limit)
     if not stream.eof:
-        raise ValueError("cut off, or too large")
+        raise ValueError("cut off")
     return data
 
 
-def _unsnap(packed: bytes) -> bytes:
+def _unsnap(packed: bytes, offset: int, limit: int) -> bytes:
     if not packed.startswith(_XERIAL):
         pieces = [packed]
     else:  # the framing of snappy-java: 16 bytes, then blocks behind their length
@@ -106,6 +122,6 @@ def _unsnap(packed: bytes) -> bytes:
                 raise ValueError("a block is cut off")
             pieces.append(packed[at + 4 : at + 4 + size])
             at += 4 + size
-    if sum(cramjam.snappy.decompress_raw_len(p) for p in pieces) > UNPACKED_LIMIT:
-        raise ValueError("too large")
+    if sum(cramjam.snappy.decompress_raw_len(p) for p in pieces) > limit:
+        raise _too_large(offset, limit)
     return b"".join(bytes(cramjam.snappy.decompress_raw(p)) for p in pieces)

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from platform_assets.errors import BrokerUnreachableError, DamagedBatchError
 from platform_assets.kafka.batches.absence import Found, PresentFetch
-from platform_assets.kafka.batches.damage import Damage
+from platform_assets.kafka.batches.damage import Damage, TooLarge
 from platform_assets.kafka.batches.fetching import Brokers
 from platform_assets.kafka.batches.record_batches import Batch, Batches
 from platform_assets.kafka.batches.wire import Stopped
@@ -80,6 +80,8 @@ class BatchSearch:
             for offset, timestamp in batch.timestamps():
                 if offset >= start and timestamp >= moment:
                     return FoundOffset(offset, batch.leader_epoch, timestamp)
+        except TooLarge:
+            pass  # a batch that is not opened is found by its header
         except Damage as damage:
             raise DamagedBatchError(self._topic, partition, damage.offset, damage.reason) from None
         # Compaction took the record that the header was made for.
@@ -118,7 +120,7 @@ class BatchSearch:
             if found.answer.error:
                 return self._after_log_start(partition, offset, end)
             # A copy, since the buffer is used again by the next fetch.
-            batches = Batches.scan(memoryview(bytes(found.answer.records)), end)
+            batches = Batches.scan(memoryview(bytes(found.answer.records)), end, self._brokers.limits)
             batches.verify()
             return list(batches)
         except Damage as damage:

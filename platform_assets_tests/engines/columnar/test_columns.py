@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import tracemalloc
 import zlib
 from collections.abc import Iterable
 from typing import Any
@@ -15,10 +16,11 @@ from platform_assets.engines.columnar import columns
 from platform_assets.engines.columnar.columns import OldFormat, TimestampOutOfRange, blocks
 from platform_assets.engines.columnar.header_keys import as_text, java_text
 from platform_assets.engines.columnar.pieces import Piece
-from platform_assets.kafka.batches.damage import Damage
+from platform_assets.kafka.batches.damage import Damage, TooLarge
 from platform_assets.kafka.batches.record_batches import Batches
 from platform_assets.kafka.batches.unpacking import Room
 from platform_assets.kafka.evidence.tally import PartitionTally
+from platform_assets.kafka.settings import BatchLimits
 from platform_assets.model.offsets import OffsetRange
 from platform_assets_tests.support.made_batches import (
     Made,
@@ -29,7 +31,7 @@ from platform_assets_tests.support.made_batches import (
     random_records,
     varint,
 )
-from platform_assets_tests.support.record_batches import CODECS
+from platform_assets_tests.support.record_batches import CODECS, PACKERS
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 EVERYTHING = Piece(3, OffsetRange(0, 1 << 40))
@@ -221,6 +223,41 @@ def test_batches_of_all_codecs_in_one_fetch_keep_their_order(rng: random.Random)
 # --- damage ---------------------------------------------------------------------------------------------------------
 
 
+def limited(batch: bytes, **limits: int) -> list[pa.RecordBatch]:
+    batches = Batches.scan(memoryview(batch), limits=BatchLimits(**limits))
+    return list(blocks(batches, [], TOPIC_ID, EVERYTHING, Room()))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_batch_beyond_a_limit_is_not_opened(codec: str) -> None:
+    """A batch of each codec that is at the limit is read, and one that is beyond it is named with the limit's variable."""
+    few, many = (
+        (Made(3, headers=((b"h", b"v"),) * 5), Made(4, headers=((b"h", None),) * 5)),
+        Made(8, b"k", b"v" * 3_000),
+    )
+    at_limit = {"bytes": len(body([*few, many], 3, many.timestamp)), "records": 3, "headers": 10}
+    made = made_batch([*few, many], codec=codec)
+    assert [block.num_rows for block in limited(made, **at_limit)] == [3]
+    for name, value in at_limit.items():
+        with pytest.raises(TooLarge, match=f"offset 3: .* more than {value - 1:,} {name}") as large:
+            limited(made, **{name: value - 1})
+        assert large.value.variable == f"KAFKA_BATCH_MAX_{name.upper()}"
+
+
+def test_headers_beyond_the_limit_are_not_allocated() -> None:
+    """A few kilobytes hold millions of empty headers."""
+    record = varint(0) * 3 + varint(-1) + varint(-1) + varint(3_000_000) + bytes(6_000_000)
+    bomb = made_batch([Made(0)], codec="zstd", altered=PACKERS["zstd"](varint(len(record)) + record))
+    assert len(bomb) < 2_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge, match="more than 1,000,000 headers"):
+            limited(bomb, headers=1_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_body_that_is_not_what_its_header_says_is_damage() -> None:
     records = [Made(50), Made(51)]
     right = body(records, 50, records[0].timestamp)
@@ -230,7 +267,7 @@ def test_a_body_that_is_not_what_its_header_says_is_damage() -> None:
         (right[:-1], 2, "end before"),
         (right, 3, "end before"),
         (b"\x80" * 40, 2, "end before"),
-        (right, 1 << 30, "impossible|end before"),
+        (right, 1 << 20, "impossible|end before"),
     ):
         with pytest.raises(Damage, match=reason) as damage:
             read(made_batch(records, last=50 + max(count, 2) - 1, altered=altered, count=count))

@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from platform_assets.kafka.batches import unpacking
-from platform_assets.kafka.batches.damage import Damage
+from platform_assets.kafka.batches.damage import Damage, TooLarge
 from platform_assets.kafka.batches.record_batches import Batches
+from platform_assets.kafka.settings import BatchLimits
 from platform_assets_tests.support.record_batches import CODECS, batch, scanned, xerial
 
 
@@ -50,11 +50,17 @@ def test_large_compressed_batch_outgrows_the_first_guess() -> None:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_batch_that_unpacks_to_too_much_is_damage(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "UNPACKED_LIMIT", 500)
-    (only,) = scanned(batch(7, list(range(0, 100, 2)), codec=codec))
-    with pytest.raises(Damage, match="offset 7: its records cannot be unpacked"):
-        only.offsets()
+def test_batch_beyond_a_limit_is_not_opened(codec: str) -> None:
+    made = memoryview(batch(7, list(range(0, 100, 2)), codec=codec))
+    for limits, reason in (
+        (BatchLimits(bytes=500), "unpacks to more than 500 bytes"),
+        (BatchLimits(records=49), "has more than 49 records"),
+    ):
+        (only,) = Batches.scan(made, limits=limits)
+        with pytest.raises(TooLarge, match=f"offset 7: {reason}"):
+            only.offsets()
+    (only,) = Batches.scan(made, limits=BatchLimits(records=50))
+    assert len(only.offsets()) == 50
 
 
 def test_batch_cut_off_by_the_fetch_size_is_left_for_the_next() -> None:

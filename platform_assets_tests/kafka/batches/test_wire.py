@@ -24,6 +24,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from platform_assets.engines.columnar.pieces import Piece
 from platform_assets.engines.columnar.reading import read_piece
 from platform_assets.errors import (
+    BatchTooLargeError,
     BrokerRefusedError,
     BrokerUnreachableError,
     ConfigurationError,
@@ -39,8 +40,9 @@ from platform_assets.kafka.batches.reading import Buffers
 from platform_assets.kafka.batches.unpacking import Room
 from platform_assets.kafka.batches.wire import Security, addresses
 from platform_assets.kafka.evidence.gathering import Evidence, gather_evidence
-from platform_assets.kafka.settings import ClientSettings
+from platform_assets.kafka.settings import BatchLimits, ClientSettings
 from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets_tests.support.record_batches import batch as thin_batch
 
 TOPIC_ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
 NOT_LEADER, FENCED, TOPIC_AUTHORIZATION, UNKNOWN_TOPIC_ID, CORRUPT, SERVER_ERROR = 6, 74, 29, 100, 2, -1
@@ -228,8 +230,12 @@ def start() -> Iterator[Callable[[Script], ScriptedBroker]]:
     assert not [failure for broker in brokers for failure in broker.failures]
 
 
-def asked(broker: ScriptedBroker, end: int = 30, rack: str = "", **options: Any) -> Evidence:
-    settings = ClientSettings("{}:{}".format(*broker.address), {"client.rack": rack} if rack else {})
+def asked(
+    broker: ScriptedBroker, end: int = 30, rack: str = "", limits: BatchLimits | None = None, **options: Any
+) -> Evidence:
+    settings = ClientSettings(
+        "{}:{}".format(*broker.address), {"client.rack": rack} if rack else {}, limits or BatchLimits()
+    )
     settled = {"compacted": False, "deadline": time.monotonic() + 20, "patience": 1.0, **options}
     return gather_evidence(settings, "t", topic_id_text(TOPIC_ID), TopicRanges({0: OffsetRange(0, end)}), **settled)
 
@@ -327,6 +333,20 @@ def test_a_hole_up_to_the_end_is_found_with_the_batch_behind_it(start: Start, fi
 def test_damage_that_the_broker_finds_itself(start: Start) -> None:
     with pytest.raises(DamagedBatchError, match="the broker itself"):
         asked(start(Script(errors=[0, CORRUPT])))
+
+
+def test_a_batch_beyond_a_limit_is_named_with_its_offsets_and_the_setting(start: Start) -> None:
+    """Evidence opens batches that compaction has thinned out."""
+    thinned = thin_batch(10, list(range(0, 10, 2)), span=10)
+    broker = start(Script(batches=[(0, 9, batch(0, 10)), (10, 19, thinned), (20, 29, batch(20, 10))]))
+    with pytest.raises(
+        BatchTooLargeError, match=r"offsets \[10, 20\) has more than 4 records.* set KAFKA_BATCH_MAX_RECORDS"
+    ) as large:
+        asked(broker, limits=BatchLimits(records=4))
+    assert "accept-loss" not in str(large.value), "of a window that is loaded, nothing is lost"
+    assert asked(broker, limits=BatchLimits(records=5), compacted=True).records == 25
+    with pytest.raises(BatchTooLargeError, match=r"offsets \[0, 10\) has more than 4 records"):
+        loaded(broker, limits=BatchLimits(records=4))
 
 
 def test_batch_that_the_broker_cuts_off_is_damage(start: Start) -> None:
@@ -494,9 +514,9 @@ def test_the_deadline_ends_the_wait_for_a_quota(start: Start) -> None:
     assert time.monotonic() - began < 20
 
 
-def loaded(broker: ScriptedBroker, patience: float = 1.0) -> list[int]:
+def loaded(broker: ScriptedBroker, patience: float = 1.0, limits: BatchLimits | None = None) -> list[int]:
     """The offsets that the columnar loader reads of the 30 that the broker has."""
-    settings = ClientSettings("{}:{}".format(*broker.address))
+    settings = ClientSettings("{}:{}".format(*broker.address), {}, limits or BatchLimits())
     brokers = Brokers(settings, "t", topic_id_text(TOPIC_ID), patience=patience, stopped=lambda: False)
     rows: list[pa.RecordBatch] = []
     try:

@@ -1,0 +1,139 @@
+"""Finding what no load can take: records whose timestamp is out of range, and batches beyond the limits.
+
+Reads all of the offsets it is given, as fast as a load by one task does; called only after a load was refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from platform_assets.engines.columnar.columns import Longs, OldFormat, timestamps, wanted
+from platform_assets.engines.columnar.pieces import Piece
+from platform_assets.kafka.batches.damage import TooLarge
+from platform_assets.kafka.batches.fetching import Brokers
+from platform_assets.kafka.batches.reading import Buffers, PartitionReading
+from platform_assets.kafka.batches.record_batches import Batches
+from platform_assets.kafka.batches.unpacking import Room
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.kafka.timestamps import FIRST_READABLE_MS, LAST_READABLE_MS, unreadable_records
+from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of
+
+MOST: Final = 1_000_000
+"""Records after which the search ends; a later search finds the others."""
+_FETCH_BYTES: Final = 8 << 20
+_PATIENCE: Final = 30.0
+"""Seconds that a broker may take to answer, retries included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What no load can take.
+
+    `records` are `(partition, offset, timestamp in ms)` of records whose timestamp is out of range. `batches` are the offsets of
+    batches beyond the limits, by partition.
+    """
+
+    records: tuple[tuple[int, int, int], ...]
+    batches: Mapping[int, tuple[OffsetRange, ...]]
+
+    @property
+    def ranges(self) -> dict[int, tuple[OffsetRange, ...]]:
+        """The offsets of `records`, by partition."""
+        return {
+            p: ranges_of(o for q, o, _ in self.records if q == p) for p in dict.fromkeys(r[0] for r in self.records)
+        }
+
+
+def find_refused(
+    settings: ClientSettings, topic: str, topic_id: str, pieces: Iterable[TopicRanges], *, most: int = MOST
+) -> Refused:
+    """Search the offsets of `pieces` for what no load can take, up to `most` records and batches.
+
+    There is no limit on the time it takes, since it depends on the size of the window; it ends in BrokerUnreachableError once
+    the brokers do not answer. Raises what `gather_evidence` does, DamagedBatchError among it.
+    """
+    found = _Found(most)
+    brokers = Brokers(settings, topic, topic_id, patience=_PATIENCE, stopped=lambda: False)
+    buffers, room = Buffers(_FETCH_BYTES), Room()
+    old: list[Piece] = []
+    try:
+        for partition, offsets in [(p, r) for piece in pieces for p, r in piece.items() if r.size]:
+            search = _Search(partition, offsets, found, room)
+            reading = PartitionReading(brokers, search, buffers)
+            try:
+                while search.position < search.end and not found.enough:
+                    reading.step()
+            finally:
+                reading.abandon()
+            old += [Piece(partition, r) for r in search.old]
+    finally:
+        brokers.close()
+    for piece in old:
+        if not found.enough:
+            found.records += unreadable_records(settings, topic, TopicRanges({piece.partition: piece.wanted}))
+    return Refused(tuple(sorted(found.records)[:most]), {p: tuple(r) for p, r in found.batches.items()})
+
+
+@dataclass
+class _Found:
+    most: int
+    records: list[tuple[int, int, int]] = field(default_factory=list)
+    batches: dict[int, list[OffsetRange]] = field(default_factory=dict)
+
+    @property
+    def enough(self) -> bool:
+        return len(self.records) + sum(map(len, self.batches.values())) >= self.most
+
+
+class _Search:
+    """A sink of batches that looks at the timestamps of their records, and keeps none of them."""
+
+    def __init__(self, partition: int, offsets: OffsetRange, found: _Found, room: Room) -> None:
+        self.partition, self.position, self.end = partition, offsets.start, offsets.end
+        self.old: list[OffsetRange] = []
+        """Offsets in message sets of the older formats."""
+        self._found, self._room = found, room
+
+    def observe(self, log_start: int) -> None:
+        """What has expired in the meantime is another search's to find."""
+
+    def missing(self, until: int) -> None:
+        self.position = max(self.position, min(until, self.end))
+
+    def take(self, batches: Batches, aborted: Iterable[tuple[int, int]]) -> None:
+        left = Piece(self.partition, OffsetRange(self.position, self.end))
+        until = min(batches.next_offset, self.end)
+        try:
+            some = wanted(batches, list(aborted), left)
+        except OldFormat:
+            before = self.old.pop() if self.old and self.old[-1].end == self.position else None
+            self.old.append(OffsetRange(self.position if before is None else before.start, until))
+        else:
+            self._look(batches, some, left)
+        self.position = until
+
+    def _look(self, batches: Batches, some: Longs, left: Piece) -> None:
+        try:
+            self._found.records += self._unreadable(batches, some, left)
+            return
+        except TooLarge as large:
+            if len(some) == 1:
+                there = batches.range_of(large.offset)
+                inside = OffsetRange(max(there.start, left.wanted.start), min(there.end, left.wanted.end))
+                self._found.batches.setdefault(self.partition, []).append(inside)
+                return
+        for each in np.split(some, len(some)):
+            self._look(batches, each, left)
+
+    def _unreadable(self, batches: Batches, some: Longs, left: Piece) -> Sequence[tuple[int, int, int]]:
+        found: list[tuple[int, int, int]] = []
+        for offsets, stamps in timestamps(batches, some, left, self._room):
+            wrong = (stamps < FIRST_READABLE_MS) | (stamps > LAST_READABLE_MS)
+            found += zip(
+                [self.partition] * int(wrong.sum()), offsets[wrong].tolist(), stamps[wrong].tolist(), strict=True
+            )
+        return found
