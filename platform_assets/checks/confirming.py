@@ -74,23 +74,30 @@ def confirm(e: Evaluation, receipts: Sequence[Receipt]) -> Confirmed:
 
 
 def _sample(e: Evaluation, receipts: Sequence[Receipt]) -> list[Receipt]:
-    open_ = [r for r in receipts if r.rows and r.engine in _OTHER and r.confirmed_by is None]
-    if not open_ or e.cluster().is_compacted(e.declaration.topic):
-        return []
-    state = e.cluster().topic(e.declaration.topic)
-    starts = {p: found.offset for p, found in e.cluster().log_starts(state).items()}
     found: list[Receipt] = []
     offsets = 0
-    for receipt in sorted(open_, key=lambda r: r.window.start):
-        if receipt.topic_id != state.topic_id or any(_begin(p, receipt) < starts.get(p, 0) for p in receipt.partitions):
-            continue
-        if beyond_log(e.ledger, receipt):
-            continue
+    for receipt in held_whole(e, [r for r in receipts if r.engine in _OTHER and r.confirmed_by is None]):
         offsets += receipt.ranges.size
         if found and (len(found) == SAMPLE_WINDOWS or offsets > SAMPLE_OFFSETS):
             break
         found.append(receipt)
     return found
+
+
+def held_whole(e: Evaluation, receipts: Sequence[Receipt]) -> list[Receipt]:
+    """Those with rows of which Kafka still has each record, the oldest first; none of a topic that is compacted."""
+    some = [r for r in receipts if r.rows]
+    if not some or e.cluster().is_compacted(e.declaration.topic):
+        return []
+    state = e.cluster().topic(e.declaration.topic)
+    starts = {p: found.offset for p, found in e.cluster().log_starts(state).items()}
+    return [
+        receipt
+        for receipt in sorted(some, key=lambda r: r.window.start)
+        if receipt.topic_id == state.topic_id
+        and all(_begin(p, receipt) >= starts.get(p, 0) for p in receipt.partitions)
+        and not beyond_log(e.ledger, receipt)
+    ]
 
 
 def _begin(partition: int, receipt: Receipt) -> int:

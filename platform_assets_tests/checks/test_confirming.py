@@ -20,7 +20,8 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import Receipt
 from platform_assets.model.declaration import EngineName
 from platform_assets.model.offsets import Cut, OffsetRange
-from platform_assets_tests.support.streams import delete_before
+from platform_assets_tests.support.every_kind import EVERY_KIND
+from platform_assets_tests.support.streams import ANY_TIME, delete_before
 from testbed.loads import Record, TopicLake, numbered
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def test_each_engine_confirms_what_the_other_loaded_once(lake: LakeMaker, broker
     found = deep_audit.evaluate(evaluation(lk))
     assert found.passed
     assert dict(found.figures)["windows_confirmed"] == 3
+    assert dict(found.figures)["rows_compared"] == 27
+    assert "27 rows compared with a plain consumer" in found.headline
     assert "1 window that the connector engine loaded confirmed by the columnar engine" in found.headline
     assert "2 windows that the columnar engine loaded confirmed by the connector engine" in found.headline
     confirmed = {k: (r.engine, r.confirmed_by) for k, r in receipts(lk).items() if r.confirmed_by}
@@ -85,6 +88,15 @@ def test_windows_of_which_the_log_was_cut_off_are_not_read_again(lake: LakeMaker
     assert lk.ledger.record_cuts([replace(newest, generation=2, cut=Cut({0: 6}))], newest.edge)
     assert dict(deep_audit.evaluate(evaluation(lk)).figures)["windows_confirmed"] == 1
     assert [key for key, r in receipts(lk).items() if r.confirmed_by] == [kept]
+
+
+def test_rows_of_every_kind_are_those_that_a_plain_consumer_gets(lake: LakeMaker) -> None:
+    lk = lake(partitions=2, config=ANY_TIME)
+    key = lk.window_of(EVERY_KIND)
+    lk.load(key)
+    found = deep_audit.evaluate(evaluation(lk))
+    assert found.passed, found
+    assert dict(found.figures)["rows_compared"] == len(EVERY_KIND)
 
 
 class Forgetful(SparkEngine):

@@ -14,6 +14,7 @@ from platform_assets.checks.baseline import audited
 from platform_assets.checks.baseline.audited import Audited
 from platform_assets.checks.check import Check
 from platform_assets.checks.confirming import NOTHING, Confirmed, confirm
+from platform_assets.checks.consuming import NOT_COMPARED, Compared, compare
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Finding, Verdict, counted
@@ -29,18 +30,21 @@ def evaluate(e: Evaluation) -> Verdict:
     keys = [k for k in facts.recorded if k in facts.windows and (e.windows is None or k in e.windows)]
     proved = prove_by_reading(e, facts, keys)
     confirmed = confirm(e, proved.receipts)
-    disagreeing = {f.window for f in confirmed.findings}
+    compared = compare(e, proved.receipts)
+    disagreeing = {f.window for f in (*confirmed.findings, *compared.findings)}
     proved = Proved(tuple(r for r in proved.receipts if r.window.key not in disagreeing), proved.findings)
-    findings = [*name_differences(e, proved.findings, doubled=True), *confirmed.findings]
+    findings = [*name_differences(e, proved.findings, doubled=True), *confirmed.findings, *compared.findings]
     read = {*(r.window.key for r in proved.receipts), *(f.window for f in findings if f.alarming)}
     if read or findings:
         files = {key: found.digest for key, found in facts.files.items()}
         done = audited.audited(findings, files, windows=len(read), rows=sum(r.rows for r in proved.receipts))
         audited.remember(e.lake, e.declaration.raw_table, done, read)
-    return verdict(facts, keys, Proved(proved.receipts, tuple(findings)), confirmed)
+    return verdict(facts, keys, Proved(proved.receipts, tuple(findings)), confirmed, compared)
 
 
-def verdict(facts: Facts, keys: list[str], proved: Proved, confirmed: Confirmed = NOTHING) -> Verdict:
+def verdict(
+    facts: Facts, keys: list[str], proved: Proved, confirmed: Confirmed = NOTHING, compared: Compared = NOT_COMPARED
+) -> Verdict:
     """Judge. Pure. `keys` are the windows that were to be audited."""
     audited = len(proved.receipts) + len({f.window for f in proved.findings})
     with_rows = sum(1 for k in keys if facts.recorded[k].ranges.size)
@@ -51,6 +55,7 @@ def verdict(facts: Facts, keys: list[str], proved: Proved, confirmed: Confirmed 
         ("windows_left", left),
         ("rows_audited", rows),
         ("windows_confirmed", len(confirmed.receipts)),
+        ("rows_compared", compared.rows),
     )
     alarming = [f for f in proved.findings if f.alarming]
     if alarming:
@@ -60,7 +65,7 @@ def verdict(facts: Facts, keys: list[str], proved: Proved, confirmed: Confirmed 
     else:
         headline = f"{counted(audited, 'window')} with {rows:,} rows read again: all as committed"
         headline += f"; {counted(left, 'window')} left for the next audit" if left else ""
-        headline += _confirmed(confirmed) + "."
+        headline += _confirmed(confirmed) + _compared(compared) + "."
     return Verdict(NAME, facts.table, proved.findings, headline, figures)
 
 
@@ -72,6 +77,11 @@ def _confirmed(confirmed: Confirmed) -> str:
         for (witness, engine), n in sorted(pairs.items())
     )
     return text + "".join(f"; not confirmed: {reason.rstrip('.')}" for reason in confirmed.not_read[:1])
+
+
+def _compared(compared: Compared) -> str:
+    text = f"; {counted(compared.rows, 'row')} compared with a plain consumer" if compared.rows else ""
+    return text + "".join(f"; not compared: {reason.rstrip('.')}" for reason in compared.not_read[:1])
 
 
 def evaluate_without_reading(e: Evaluation) -> Verdict | None:

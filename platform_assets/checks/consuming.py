@@ -1,0 +1,195 @@
+"""A third opinion: rows of the table, compared one by one with what a plain read_committed consumer gets of the same offsets.
+
+The loader and the evidence both stand on one reader of fetch answers, and Spark's connector on another. The consumer here is
+librdkafka's: it shares no code with either, neither for fetching, unpacking and transactions nor for digests. A sample is enough
+for what it is to find: a defect of a reader shows in any window whose log has what the reader gets wrong.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.checks.confirming import held_whole
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.findings import Finding
+from platform_assets.checks.judging import finding
+from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, PlatformError
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake import load_log, rows
+from platform_assets.ledger.entries import Receipt
+from platform_assets.model.offsets import OffsetRange, ranges_of
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+SAMPLE_WINDOWS: Final = 5
+SAMPLE_OFFSETS: Final = 100_000
+"""How many windows and offsets one audit compares, at most."""
+_COLUMNS: Final = ("kafka_offset", "kafka_timestamp", "kafka_timestamp_type", "key", "value", "headers")
+_PATIENCE: Final = 30.0
+"""Seconds without a message after which the brokers are given up."""
+
+_Digests = dict[int, tuple[bytes, bytes]]
+"""By offset the digest of a record without its headers, and that of its headers; empty where they cannot be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How many windows and rows were compared, what differs, and why no more was compared."""
+
+    windows: int = 0
+    rows: int = 0
+    findings: tuple[Finding, ...] = ()
+    not_read: tuple[str, ...] = ()
+
+
+NOT_COMPARED: Final = Compared()
+"""No row was compared."""
+
+
+def compare(e: Evaluation, receipts: Sequence[Receipt], rng: random.Random | None = None) -> Compared:
+    """Compare a sample of the rows of `receipts`, chosen by `rng`. Windows that Kafka no longer has whole are left out."""
+    if e.witness is None:
+        return NOT_COMPARED
+    rng = rng or random.Random()
+    windows = number = 0
+    findings, not_read = list[Finding](), list[str]()
+    try:
+        held = held_whole(e, receipts)
+        sample = rng.sample(held, min(SAMPLE_WINDOWS, len(held)))
+        accepted = e.ledger.accepted_losses_of(e.declaration.raw_table, [r.window.key for r in sample])
+        share = SAMPLE_OFFSETS // max(1, sum(len(r.partitions) for r in sample))
+        for receipt in sorted(sample, key=lambda r: r.window.start):
+            if time.monotonic() > e.deadline:
+                break
+            e.progress(f"comparing rows of window {receipt.window.key} with a plain consumer")
+            without = accepted.get(receipt.window.key, {})
+            for partition, span in _spans(receipt, share, rng).items():
+                left = span.minus(without.get(partition, ()))
+                kept, consumed = _of_table(e, receipt, partition, left), _of_kafka(e, partition, left)
+                findings += _differences(receipt, partition, kept, consumed)
+                number += len(kept)
+            windows += 1
+    except PlatformError as error:
+        not_read.append(str(error))
+    return Compared(windows, number, tuple(findings), tuple(not_read))
+
+
+def _spans(receipt: Receipt, share: int, rng: random.Random) -> dict[int, OffsetRange]:
+    """By partition the offsets to compare: those between the first row and the last, or `share` of them from anywhere."""
+    found: dict[int, OffsetRange] = {}
+    for partition, part in receipt.partitions.items():
+        if part.first_offset is None or part.last_offset is None:
+            continue
+        whole = OffsetRange.closed(part.first_offset, part.last_offset)
+        size = min(max(share, 1), whole.size)
+        start = whole.start + rng.randint(0, whole.size - size)
+        found[partition] = OffsetRange(start, start + size)
+    return found
+
+
+def _of_table(e: Evaluation, receipt: Receipt, partition: int, wanted: Sequence[OffsetRange]) -> _Digests:
+    found: _Digests = {}
+    if not wanted:
+        return found
+    at = pc.field("kafka_offset")
+    between = (pc.field("kafka_partition") == partition) & (at >= wanted[0].start) & (at < wanted[-1].end)
+    version = load_log.version(e.table)
+    for block in rows.batches_of(e.table, receipt.window.key, version, _COLUMNS, between):
+        moments = block.column("kafka_timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+        for moment, row in zip(moments, block.drop_columns(["kafka_timestamp"]).to_pylist(), strict=True):
+            if any(r.start <= row["kafka_offset"] < r.end for r in wanted):
+                headers = None if row["headers"] is None else [(h["key"], h["value"]) for h in row["headers"]]
+                plain = (moment / 1000, row["kafka_timestamp_type"], row["key"], row["value"])
+                found[row["kafka_offset"]] = _digest(plain), _digest(headers)
+    return found
+
+
+def _of_kafka(e: Evaluation, partition: int, wanted: Sequence[OffsetRange]) -> _Digests:
+    found: _Digests = {}
+    for part in wanted:
+        for message in _consumed(e.settings(), e.declaration.topic, partition, part, e.deadline):
+            kind, timestamp = message.timestamp()
+            # confluent-kafka numbers them 1 and 2, the table, Spark and Kafka's own tools 0 and 1.
+            plain = _digest((float(timestamp), kind - 1, message.key(), message.value()))
+            found[int(message.offset() or 0)] = plain, _headers(message)
+    return found
+
+
+def _headers(message: Message) -> bytes:
+    try:
+        return _digest(message.headers())
+    except UnicodeDecodeError:
+        return b""  # confluent-kafka cannot give names that are not UTF-8
+
+
+def _digest(value: Any) -> bytes:
+    """Of plain values and lists of them: `repr` tells null from empty, and bytes from text."""
+    return blake2b(repr(value).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _differences(receipt: Receipt, partition: int, kept: _Digests, consumed: _Digests) -> Iterator[Finding]:
+    both = kept.keys() & consumed.keys()
+    without = [o for o in both if b"" not in (kept[o][1], consumed[o][1]) and kept[o][1] != consumed[o][1]]
+    for offsets, what in (
+        (consumed.keys() - kept.keys(), "returns {:,} records that the table does not have"),
+        (kept.keys() - consumed.keys(), "does not return {:,} records that the table has"),
+        ({o for o in both if kept[o][0] != consumed[o][0]} | set(without), "returns {:,} records with other content"),
+    ):
+        if offsets:
+            text = f"a plain read_committed consumer {what.format(len(offsets))}"
+            yield finding("engines disagree", receipt, partition, ranges_of(sorted(offsets)), text)
+
+
+def _consumed(
+    settings: ClientSettings, topic: str, partition: int, wanted: OffsetRange, deadline: float
+) -> Iterator[Message]:
+    """What a consumer of its own, outside any group, gets of `wanted`. Raises BrokerUnreachableError and BrokerRefusedError."""
+    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+    consumer = Consumer(
+        {
+            **settings.librdkafka(),
+            # librdkafka demands a group id; without subscribe and commits it is never used.
+            "group.id": "platform-assets-third-opinion",
+            "enable.auto.commit": False,
+            # The range may end in markers, which never come as messages: the end of the log says so.
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "queued.max.messages.kbytes": 16_384,
+        }
+    )
+    doing = f"comparing rows of topic {topic!r} partition {partition} with a plain consumer"
+    until = time.monotonic() + _PATIENCE
+    with closing(consumer):
+        try:
+            consumer.assign([TopicPartition(topic, partition, wanted.start)])
+            while True:
+                for message in consumer.consume(num_messages=1_000, timeout=1.0):
+                    until = time.monotonic() + _PATIENCE
+                    error = message.error()
+                    if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                        if (message.offset() or 0) >= wanted.end:
+                            return
+                        continue  # a new leader may say an earlier end for a moment
+                    if error is not None:
+                        raise BrokerRefusedError(doing, error.str())
+                    if (message.offset() or 0) >= wanted.end:
+                        return
+                    yield message
+                    if message.offset() == wanted.end - 1:
+                        return
+                if time.monotonic() > min(until, deadline + _PATIENCE):
+                    raise BrokerUnreachableError(doing, _PATIENCE, "no message came")
+        except KafkaException as error:
+            raise BrokerRefusedError(doing, error.args[0].str()) from error
