@@ -29,8 +29,9 @@ def read_piece(
     """Hand the committed records of `piece` to `add`, in order of offset, with the columns of `columns.SCHEMA`.
 
     No block is empty. Memory: two fetches, one block, and `room`, in which as much is unpacked as a block has. Raises
-    Overtaken; `columns.OldFormat` and `columns.TimestampOutOfRange`; DamagedBatchError, UnstableEndError, TruncationError,
-    TopicRecreatedError, TopicMissingError, BrokerUnreachableError, BrokerRefusedError; and what `add` raises.
+    Overtaken; `columns.OldFormat` and `columns.TimestampOutOfRange`; DamagedBatchError, BatchTooLargeError, EmptyAnswersError,
+    UnstableEndError, TruncationError, TopicRecreatedError, TopicMissingError, BrokerUnreachableError, BrokerRefusedError; and what
+    `add` raises.
     """
     rows = _Rows(piece, brokers.topic_id, room, add)
     reading = PartitionReading(brokers, rows, buffers)

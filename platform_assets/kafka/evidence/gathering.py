@@ -116,7 +116,9 @@ def gather_evidence(
         UnstableEndError: a range ends past the last stable offset.
         TruncationError: a range ends past the end of the log.
         TopicRecreatedError, TopicMissingError: the name stands for another topic id now, or for none.
+        EmptyAnswersError: a broker kept returning no records for `patience` seconds, and the log does not show that there are none.
         DamagedBatchError: a batch is not intact; says where.
+        BatchTooLargeError: a batch that has to be opened is beyond the limits of `settings`.
         BrokerUnreachableError: no answer for `patience` seconds.
         BrokerRefusedError, ConfigurationError, TopicNameError: the settings, rights or arguments are wrong.
     """
