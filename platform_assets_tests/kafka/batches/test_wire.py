@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import socketserver
 import struct
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
-from kafka.protocol.consumer.offsets import ListOffsetsRequest, ListOffsetsResponse
-from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
-from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from platform_assets.engines.columnar.pieces import Piece
 from platform_assets.engines.columnar.reading import read_piece
@@ -43,191 +36,24 @@ from platform_assets.kafka.evidence.gathering import Evidence, gather_evidence
 from platform_assets.kafka.settings import BatchLimits, ClientSettings
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets_tests.support.record_batches import batch as thin_batch
+from platform_assets_tests.support.scripted_broker import (
+    OUT_OF_RANGE,
+    TOPIC_ID,
+    Script,
+    ScriptedBroker,
+    Start,
+    batch,
+    fetch_response,
+    scripted_brokers,
+)
 
-TOPIC_ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
 NOT_LEADER, FENCED, TOPIC_AUTHORIZATION, UNKNOWN_TOPIC_ID, CORRUPT, SERVER_ERROR = 6, 74, 29, 100, 2, -1
-OUT_OF_RANGE = 1
-
-
-def batch(base: int, count: int) -> bytes:
-    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
-    for delta in range(count):
-        builder.append(delta, timestamp=0, key=None, value=b"value", headers=[])
-    return struct.pack(">q", base) + bytes(builder.build())[8:]
-
-
-@dataclass
-class Script:
-    """What a scripted broker holds and answers. `errors` are given to fetches first, one each."""
-
-    batches: list[tuple[int, int, bytes]] = field(
-        default_factory=lambda: [(n, n + 9, batch(n, 10)) for n in (0, 10, 20)]
-    )
-    stable: int = 30
-    listed_stable: int = 30
-    high: int = 30
-    log_start: int = 0
-    errors: list[int] = field(default_factory=list)
-    throttled: list[int] = field(default_factory=list)
-    """Answers to fetches before all others: nothing, and the milliseconds for which to wait."""
-    empty: list[int] = field(default_factory=list)
-    """The next fetches get an answer without records and without an error, which asks to wait for these milliseconds."""
-    empty_from: int = 1 << 62
-    """Fetches from this offset on get such an answer too."""
-    unstable: list[tuple[int, int, bytes]] = field(default_factory=list)
-    """Batches after the last stable offset, which belong to open transactions."""
-    listed_start: int | None = None
-    """The log start that ListOffsets gives, if it is not `log_start`."""
-    fetch_versions: tuple[int, int] = (4, 18)
-    leader: tuple[str, int] | None = None
-    near: tuple[str, str, int] | None = None
-    """Rack, host and port of a replica that is not the leader."""
-    silent: bool = False
-    fetched: list[tuple[int, int]] = field(default_factory=list)
-    """`(offset, leader epoch)` of each fetch that came."""
-    probed: list[int] = field(default_factory=list)
-    """The offset of each read_uncommitted fetch."""
-    racks: list[str] = field(default_factory=list)
-    """The rack that each fetch named."""
-    epoch: int = 5
-
-
-class ScriptedBroker(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-    allow_reuse_address = True
-
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        self.failures: list[BaseException | None] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.address: tuple[str, int] = ("127.0.0.1", self.socket.getsockname()[1])
-
-    def handle_error(self, *_: Any) -> None:
-        if not isinstance(error := sys.exc_info()[1], OSError):  # clients leave when they like
-            self.failures.append(error)
-
-
-class _Handler(socketserver.StreamRequestHandler):
-    server: ScriptedBroker
-
-    def handle(self) -> None:
-        script = self.server.script
-        while head := self.rfile.read(4):
-            data = self.rfile.read(struct.unpack(">i", head)[0])
-            key, version, correlation = struct.unpack_from(">hhi", data)
-            name: Any = {1: FetchRequest, 2: ListOffsetsRequest, 3: MetadataRequest, 18: ApiVersionsRequest}[key]
-            request = name.decode(data, version=version, header=True)
-            if script.silent and key == 1:
-                continue
-            answer = getattr(self, f"_{key}")(script, request)
-            answer.API_VERSION = version
-            body = answer.encode(version=version)
-            tags = b"" if key == 18 else b"\x00"
-            self.wfile.write(struct.pack(">ii", 4 + len(tags) + len(body), correlation) + tags + body)
-
-    def _18(self, script: Script, _: Any) -> Any:
-        ranges = {1: script.fetch_versions, 2: (1, 10), 3: (0, 13), 18: (0, 4)}
-        keys = [ApiVersionsResponse.ApiVersion(api_key=k, min_version=a, max_version=b) for k, (a, b) in ranges.items()]
-        return ApiVersionsResponse(error_code=0, api_keys=keys, throttle_time_ms=0)
-
-    def _3(self, script: Script, request: Any) -> Any:
-        of_topic = MetadataResponse.MetadataResponseTopic
-        host, port = script.leader or self.server.address
-        partition = of_topic.MetadataResponsePartition(
-            error_code=0, partition_index=0, leader_id=7, leader_epoch=script.epoch, replica_nodes=[7], isr_nodes=[7],
-            offline_replicas=[],
-        )  # fmt: skip
-        topic = of_topic(
-            error_code=0, name=request.topics[0].name, topic_id=TOPIC_ID, is_internal=False, partitions=[partition]
-        )
-        node = MetadataResponse.MetadataResponseBroker(node_id=7, host=host, port=port, rack=None)
-        nodes = [node]
-        if script.near is not None:
-            rack, host, port = script.near
-            nodes.append(MetadataResponse.MetadataResponseBroker(node_id=8, host=host, port=port, rack=rack))
-        return MetadataResponse(throttle_time_ms=0, brokers=nodes, cluster_id="c", controller_id=7, topics=[topic])
-
-    def _2(self, script: Script, request: Any) -> Any:
-        of_topic = ListOffsetsResponse.ListOffsetsTopicResponse
-        asked = request.topics[0].partitions[0]
-        latest = script.listed_stable if request.isolation_level == 1 else script.high
-        start = script.log_start if script.listed_start is None else script.listed_start
-        offset = start if asked.timestamp == -2 else latest
-        found = of_topic.ListOffsetsPartitionResponse(
-            partition_index=0, error_code=0, timestamp=-1, offset=offset, leader_epoch=script.epoch
-        )
-        return ListOffsetsResponse(
-            throttle_time_ms=0, topics=[of_topic(name=request.topics[0].name, partitions=[found])]
-        )
-
-    def _1(self, script: Script, request: Any) -> Any:
-        asked = request.topics[0].partitions[0]
-        assert request.topics[0].topic_id == TOPIC_ID
-        if request.isolation_level == 0:
-            script.probed.append(asked.fetch_offset)
-            later = [] if asked.fetch_offset >= script.empty_from else [*script.batches, *script.unstable]
-            records = next((b for _, last, b in later if last >= asked.fetch_offset), b"")
-            return fetch_response(0, script.stable, script.log_start, records, [], high=script.high)
-        script.fetched.append((asked.fetch_offset, asked.current_leader_epoch))
-        script.racks.append(request.rack_id)
-        if script.near is not None and request.rack_id == script.near[0]:
-            # As Kafka's own leader does: no records, and whom to ask.
-            return fetch_response(0, script.stable, script.log_start, b"", [], replica=8)
-        if script.throttled:
-            return FetchResponse(throttle_time_ms=script.throttled.pop(0), error_code=0, session_id=0, responses=[])
-        error = script.errors.pop(0) if script.errors else 0
-        if asked.fetch_offset < script.log_start:
-            error = OUT_OF_RANGE
-        if (script.empty or asked.fetch_offset >= script.empty_from) and not error:
-            throttle = script.empty.pop(0) if script.empty else 0
-            return fetch_response(0, script.stable, script.log_start, b"", [], throttle=throttle)
-        records = next((b for _, last, b in script.batches if last >= asked.fetch_offset), b"")
-        return fetch_response(error, script.stable, script.log_start, b"" if error else records, [])
-
-
-def fetch_response(
-    error: int,
-    stable: int,
-    log_start: int,
-    records: bytes,
-    aborted: list[tuple[int, int]],
-    replica: int = -1,
-    throttle: int = 0,
-    high: int | None = None,
-) -> Any:
-    of_topic = FetchResponse.FetchableTopicResponse
-    data = of_topic.PartitionData(
-        partition_index=0,
-        error_code=error,
-        high_watermark=stable if high is None else high,
-        last_stable_offset=stable,
-        log_start_offset=log_start,
-        aborted_transactions=[
-            of_topic.PartitionData.AbortedTransaction(producer_id=p, first_offset=f) for p, f in aborted
-        ],
-        preferred_read_replica=replica,
-        records=records,
-    )
-    topics = [of_topic(topic_id=TOPIC_ID, partitions=[data])]
-    return FetchResponse(throttle_time_ms=throttle, error_code=0, session_id=0, responses=topics)
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[Script], ScriptedBroker]]:
-    brokers: list[ScriptedBroker] = []
-    with contextlib.ExitStack() as stack:
-
-        def started(script: Script) -> ScriptedBroker:
-            broker = stack.enter_context(ScriptedBroker(script))
-            brokers.append(broker)
-            thread = threading.Thread(target=broker.serve_forever, args=(0.01,), daemon=True)
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(broker.shutdown)
-            return broker
-
+def start() -> Iterator[Start]:
+    with scripted_brokers() as started:
         yield started
-    assert not [failure for broker in brokers for failure in broker.failures]
 
 
 def asked(
@@ -238,9 +64,6 @@ def asked(
     )
     settled = {"compacted": False, "deadline": time.monotonic() + 20, "patience": 1.0, **options}
     return gather_evidence(settings, "t", topic_id_text(TOPIC_ID), TopicRanges({0: OffsetRange(0, end)}), **settled)
-
-
-Start = Callable[[Script], ScriptedBroker]
 
 
 def test_scripted_broker_is_read(start: Start) -> None:
