@@ -116,5 +116,5 @@ def test_the_sample_is_bounded_and_windows_that_kafka_no_longer_has_are_left_out
     assert compared(lk, rng) == consuming.Compared(3, 24)
     monkeypatch.setattr(consuming, "SAMPLE_WINDOWS", 1)
     assert compared(lk, rng).windows == 1
-    delete_before(broker.bootstrap, lk.topic, 0, 25)
+    delete_before(broker.bootstrap, lk.topic, 0, 20)
     assert compared(lk, rng) == consuming.Compared(1, 20)
