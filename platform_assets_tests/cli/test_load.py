@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,9 @@ from testbed.homes import service_environment
 from testbed.loads import TopicLake, numbered, records
 
 if TYPE_CHECKING:
-    from platform_assets_tests.conftest import LakeMaker
+    from pyspark.sql.connect.session import SparkSession
+
+    from platform_assets_tests.conftest import Broker, LakeMaker, TopicMaker
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
@@ -138,3 +141,24 @@ def test_a_run_without_a_lasting_dagster_is_refused_before_the_load_and_the_reme
     assert records(lk.rows()) == records(lk.committed())
     with instance_of(shell) as instance:
         assert runs.reported_partitions(instance, table_key(lk.declaration.raw_table), keys) == frozenset(keys)
+
+
+def test_a_topic_with_the_longest_name_is_loaded_decoded_checked_and_read(
+    broker: Broker, topic: TopicMaker, connection: Callable[[], SparkSession], shell_of: ShellOf, tmp_path: Path
+) -> None:
+    name = topic(stem="X" * 236)
+    assert len(name) == 249
+    lk = TopicLake(broker.bootstrap, name, tmp_path / "lake", connection, start=minutes_ago(6))
+    key = lk.window_of(numbered(10))
+    shell = shell_of(lk)
+    file = shell.root / "defs" / name / "defs.yaml"
+    file.write_text(file.read_text().rstrip() + "\n  decode: {value: {format: string}}\n")
+    assert shell.run("check").exit_code == 0
+    for _ in range(2):
+        done = shell.run("load", name, key)
+        assert done.exit_code == 0, done.output
+    for table in (name, f"decoded/{name}"):
+        audited = shell.run("audit", table, "--deep")
+        assert audited.exit_code == 0, audited.output
+    assert json.loads(shell.run("status", "--json").stdout)["tables"][0]["rows"] == 10
+    assert shell.run("read", f"decoded/{name}").exit_code == 0
