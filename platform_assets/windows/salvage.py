@@ -81,7 +81,9 @@ class Remains:
     def accept(self, author: Author) -> Receipt:
         """Have the window hold what is left, and write down what is gone, who says so and why.
 
-        The decision comes first, so where this is cut short it can be made again. Raises what committing raises.
+        The decision names everything and comes first. It takes effect with the commit, and not at all if that is refused, as when the
+        window was healed meanwhile; cut short after it, the window is damaged as before, and the decision can be made again. Raises
+        what committing raises.
         """
         began, ledger, table = time.monotonic(), self.loader.ledger, self.receipt.table
         details = {
@@ -94,9 +96,9 @@ class Remains:
         with self.discarded_if_refused():
             decision = Decision(self.sealed.topic, "loss", (self.sealed.key,), author.name, author.reason, details)
             decisions.record(ledger.lake, decision)
-            if self.gone:
-                ledger.record_acceptance(self.sealed, self.gone, f"lost for good: {author.reason}")
         made = self.loader.replacer.commit(self.commit, self.metadata, self.written)
+        if self.gone:
+            ledger.record_acceptance(self.sealed, self.gone, f"lost for good: {author.reason}")
         ((_, measured),) = self.loader.engine.measure(table, [self.sealed.key], made.version)
         if isinstance(measured, PlatformError):
             raise measured

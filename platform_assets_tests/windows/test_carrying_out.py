@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from platform_assets.errors import LedgerConflictError
+from platform_assets.errors import ConcurrentLoadError, LedgerConflictError
 from platform_assets.lake import load_log
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Author
@@ -16,10 +16,11 @@ from platform_assets.ledger.entries import ACCEPTED_LOSS, RecordedCut
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
-from platform_assets.windows import carrying_out, clusters, generations
+from platform_assets.windows import carrying_out, clusters, generations, salvage
 from platform_assets.windows.clusters import Continuation
 from platform_assets.windows.generations import LostOffsets, NewGeneration
 from platform_assets_tests.support.erasures import MadeTopic
+from platform_assets_tests.support.kept_cluster import KeptCluster, loader_of
 from testbed import samples
 
 ANN = Author("ann", "the old one is switched off")
@@ -163,3 +164,49 @@ def test_a_moved_window_that_was_loaded_just_before_the_cut_holds_no_row(
     decided.decide("cluster")
     decided.check_in_force("cluster")
     assert not load_log.files_of(decided.topic.lake.table(TableRef.raw("t")), decided.waiting.key).paths
+
+
+# --- what is left of a window that is lost for good -----------------------------------------------------------------
+
+
+@pytest.fixture
+def remains(decided: Decided) -> salvage.Remains:
+    """Of the loaded window, whose file is lost, and of which Kafka has the last two of four records."""
+    folder = decided.topic.lake.table(TableRef.raw("t"))
+    (path,) = load_log.files_of(folder, decided.loaded.key).paths
+    (folder.path / path.replace("%25", "%")).unlink()
+    found = salvage.find(loader_of(decided.topic, KeptCluster("t", {0: 12}, starts={0: 2})), decided.loaded)
+    assert found is not None
+    assert found.rows_gone == 2
+    return found
+
+
+def test_a_loss_that_was_refused_since_the_window_was_healed_accepts_nothing(
+    decided: Decided, remains: salvage.Remains
+) -> None:
+    loader = loader_of(decided.topic)
+    assert loader.load(decided.loaded.key).outcome == "healed"
+    with pytest.raises(ConcurrentLoadError):
+        remains.accept(ANN)
+    assert decided.ledger.accepted_losses(TableRef.raw("t"), decided.loaded.key) == {}
+    assert loader.load(decided.loaded.key).outcome == "unchanged"
+
+
+@pytest.mark.parametrize("step", ["record_acceptance", "record_receipts"])
+def test_a_loss_that_is_cut_short_can_be_accepted_again(
+    decided: Decided, remains: salvage.Remains, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, step, die)
+        with pytest.raises(KeyboardInterrupt):
+            remains.accept(ANN)
+    loader = loader_of(decided.topic, KeptCluster("t", {0: 12}, starts={0: 2}))
+    again = salvage.find(loader, decided.loaded)
+    if again is not None:
+        again.accept(ANN)
+    assert decided.topic.receipts()[decided.loaded.key].rows == 2
+    assert decided.ledger.accepted_losses(TableRef.raw("t"), decided.loaded.key)[0][0] == OffsetRange(0, 2)
+    assert loader.load(decided.loaded.key).outcome in ("unchanged", "kept")
