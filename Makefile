@@ -7,7 +7,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KERNELS := $(VENV)/.kernels
-UV_VERSION := 0.13.8
 # Relative paths only, so that a folder name with a space in it does no harm.
 UV = $$(command -v uv || echo .platform/uv/bin/uv)
 ARGS ?=
@@ -75,12 +74,12 @@ format: install ## Format the code
 .PHONY: install
 install: $(STAMP) $(KERNELS) ## Install all that the project needs into .venv, and compile the kernels that load
 
-$(STAMP): requirements.lock pyproject.toml Makefile
+$(STAMP): requirements.lock uv-requirements.txt pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or later is needed; $(PYTHON) is $$($(PYTHON) --version 2>&1). Set PYTHON=…" >&2; exit 1; }
 	@if ! command -v uv >/dev/null && ! test -x .platform/uv/bin/uv; then \
-		echo "installing uv $(UV_VERSION) into .platform/uv"; \
-		$(PYTHON) -m venv .platform/uv && .platform/uv/bin/pip install --quiet uv==$(UV_VERSION); \
+		echo "installing uv into .platform/uv"; \
+		$(PYTHON) -m venv .platform/uv && .platform/uv/bin/pip install --quiet --require-hashes -r uv-requirements.txt; \
 	fi
 	@test -x $(BIN)/python || "$(UV)" venv --quiet --python "$(PYTHON)" $(VENV)
 	@echo "installing the locked packages into $(VENV) (about 500 MB the first time)"
