@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
+from types import TracebackType
 from typing import Final, NoReturn
 
 import click
@@ -40,7 +42,7 @@ from platform_assets.cli import (
     vacuum,
 )
 from platform_assets.errors import PlatformError, Retryable, UnknownOutcome
-from platform_assets.terminal import echo_error
+from platform_assets.terminal import echo_error, echo_lines
 
 EXIT_FAILED: Final = 1
 EXIT_TRY_AGAIN: Final = 3
@@ -109,6 +111,7 @@ def run() -> None:
     Arrow reads a store's files through delta-rs's file system, which is in Python: one of its threads may still want Python while
     the process ends, which then aborts though all was done (delta-io/delta-rs#2184), and a script would take it for failed.
     """
+    sys.excepthook = _print_traceback
     try:
         main()
     except SystemExit as e:
@@ -118,6 +121,10 @@ def run() -> None:
         sys.stderr.flush()
         logging.shutdown()
         os._exit(e.code)
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    echo_lines("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"), err=True)
 
 
 def _has_read_a_store() -> bool:

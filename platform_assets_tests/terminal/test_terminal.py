@@ -62,6 +62,12 @@ def test_an_error_of_a_command_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
     assert (result.exit_code, result.stderr) == (1, f"platform-assets: {SHOWN}\n")
 
 
+def test_a_traceback_shows_what_a_terminal_would_act_on(capsys: pytest.CaptureFixture[str]) -> None:
+    error = ValueError("by\x1b[2J")
+    main._print_traceback(ValueError, error, None)
+    assert capsys.readouterr().err == "ValueError: by\\x1b[2J\n"
+
+
 def test_a_console_has_its_own_colours_alone() -> None:
     file = io.StringIO()
     made = console(file=file, force_terminal=True, color_system="standard", width=400)
