@@ -26,6 +26,8 @@ SAMPLES: Final[dict[str, Any]] = {
     "Iterable[tuple[int, int, int]]": [(0, 7, 9), (1, 0, 3)],
     "Sequence[tuple[int, int, int]]": ((0, 7, 9),),
     "Sequence[str]": ("defs.yaml:1: a mistake",),
+    "Sequence[int]": (2, 3),
+    "object": "yesterday",
 }
 """A value for each type that an error's arguments have."""
 
