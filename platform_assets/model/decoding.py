@@ -12,7 +12,7 @@ from typing import Any, Final
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.expectations import Expectation
 
-CODE_VERSION: Final = 1
+CODE_VERSION: Final = 2
 """Of what decoders make of a value. A release that changes that raises it: windows are decoded again then, knowingly."""
 
 
