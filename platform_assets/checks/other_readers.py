@@ -130,6 +130,11 @@ def _same(kind: pa.DataType, theirs: Any, mine: Any, *, judge_times: bool) -> bo
         if pa.types.is_list(kind):
             pairs = zip(theirs, mine, strict=True)
             return all(_same(kind.value_type, other, own, judge_times=judge_times) for other, own in pairs)
+        if pa.types.is_map(kind):
+            own = dict(mine)
+            return own.keys() == theirs.keys() and all(
+                _same(kind.item_type, theirs[name], own[name], judge_times=judge_times) for name in own
+            )
         if pa.types.is_floating(kind):
             return _same_real(theirs, mine, single=pa.types.is_float32(kind))
         if pa.types.is_integer(kind) or pa.types.is_decimal(kind):

@@ -23,12 +23,12 @@ from platform_assets_tests.support.decoded_topic import DecodedTopic
 
 DDL = (
     "a DOUBLE, b FLOAT, c BIGINT, d DECIMAL(38,10), e STRING, f BOOLEAN, g DATE, h TIMESTAMP, "
-    "i STRUCT<x: INT, y: ARRAY<DOUBLE>>, j ARRAY<STRUCT<z: STRING>>"
+    "i STRUCT<x: INT, y: ARRAY<DOUBLE>>, j ARRAY<STRUCT<z: STRING>>, k MAP<STRING, BIGINT>"
 )
 JSON = FormatSpec("json", {"schema": DDL})
 VALUE: dict[str, Any] = {
     "a": 0.1, "b": 0.1, "c": -5, "d": 1.5, "e": "é\n", "f": False, "g": "2024-02-29", "h": "2024-02-29T23:00:00.000001+05:30",
-    "i": {"x": 1, "y": [None, -0.0]}, "j": [{"z": "q"}, None],
+    "i": {"x": 1, "y": [None, -0.0]}, "j": [{"z": "q"}, None], "k": {"one": 1, "two": None},
 }  # fmt: skip
 CSV = FormatSpec(
     "csv", {"schema": "a DOUBLE, b FLOAT, c BIGINT, d DECIMAL(38,10), e STRING, f BOOLEAN, g DATE, h TIMESTAMP"}
@@ -47,7 +47,7 @@ def row_of(spec: FormatSpec, value: bytes) -> tuple[pa.Schema, dict[str, Any]]:
 
 WRONG: dict[str, Any] = {
     "a": 0.2, "b": 0.1, "c": -6, "d": 2, "e": "e", "f": True, "g": datetime(2024, 3, 1).date(), "h": datetime(2024, 2, 29, tzinfo=UTC),
-    "i": {"x": 1, "y": [None, 0.0]}, "j": [{"z": "q"}],
+    "i": {"x": 1, "y": [None, 0.0]}, "j": [{"z": "q"}], "k": [("one", 1), ("two", 2)],
 }  # fmt: skip
 
 
