@@ -13,6 +13,7 @@ from typing import Final
 
 from platform_assets.kafka.distrust import distrusted
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.model import cleartext
 
 _SECONDS: Final = 2.0
 _SERVERS: Final = 3
@@ -51,7 +52,7 @@ def _encrypted(server: str, address: tuple[str, int], protocol: str, settings: C
         plain = "SASL_PLAINTEXT" if protocol.startswith("SASL") else "PLAINTEXT"
         return (
             f"{server} does not speak TLS, which KAFKA_SECURITY_PROTOCOL={protocol} asks for: name the broker's TLS port, "
-            f"or set {plain} where the network is trusted"
+            f"or set {plain} if you trust the network{_consent(address[0], plain)}"
         )
     try:
         context = ssl.create_default_context(cafile=settings.options.get("ssl.ca.location"))
@@ -82,8 +83,16 @@ def _plain(server: str, address: tuple[str, int], protocol: str) -> str:
             f"what listens at {server} does not answer as a Kafka broker does: it may be starting, or another service"
         )
     if protocol == "PLAINTEXT" and not _answers_plainly(address, _METADATA, 4, struct.pack(">i?", 0, False)):
-        return f"{server} asks for a login: set KAFKA_SECURITY_PROTOCOL=SASL_PLAINTEXT and KAFKA_SASL_*"
+        consent = _consent(address[0], "SASL_PLAINTEXT")
+        return f"{server} asks for a login: set KAFKA_SECURITY_PROTOCOL=SASL_PLAINTEXT and KAFKA_SASL_*{consent}"
     return _inside(server, protocol)
+
+
+def _consent(host: str, protocol: str) -> str:
+    """What a login without encryption needs as well."""
+    if protocol != "SASL_PLAINTEXT" or cleartext.is_loopback(host):
+        return ""
+    return f", and {cleartext.VARIABLE}=true, since the login is not encrypted then"
 
 
 def _inside(server: str, protocol: str) -> str:

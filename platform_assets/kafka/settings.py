@@ -1,6 +1,7 @@
 """Client settings for the three Kafka clients in use, from the environment alone.
 
-`KAFKA_SECURITY_PROTOCOL=SASL_SSL` means `security.protocol=SASL_SSL`: the name in upper case, dots as underscores.
+`KAFKA_SECURITY_PROTOCOL=SASL_SSL` means `security.protocol=SASL_SSL`: the name in upper case, dots as underscores. A secret may
+also be in a file: `KAFKA_SASL_PASSWORD_FILE` names it.
 Only the settings listed here are taken, since some others make a client fetch addresses or load classes
 (CVE-2025-27817, CVE-2025-27818). Values never appear in a message, a repr or a log.
 """
@@ -11,8 +12,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import urlsplit
 
 from platform_assets.errors import ConfigurationError
+from platform_assets.model import cleartext
+from platform_assets.secret_files import SUFFIX, secret
 
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
 
@@ -29,6 +33,11 @@ _ALLOWED = {
     "sasl.mechanism",
     "sasl.username",
     "sasl.password",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.extensions",
+    "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.token.endpoint.url",
     "ssl.ca.location",
     "ssl.certificate.location",
     "ssl.key.location",
@@ -37,6 +46,7 @@ _ALLOWED = {
     "client.id",
     "client.rack",
 }
+_SECRET: Final = ("sasl.password", "sasl.oauthbearer.client.secret", "ssl.key.password")
 _GUARDED_PREFIXES = ("KAFKA_SASL_", "KAFKA_SSL_", "KAFKA_SECURITY_", "KAFKA_CLIENT_")
 _PROTOCOLS = {"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"}
 _JAAS_MODULES = {
@@ -44,6 +54,23 @@ _JAAS_MODULES = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
+_BEARER: Final = "OAUTHBEARER"
+_BEARER_MODULE: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+_BEARER_HANDLER: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+_MECHANISMS: Final = sorted({*_JAAS_MODULES, _BEARER})
+_LOGIN: Final = ("sasl.username", "sasl.password")
+_BEARER_LOGIN: Final = (
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.token.endpoint.url",
+)
+_EXTENSIONS: Final = re.compile(r"[A-Za-z]+=[\x20-\x2b\x2d-\x7e]+(?:,[A-Za-z]+=[\x20-\x2b\x2d-\x7e]+)*")
+"""By RFC 7628, less the comma, which separates them here."""
+
+
+def variable(setting: str) -> str:
+    """The variable of a client setting."""
+    return "KAFKA_" + setting.upper().replace(".", "_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,35 +118,73 @@ class ClientSettings:
         protocol = self.options.get("security.protocol", "PLAINTEXT").upper()
         if protocol not in _PROTOCOLS:
             raise ConfigurationError(f"KAFKA_SECURITY_PROTOCOL must be one of {sorted(_PROTOCOLS)}")
-        if protocol.startswith("SASL") and self._mechanism not in _JAAS_MODULES:
-            raise ConfigurationError(f"KAFKA_SASL_MECHANISM must be one of {sorted(_JAAS_MODULES)}")
-        for name in ("sasl.username", "sasl.password") if protocol.startswith("SASL") else ():
+        if not protocol.startswith("SASL"):
+            return
+        if self.mechanism not in _MECHANISMS:
+            raise ConfigurationError(f"KAFKA_SASL_MECHANISM must be one of {_MECHANISMS}")
+        for name in _BEARER_LOGIN if self.mechanism == _BEARER else _LOGIN:
             if name not in self.options:
-                raise ConfigurationError(f"KAFKA_{name.upper().replace('.', '_')} must be set for {protocol}")
+                raise ConfigurationError(f"{variable(name)} must be set for {protocol} with {self.mechanism}")
+        if self.mechanism == _BEARER:
+            _check_endpoint(self.options["sasl.oauthbearer.token.endpoint.url"])
+            if not _EXTENSIONS.fullmatch(self.options.get("sasl.oauthbearer.extensions", "none=given")):
+                raise ConfigurationError(
+                    "KAFKA_SASL_OAUTHBEARER_EXTENSIONS cannot be used. Write it as name=value[,name=value…]; names have letters alone."
+                )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], bootstrap_servers: str | None = None) -> ClientSettings:
         """Take `KAFKA_*` from `environment`. Raises ConfigurationError, naming settings but never their values."""
         options: dict[str, str] = {}
+        in_files = {variable(setting) + SUFFIX for setting in _SECRET}
         for name, value in environment.items():
             setting = name.removeprefix("KAFKA_").lower().replace("_", ".")
             if name.startswith("KAFKA_") and setting in _ALLOWED:
                 options[setting] = value
-            elif name.startswith(_GUARDED_PREFIXES):
+            elif name.startswith(_GUARDED_PREFIXES) and name not in in_files:
                 raise ConfigurationError(
                     f"{name} is no Kafka client setting that the platform takes; allowed: "
-                    f"{sorted('KAFKA_' + s.upper().replace('.', '_') for s in _ALLOWED)}"
+                    f"{sorted(variable(s) for s in _ALLOWED)}"
                 )
+        for setting in _SECRET:
+            if (found := secret(environment, variable(setting))) is not None:
+                options[setting] = found
         limits = BatchLimits.from_environment(environment)
-        return cls(bootstrap_servers or environment.get(BOOTSTRAP_VARIABLE, ""), options, limits)
+        made = cls(bootstrap_servers or environment.get(BOOTSTRAP_VARIABLE, ""), options, limits)
+        if not cleartext.allowed(environment):
+            made._refuse_cleartext()
+        return made
+
+    def _refuse_cleartext(self) -> None:
+        """Refuse a login that would cross a network unencrypted. Raises ConfigurationError."""
+        protocol = self.options.get("security.protocol", "PLAINTEXT").upper()
+        if protocol == "SASL_PLAINTEXT" and (remote := _remote_hosts(self.bootstrap_servers)):
+            raise ConfigurationError(
+                f"KAFKA_SECURITY_PROTOCOL=SASL_PLAINTEXT would send the login to {remote[0]!r} unencrypted. "
+                + cleartext.remedy("KAFKA_SECURITY_PROTOCOL=SASL_SSL")
+            )
+        if protocol.startswith("SASL") and self.mechanism == _BEARER:
+            parts = urlsplit(self.options["sasl.oauthbearer.token.endpoint.url"])
+            if parts.scheme == "http" and not cleartext.is_loopback(parts.hostname or ""):
+                raise ConfigurationError(
+                    "KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL begins with http://, so the client secret would cross the network "
+                    "unencrypted. " + cleartext.remedy("an address with https://")
+                )
 
     @property
-    def _mechanism(self) -> str:
+    def mechanism(self) -> str:
+        """The SASL mechanism, in upper case."""
         return self.options.get("sasl.mechanism", "PLAIN").upper()
 
     def librdkafka(self) -> dict[str, str]:
         """Settings for confluent-kafka."""
-        return {"bootstrap.servers": self.bootstrap_servers, **self.options}
+        settings = {"bootstrap.servers": self.bootstrap_servers, **self.options}
+        if self.options.get("security.protocol", "").upper().startswith("SASL"):
+            # Its own default is GSSAPI, which the wheel lacks.
+            settings["sasl.mechanism"] = self.mechanism
+            if self.mechanism == _BEARER:
+                settings["sasl.oauthbearer.method"] = "oidc"
+        return settings
 
     def java(self) -> dict[str, str]:
         """Settings for the Java client inside Spark, without the `kafka.` prefix that the reader's options have."""
@@ -143,13 +208,58 @@ class ClientSettings:
             # The Java client wants key and certificates in one PEM file.
             settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": given["ssl.key.location"]}
         if given.get("security.protocol", "").upper().startswith("SASL"):
-            quoted = {k: _jaas_quoted(given.get(k, "")) for k in ("sasl.username", "sasl.password")}
-            settings["sasl.mechanism"] = self._mechanism
+            settings["sasl.mechanism"] = self.mechanism
+            if self.mechanism == _BEARER:
+                return settings | self._java_bearer()
+            quoted = {k: _jaas_quoted(given.get(k, "")) for k in _LOGIN}
             settings["sasl.jaas.config"] = (
-                f"{_JAAS_MODULES[self._mechanism]} required "
+                f"{_JAAS_MODULES[self.mechanism]} required "
                 f"username={quoted['sasl.username']} password={quoted['sasl.password']};"
             )
         return settings
+
+    def extensions(self) -> dict[str, str]:
+        """What is sent to brokers with a token of OAUTHBEARER."""
+        given = self.options.get("sasl.oauthbearer.extensions")
+        return dict(part.split("=", 1) for part in given.split(",")) if given else {}
+
+    def _java_bearer(self) -> dict[str, str]:
+        given = self.options
+        options = {
+            "clientId": given["sasl.oauthbearer.client.id"],
+            "clientSecret": given["sasl.oauthbearer.client.secret"],
+            **({"scope": given["sasl.oauthbearer.scope"]} if "sasl.oauthbearer.scope" in given else {}),
+            **{f"extension_{name}": value for name, value in self.extensions().items()},
+        }
+        listed = " ".join(f"{name}={_jaas_quoted(value)}" for name, value in options.items())
+        return {
+            "sasl.login.callback.handler.class": _BEARER_HANDLER,
+            "sasl.oauthbearer.token.endpoint.url": given["sasl.oauthbearer.token.endpoint.url"],
+            "sasl.jaas.config": f"{_BEARER_MODULE} required {listed};",
+        }
+
+
+def _check_endpoint(url: str) -> None:
+    """Refuse what is no address of a token endpoint: a client could be led to a file or to somebody else's host."""
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or parts.username is not None or parts.password is not None or parts.fragment:
+        raise ConfigurationError(
+            "KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL is no address of a token endpoint. Write it as https://host[:port]/path, "
+            "without a user or a password."
+        )
+
+
+def _remote_hosts(bootstrap_servers: str) -> list[str]:
+    """The hosts of `host:port[,host:port…]` that are not this machine by its loopback."""
+    found = []
+    for item in filter(None, (part.strip() for part in bootstrap_servers.split(","))):
+        host, colon, _ = item.rpartition(":")
+        found.append(item if not colon or item.endswith("]") else host)
+    return [host for host in found if not cleartext.is_loopback(host)]
 
 
 def _jaas_quoted(value: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,13 @@ SASL = {
     "KAFKA_SASL_PASSWORD": SECRET,
     "KAFKA_SSL_CA_LOCATION": "/etc/ca.pem",
     "HOME": "/home/alice",
+}
+BEARER = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.client.id": "loader",
+    "sasl.oauthbearer.client.secret": 'a" b="\\',
+    "sasl.oauthbearer.token.endpoint.url": "https://login.example/token",
 }
 
 
@@ -43,7 +51,8 @@ def test_other_variables_that_begin_with_kafka_are_left_alone() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL", "KAFKA_SASL_JAAS_CONFIG", "KAFKA_SASL_LOGIN_CALLBACK_HANDLER_CLASS",
+        "KAFKA_SASL_OAUTHBEARER_JWKS_ENDPOINT_URL", "KAFKA_SASL_OAUTHBEARER_METHOD", "KAFKA_SASL_USERNAME_FILE",
+        "KAFKA_SASL_JAAS_CONFIG", "KAFKA_SASL_LOGIN_CALLBACK_HANDLER_CLASS",
         "KAFKA_SSL_ENGINE_FACTORY_CLASS", "KAFKA_SSL_PASSWORD", "KAFKA_SECURITY_PROVIDERS", "KAFKA_CLIENT_DNS_LOOKUP",
     ],
 )  # fmt: skip
@@ -65,7 +74,17 @@ def test_options_outside_the_list_are_refused_however_they_come(options: dict[st
     [
         ({"security.protocol": SECRET}, "KAFKA_SECURITY_PROTOCOL must be one of"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": SECRET}, "KAFKA_SASL_MECHANISM must be one of"),
-        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}, "KAFKA_SASL_MECHANISM must be one of"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "KAFKA_SASL_MECHANISM must be one of"),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"},
+            "KAFKA_SASL_OAUTHBEARER_CLIENT_ID must be set",
+        ),
+        ({**BEARER, "sasl.oauthbearer.token.endpoint.url": f"file:///{SECRET}"}, "TOKEN_ENDPOINT_URL is no address"),
+        (
+            {**BEARER, "sasl.oauthbearer.token.endpoint.url": f"https://{SECRET}:x@host"},
+            "TOKEN_ENDPOINT_URL is no address",
+        ),
+        ({**BEARER, "sasl.oauthbearer.extensions": f"a={SECRET}\x01auth=Bearer"}, "EXTENSIONS cannot be used"),
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.password": SECRET}, "KAFKA_SASL_USERNAME"),
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.username": SECRET}, "KAFKA_SASL_PASSWORD"),
     ],
@@ -146,3 +165,71 @@ def test_limits_of_batches_are_taken_from_the_environment() -> None:
 def test_a_limit_of_batches_that_is_no_number_is_refused_by_its_variable(value: str) -> None:
     with pytest.raises(ConfigurationError, match="KAFKA_BATCH_MAX_RECORDS must be a number from 1 to 1073741824"):
         ClientSettings.from_environment({"KAFKA_BOOTSTRAP_SERVERS": "a:1", "KAFKA_BATCH_MAX_RECORDS": value})
+
+
+def test_a_mechanism_that_is_not_named_is_the_same_for_each_client() -> None:
+    settings = ClientSettings("a:1", {"security.protocol": "sasl_ssl", "sasl.username": "u", "sasl.password": "p"})
+    assert settings.librdkafka()["sasl.mechanism"] == settings.java()["sasl.mechanism"] == settings.mechanism == "PLAIN"
+    assert "sasl.mechanism" not in ClientSettings("a:1").librdkafka()
+
+
+def test_each_client_gets_a_login_by_token_in_its_own_words() -> None:
+    settings = ClientSettings(
+        "a:1", {**BEARER, "sasl.oauthbearer.scope": "kafka", "sasl.oauthbearer.extensions": "x=1,y=2"}
+    )
+    assert settings.librdkafka()["sasl.oauthbearer.method"] == "oidc"
+    java = settings.java()
+    assert java["sasl.mechanism"] == "OAUTHBEARER"
+    assert java["sasl.oauthbearer.token.endpoint.url"] == "https://login.example/token"
+    assert java["sasl.jaas.config"].endswith(
+        'OAuthBearerLoginModule required clientId="loader" clientSecret="a\\" b=\\"\\\\" scope="kafka" '
+        'extension_x="1" extension_y="2";'
+    )
+
+
+@pytest.mark.parametrize(
+    ("protocol", "servers", "refused"),
+    [
+        ("SASL_PLAINTEXT", "broker.example:9092", True),
+        ("SASL_PLAINTEXT", "127.0.0.1:1,10.0.0.5:9092", True),
+        ("SASL_PLAINTEXT", "127.0.0.1.example:1", True),
+        ("SASL_PLAINTEXT", "[2001:db8::1]:9092", True),
+        ("SASL_PLAINTEXT", "127.0.0.1:1,localhost:2,[::1]:3,127.8.8.8", False),
+        ("SASL_SSL", "broker.example:9092", False),
+        ("PLAINTEXT", "broker.example:9092", False),
+    ],
+)
+def test_a_login_crosses_no_network_unencrypted_unless_a_setting_allows_it(
+    protocol: str, servers: str, refused: bool
+) -> None:
+    given = {**SASL, "KAFKA_SECURITY_PROTOCOL": protocol, "KAFKA_BOOTSTRAP_SERVERS": servers}
+    if not refused:
+        assert ClientSettings.from_environment(given).bootstrap_servers == servers
+        return
+    with pytest.raises(ConfigurationError, match="unencrypted") as caught:
+        ClientSettings.from_environment(given)
+    assert SECRET not in str(caught.value)
+    # Each remedy that it names is followed.
+    assert "KAFKA_SECURITY_PROTOCOL=SASL_SSL" in str(caught.value)
+    ClientSettings.from_environment({**given, "KAFKA_SECURITY_PROTOCOL": "SASL_SSL"})
+    assert "PLATFORM_ALLOW_CLEARTEXT_LOGINS=true" in str(caught.value)
+    ClientSettings.from_environment({**given, "PLATFORM_ALLOW_CLEARTEXT_LOGINS": "true"})
+
+
+def test_a_client_secret_is_sent_to_no_endpoint_unencrypted_unless_a_setting_allows_it() -> None:
+    given = {"KAFKA_" + name.upper().replace(".", "_"): value for name, value in BEARER.items()}
+    endpoint = "KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL"
+    ClientSettings.from_environment({**given, endpoint: "http://127.0.0.1:1/token"}, "a:1")
+    with pytest.raises(ConfigurationError, match="client secret would cross the network unencrypted"):
+        ClientSettings.from_environment({**given, endpoint: "http://login.example/token"}, "a:1")
+    allowed = {"PLATFORM_ALLOW_CLEARTEXT_LOGINS": "true", endpoint: "http://login.example/token"}
+    ClientSettings.from_environment({**given, **allowed}, "a:1")
+
+
+def test_secrets_may_be_in_files_and_are_read_each_time(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    given = {name: value for name, value in SASL.items() if name != "KAFKA_SASL_PASSWORD"}
+    given["KAFKA_SASL_PASSWORD_FILE"] = str(file)
+    for password in (SECRET, "another one"):
+        file.write_text(password + "\n")
+        assert ClientSettings.from_environment(given).options["sasl.password"] == password

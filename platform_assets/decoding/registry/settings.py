@@ -9,6 +9,8 @@ from typing import Final, NoReturn
 from urllib.parse import urlsplit
 
 from platform_assets.errors import ConfigurationError
+from platform_assets.model import cleartext
+from platform_assets.secret_files import secret
 
 URL_VARIABLE: Final = "SCHEMA_REGISTRY_URL"
 USER_VARIABLE: Final = "SCHEMA_REGISTRY_USER"
@@ -35,13 +37,23 @@ class RegistrySettings:
                 "http://127.0.0.1:8081, or run `platform-assets up --registry` for the embedded one"
             )
         _check(url)
-        user, password, token = (
-            environ.get(name) or None for name in (USER_VARIABLE, PASSWORD_VARIABLE, TOKEN_VARIABLE)
-        )
+        user, password, token = (secret(environ, name) for name in (USER_VARIABLE, PASSWORD_VARIABLE, TOKEN_VARIABLE))
         if (user is None) != (password is None):
             raise ConfigurationError(f"{USER_VARIABLE} and {PASSWORD_VARIABLE} have to be set together")
         if user is not None and token is not None:
             raise ConfigurationError(f"set {USER_VARIABLE} and {PASSWORD_VARIABLE}, or {TOKEN_VARIABLE}, and not both")
+        parts = urlsplit(url)
+        login = USER_VARIABLE if user is not None else TOKEN_VARIABLE if token is not None else None
+        if (
+            login
+            and parts.scheme == "http"
+            and not cleartext.is_loopback(parts.hostname or "")
+            and not cleartext.allowed(environ)
+        ):
+            raise ConfigurationError(
+                f"{URL_VARIABLE} begins with http://, so the login of {login} would cross the network unencrypted. "
+                + cleartext.remedy(f"{URL_VARIABLE} to an address with https://")
+            )
         return cls(url.rstrip("/"), user, password, token)
 
     @property

@@ -21,6 +21,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from platform_assets.errors import BrokerRefusedError, ConfigurationError
+from platform_assets.kafka.batches.tokens import Tokens
 from platform_assets.kafka.distrust import distrusted
 from platform_assets.kafka.settings import ClientSettings
 
@@ -61,12 +62,13 @@ class Security:
         protocol = options.get("security.protocol", "PLAINTEXT").upper()
         self.client_id = options.get("client.id", "platform-assets-evidence")
         self.context = _tls(options) if protocol.endswith("SSL") else None
-        self.mechanism = options.get("sasl.mechanism", "PLAIN").upper() if protocol.startswith("SASL") else None
+        self.mechanism = settings.mechanism if protocol.startswith("SASL") else None
         self._sasl = {
             "security_protocol": protocol,
             "sasl_mechanism": self.mechanism,
             "sasl_plain_username": options.get("sasl.username", ""),
             "sasl_plain_password": options.get("sasl.password", ""),
+            "sasl_oauth_token_provider": Tokens(settings) if self.mechanism == "OAUTHBEARER" else None,
         }
 
     def sasl(self, host: str) -> Any:

@@ -167,6 +167,27 @@ def test_settings_that_are_wrong_are_refused_without_their_values(environment: d
     assert SECRET not in repr(caught.value)
 
 
+@pytest.mark.parametrize("login", [{"USER": "u", "PASSWORD": SECRET}, {"TOKEN": SECRET}])
+def test_a_login_crosses_no_network_unencrypted_unless_a_setting_allows_it(login: dict[str, str]) -> None:
+    given = {f"SCHEMA_REGISTRY_{name}": value for name, value in login.items()}
+    for harmless in ("https://host", "http://127.0.0.1:8081", "http://localhost:8081", "http://[::1]:8081"):
+        RegistrySettings.of({**given, "SCHEMA_REGISTRY_URL": harmless})
+    RegistrySettings.of({"SCHEMA_REGISTRY_URL": "http://host"})
+    with pytest.raises(ConfigurationError, match="unencrypted") as caught:
+        RegistrySettings.of({**given, "SCHEMA_REGISTRY_URL": "http://host"})
+    assert SECRET not in repr(caught.value)
+    assert "Set SCHEMA_REGISTRY_URL to an address with https://, or PLATFORM_ALLOW_CLEARTEXT_LOGINS=true" in str(
+        caught.value
+    )
+    RegistrySettings.of({**given, "SCHEMA_REGISTRY_URL": "http://host", "PLATFORM_ALLOW_CLEARTEXT_LOGINS": "true"})
+
+
+def test_a_password_may_be_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text(SECRET + "\n")
+    given = {"SCHEMA_REGISTRY_USER": "u", "SCHEMA_REGISTRY_PASSWORD_FILE": str(tmp_path / "password")}
+    assert RegistrySettings.of({"SCHEMA_REGISTRY_URL": "https://host", **given}).password == SECRET
+
+
 def test_settings_come_from_the_environment_and_are_never_pickled(registry: FakeRegistry) -> None:
     found = RegistrySettings.of({"SCHEMA_REGISTRY_URL": "https://host/base/", "SCHEMA_REGISTRY_TOKEN": SECRET})
     assert (found.url, found.token) == ("https://host/base", SECRET)

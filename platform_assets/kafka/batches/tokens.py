@@ -1,0 +1,97 @@
+"""Tokens for OAUTHBEARER: asked for at the token endpoint by the client's id and secret, and kept for most of their life."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from typing import Final
+
+import urllib3
+from kafka.net.sasl.oauth import AbstractTokenProvider
+from urllib3.exceptions import HTTPError
+
+from platform_assets.errors import BrokerRefusedError
+from platform_assets.kafka.settings import ClientSettings
+
+_SECONDS: Final = 10.0
+_MOST_BYTES: Final = 1 << 20
+_SHARE_OF_LIFE: Final = 0.8
+_LONGEST_SECONDS: Final = 3600.0
+_UNKNOWN_LIFE_SECONDS: Final = 60.0
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
+_REFUSALS: Final = range(400, 500)
+
+_Key = tuple[str, str, str, str]
+_kept: dict[_Key, tuple[str, float]] = {}
+_lock = threading.Lock()
+
+
+class Tokens(AbstractTokenProvider):  # type: ignore[misc]
+    """The tokens of one client, which all connections of the process share."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        """`settings` name the endpoint, and are of OAUTHBEARER."""
+        super().__init__()
+        given = settings.options
+        self._key: _Key = (
+            given["sasl.oauthbearer.token.endpoint.url"],
+            given["sasl.oauthbearer.client.id"],
+            given["sasl.oauthbearer.client.secret"],
+            given.get("sasl.oauthbearer.scope", ""),
+        )
+        self._extensions = settings.extensions()
+
+    def token(self) -> str:
+        """A token that is valid for a while.
+
+        Raises BrokerRefusedError where the endpoint refuses the client or answers no token, and OSError where it is out of reach.
+        """
+        with _lock:
+            found = _kept.get(self._key)
+            if found is None or found[1] <= time.monotonic():
+                token, seconds = _asked(*self._key)
+                found = _kept[self._key] = (token, time.monotonic() + min(seconds * _SHARE_OF_LIFE, _LONGEST_SECONDS))
+            return found[0]
+
+    def extensions(self) -> dict[str, str]:
+        """What brokers are sent with it."""
+        return self._extensions
+
+
+def _asked(url: str, client: str, secret: str, scope: str) -> tuple[str, float]:
+    """A new token, and how many seconds it is valid."""
+    doing = "asking the token endpoint of KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL for a token"
+    fields = {"grant_type": "client_credentials", **({"scope": scope} if scope else {})}
+    headers = {**urllib3.make_headers(basic_auth=f"{client}:{secret}"), "Accept": "application/json"}
+    try:
+        with urllib3.PoolManager(num_pools=1, retries=False, timeout=urllib3.Timeout(_SECONDS)) as pool:
+            answer = pool.request(
+                "POST",
+                url,
+                fields=fields,
+                encode_multipart=False,
+                headers=headers,
+                redirect=False,
+                preload_content=False,
+            )
+            content = answer.read(_MOST_BYTES + 1, decode_content=False)
+    except (HTTPError, OSError) as error:
+        raise ConnectionError(f"{doing} failed ({type(error).__name__})") from None  # its text may hold headers
+    if answer.status in _REFUSALS:
+        raise BrokerRefusedError(
+            doing,
+            f"it answers HTTP {answer.status}: check KAFKA_SASL_OAUTHBEARER_CLIENT_ID, _CLIENT_SECRET and _SCOPE",
+        )
+    if answer.status != 200:
+        raise ConnectionError(f"{doing} failed (HTTP {answer.status})")
+    try:
+        document = json.loads(content) if len(content) <= _MOST_BYTES else None
+    except (ValueError, RecursionError):
+        document = None
+    found = document if isinstance(document, dict) else {}
+    token, seconds = found.get("access_token"), found.get("expires_in", _UNKNOWN_LIFE_SECONDS)
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token) or not isinstance(seconds, int | float):
+        raise BrokerRefusedError(doing, "its answer holds no access token: check the address")
+    return token, float(seconds)

@@ -1,0 +1,27 @@
+"""Whether a login may be sent without encryption: to this machine itself, or where a setting says so."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Final
+
+VARIABLE: Final = "PLATFORM_ALLOW_CLEARTEXT_LOGINS"
+
+
+def allowed(environ: Mapping[str, str]) -> bool:
+    """Whether the environment allows it to any host."""
+    return environ.get(VARIABLE, "").strip().lower() in ("1", "true", "yes")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, by name or address, is this machine by its own loopback; no name is looked up."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def remedy(instead: str) -> str:
+    """What to do about it, for a message: `instead` is the setting that encrypts."""
+    return f"Set {instead}, or {VARIABLE}=true if you trust the network."

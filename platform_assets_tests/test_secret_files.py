@@ -1,0 +1,49 @@
+"""A secret is in a variable, or in a file that another one names; no message shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from platform_assets.errors import ConfigurationError
+from platform_assets.secret_files import MOST_BYTES, secret
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(b"a secret", "a secret"), (b"a secret\n", "a secret"), (b"a secret\r\n", "a secret"), (b" x \n\n", " x \n")],
+)
+def test_one_end_of_line_is_no_part_of_a_secret(tmp_path: Path, content: bytes, expected: str) -> None:
+    file = tmp_path / "mounted"
+    file.write_bytes(content)
+    assert secret({"NAME_FILE": str(file)}, "NAME") == expected
+
+
+def test_without_a_file_it_is_the_variable() -> None:
+    assert secret({"NAME": "x"}, "NAME") == "x"
+    assert secret({"NAME": "", "NAME_FILE": ""}, "NAME") is None
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff", b"x" * (MOST_BYTES + 1), None])
+def test_a_file_that_cannot_be_used_is_named_by_its_variable_and_each_remedy_helps(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    file = tmp_path / "canary"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigurationError, match="The file that NAME_FILE names") as caught:
+        secret({"NAME_FILE": str(file)}, "NAME")
+    assert "canary" not in str(caught.value)
+    assert "set NAME instead" in str(caught.value)
+    assert secret({"NAME": "x"}, "NAME") == "x"
+    file.write_text("the secret alone")
+    assert secret({"NAME_FILE": str(file)}, "NAME") == "the secret alone"
+
+
+def test_both_are_refused_until_one_is_unset(tmp_path: Path) -> None:
+    (tmp_path / "it").write_text("y")
+    both = {"NAME": "x", "NAME_FILE": str(tmp_path / "it")}
+    with pytest.raises(ConfigurationError, match=r"NAME and NAME_FILE are both set\. Unset one"):
+        secret(both, "NAME")
+    assert [secret({name: both[name]}, "NAME") for name in both] == ["x", "y"]
