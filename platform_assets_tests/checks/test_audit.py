@@ -151,7 +151,7 @@ def test_span_is_read(text: str, span: Span) -> None:
 
 @pytest.mark.parametrize("text", ["", "..", "yesterday..", "2026-01-02-00:00..2026-01-01-00:00", "2026-1-1-0:0"])
 def test_span_that_names_nothing_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="form|YYYY-MM-DD-HH:MM"):
+    with pytest.raises(ValueError, match=r"form|YYYY-MM-DD-HH:MM"):
         Span.parse(text)
 
 
