@@ -21,6 +21,7 @@ SAMPLES: Final[dict[str, Any]] = {
     "str | None": "java (pid 4711)",
     "int": 4711,
     "int | None": 4,
+    "int | str": 7,
     "float": 1.5,
     "bool": True,
     "Iterable[tuple[int, int, int]]": [(0, 7, 9), (1, 0, 3)],
