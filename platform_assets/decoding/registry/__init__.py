@@ -1,6 +1,6 @@
 """Values that name the schema that they were written by: before the datum, or in a header of the record.
 
-Options `registry: true` and `id: prefix | header` of formats `avro`, `json` and `protobuf`. The columns are those of the
+Options `registry: true` and `id` of formats `avro`, `json` and `protobuf`. The columns are those of the
 declared schema, whatever was registered since.
 """
 
@@ -32,6 +32,10 @@ def decoder(spec: FormatSpec) -> RegistryDecoder:
     id_from = spec.options.get(ID_OPTION, "prefix")
     if id_from not in get_args(IdFrom):
         raise Options(spec, spec.options).wrong(ID_OPTION, f"one of: {', '.join(get_args(IdFrom))}")
+    if spec.format == "protobuf" and id_from not in ("prefix", "header"):
+        raise ConfigurationError(
+            f"option 'id' of format 'protobuf' is {id_from!r}: Apicurio's messages are not supported; use prefix or header"
+        )
     inner = replace(spec, options={n: value for n, value in spec.options.items() if n not in (OPTION, ID_OPTION)})
     if spec.format == "avro":
         return RegistryDecoder(_avro(inner), id_from=id_from)

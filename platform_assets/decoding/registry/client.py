@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import urllib3
 from urllib3.exceptions import HTTPError
 
 from platform_assets.decoding.registry.schemas import AVRO, BadReferences, Registered, UnknownId
-from platform_assets.decoding.registry.settings import RegistrySettings
-from platform_assets.errors import RegistryRefusedError, RegistryUnreachableError
+from platform_assets.decoding.registry.settings import URL_VARIABLE, RegistrySettings
+from platform_assets.decoding.registry.wire import Key, long_id
+from platform_assets.errors import ConfigurationError, RegistryRefusedError, RegistryUnreachableError
 
 MOST_BYTES: Final = 4 << 20
 """Of one answer."""
@@ -32,6 +35,8 @@ UNKNOWN_SCHEMA: Final = 40403
 _FIRST_PAUSE: Final = 0.2
 _TRANSIENT: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _PIECE: Final = 1 << 16
+_CONFLUENT: Final = re.compile(r"/apis/ccompat/v[0-9]+$")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +75,16 @@ class RegistryClient:
         """Close its connection."""
         self._pool.clear()
 
-    def schema(self, number: int | str) -> Registered:
-        """The schema of an id, or of a GUID in its canonical text.
+    def schema(self, number: Key, kind: str = AVRO) -> Registered:
+        """The schema of an id, of a GUID in its canonical text, or of an id of Apicurio's; of the latter, `kind` is what it is.
 
         Raises UnknownId where the registry says that it has none; BadReferences where it refers to others without end;
         RegistryUnreachableError (retryable), after some tries, where no
         answer came; RegistryRefusedError where one came that is none of a registry's.
         """
+        named = long_id(number)
+        if named is not None:
+            return self._of_apicurio(*named, number, kind)
         path = f"/schemas/ids/{number}" if isinstance(number, int) else f"/schemas/guids/{uuid.UUID(number)}"
         found = self._asked(path, number)
         references: dict[str, str] = {}
@@ -84,6 +92,53 @@ class RegistryClient:
         return Registered(
             _text(found, "schemaType", AVRO, self._settings), _text(found, "schema", None, self._settings), references
         )
+
+    def _of_apicurio(self, of: str, number: int, key: Key, kind: str) -> Registered:
+        """By Apicurio's own API: in that of Confluent's form, a setting of the registry decides which of its two ids counts."""
+        base, replaced = _CONFLUENT.subn("/apis/registry/v3", self._settings.url)
+        if not replaced:
+            raise ConfigurationError(
+                f"{URL_VARIABLE} is {self._settings.url}, and `id: apicurio` asks Apicurio's own API, next to the path "
+                "/apis/ccompat/v7: give the address with that path"
+            )
+        place = f"{base}/ids/{of}s/{number}"
+        text = self._tried(lambda: self._content_of(place, key))
+        references: dict[str, str] = {}
+        self._refer_apicurio(base, place, references, [0])
+        return Registered(kind, text, references)
+
+    def _refer_apicurio(self, base: str, place: str, references: dict[str, str], asked: list[int]) -> None:
+        """Add what the content at `place` refers to, its own references first."""
+        found = self._tried(lambda: self._content_of(f"{place.removesuffix('/content')}/references", None))
+        try:
+            listed = json.loads(found)
+            pairs = [(each["name"], [each[part] for part in ("groupId", "artifactId", "version")]) for each in listed]
+        except (ValueError, RecursionError, TypeError, KeyError) as error:
+            raise self._refused("a reference has no name, group, artifact and version") from error
+        for name, (group, artifact, version) in pairs:
+            if not isinstance(name, str) or name in references:
+                continue
+            asked[0] += 1
+            if asked[0] > MOST_REFERENCES:
+                raise BadReferences(f"it refers to more than {MOST_REFERENCES} others, or in a circle")
+            names = [quote(str(part), safe="") for part in (group or "default", artifact, version)]
+            if any(part in ("", ".", "..") for part in names):
+                raise BadReferences(f"it refers to {name[:60]!r}, which has no name of an artifact")
+            other = f"{base}/groups/{names[0]}/artifacts/{names[1]}/versions/{names[2]}/content"
+            text = self._tried(partial(self._content_of, other, None))
+            self._refer_apicurio(base, other, references, asked)
+            references[name] = text
+
+    def _content_of(self, address: str, key: Key | None) -> str:
+        status, content = self._request(address)
+        if status == 404 and key is not None and _document(content).get("status") == 404:
+            raise UnknownId(key)
+        if status != 200:
+            raise self._refused(f"it answers HTTP {status} at {address.removeprefix(self._settings.url)[:200]}")
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            raise self._refused("a schema is not UTF-8") from error
 
     def _refer(self, found: dict[str, Any], references: dict[str, str], asked: list[int], number: int | str) -> None:
         """Add what `found` refers to, its own references first."""
@@ -106,10 +161,13 @@ class RegistryClient:
             references[name] = _text(other, "schema", None, self._settings)
 
     def _asked(self, path: str, number: int | str | None) -> dict[str, Any]:
+        return self._tried(lambda: self._once(path, number))
+
+    def _tried(self, ask: Callable[[], T]) -> T:
         tries = self._patience.tries
         for attempt in range(tries):
             try:
-                return self._once(path, number)
+                return ask()
             except _Again as error:
                 cause = str(error)
             if attempt < tries - 1:
@@ -117,10 +175,23 @@ class RegistryClient:
         raise RegistryUnreachableError(self._settings.url, cause)
 
     def _once(self, path: str, number: int | str | None) -> dict[str, Any]:
+        status, content = self._request(self._settings.url + path)
+        document = _document(content)
+        if status == 404 and number is not None and document.get("error_code") == UNKNOWN_SCHEMA:
+            raise UnknownId(number)
+        if 300 <= status < 400:
+            raise self._refused(f"it answers by a redirect (HTTP {status}), and none is followed")
+        if status != 200:
+            code = document.get("error_code")
+            raise self._refused(f"it answers HTTP {status}" + (f", error {code}" if isinstance(code, int) else ""))
+        return document
+
+    def _request(self, address: str) -> tuple[int, bytes]:
+        """One request; the status and the body. Raises _Again and RegistryRefusedError."""
         try:
             answer = self._pool.request(
                 "GET",
-                self._settings.url + path,
+                address,
                 headers=self._headers(),
                 redirect=False,
                 retries=False,
@@ -135,15 +206,7 @@ class RegistryClient:
             raise _Again(type(error).__name__) from None  # its text may hold headers
         if status in _TRANSIENT:
             raise _Again(f"HTTP {status}")
-        document = _document(content)
-        if status == 404 and number is not None and document.get("error_code") == UNKNOWN_SCHEMA:
-            raise UnknownId(number)
-        if 300 <= status < 400:
-            raise self._refused(f"it answers by a redirect (HTTP {status}), and none is followed")
-        if status != 200:
-            code = document.get("error_code")
-            raise self._refused(f"it answers HTTP {status}" + (f", error {code}" if isinstance(code, int) else ""))
-        return document
+        return status, content
 
     def _content(self, answer: urllib3.BaseHTTPResponse) -> bytes:
         found = bytearray()

@@ -86,7 +86,8 @@ class RegistryDecoder:
         found = self.decode(framed.values)
         if not found.dead.num_rows:
             return found
-        foreign = wire.apicurio_rows(headers, side)
+        by_apicurio = self.id_from in ("apicurio", "apicurio_global")
+        foreign = np.zeros(len(values), bool) if by_apicurio else wire.apicurio_rows(headers, side)
         letters = [
             DeadLetter(
                 **{
@@ -161,7 +162,7 @@ class RegistryDecoder:
             return
         settings = RegistrySettings.of({URL_VARIABLE: self.url} | dict(os.environ))
         cache = None if self.schemas is None else SchemaCache(self.schemas, settings.digest, settings.url)
-        asking = _Asking(settings, cache, self.unknown)
+        asking = _Asking(settings, cache, self.unknown, self.reader.kind)
         try:
             for key in asked:
                 self._known[key] = self._known_as(key, asking)
@@ -183,8 +184,10 @@ class RegistryDecoder:
 class _Asking:
     """What one block's new ids mean, by the lake's files and by the registry; `unknown` counts ids without a schema."""
 
-    def __init__(self, settings: RegistrySettings, cache: SchemaCache | None, unknown: list[wire.Key]) -> None:
-        self._settings, self._cache, self._unknown = settings, cache, unknown
+    def __init__(
+        self, settings: RegistrySettings, cache: SchemaCache | None, unknown: list[wire.Key], kind: str
+    ) -> None:
+        self._settings, self._cache, self._unknown, self._kind = settings, cache, unknown, kind
         self._client = RegistryClient(settings)
         self._hurried: RegistryClient | None = RegistryClient(settings, patience=HURRIED)
 
@@ -210,7 +213,7 @@ class _Asking:
                 number, f"it was not looked up, after {MOST_UNKNOWN} other ids that the registry does not have"
             )
         try:
-            found = self._client.schema(number)
+            found = self._client.schema(number, self._kind)
         except UnknownId:
             self._unknown.append(number)
             raise
@@ -229,7 +232,7 @@ class _Asking:
         if self._hurried is None:
             return None
         try:
-            return self._hurried.schema(number)
+            return self._hurried.schema(number, self._kind)
         except UnknownId:
             return None
         except (BadReferences, RegistryUnreachableError, RegistryRefusedError):
@@ -244,10 +247,8 @@ class _Asking:
 
 def _no_id(number: int) -> str:
     text = f"{number} is not a schema id; those are 1 to {LARGEST_ID}"
-    return text + ("; Apicurio's ids of 8 bytes, which begin like this, are not supported" if number == 0 else "")
+    return text + ("; Apicurio's ids of 8 bytes begin like this: declare `id: apicurio`" if number == 0 else "")
 
 
 def _hint(foreign: npt.NDArray[np.bool_], row: int) -> str:
-    if not foreign[row]:
-        return ""
-    return "; the record has a header of Apicurio's, which is not read: have its serializer write the id as a prefix of 4 bytes"
+    return "; the record names its schema in a header of Apicurio's: declare `id: apicurio`" if foreign[row] else ""

@@ -21,6 +21,10 @@ class Reader(Protocol):
     """The declared columns, and how values of a registered schema become them. It may be pickled."""
 
     @property
+    def kind(self) -> str:
+        """The kind of schema that values are declared to have."""
+
+    @property
     def fields(self) -> pa.Schema:
         """The declared columns."""
 
@@ -35,6 +39,7 @@ class AvroReader:
     schema: AvroType
     fields: pa.Schema
     max_bytes: int
+    kind: str = AVRO
 
     def decoder_for(self, schema: Registered) -> Decoder:
         """See `Reader.decoder_for`."""
@@ -54,6 +59,7 @@ class JsonReader:
     """JSON that is read as declared, where the schema that wrote it admits it."""
 
     decoder: Decoder
+    kind: str = JSON
 
     @property
     def fields(self) -> pa.Schema:
@@ -75,6 +81,7 @@ class ProtobufReader:
     message: str
     fields: pa.Schema
     max_bytes: int
+    kind: str = PROTOBUF
 
     def decoder_for(self, schema: Registered) -> DeclaredDecoder:
         """See `Reader.decoder_for`. Raises SchemaCompilerError too, which is retryable."""

@@ -1,7 +1,8 @@
 """Where a value names its schema: in its head, or in a header of its record.
 
 A head is a byte 0 and the id in four bytes, big-endian. A header `__value_schema_id` or `__key_schema_id` is the same, or
-a byte 1 and a GUID in sixteen bytes, as Confluent's header serializers write it. A value whose header is read is handed on
+a byte 1 and a GUID in sixteen bytes, as Confluent's header serializers write it. Apicurio's serializers write a byte 0 and an id in
+eight bytes, or a header `apicurio.value.contentId` or `.globalId` with these eight bytes. A value whose header is read is handed on
 with that header as its head, so that there is one kind of value to decode.
 """
 
@@ -22,76 +23,96 @@ from platform_assets.decoding.registry.schemas import LARGEST_ID
 from platform_assets.errors import ConfigurationError
 from platform_assets.kernels import arrow
 
-IdFrom = Literal["prefix", "header"]
-"""Where values of a declaration name their schema."""
+IdFrom = Literal["prefix", "header", "apicurio", "apicurio_global"]
+"""Where values of a declaration name their schema. An id of eight bytes before a value is a content id, or a global one."""
 Side = Literal["value", "key"]
 Key = int | str
-"""An id of a schema, or its GUID in the canonical text of 36 characters."""
+"""An id of a schema, its GUID in the canonical text of 36 characters, or `contentId-7` or `globalId-7` of Apicurio's."""
 
 SIZE: Final = 5
 GUID_SIZE: Final = 17
+LONG_SIZE: Final = 9
 NONE: Final = -1
 """In place of an id if a value is null or has no such head."""
-_FIRST_GUID: Final = -2
+_FIRST_NAMED: Final = -2
 _HEADERS: Final[Mapping[Side, bytes]] = {"value": b"__value_schema_id", "key": b"__key_schema_id"}
-_APICURIO: Final = ("globalId", "contentId")
-"""Ends of the names of Apicurio's headers."""
+CONTENT_ID: Final = "contentId"
+GLOBAL_ID: Final = "globalId"
+_LONG_IDS: Final[Mapping[str, int]] = {CONTENT_ID: 2, GLOBAL_ID: 3}
+"""Ends of the names of Apicurio's headers, and the byte that stands before their eight bytes as a head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """A number for each value: its schema's id, `NONE`, or below that a number of this block alone, by which `guids` has the GUID."""
+    """A number for each value: its schema's id, `NONE`, or below that a number of this block alone, by which `names` has its key."""
 
     numbers: npt.NDArray[np.int64]
-    guids: Mapping[int, str]
+    names: Mapping[int, str]
 
     def key(self, number: int) -> Key:
         """Return what a number stands for."""
-        return self.guids.get(number, number)
+        return self.names.get(number, number)
 
 
 def heads_of(values: pa.BinaryArray, id_from: IdFrom) -> Heads:
-    """The heads of a block; a GUID is one only if ids are from headers."""
+    """The heads of a block; what `framed` has put before values is read only as `id_from` says."""
     pieces = pieces_of(values)
     ids = np.full(len(pieces), NONE, np.int64)
-    long_enough = np.flatnonzero(pieces.sizes >= SIZE)
-    starts = pieces.starts[long_enough].astype(np.int64)
-    found = np.zeros(starts.size, np.int64)
-    for byte in range(1, SIZE):
-        found = found << 8 | pieces.data[starts + byte]
-    ids[long_enough] = np.where(pieces.data[starts] == 0, found, NONE)
-    guids: dict[int, str] = {}
-    if id_from == "header":
-        rows = long_enough[(pieces.data[starts] == 1) & (pieces.sizes[long_enough] >= GUID_SIZE)]
-        if rows.size:
-            named = pc.binary_slice(values.take(pa.array(rows)), 1, GUID_SIZE).dictionary_encode()
-            ids[rows] = _FIRST_GUID - named.indices.to_numpy().astype(np.int64)
-            guids = {
-                _FIRST_GUID - at: str(uuid.UUID(bytes=each)) for at, each in enumerate(named.dictionary.to_pylist())
-            }
-    return Heads(ids, guids)
+    if id_from in ("prefix", "header"):
+        long_enough = np.flatnonzero(pieces.sizes >= SIZE)
+        starts = pieces.starts[long_enough].astype(np.int64)
+        found = np.zeros(starts.size, np.int64)
+        for byte in range(1, SIZE):
+            found = found << 8 | pieces.data[starts + byte]
+        ids[long_enough] = np.where(pieces.data[starts] == 0, found, NONE)
+    if id_from == "prefix":
+        return Heads(ids, {})
+    size = GUID_SIZE if id_from == "header" else LONG_SIZE
+    rows = np.flatnonzero(pieces.sizes >= size)
+    first = pieces.data[pieces.starts[rows].astype(np.int64)]
+    rows = rows[first == 1] if id_from == "header" else rows[np.isin(first, (0, *_LONG_IDS.values()))]
+    if not rows.size:
+        return Heads(ids, {})
+    named = pc.binary_slice(values.take(pa.array(rows)), 0, size).dictionary_encode()
+    ids[rows] = _FIRST_NAMED - named.indices.to_numpy().astype(np.int64)
+    keys = [_key_of_head(each, id_from) for each in named.dictionary.to_pylist()]
+    return Heads(ids, {_FIRST_NAMED - at: key for at, key in enumerate(keys)})
 
 
 def heads_exactly(values: pa.BinaryArray, id_from: IdFrom) -> Heads:
     """Like `heads_of`, value by value in plain Python."""
     ids, numbers = [], dict[str, int]()
     for value in values.to_pylist():
-        if value is None or len(value) < SIZE:
-            ids.append(NONE)
-        elif value[0] == 0:
+        first = value[0] if value else None
+        if id_from in ("prefix", "header") and first == 0 and len(value) >= SIZE:
             ids.append(int.from_bytes(value[1:SIZE], "big"))
-        elif id_from == "header" and value[0] == 1 and len(value) >= GUID_SIZE:
-            guid = str(uuid.UUID(bytes=value[1:GUID_SIZE]))
-            ids.append(numbers.setdefault(guid, _FIRST_GUID - len(numbers)))
+        elif (id_from == "header" and first == 1 and len(value) >= GUID_SIZE) or (
+            id_from not in ("prefix", "header") and first in (0, *_LONG_IDS.values()) and len(value) >= LONG_SIZE
+        ):
+            key = _key_of_head(value[: GUID_SIZE if id_from == "header" else LONG_SIZE], id_from)
+            ids.append(numbers.setdefault(key, _FIRST_NAMED - len(numbers)))
         else:
             ids.append(NONE)
-    return Heads(np.array(ids, np.int64), {number: guid for guid, number in numbers.items()})
+    return Heads(np.array(ids, np.int64), {number: key for key, number in numbers.items()})
+
+
+def _key_of_head(head: bytes, id_from: IdFrom) -> str:
+    if id_from == "header":
+        return str(uuid.UUID(bytes=head[1:]))
+    kinds = {0: GLOBAL_ID if id_from == "apicurio_global" else CONTENT_ID} | {n: kind for kind, n in _LONG_IDS.items()}
+    return f"{kinds[head[0]]}-{int.from_bytes(head[1:], 'big')}"
+
+
+def long_id(key: Key) -> tuple[str, int] | None:
+    """Return the kind and the number of an id of Apicurio's; None for any other key."""
+    kind, _, number = str(key).partition("-")
+    return (kind, int(number)) if kind in _LONG_IDS else None
 
 
 def data_of(values: pa.BinaryArray, key: Key) -> pa.BinaryArray:
     """The bytes after the head of each value, all of which name `key` or are null."""
     pieces = pieces_of(values)
-    size = np.int32(SIZE if isinstance(key, int) else GUID_SIZE)
+    size = np.int32(SIZE if isinstance(key, int) else LONG_SIZE if long_id(key) else GUID_SIZE)
     starts = pieces.starts + size
     sizes = np.where(pieces.nulls, np.int32(-1), pieces.sizes - size)
     offsets, found = np.empty(len(pieces) + 1, np.int32), np.empty(arrow.total_size(sizes), np.uint8)
@@ -122,6 +143,8 @@ def framed(values: pa.BinaryArray, headers: pa.ListArray, side: Side, id_from: I
     A value whose record names its schema in a header, although the declaration says `prefix`, gets no head: bytes that happen
     to look like one would have it read by a schema that did not write it.
     """
+    if id_from in ("apicurio", "apicurio_global"):
+        return _framed_by_apicurio(values, headers, side)
     name = _HEADERS[side]
     given = last_header(headers, name)
     text = name.decode()
@@ -148,10 +171,31 @@ def framed(values: pa.BinaryArray, headers: pa.ListArray, side: Side, id_from: I
     return _without(pc.binary_join_element_wise(given, values, b""), pc.or_(missing, odd), faults)
 
 
+def _framed_by_apicurio(values: pa.BinaryArray, headers: pa.ListArray, side: Side) -> Framed:
+    """As `framed`: a header counts before a prefix, and a content id before a global one."""
+    found, there = values, pa.array(np.zeros(len(values), bool))
+    faults: dict[int, str] = {}
+    for kind in (GLOBAL_ID, CONTENT_ID):
+        name = f"apicurio.{side}.{kind}"
+        given = last_header(headers, name.encode())
+        whole = pc.equal(pc.binary_length(given), LONG_SIZE - 1).fill_null(False)
+        head = pc.binary_join_element_wise(pa.scalar(bytes([_LONG_IDS[kind]])), given, values, b"")
+        found, there = pc.if_else(whole, head, found), pc.or_(there, whole)
+        odd = pc.and_(pc.and_(given.is_valid(), pc.invert(whole)), values.is_valid())
+        faults |= dict.fromkeys(_rows(odd), f"header {name} should have the 8 bytes of an id")
+    begins = pc.equal(pc.binary_slice(values, 0, 1), pa.scalar(b"\0")).fill_null(True)
+    bare = pc.and_(pc.invert(there), pc.invert(begins))
+    text = f"the record has no header apicurio.{side}.{CONTENT_ID} or .{GLOBAL_ID}, and the value no prefix of 0x00 and 8 bytes"
+    faults = dict.fromkeys(_rows(bare), text) | faults
+    marks = np.zeros(len(values), bool)
+    marks[list(faults)] = True
+    return _without(found, pa.array(marks), faults)
+
+
 def apicurio_rows(headers: pa.ListArray, side: Side) -> npt.NDArray[np.bool_]:
     """Mark the records that name a schema in one of Apicurio's headers."""
     found = np.zeros(len(headers), bool)
-    for end in _APICURIO:
+    for end in _LONG_IDS:
         found |= last_header(headers, f"apicurio.{side}.{end}".encode()).is_valid().to_numpy(zero_copy_only=False)
     return found
 
@@ -172,12 +216,15 @@ def key_of(text: str) -> Key:
     """Return the id or the GUID that a text stands for. Raises ConfigurationError."""
     if text.isascii() and text.isdigit() and 1 <= int(text[:11]) <= LARGEST_ID:
         return int(text)
+    kind, _, number = text.partition("-")
+    if kind in _LONG_IDS and number.isascii() and number.isdigit() and len(number) < 20:
+        return f"{kind}-{int(number)}"
     try:
         return str(uuid.UUID(text))
     except ValueError as error:
         raise ConfigurationError(
-            f"{text[:60]!r} is not a schema id: give a number from 1 to {LARGEST_ID}, or a GUID such as "
-            "123e4567-e89b-12d3-a456-426614174000"
+            f"{text[:60]!r} is not a schema id: give a number from 1 to {LARGEST_ID}, a GUID such as "
+            "123e4567-e89b-12d3-a456-426614174000, or an id of Apicurio's such as contentId-7"
         ) from error
 
 

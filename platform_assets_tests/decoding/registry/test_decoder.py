@@ -361,6 +361,7 @@ def test_without_an_address_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch)
         | st.binary(max_size=8)
         | st.binary(max_size=6).map(lambda more: b"\0" + more)
         | st.binary(min_size=14, max_size=18).map(lambda more: b"\1" + more)
+        | st.binary(min_size=6, max_size=10).map(lambda more: b"\2" + more)
     ),
     st.sampled_from(get_args(wire.IdFrom)),
 )
@@ -510,15 +511,64 @@ def test_a_value_that_happens_to_have_a_head_is_not_read_by_a_foreign_schema(reg
     ]
 
 
-def test_ids_of_apicurio_are_named(registry: FakeRegistry) -> None:
-    datum = written(OLD, {"id": 1, "name": "x"})
-    eight = b"\0" + (1).to_bytes(8, "big") + datum
-    found = avro().decode_records(
-        pa.array([eight, datum], pa.binary()), headers([], [("apicurio.value.globalId", bytes(8))]), "value"
+def test_ids_of_apicurio_are_named_and_then_read(registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dead letter names the option, and with it the values are read: ids by Apicurio's own API, headers before prefixes."""
+    old, new = written(OLD, {"id": 1, "name": "x"}), written(NEW, {"id": 2, "name": "y", "colour": None})
+    content, glob, long = "apicurio.value.contentId", "apicurio.value.globalId", (7).to_bytes(8, "big")
+    values = pa.array([b"\0" + long + old, old, new, None, old, old, b"\0" + long], pa.binary())
+    of_records = headers(
+        [], [(content, long)], [(glob, long)], [(glob, long)], [], [(content, b"1")], [(content, long), (glob, long)]
     )
-    details = found.dead["detail"].to_pylist()
-    assert "Apicurio's ids of 8 bytes" in details[0]
-    assert "have its serializer write the id as a prefix of 4 bytes" in details[1]
+    details = avro().decode_records(values, of_records, "value").dead["detail"].to_pylist()
+    assert details[0].endswith("Apicurio's ids of 8 bytes begin like this: declare `id: apicurio`")
+    assert details[1].endswith("names its schema in a header of Apicurio's: declare `id: apicurio`")
+
+    def apicurio(way: str = "apicurio") -> RegistryDecoder:
+        made = decoder_of(FormatSpec("avro", {"schema": DECLARED, "registry": True, "id": way}))
+        assert isinstance(made, RegistryDecoder)
+        return made
+
+    with pytest.raises(ConfigurationError, match="next to the path /apis/ccompat/v7: give the address with that path"):
+        apicurio().decode_records(values, of_records, "value")
+    monkeypatch.setenv("SCHEMA_REGISTRY_URL", f"{registry.url}/apis/ccompat/v7")
+    for kind, schema in (("content", OLD), ("global", NEW)):
+        registry.has(f"/apis/registry/v3/ids/{kind}Ids/7", schema)
+        registry.has(f"/apis/registry/v3/ids/{kind}Ids/7/references", [])
+    found = apicurio().decode_records(values, of_records, "value")
+    assert found.columns["id"].to_pylist() == [1, 1, 2, *[None] * 4]
+    assert [(d["row"], d["reason"]) for d in found.dead.to_pylist()] == [
+        (4, "malformed"),
+        (5, "malformed"),
+        (6, "malformed"),
+    ]
+    assert found.dead["detail"].to_pylist()[1] == "header apicurio.value.contentId should have the 8 bytes of an id"
+    by_global = apicurio("apicurio_global").decode_records(
+        pa.array([b"\0" + long + new], pa.binary()), headers([]), "value"
+    )
+    assert by_global.columns["id"].to_pylist() == [2]
+
+
+def test_references_of_apicurio_are_followed_and_an_unknown_id_is_one(
+    registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCHEMA_REGISTRY_URL", f"{registry.url}/apis/ccompat/v7")
+    inner = {"type": "record", "name": "Inner", "namespace": "n", "fields": [{"name": "x", "type": "int"}]}
+    outer: Any = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "n.Inner"}]}
+    base = "/apis/registry/v3"
+    registry.has(f"{base}/ids/contentIds/9", outer)
+    reference = {"groupId": None, "artifactId": "a/b", "version": "1", "name": "n.Inner"}
+    registry.has(f"{base}/ids/contentIds/9/references", [reference])
+    registry.has(f"{base}/groups/default/artifacts/a%2Fb/versions/1/content", inner)
+    registry.has(f"{base}/groups/default/artifacts/a%2Fb/versions/1/references", [])
+    registry.has(f"{base}/ids/contentIds/8", {"status": 404, "name": "ContentNotFoundException"}, status=404)
+    of = decoder_of(FormatSpec("avro", {"schema": record(a=inner), "registry": True, "id": "apicurio"}))
+    head = [b"\0" + number.to_bytes(8, "big") for number in (9, 8)]
+    found = of.decode(pa.array([head[0] + b"\x0e", head[1]], pa.binary()))
+    assert found.columns.to_pylist() == [{"a": {"x": 7}}, {"a": None}]
+    assert found.dead.to_pylist()[0]["reason"] == "unknown_schema"
+    registry.has(f"{base}/ids/contentIds/9/references", [{**reference, "artifactId": ".."}])
+    again = decoder_of(FormatSpec("avro", {"schema": record(a=inner), "registry": True, "id": "apicurio"}))
+    assert again.decode(pa.array([head[0] + b"\x0e"], pa.binary())).dead["reason"].to_pylist() == ["bad_schema"]
 
 
 def test_where_ids_are_is_prefix_or_header(registry: FakeRegistry) -> None:

@@ -75,6 +75,18 @@ def test_schemas_are_read_by_id_and_outlive_their_registry(
     status, by_json = register(f"j-{subject}", JSON_SCHEMA, "JSON")
     assert status == 200
 
+    # The same schema by the ids that Apicurio's own serializers write.
+    with urllib3.PoolManager(retries=False) as pool:
+        own = registry.url.removesuffix("/apis/ccompat/v7") + "/apis/registry/v3/groups/default/artifacts"
+        version = pool.request("GET", f"{own}/{subject}/versions/1").json()
+    for way, name in (("apicurio", "contentId"), ("apicurio_global", "globalId")):
+        of = decoder_of(FormatSpec("avro", {"schema": DECLARED, "registry": True, "id": way}))
+        value = b"\0" + version[name].to_bytes(8, "big") + written(OLD, {"id": 5, "name": "x"})
+        unknown = b"\0" + (1 << 40).to_bytes(8, "big")
+        found = of.decode(block(value, unknown))
+        assert found.columns["id"].to_pylist() == [5, None], (way, found.dead.to_pylist())
+        assert found.dead["reason"].to_pylist() == ["unknown_schema"]
+
     def avro() -> Decoder:
         return decoder_of(FormatSpec("avro", {"schema": DECLARED, "registry": True}), files_below(tmp_path))
 
