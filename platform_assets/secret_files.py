@@ -5,6 +5,8 @@ A file is read each time, so a secret that is replaced there is taken by the nex
 
 from __future__ import annotations
 
+import base64
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -19,11 +21,13 @@ def secret(environ: Mapping[str, str], name: str) -> str | None:
     """The secret `name`; None where it is not set.
 
     Raises:
-        ConfigurationError: both variables are set, or the file cannot be used. It shows neither secret nor path, since somebody may
-            have put the secret where its path belongs.
+        ConfigurationError: both variables are set, the file cannot be used, or the secret has control characters. It shows neither
+            secret nor path, since somebody may have put the secret where its path belongs.
     """
     value, path = environ.get(name) or None, environ.get(name + SUFFIX) or None
     if path is None:
+        if value is not None and has_controls(value):
+            raise _with_controls(name)
         return value
     if value is not None:
         raise ConfigurationError(f"{name} and {name}{SUFFIX} are both set. Unset one of them.")
@@ -41,7 +45,25 @@ def secret(environ: Mapping[str, str], name: str) -> str | None:
         raise _unusable(name, "is not UTF-8") from None
     if not found:
         raise _unusable(name, "is empty")
+    if has_controls(found):
+        raise _unusable(name, "holds a control character, such as a second line end")
     return found
+
+
+def has_controls(text: str) -> bool:
+    """Return whether `text` has control characters, or bytes that are not UTF-8."""
+    return any(unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") for each in text)
+
+
+def basic_login(user: str, password: str) -> dict[str, str]:
+    """The header of a login by HTTP Basic, in UTF-8 (RFC 7617)."""
+    return {"Authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
+
+
+def _with_controls(name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{name} holds a control character, such as a line end, or bytes that are not UTF-8. Set {name} to the secret alone."
+    )
 
 
 def _unusable(name: str, problem: str) -> ConfigurationError:

@@ -12,7 +12,7 @@ from platform_assets.secret_files import MOST_BYTES, secret
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [(b"a secret", "a secret"), (b"a secret\n", "a secret"), (b"a secret\r\n", "a secret"), (b" x \n\n", " x \n")],
+    [(b"a secret", "a secret"), (b"a secret\n", "a secret"), (b"a secret\r\n", "a secret"), (b" x \n", " x ")],
 )
 def test_one_end_of_line_is_no_part_of_a_secret(tmp_path: Path, content: bytes, expected: str) -> None:
     file = tmp_path / "mounted"
@@ -25,7 +25,21 @@ def test_without_a_file_it_is_the_variable() -> None:
     assert secret({"NAME": "", "NAME_FILE": ""}, "NAME") is None
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"\xff", b"x" * (MOST_BYTES + 1), None])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        b"\xff",
+        b"a\n\n",
+        b"a\nb\n",
+        b"a\x00",
+        b"a\x1b",
+        "a\x85\u2028".encode(),
+        b"x" * (MOST_BYTES + 1),
+        None,
+    ],
+)
 def test_a_file_that_cannot_be_used_is_named_by_its_variable_and_each_remedy_helps(
     tmp_path: Path, content: bytes | None
 ) -> None:
@@ -47,3 +61,11 @@ def test_both_are_refused_until_one_is_unset(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"NAME and NAME_FILE are both set\. Unset one"):
         secret(both, "NAME")
     assert [secret({name: both[name]}, "NAME") for name in both] == ["x", "y"]
+
+
+@pytest.mark.parametrize("control", ["\n", "\r", "\0", "\x1b", "\x7f", "\x85", "\u2028", "\udcff"])
+def test_a_secret_with_control_characters_is_refused_without_its_value(control: str) -> None:
+    with pytest.raises(ConfigurationError, match="NAME holds a control character") as caught:
+        secret({"NAME": f"canary{control}x"}, "NAME")
+    assert "canary" not in repr(caught.value)
+    assert secret({"NAME": "canary"}, "NAME") == "canary"

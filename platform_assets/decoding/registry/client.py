@@ -23,6 +23,7 @@ from platform_assets.decoding.registry.schemas import AVRO, BadReferences, Regis
 from platform_assets.decoding.registry.settings import URL_VARIABLE, RegistrySettings
 from platform_assets.decoding.registry.wire import Key, long_id
 from platform_assets.errors import ConfigurationError, RegistryRefusedError, RegistryUnreachableError
+from platform_assets.secret_files import basic_login
 
 MOST_BYTES: Final = 4 << 20
 """Of one answer."""
@@ -204,6 +205,15 @@ class RegistryClient:
                 answer.close()
         except (HTTPError, OSError) as error:
             raise _Again(type(error).__name__) from None  # its text may hold headers
+        except ValueError:
+            status, content = (
+                0,
+                b"",
+            )  # its text holds the header, and so would the context of an error that is raised here
+        if not status:
+            raise self._refused(
+                "the request cannot be sent: its login or its path has characters that HTTP does not allow"
+            )
         if status in _TRANSIENT:
             raise _Again(f"HTTP {status}")
         return status, content
@@ -226,7 +236,7 @@ class RegistryClient:
         if own.token is not None:
             headers["Authorization"] = f"Bearer {own.token}"
         elif own.user is not None:
-            headers |= urllib3.make_headers(basic_auth=f"{own.user}:{own.password}")
+            headers |= basic_login(own.user, own.password or "")
         return headers
 
     def _refused(self, what: str) -> RegistryRefusedError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
@@ -16,6 +17,7 @@ URL_VARIABLE: Final = "SCHEMA_REGISTRY_URL"
 USER_VARIABLE: Final = "SCHEMA_REGISTRY_USER"
 PASSWORD_VARIABLE: Final = "SCHEMA_REGISTRY_PASSWORD"
 TOKEN_VARIABLE: Final = "SCHEMA_REGISTRY_TOKEN"
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,11 @@ class RegistrySettings:
             raise ConfigurationError(f"{USER_VARIABLE} and {PASSWORD_VARIABLE} have to be set together")
         if user is not None and token is not None:
             raise ConfigurationError(f"set {USER_VARIABLE} and {PASSWORD_VARIABLE}, or {TOKEN_VARIABLE}, and not both")
+        if token is not None and not _TOKEN.fullmatch(token):
+            raise ConfigurationError(
+                f"{TOKEN_VARIABLE} cannot be sent: a token has neither spaces, line ends nor characters outside ASCII. Set "
+                f"{TOKEN_VARIABLE}, or the file that {TOKEN_VARIABLE}_FILE names, to the token alone."
+            )
         parts = urlsplit(url)
         login = USER_VARIABLE if user is not None else TOKEN_VARIABLE if token is not None else None
         if (

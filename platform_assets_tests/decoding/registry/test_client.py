@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import pickle
 import socket
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -180,6 +182,43 @@ def test_a_login_crosses_no_network_unencrypted_unless_a_setting_allows_it(login
         caught.value
     )
     RegistrySettings.of({**given, "SCHEMA_REGISTRY_URL": "http://host", "PLATFORM_ALLOW_CLEARTEXT_LOGINS": "true"})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"SCHEMA_REGISTRY_TOKEN": f"{SECRET}\n"},
+        {"SCHEMA_REGISTRY_TOKEN": f"{SECRET} "},
+        {"SCHEMA_REGISTRY_TOKEN": f"{SECRET}é"},
+        {"SCHEMA_REGISTRY_USER": "u", "SCHEMA_REGISTRY_PASSWORD": f"{SECRET}\r\nHost: x"},
+        {"SCHEMA_REGISTRY_USER": f"{SECRET}\n", "SCHEMA_REGISTRY_PASSWORD": "p"},
+    ],
+)
+def test_a_login_that_no_header_can_have_is_refused_without_its_value(
+    registry: FakeRegistry, wrong: dict[str, str]
+) -> None:
+    registry.has("/schemas/ids/1", {"schema": "{}"})
+    url = {"SCHEMA_REGISTRY_URL": registry.url}
+    with pytest.raises(ConfigurationError, match=r"SCHEMA_REGISTRY_.* to the (token|secret) alone") as caught:
+        RegistrySettings.of(url | wrong)
+    assert SECRET not in repr(caught.value)
+    right = dict.fromkeys(wrong, SECRET)
+    assert RegistryClient(RegistrySettings.of(url | right)).schema(1).text == "{}"
+
+
+@pytest.mark.parametrize("token", [f"{SECRET}\n", f"{SECRET}\N{GREEK SMALL LETTER ALPHA}"])
+def test_a_header_that_cannot_be_sent_is_in_no_error(registry: FakeRegistry, token: str) -> None:
+    with pytest.raises(RegistryRefusedError, match="SCHEMA_REGISTRY_USER and _PASSWORD, or _TOKEN") as caught:
+        RegistryClient(RegistrySettings(registry.url, token=token)).schema(1)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    assert SECRET not in repr(caught.value.__context__)
+
+
+def test_a_login_is_sent_as_utf_8(registry: FakeRegistry) -> None:
+    registry.has("/schemas/ids/1", {"schema": "{}"})
+    RegistryClient(RegistrySettings(registry.url, "ü", "\N{GREEK SMALL LETTER ALPHA}")).schema(1)
+    sent = registry.asked[0][1]["authorization"].removeprefix("Basic ")
+    assert base64.b64decode(sent).decode() == "ü:\N{GREEK SMALL LETTER ALPHA}"
 
 
 def test_a_password_may_be_in_a_file(tmp_path: Path) -> None:
