@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from platform_assets.errors import ConfigurationError
 from platform_assets.model import cleartext
-from platform_assets.secret_files import SUFFIX, secret
+from platform_assets.secret_files import SUFFIX, has_controls, secret
 
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
 
@@ -115,6 +115,12 @@ class ClientSettings:
         unknown = sorted(set(self.options) - _ALLOWED)
         if unknown:
             raise ConfigurationError(f"Kafka client settings {unknown} are not allowed; allowed: {sorted(_ALLOWED)}")
+        for name, value in self.options.items():
+            if has_controls(value):
+                raise ConfigurationError(
+                    f"{variable(name)} holds a control character, such as a line end, or bytes that are not UTF-8, and could change "
+                    f"other settings by it. Set {variable(name)} to the value alone."
+                )
         protocol = self.options.get("security.protocol", "PLAINTEXT").upper()
         if protocol not in _PROTOCOLS:
             raise ConfigurationError(f"KAFKA_SECURITY_PROTOCOL must be one of {sorted(_PROTOCOLS)}")
@@ -264,5 +270,5 @@ def _remote_hosts(bootstrap_servers: str) -> list[str]:
 
 def _jaas_quoted(value: str) -> str:
     # Double quotes, because redaction of JAAS texts matches no other form (see KafkaRedactionUtil).
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'

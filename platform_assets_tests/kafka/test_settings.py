@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from platform_assets.errors import ConfigurationError
-from platform_assets.kafka.settings import BatchLimits, ClientSettings
+from platform_assets.kafka.settings import BatchLimits, ClientSettings, _jaas_quoted
 
 SECRET = "s3cr3t-canary"
 SASL = {
@@ -84,7 +84,11 @@ def test_options_outside_the_list_are_refused_however_they_come(options: dict[st
             {**BEARER, "sasl.oauthbearer.token.endpoint.url": f"https://{SECRET}:x@host"},
             "TOKEN_ENDPOINT_URL is no address",
         ),
-        ({**BEARER, "sasl.oauthbearer.extensions": f"a={SECRET}\x01auth=Bearer"}, "EXTENSIONS cannot be used"),
+        (
+            {**BEARER, "sasl.oauthbearer.extensions": f"a={SECRET}\x01auth=Bearer"},
+            "EXTENSIONS holds a control character",
+        ),
+        ({**BEARER, "sasl.oauthbearer.extensions": f"1={SECRET}"}, "EXTENSIONS cannot be used"),
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.password": SECRET}, "KAFKA_SASL_USERNAME"),
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.username": SECRET}, "KAFKA_SASL_PASSWORD"),
     ],
@@ -127,6 +131,37 @@ def test_a_password_cannot_break_out_of_its_quotes() -> None:
     java = ClientSettings("a:1", options).java()
     assert java["sasl.mechanism"] == "PLAIN"
     assert java["sasl.jaas.config"].endswith('username="a" password="x\\" y=\\"\\\\";')
+    assert _jaas_quoted('a\r\n"; b') == '"a\\r\\n\\"; b"'
+
+
+@pytest.mark.parametrize("control", ["\n", "\r", "\0", "\x7f", "\x85", "\u2028", "\udcff"])
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
+def test_no_line_end_or_control_character_gets_into_login_settings(
+    mechanism: str, control: str, tmp_path: Path
+) -> None:
+    login = {
+        "PLAIN": ["KAFKA_SASL_USERNAME", "KAFKA_SASL_PASSWORD"],
+        "OAUTHBEARER": [f"KAFKA_SASL_OAUTHBEARER_{name}" for name in ("CLIENT_ID", "CLIENT_SECRET", "SCOPE")],
+    }[mechanism]
+    right = {
+        "KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+        "KAFKA_SASL_MECHANISM": mechanism,
+        "KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL": "https://host/token",
+        **dict.fromkeys(login, "canary"),
+    }
+    assert "canary" in ClientSettings.from_environment(right, "a:1").java()["sasl.jaas.config"]
+    for name in login:
+        wrong = {**right, name: f'canary"{control} other="x'}
+        with pytest.raises(ConfigurationError, match=f"{name} holds a control .* Set {name} to") as caught:
+            ClientSettings.from_environment(wrong, "a:1")
+        assert "canary" not in repr(caught.value)
+    if not control.isascii():
+        return
+    (tmp_path / "mounted").write_text(f"canary{control}x")
+    in_file = {**right, login[1]: "", f"{login[1]}_FILE": str(tmp_path / "mounted")}
+    with pytest.raises(ConfigurationError, match=f"{login[1]}_FILE names holds a control") as caught:
+        ClientSettings.from_environment(in_file, "a:1")
+    assert "canary" not in repr(caught.value)
 
 
 def test_mutual_tls_and_an_endpoint_check_that_is_off() -> None:
