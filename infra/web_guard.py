@@ -11,6 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import unquote_plus
 
 from infra.errors import ConfigurationError
 
@@ -31,6 +32,8 @@ _ENTRY: Final = re.compile(
 )
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _DEFAULT_PORT: Final = {"http://": ":80", "https://": ":443"}
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_STATIC: Final = re.compile(r"/(?:_next|vendor)/.+|/favicon[a-z-]*\.[a-z]+|/(?:manifest\.json|robots\.txt)")
 _SHOWN_LENGTH: Final = 100
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -88,6 +91,9 @@ def refusal(method: str, path: str, headers: Headers, allowed: AllowedHosts) -> 
         headers: as ASGI has them, names in lower case.
         allowed: whose requests are taken.
     """
+    if _CONTROL.search(path):
+        # Starlette's routes end in `$`, which matches before a line feed too.
+        return Refusal(400, "Refused: the address has a control character. Remove it.")
     found: dict[bytes, list[str]] = {}
     for name, value in headers:
         found.setdefault(name, []).append(value.decode("latin-1").strip())
@@ -147,6 +153,8 @@ class Guard:
         if refused is not None:
             await _refuse(refused, scope, receive, send)
             return
+        if method in _READING:
+            scope = {**scope, "query_string": _without_query(scope["query_string"])}
         if method == "GET" and _is_graphql(scope["path"]):
             # Dagster looks for text/html in this header to answer with its page in place of running what the address says.
             headers = [(name, value) for name, value in scope["headers"] if name != b"accept"]
@@ -162,6 +170,13 @@ class Guard:
 
 
 def _refused_read(method: str, path: str, found: dict[bytes, list[str]]) -> Refusal | None:
+    foreign = any(site not in ("same-origin", "none") for site in found.get(b"sec-fetch-site", []))
+    if foreign and found.get(b"sec-fetch-mode") != ["navigate"] and not _STATIC.fullmatch(path):
+        return Refusal(
+            403,
+            "Refused: a page of another site loads this (headers Sec-Fetch-Site, Sec-Fetch-Mode). Other sites may link to the UI; "
+            "open the address itself.",
+        )
     accepted = found.get(b"accept", [])
     if method == "GET" and _is_graphql(path) and not any("text/html" in value for value in accepted):
         return Refusal(
@@ -174,6 +189,12 @@ def _refused_read(method: str, path: str, found: dict[bytes, list[str]]) -> Refu
 def _is_graphql(path: str) -> bool:
     """Whether Dagster runs GraphQL there, also below a path prefix."""
     return path.rstrip("/").rsplit("/", 1)[-1] == "graphql"
+
+
+def _without_query(query_string: bytes) -> bytes:
+    """The part of an address after `?` without GraphQL, whatever its path: only pages' own scripts read it there."""
+    parts = query_string.split(b"&")
+    return b"&".join(part for part in parts if unquote_plus(part.partition(b"=")[0].decode("latin-1")) != "query")
 
 
 def _is_own(origin: str, host: str, allowed: AllowedHosts) -> bool:

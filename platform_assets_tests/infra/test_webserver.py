@@ -110,6 +110,21 @@ def test_what_a_foreign_page_can_send_changes_nothing(
     assert ui.materialised() == before
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/graphql%0A", "/graphql%0D", "/graphql%00", "/graphql%0A/", "/%0Agraphql", "/graphql%7F", "/graphql;x", "/graphql/",
+        "//graphql", "/%67raphql", "/GRAPHQL", "/graphql%20", "/x/../graphql", "/./graphql", "/graphql%E2%80%A8",
+    ],
+)  # fmt: skip
+def test_no_other_spelling_of_the_address_runs_a_mutation(ui: Ui, path: str) -> None:
+    before = ui.materialised()
+    for method in ("GET", "HEAD"):
+        for headers in ({}, {"Accept": "text/html"}, {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}):
+            ui.ask(method, f"{path}?query={quote(MUTATION)}", headers)
+    assert ui.materialised() == before
+
+
 @pytest.mark.parametrize("path", ["/", "/graphql", "/server_info"])
 def test_a_host_that_is_not_allowed_is_refused_whatever_it_asks_for(ui: Ui, path: str) -> None:
     status, text = ui.ask("GET", path, {"Accept": "text/html"}, host="rebound.example:80")
