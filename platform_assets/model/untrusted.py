@@ -52,15 +52,15 @@ def code(text: object) -> str:
     if not shown:
         return ""
     fence = "`" * (1 + max(map(len, _BACKQUOTES.findall(shown)), default=0))
-    # Markdown takes one space off each end where both have one.
-    pad = " " if "`" in (shown[0], shown[-1]) or (shown[0] == shown[-1] == " ") else ""
+    pad = " " if "`" in (shown[0], shown[-1]) or _unpadded(shown) != shown else ""
     return f"{fence}{pad}{shown}{pad}{fence}"
 
 
 def markdown(text: object) -> str:
     """`text` as one paragraph of Markdown that shows it as it is: no image, no link, no HTML.
 
-    What stands in backquotes stays a code span; so do addresses, which would be links otherwise.
+    What stands in backquotes stays a code span. So do addresses, which would be links otherwise, and backquotes without an end: as
+    escaped marks they would be read as others by `without_marks`. `markdown(without_marks(markdown(text)))` is `markdown(text)`.
     """
     pieces: list[tuple[bool, str]] = []
     for is_code, piece in _spans(line(text).lstrip(" ")):
@@ -90,7 +90,7 @@ def document(value: Any, indent: int | None = 2) -> str:
 
 
 def _spans(text: str) -> Iterator[tuple[bool, str]]:
-    """Pieces of `text`, each with whether it is a code span: between two equal runs of backquotes, or an address."""
+    """Pieces of `text`, each with whether it is a code span: between two equal runs of backquotes, a run alone, or an address."""
     following: dict[int, re.Match[str]] = {}
     ends: dict[int, re.Match[str] | None] = {}
     runs = list(_BACKQUOTES.finditer(text))
@@ -100,11 +100,16 @@ def _spans(text: str) -> Iterator[tuple[bool, str]]:
     at = 0
     for run in runs:
         end = ends[run.start()]
-        if run.start() >= at and end is not None:
+        if run.start() >= at:
             yield from _addresses(text[at : run.start()])
-            yield True, text[run.end() : end.start()]
-            at = end.end()
+            yield True, run[0] if end is None else _unpadded(text[run.end() : end.start()])
+            at = (end or run).end()
     yield from _addresses(text[at:])
+
+
+def _unpadded(span: str) -> str:
+    """Take one space off each end, as Markdown does, if both ends have one and there is anything else."""
+    return span[1:-1] if span[:1] == span[-1:] == " " and span.strip(" ") else span
 
 
 def _addresses(text: str) -> Iterator[tuple[bool, str]]:

@@ -97,6 +97,19 @@ def test_markdown_of_any_mixture_is_inert(rng: Random) -> None:
         assert not set(line(text)) & set("\x1b\n\r\t\u2028\u202e")
 
 
+def test_marks_taken_away_and_given_again_are_the_same_marks(rng: Random) -> None:
+    """A description that is reported again and again must not grow."""
+    pieces = (*PIECES, "```*http://x", "` ", " `", "  ", "\\`", "`` ` ``", "` a `")
+    for text in ("```*http://x", "` a@b.c\t", "` `", "` a `", "`` ` ``", "\\`a`"):
+        assert markdown(without_marks(markdown(text))) == markdown(text)
+    for _ in range(5_000):
+        text = "".join(rng.choices(pieces, k=rng.randint(1, 8)))
+        made = markdown(text)
+        assert markdown(without_marks(made)) == made, repr(text)
+        reported = markdown(without_marks(text))  # one that was stored without escaping
+        assert markdown(without_marks(reported)) == reported, repr(text)
+
+
 def test_markdown_keeps_code_and_names_readable() -> None:
     text = "run `platform-assets load raw/my_topic` for offsets [0, 5), then go on"
     assert markdown(text) == text
