@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -64,17 +65,19 @@ def test_the_line_for_a_scheduler_mails_what_status_says_and_writes_no_file(tmp_
     empty.mkdir()
     (tmp_path / "lake" / ".env").write_text("WINDOW=1\n")
     for name, script in {
-        "platform-assets": 'echo "window $WINDOW failed"; exit "$CODE"',
+        "platform-assets": """printf '%s\\n' "window $WINDOW failed" '\\n~!x \\c \\0033'; exit "$CODE\"""",
         "mail": 'cat >"$SENT"; echo "$@" >>"$SENT"',
     }.items():
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (programs / name).chmod(0o755)
-    line = line.replace("/srv/lake", f"{tmp_path}/lake")
+    # What cron makes of it: a percent sign without a backslash ends the command.
+    line = re.sub(r"(?<!\\)%", "\n", line).replace("\\%", "%").replace("/srv/lake", f"{tmp_path}/lake")
     for code in ("0", "1"):
         environ = {"PATH": f"{programs}:{os.environ['PATH']}", "CODE": code, "SENT": str(sent)}
-        subprocess.run(["/bin/sh", "-c", line], env=environ, cwd=empty, check=True)
+        # cron's shell on Debian, whose `echo` takes a backslash for a mark.
+        subprocess.run([shutil.which("dash") or "/bin/sh", "-c", line], env=environ, cwd=empty, check=True)
         assert sent.exists() is (code == "1")
-    assert sent.read_text() == "window 1 failed\n-s lake team@example.com\n"
+    assert sent.read_text() == "window 1 failed\n\\n~!x \\c \\0033\n-s lake team@example.com\n"
     assert not list(empty.iterdir())
 
 
