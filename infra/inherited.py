@@ -18,7 +18,7 @@ STORE: Final = ("AWS_*", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", 
 WORKERS: Final = (
     *SYSTEM, "KAFKA_SECURITY_*", "KAFKA_SASL_*", "KAFKA_SSL_*", "KAFKA_CLIENT_*", "SCHEMA_REGISTRY_*",
     "PLATFORM_ALLOW_CLEARTEXT_LOGINS",
-    "PYTHON*", "PYSPARK_*", "VIRTUAL_ENV", "CONDA_PREFIX", "SPARK_*", "HADOOP_*",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHON*", "PYSPARK_*", "VIRTUAL_ENV", "CONDA_PREFIX", "SPARK_*", "HADOOP_*",
     "NUMBA_*", "OMP_*", "ARROW_*", "MIMALLOC_*", "XDG_*",
 )  # fmt: skip
 """Spark's Python workers have the environment of the server. They read Kafka and ask the schema registry by themselves."""

@@ -73,6 +73,18 @@ def test_a_service_is_given_the_secrets_that_it_needs(
     assert given["PATH"]
 
 
+def test_sparks_workers_trust_the_authorities_that_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They ask the registry and the token endpoint, whose certificates OpenSSL looks up by these variables."""
+    authorities = {"SSL_CERT_FILE": "/etc/our.pem", "SSL_CERT_DIR": "/etc/our"}
+    for name, value in authorities.items():
+        monkeypatch.setenv(name, value)
+    home = home_at(tmp_path / "home")
+    home.prepare()
+    assert process.environment_of(spark(home), "mark").items() >= authorities.items()
+
+
 def test_a_process_has_what_was_chosen_and_nothing_else(tmp_path: Path) -> None:
     home = home_at(tmp_path / "a home")
     home.prepare()
