@@ -122,9 +122,7 @@ class RegistryClient:
             asked[0] += 1
             if asked[0] > MOST_REFERENCES:
                 raise BadReferences(f"it refers to more than {MOST_REFERENCES} others, or in a circle")
-            names = [quote(str(part), safe="") for part in (group or "default", artifact, version)]
-            if any(part in ("", ".", "..") for part in names):
-                raise BadReferences(f"it refers to {name[:60]!r}, which has no name of an artifact")
+            names = [_in_path(str(part), name) for part in (group or "default", artifact, version)]
             other = f"{base}/groups/{names[0]}/artifacts/{names[1]}/versions/{names[2]}/content"
             text = self._tried(partial(self._content_of, other, None))
             self._refer_apicurio(base, other, references, asked)
@@ -157,7 +155,7 @@ class RegistryClient:
             asked[0] += 1
             if asked[0] > MOST_REFERENCES:
                 raise BadReferences(f"it refers to more than {MOST_REFERENCES} others, or in a circle")
-            other = self._asked(f"/subjects/{quote(subject, safe='')}/versions/{version}", None)
+            other = self._asked(f"/subjects/{_in_path(subject, name)}/versions/{version}", None)
             self._refer(other, references, asked, number)
             references[name] = _text(other, "schema", None, self._settings)
 
@@ -241,6 +239,16 @@ class RegistryClient:
 
     def _refused(self, what: str) -> RegistryRefusedError:
         return RegistryRefusedError(self._settings.url, what)
+
+
+def _in_path(part: str, name: str) -> str:
+    """`part` of the reference `name`, as one segment of a path. Raises BadReferences for what would lead to another path."""
+    if part in ("", ".", ".."):
+        raise BadReferences(f"its reference {name[:60]!r} names {part!r}, which would ask another path of the registry")
+    try:
+        return quote(part, safe="")
+    except UnicodeEncodeError:
+        raise BadReferences(f"its reference {name[:60]!r} has a name that is not UTF-8") from None
 
 
 def _document(content: bytes) -> dict[str, Any]:

@@ -63,6 +63,26 @@ def test_references_in_a_circle_or_without_end_are_bounded(registry: FakeRegistr
     assert len(registry.asked) == 101
 
 
+@pytest.mark.parametrize("subject", ["", ".", "..", "\ud800"])
+def test_a_reference_leads_to_no_other_path(registry: FakeRegistry, subject: str) -> None:
+    listed = [{"name": "a", "subject": subject, "version": 1}]
+    registry.has("/schemas/ids/1", {"schema": "{}", "references": listed})
+    with pytest.raises(BadReferences, match="its reference 'a'"):
+        client(registry).schema(1)
+    assert [path for path, _ in registry.asked] == ["/schemas/ids/1"]
+
+
+@pytest.mark.parametrize("part", ["groupId", "artifactId", "version"])
+def test_a_reference_of_apicurio_leads_to_no_other_path(registry: FakeRegistry, part: str) -> None:
+    listed = [{"name": "a", "groupId": "g", "artifactId": "b", "version": "1", part: ".."}]
+    registry.has("/apis/registry/v3/ids/contentIds/5", {})
+    registry.has("/apis/registry/v3/ids/contentIds/5/references", listed)
+    asking = RegistryClient(RegistrySettings(f"{registry.url}/apis/ccompat/v7", "user", SECRET), lambda _: None)
+    with pytest.raises(BadReferences, match="its reference 'a'"):
+        asking.schema("contentId-5")
+    assert len(registry.asked) == 2
+
+
 def test_an_unknown_id_is_one_only_where_the_registry_says_so(registry: FakeRegistry) -> None:
     with pytest.raises(UnknownId, match="schema id 5: the registry has no schema of it"):
         client(registry).schema(5)
