@@ -23,7 +23,9 @@ __all__ = [
 
 
 class ServiceStartError(Terminal):
-    """An embedded service did not come up."""
+    """An embedded service did not come up; the message may quote the end of its log."""
+
+    has_lines = True
 
     def __init__(self, service: str, reason: str, log_path: str) -> None:
         self.service, self.reason, self.log_path = service, reason, log_path

@@ -14,7 +14,7 @@ secrets.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 
 class PlatformError(Exception):
@@ -22,7 +22,12 @@ class PlatformError(Exception):
 
     Errors cross processes (runs, Spark's workers), so each survives pickling whatever arguments its class takes: it is
     made again from its message and its fields, without a call of `__init__`.
+
+    Attributes:
+        has_lines: whether the line ends of the message are the platform's own, so that a terminal may show them.
     """
+
+    has_lines: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Callable[..., PlatformError], tuple[object, ...], dict[str, Any]]:
         return _restored, (type(self), *self.args), self.__dict__
@@ -69,6 +74,8 @@ class WindowKeyError(ConfigurationError, ValueError):
 
 class DeclarationsError(ConfigurationError):
     """YAML of the definitions folder has mistakes; each is named by file and line, with its remedy."""
+
+    has_lines = True
 
     def __init__(self, mistakes: Sequence[str]) -> None:
         self.mistakes = tuple(mistakes)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from platform_assets.errors import DeclarationsError
+from platform_assets.errors import PlatformError
 from platform_assets.model.untrusted import document, line, lines
 
 if TYPE_CHECKING:
@@ -27,10 +27,9 @@ def echo_lines(text: object, *, err: bool = False) -> None:
 
 
 def echo_error(error: BaseException, before: str = "platform-assets: ") -> None:
-    """Print what went wrong on stderr: one line, and one for each mistake in a project's YAML."""
-    text, *mistakes = str(error).split("\n") if isinstance(error, DeclarationsError) else (str(error),)
-    for each in (f"{before}{text}", *mistakes):
-        echo(each, err=True)
+    """Print what went wrong on stderr: one line, or more if the error has lines of its own, as mistakes in YAML do."""
+    show = echo_lines if isinstance(error, PlatformError) and error.has_lines else echo
+    show(f"{before}{error}", err=True)
 
 
 def echo_json(value: Any, indent: int | None = 2) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from pathlib import Path
 
 import click
 import pytest
@@ -12,6 +13,8 @@ from click.testing import CliRunner
 from rich.table import Table
 from rich.text import Text
 
+from infra import process
+from infra.errors import ServiceStartError
 from platform_assets.cli import main
 from platform_assets.cli.audit_table import progress
 from platform_assets.cli.status_table import print_status
@@ -20,6 +23,8 @@ from platform_assets.model.logs import logger
 from platform_assets.orchestration.check_status import CheckStatus
 from platform_assets.orchestration.status import Status, TableStatus
 from platform_assets.terminal import console, echo, echo_error, echo_json, echo_lines
+from platform_assets_tests.support import services
+from testbed.homes import home_at
 
 HOSTILE = "\x1b[2J\x1b]8;;https://evil.ex\x07[link=https://evil.ex]x[/link] [bold]b[/bold] \x9b31m \u202e\r\nall is well :boom:"
 SHOWN = r"\x1b[2J\x1b]8;;https://evil.ex\x07[link=https://evil.ex]x[/link] [bold]b[/bold] \x9b31m \u202e\r\nall is well :boom:"
@@ -50,6 +55,24 @@ def test_lines_errors_and_json_make_no_terminal_act() -> None:
         r"a.yaml:1: \x1b[2J",
         "b.yaml:2: two",
     ]
+
+
+def test_the_end_of_a_log_keeps_its_lines(tmp_path: Path) -> None:
+    home = home_at(tmp_path / "home")
+    home.prepare()
+    spec = services.spec_of(home, "thing", f"print({HOSTILE[:4] + 'one'!r}, 'two', sep=chr(10)); raise SystemExit(1)")
+    with pytest.raises(ServiceStartError) as failed:
+        process.wait_ready(spec, process.spawn(spec, process.planned(spec)))
+
+    @click.command()
+    def run() -> None:
+        echo_error(failed.value)
+
+    _, err = printed(run)
+    assert err == (
+        "platform-assets: thing did not start: the process ended; its last lines:\n"
+        f"\\x1b[2Jone\ntwo\n. Its log: {spec.log}\n"
+    )
 
 
 def test_an_error_of_a_command_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
