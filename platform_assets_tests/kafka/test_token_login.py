@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from infra.platform import UpOptions
 from infra.ports import LOOPBACK, choose_ports
 from platform_assets.engines.choice import choose_engine
 from platform_assets.errors import BrokerRefusedError
+from platform_assets.kafka.batches import tokens
 from platform_assets.kafka.batches.tokens import Tokens
 from platform_assets.kafka.batches.wire import Connection, Security, addresses
 from platform_assets.kafka.cluster import Cluster
@@ -61,13 +63,40 @@ def test_a_wrong_secret_is_named_by_its_settings_and_the_right_one_helps(endpoin
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"[]", b"{}", b'{"access_token": "a\\u0001auth=Bearer b"}', b'{"access_token": "a", "expires_in": "x"}',
+    [b"", b"[]", b"{}", b'{"access_token": "a\\u0001auth=Bearer b"}',
      b'{"access_token": "' + b"x" * (1 << 20) + b'"}', b"[" * 100_000],
 )  # fmt: skip
 def test_what_is_no_token_is_refused(endpoint: TokenEndpoint, content: bytes) -> None:
     endpoint.answer = (200, content)
     with pytest.raises(BrokerRefusedError, match="no access token"):
         Tokens(settings(endpoint)).token()
+
+
+@pytest.mark.parametrize(
+    "life", ["NaN", "1e999", pytest.param("9" * 400, id="huge"), "-1", '"300"', "true", "null", "[]"]
+)
+def test_a_life_that_is_no_number_of_seconds_is_a_short_one(
+    endpoint: TokenEndpoint, life: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "_kept", {})
+    endpoint.answer = (200, f'{{"access_token": "a", "expires_in": {life}}}'.encode())
+    before = time.monotonic()
+    assert Tokens(settings(endpoint)).token() == "a"
+    ((_, until),) = tokens._kept.values()
+    assert 0 < until - before <= 60 + time.monotonic() - before
+
+
+def test_a_secret_outside_of_latin_1_is_sent_as_utf_8(endpoint: TokenEndpoint) -> None:
+    endpoint.secret = "ü\N{GREEK SMALL LETTER ALPHA}"
+    assert Tokens(settings(endpoint)).token()
+
+
+def test_an_answer_has_a_deadline_as_a_whole(endpoint: TokenEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(tokens, "_ANSWER_SECONDS", -1.0, raising=False)
+        with pytest.raises(OSError, match="TimeoutError"):
+            Tokens(settings(endpoint)).token()
+    assert Tokens(settings(endpoint)).token()
 
 
 @pytest.mark.parametrize("status", [302, 500, 503])

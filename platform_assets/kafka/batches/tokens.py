@@ -14,12 +14,17 @@ from urllib3.exceptions import HTTPError
 
 from platform_assets.errors import BrokerRefusedError
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.secret_files import basic_login
 
 _SECONDS: Final = 10.0
+_ANSWER_SECONDS: Final = 10.0
+"""For one answer as a whole, however it trickles."""
 _MOST_BYTES: Final = 1 << 20
+_PIECE: Final = 1 << 16
 _SHARE_OF_LIFE: Final = 0.8
 _LONGEST_SECONDS: Final = 3600.0
 _UNKNOWN_LIFE_SECONDS: Final = 60.0
+_ENDLESS_SECONDS: Final = 1e9
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _REFUSALS: Final = range(400, 500)
 
@@ -64,7 +69,7 @@ def _asked(url: str, client: str, secret: str, scope: str) -> tuple[str, float]:
     """A new token, and how many seconds it is valid."""
     doing = "asking the token endpoint of KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL for a token"
     fields = {"grant_type": "client_credentials", **({"scope": scope} if scope else {})}
-    headers = {**urllib3.make_headers(basic_auth=f"{client}:{secret}"), "Accept": "application/json"}
+    headers = {**basic_login(client, secret), "Accept": "application/json"}
     try:
         with urllib3.PoolManager(num_pools=1, retries=False, timeout=urllib3.Timeout(_SECONDS)) as pool:
             answer = pool.request(
@@ -76,7 +81,7 @@ def _asked(url: str, client: str, secret: str, scope: str) -> tuple[str, float]:
                 redirect=False,
                 preload_content=False,
             )
-            content = answer.read(_MOST_BYTES + 1, decode_content=False)
+            content = _content(answer)
     except (HTTPError, OSError) as error:
         raise ConnectionError(f"{doing} failed ({type(error).__name__})") from None  # its text may hold headers
     if answer.status in _REFUSALS:
@@ -91,7 +96,21 @@ def _asked(url: str, client: str, secret: str, scope: str) -> tuple[str, float]:
     except (ValueError, RecursionError):
         document = None
     found = document if isinstance(document, dict) else {}
-    token, seconds = found.get("access_token"), found.get("expires_in", _UNKNOWN_LIFE_SECONDS)
-    if not isinstance(token, str) or not _TOKEN.fullmatch(token) or not isinstance(seconds, int | float):
+    token, seconds = found.get("access_token"), found.get("expires_in")
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
         raise BrokerRefusedError(doing, "its answer holds no access token: check the address")
-    return token, float(seconds)
+    # NaN is in no range, and true is not a number of seconds.
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < _ENDLESS_SECONDS:
+        return token, float(seconds)
+    return token, _UNKNOWN_LIFE_SECONDS
+
+
+def _content(answer: urllib3.BaseHTTPResponse) -> bytes:
+    """The answer; of one that is too long, more bytes than are allowed. Raises OSError when it takes too long."""
+    found = bytearray()
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while len(found) <= _MOST_BYTES and (piece := answer.read1(_PIECE, decode_content=False)):
+        found += piece
+        if time.monotonic() > deadline:
+            raise TimeoutError
+    return bytes(found)
