@@ -6,9 +6,10 @@ A file is read each time, so a secret that is replaced there is taken by the nex
 from __future__ import annotations
 
 import base64
+import os
+import stat
 import unicodedata
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from platform_assets.errors import ConfigurationError
@@ -32,15 +33,16 @@ def secret(environ: Mapping[str, str], name: str) -> str | None:
     if value is not None:
         raise ConfigurationError(f"{name} and {name}{SUFFIX} are both set. Unset one of them.")
     try:
-        with Path(path).open("rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
+        content = _content(path)
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or type(error).__name__
         raise _unusable(name, f"cannot be read ({cause})") from None
+    if content is None:
+        raise _unusable(name, "is no regular file")
     if len(content) > MOST_BYTES:
         raise _unusable(name, f"has more than {MOST_BYTES:,} bytes")
     try:
-        found = content.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        found = content.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
         raise _unusable(name, "is not UTF-8") from None
     if not found:
@@ -48,6 +50,18 @@ def secret(environ: Mapping[str, str], name: str) -> str | None:
     if has_controls(found):
         raise _unusable(name, "holds a control character, such as a second line end")
     return found
+
+
+def _content(path: str) -> bytes | None:
+    """The beginning of a file, one byte more than is allowed; None if it is no regular file. It never waits for a writer."""
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            return None
+        with open(opened, "rb", closefd=False) as stream:
+            return stream.read(MOST_BYTES + 1)
+    finally:
+        os.close(opened)
 
 
 def has_controls(text: str) -> bool:

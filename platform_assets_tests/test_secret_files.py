@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,13 @@ from platform_assets.secret_files import MOST_BYTES, secret
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [(b"a secret", "a secret"), (b"a secret\n", "a secret"), (b"a secret\r\n", "a secret"), (b" x \n", " x ")],
+    [
+        (b"a secret", "a secret"),
+        (b"a secret\n", "a secret"),
+        (b"a secret\r\n", "a secret"),
+        (b" x \n", " x "),
+        (b"\xef\xbb\xbfa secret\r\n", "a secret"),
+    ],
 )
 def test_one_end_of_line_is_no_part_of_a_secret(tmp_path: Path, content: bytes, expected: str) -> None:
     file = tmp_path / "mounted"
@@ -53,6 +62,28 @@ def test_a_file_that_cannot_be_used_is_named_by_its_variable_and_each_remedy_hel
     assert secret({"NAME": "x"}, "NAME") == "x"
     file.write_text("the secret alone")
     assert secret({"NAME_FILE": str(file)}, "NAME") == "the secret alone"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "canary"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to("/dev/zero")
+    asked = "from platform_assets.secret_files import secret; import sys; secret({'NAME_FILE': sys.argv[1]}, 'NAME')"
+    ended = subprocess.run(
+        [sys.executable, "-c", asked, place], capture_output=True, text=True, timeout=60, check=False
+    )
+    said = ended.stderr.splitlines()[-1]
+    assert "The file that NAME_FILE names" in said
+    assert "is no regular file" in said
+    assert "canary" not in said
+    place.rmdir() if kind == "folder" else place.unlink()
+    place.write_text("the secret alone")
+    assert secret({"NAME_FILE": str(place)}, "NAME") == "the secret alone"
 
 
 def test_both_are_refused_until_one_is_unset(tmp_path: Path) -> None:
