@@ -349,18 +349,28 @@ def ranked(rows: pa.Table) -> pa.Table:
     """`rows` with the columns `life` and `version`: when the table that an entry is of last had one of the window, and its version.
 
     A table that was moved away and made again begins with version 0, and its entries count before those of its former life.
+    Releases that do not know the id of a table leave it empty, and may write between and after entries that have one: while pods
+    are upgraded, or after going back to such a release. Such an entry belongs to the same life as the window's entry before it.
     """
     rows = rows.append_column("version", pc.fill_null(rows["table_version"], -1))
-    ids = pc.unique(rows["table_id"])
-    if len(ids) < 2:
+    if len(pc.unique(rows["table_id"])) < 2:
         return rows.append_column("life", pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows))
-    known = rows.append_column("of", pc.fill_null(rows["table_id"], ""))
-    moments = known.append_column("moment", known["recorded_at"].cast(pa.int64()))
+    of = _filled(rows)
+    moments = of.append_column("moment", of["recorded_at"].cast(pa.int64()))
     lives = moments.group_by(["window", "of"]).aggregate([("moment", "max")])
     joined = moments.join(lives, ["window", "of"])
-    # Entries of releases that did not know the id are the oldest ones.
+    # Entries before the first one with an id come from releases that did not know it, and are the oldest ones.
     life = pc.if_else(pc.equal(joined["of"], ""), 0, joined["moment_max"])
     return joined.append_column("life", life).select([*rows.column_names, "life"])
+
+
+def _filled(rows: pa.Table) -> pa.Table:
+    """`rows`, sorted, with the column `of`: the id of the table in the entry, or in the last entry of the window before it."""
+    ordered = rows.sort_by([("window", "ascending"), ("recorded_at", "ascending")]).combine_chunks()
+    windows, ids = ordered["window"], ordered["table_id"]
+    begins = pa.concat_arrays([pa.array([True]), *pc.not_equal(windows[1:], windows[:-1]).chunks])
+    own = pc.if_else(begins, pc.fill_null(ids, ""), ids)
+    return ordered.append_column("of", pc.fill_null_forward(own))
 
 
 def newest_entries(rows: pa.Table) -> pa.Table:

@@ -1,7 +1,8 @@
 """The version of a ledger: which releases can read it, and how one that an earlier release made is brought up to this one's.
 
-A column that a release adds needs none: older ledgers get it with the next entry, and releases before it leave it empty. A version is
-for a change that a release before it would misread.
+A column that a release adds needs no new version: older ledgers get it with the next entry. Releases before it leave it empty, and
+not only in older entries: pods of the former image write during an upgrade, and all of them after going back to it. So an entry with
+an empty column may be newer than one with a value. A version is for a change that a release before it would misread.
 """
 
 from __future__ import annotations

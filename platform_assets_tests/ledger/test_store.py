@@ -906,6 +906,21 @@ def test_entries_of_a_tables_newest_life_count_whatever_their_version(tmp_path: 
     assert ledger.receipts(TableRef.raw("t"))[window.key].load_id == "a61"
 
 
+def test_an_entry_without_a_table_id_belongs_to_the_life_before_it(tmp_path: Path) -> None:
+    """A release that does not know of lives writes after one that does: during an upgrade, or after going back to it."""
+    window, other = recorded(tmp_path, "people", [{0: 0}, {0: 100}, {0: 200}])
+    ledger = Ledger(Lake.at(tmp_path))
+    counting = list[str]()
+    written = ((5, None), (9, "a"), (12, None), (11, None), (2, "b"), (3, None), (13, "a"), (14, None))
+    for version, life in written:
+        ledger.record_receipts([receipt(window, version=version, load_id=f"{version} {life}", table_id=life)])
+        counting.append(ledger.receipts(TableRef.raw("people"))[window.key].load_id)
+        if version == 9:
+            ledger.record_receipts([receipt(other, version=1, load_id="other", table_id=None)])
+    assert counting == ["5 None", "9 a", "12 None", "12 None", "2 b", "3 None", "13 a", "14 None"]
+    assert ledger.receipts(TableRef.raw("people"))[other.key].load_id == "other"
+
+
 def test_loads_of_another_life_than_the_restored_one_are_forgotten(tmp_path: Path) -> None:
     """Their versions say nothing of the table that was restored."""
     ledger = Ledger(Lake.at(tmp_path))
