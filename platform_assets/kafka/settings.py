@@ -101,13 +101,15 @@ class BatchLimits:
 class ClientSettings:
     """How to reach the brokers, and what is accepted from them.
 
-    `options` are spelt as librdkafka spells them and hidden from the repr. Raises ConfigurationError for options that are not
+    `options` are spelt as librdkafka spells them and hidden from the repr. `cleartext_logins` allows to send a login unencrypted
+    to other machines. Raises ConfigurationError for options that are not
     allowed, or not enough for the protocol that they name.
     """
 
     bootstrap_servers: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     limits: BatchLimits = field(default_factory=BatchLimits)
+    cleartext_logins: bool = False
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers.strip():
@@ -156,8 +158,9 @@ class ClientSettings:
             if (found := secret(environment, variable(setting))) is not None:
                 options[setting] = found
         limits = BatchLimits.from_environment(environment)
-        made = cls(bootstrap_servers or environment.get(BOOTSTRAP_VARIABLE, ""), options, limits)
-        if not cleartext.allowed(environment):
+        servers = bootstrap_servers or environment.get(BOOTSTRAP_VARIABLE, "")
+        made = cls(servers, options, limits, cleartext.allowed(environment))
+        if not made.cleartext_logins:
             made._refuse_cleartext()
         return made
 

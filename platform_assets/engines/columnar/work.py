@@ -88,4 +88,5 @@ class Work:
         if missing := sorted(set(self.options) - set(found.options)):
             names = ["KAFKA_" + name.upper().replace(".", "_") for name in missing]
             raise UnfitError(f"the environment of Spark's workers lacks {names}")
-        return ClientSettings(self.bootstrap, {name: found.options[name] for name in self.options}, self.limits)
+        options = {name: found.options[name] for name in self.options}
+        return ClientSettings(self.bootstrap, options, self.limits, found.cleartext_logins)

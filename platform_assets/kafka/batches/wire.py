@@ -24,6 +24,7 @@ from platform_assets.errors import BrokerRefusedError, ConfigurationError
 from platform_assets.kafka.batches.tokens import Tokens
 from platform_assets.kafka.distrust import distrusted
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.model import cleartext
 
 Address = tuple[str, int]
 
@@ -63,6 +64,7 @@ class Security:
         self.client_id = options.get("client.id", "platform-assets-evidence")
         self.context = _tls(options) if protocol.endswith("SSL") else None
         self.mechanism = settings.mechanism if protocol.startswith("SASL") else None
+        self.needs_loopback = protocol == "SASL_PLAINTEXT" and not settings.cleartext_logins
         self._sasl = {
             "security_protocol": protocol,
             "sasl_mechanism": self.mechanism,
@@ -110,7 +112,8 @@ class Connection:
     """A connection that is ready for requests. Not for use by two threads at once.
 
     All methods raise OSError where the broker is out of reach or makes no sense, Stopped where `stopped()` turned true
-    meanwhile, and BrokerRefusedError where the broker does not let this client in. After any of these, close it.
+    meanwhile, and BrokerRefusedError where the broker does not let this client in. After any of these, close it. To begin one
+    raises ConfigurationError too, where the login would leave this machine unencrypted.
     """
 
     def __init__(
@@ -132,6 +135,8 @@ class Connection:
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if security.needs_loopback:
+                self._refuse_another_machine()
             if security.context is not None:
                 self._socket = security.context.wrap_socket(self._socket, server_hostname=address[0])
             self._agree_on_versions(needs)
@@ -211,6 +216,15 @@ class Connection:
                 raise ConnectionResetError(f"{self._name} closed the connection")
             got += count
             until = max(until, time.monotonic() + self._timeout)  # an answer that keeps flowing is on time
+
+    def _refuse_another_machine(self) -> None:
+        """By the address in use: brokers advertise others than those of the settings, and names lead anywhere."""
+        peer = self._socket.getpeername()[0]
+        if not cleartext.is_loopback(peer):
+            raise ConfigurationError(
+                f"the Kafka broker {self._name!r} is at {peer}, and the login would be sent there unencrypted. "
+                + cleartext.remedy("KAFKA_SECURITY_PROTOCOL=SASL_SSL")
+            )
 
     def _agree_on_versions(self, needs: Mapping[type, int]) -> None:
         request = ApiVersionsRequest(

@@ -35,6 +35,8 @@ def test_a_worker_takes_the_settings_from_its_own_environment_and_the_brokers_fr
     assert sent.settings({**SECURE, "KAFKA_BOOTSTRAP_SERVERS": "elsewhere:1", "HOME": "/"}) == driver
     # What the driver does without is not used either.
     assert work().settings(SECURE) == ClientSettings("broker:9092")
+    consent = {**SECURE, "PLATFORM_ALLOW_CLEARTEXT_LOGINS": "true"}
+    assert [sent.settings(given).cleartext_logins for given in (SECURE, consent)] == [False, True]
 
 
 def test_the_name_of_the_code_follows_from_all_that_a_worker_imports() -> None:
