@@ -27,6 +27,7 @@ from platform_assets.errors import (
     TopicRecreatedError,
     TruncationError,
     UnknownOutcome,
+    UnprovedRowsError,
     UnreadableTimestampError,
 )
 
@@ -42,7 +43,14 @@ _LONGEST_TEXT: Final = 1_500
 """Characters: no error of the platform's own is longer unless it lists much, and its end is what to do."""
 _MOST_TEXTS: Final = 20
 
-_DECISION = (OffsetsExpiredError, UnreadableTimestampError, ReloadDiffersError, LostForGoodError, LedgerCorruptError)
+_DECISION = (
+    OffsetsExpiredError,
+    UnreadableTimestampError,
+    ReloadDiffersError,
+    LostForGoodError,
+    UnprovedRowsError,
+    LedgerCorruptError,
+)
 _DECLARATION = (SchemaChangeError, ReplacedRowsError, RepairUnfitError)
 _LOG = (TruncationError, TopicRecreatedError, ClusterChangedError)
 

@@ -17,6 +17,7 @@ from platform_assets.errors import (
     SchemaChangeError,
     SparkUnreachableError,
     TruncationError,
+    UnprovedRowsError,
     UnreadableTimestampError,
 )
 from platform_assets.lake.location import Lake
@@ -71,6 +72,7 @@ KEYS = [key(n) for n in range(10)]
         (CommitOutcomeUnknownError("raw/t", "w", "gone"), "abrupt"),
         (OffsetsExpiredError("t", "w", [(0, 1, 2)], ""), "decision"),
         (UnreadableTimestampError("raw/t", "w", [(0, 1, 2)]), "decision"),
+        (UnprovedRowsError("raw/t", "w", 5, None, "partition 0 offsets [0, 5)"), "decision"),
         (TruncationError("t", 0, 5, 3), "log"),
         (SchemaChangeError("decoded/t", ["a is dropped"], "0" * 16), "declaration"),
         (RepairUnfitError("raw/t", "w", 0, 5), "declaration"),

@@ -28,7 +28,7 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration, collect
 from platform_assets.checks.registry import CHECKS
 from platform_assets.cli.status_table import print_status
-from platform_assets.errors import OffsetsExpiredError, SparkUnreachableError
+from platform_assets.errors import OffsetsExpiredError, SparkUnreachableError, UnprovedRowsError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.failures import LakeNotReadableError
@@ -221,6 +221,18 @@ def test_a_window_that_waits_for_somebody_says_what_for(tmp_path: Path, instance
     assert any(
         f"window {window.key} waits for somebody since {since}" in p and "`accept-loss`" in p for p in t.problems
     )
+
+
+def test_a_window_of_rows_without_a_receipt_names_the_command_that_ends_the_wait(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    (window,) = recorded(tmp_path, TOPIC, [{0: 0}, {0: 10}])
+    error = UnprovedRowsError(f"raw/{TOPIC}", window.key, 10, 4, "partition 0 offsets [0, 6)")
+    run(instance, dg.DagsterRunStatus.FAILURE, window.key, Failures.of({window.key: error}))
+    t = seen(tmp_path, instance)
+    assert [(w.state, w.again_at) for w in t.unloaded] == [("waits for somebody", None)]
+    command = f"`platform-assets accept-loss raw/{TOPIC} {window.key} "
+    assert any(f"window {window.key} waits for somebody" in p and command in p for p in t.problems)
 
 
 def test_of_many_windows_that_wait_for_somebody_the_rest_is_counted(
