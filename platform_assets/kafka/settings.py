@@ -27,6 +27,7 @@ BATCH_VARIABLES: Final[Mapping[str, str]] = {
 }
 """The environment variable of each of the `BatchLimits`."""
 
+_BATCH_PREFIX: Final = "KAFKA_BATCH_"
 _NUMBER: Final = re.compile("[0-9]{1,10}")
 _ALLOWED = {
     "security.protocol",
@@ -93,6 +94,9 @@ class BatchLimits:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> BatchLimits:
         """Take the variables of BATCH_VARIABLES from `environment`. Raises ConfigurationError."""
+        known = sorted(BATCH_VARIABLES.values())
+        if unknown := sorted(name for name in environment if name.startswith(_BATCH_PREFIX) and name not in known):
+            raise ConfigurationError(f"{unknown[0]} is no limit of record batches. Use one of {', '.join(known)}.")
         given = {name: environment[v].strip() for name, v in BATCH_VARIABLES.items() if environment.get(v, "").strip()}
         return cls(**{name: int(text) if _NUMBER.fullmatch(text) else 0 for name, text in given.items()})
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 
 import pytest
 
 from platform_assets.errors import ConfigurationError
-from platform_assets.kafka.settings import BatchLimits, ClientSettings, _jaas_quoted
+from platform_assets.kafka.settings import BATCH_VARIABLES, BatchLimits, ClientSettings, _jaas_quoted
 
 SECRET = "s3cr3t-canary"
 SASL = {
@@ -97,6 +98,21 @@ def test_a_value_that_cannot_work_is_refused_and_not_shown(options: dict[str, st
     with pytest.raises(ConfigurationError, match=message) as caught:
         ClientSettings("a:1", options)
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["KAFKA_BATCH_MAX_BYTE", "KAFKA_BATCH_MAX_BYTES_", "KAFKA_BATCH_BYTES", "KAFKA_BATCH_"]
+)
+def test_a_misspelt_limit_is_refused_with_the_names_of_the_limits(name: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        ClientSettings.from_environment({"KAFKA_BOOTSTRAP_SERVERS": "a:1", name: SECRET})
+    text = str(caught.value)
+    assert text.startswith(f"{name} is no limit of record batches. Use one of ")
+    assert SECRET not in text
+    named = re.findall(r"KAFKA_BATCH_MAX_[A-Z]+\b", text.removeprefix(name))
+    assert named == sorted(BATCH_VARIABLES.values())
+    limits = ClientSettings.from_environment({"KAFKA_BOOTSTRAP_SERVERS": "a:1", **dict.fromkeys(named, "7")}).limits
+    assert limits == BatchLimits(7, 7, 7)
 
 
 @pytest.mark.parametrize("servers", ["", "  "])
