@@ -23,6 +23,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger import stretches
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import Receipt, SealedWindow
+from platform_assets.ledger.erased import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
@@ -84,6 +85,7 @@ class MadeTopic:
         metadata = LoadMetadata(
             window.topic, window.topic_id, window.generation, window.window, window.ranges, f"load-{len(self.log)}", "run",
             stretches.first_cut(self.ledger, window.topic, window.generation, window.window.start),
+            erased=erased_of(self.ledger, window.topic, [window.key]).get(window.key, {}),
         )  # fmt: skip
 
         def write(load_id: str) -> Any:
