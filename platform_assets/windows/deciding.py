@@ -21,7 +21,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.windows import acceptance, clusters, generations, parking, salvage
 from platform_assets.windows.clusters import Continuation
-from platform_assets.windows.erasure import Erasure
+from platform_assets.windows.erasure import Erasure, Selected
 from platform_assets.windows.generations import NewGeneration, Ranges
 from platform_assets.windows.loading import Loader
 
@@ -145,13 +145,10 @@ class Deciding:
         if keeps_versions and not past_versions_expire:
             raise PastVersionsKeptError(str(self.ledger.lake))
         table, erasure = self.declaration.raw_table, Erasure(self.declaration, self.ledger)
-        unreadable = set[str]()
-        selected = (
-            erasure.of_keys(keys, unreadable) if keys else erasure.at_offsets(offsets, generation) if offsets else []
-        )
-        for each in selected:
-            what = "records" if each.is_loaded else "offsets that are not loaded yet"
-            self.say(f"{table} {each.sealed.key}: {each.offsets:,} {what}: {_named(each.ranges)}")
+        unreadable, searched = set[str](), set[str]()
+        selected = erasure.of_keys(keys, unreadable, searched) if keys else []
+        selected = erasure.at_offsets(offsets, generation) if offsets and not keys else selected
+        self._say_selected(selected)
         unfinished = erasure.unfinished()
         if unfinished:
             self.say(f"{table}: records of an erasure before are not gone yet from {len(unfinished):,} windows")
@@ -176,7 +173,13 @@ class Deciding:
             if nothing
             else "Erase these for good, and the older files of these windows?"
         )
-        erasure.record(selected, self.author, () if forget_keys else keys)
+        if keys:
+            recorded = erasure.record_keys(keys, selected, self.author, searched, unreadable, forget=forget_keys)
+            self._say_selected(recorded[len(selected) :])
+            found["windows"] = [each.to_fields() for each in recorded]
+            found["damaged"] = damaged = sorted({*damaged, *unreadable})
+        else:
+            erasure.record(selected, self.author)
         done = erasure.run(self.author)
         for name, rows in done.rows.items():
             self.say(f"{name}: {rows:,} rows erased, {done.bytes[name]:,} bytes written again")
@@ -193,6 +196,11 @@ class Deciding:
                 "the bucket keeps the deleted files as past versions: the records are gone once its lifecycle rule has deleted those"
             )
         return {**found, "done": done.to_fields(), "past_versions": keeps_versions}
+
+    def _say_selected(self, selected: Sequence[Selected]) -> None:
+        for each in selected:
+            what = "records" if each.is_loaded else "offsets that are not loaded yet"
+            self.say(f"{self.declaration.raw_table} {each.sealed.key}: {each.offsets:,} {what}: {_named(each.ranges)}")
 
     def adoption(self, other: str, *, past_versions_expire: bool = False) -> dict[str, Any]:
         """Have the erasures by key of topic `other` hold for this one too. Raises what `erasure` raises."""

@@ -3,6 +3,7 @@ made, of damaged ones that are healed, and of logs that came later under the top
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -10,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.lake import data_files
+from platform_assets.errors import ConcurrentLoadError
+from platform_assets.lake import data_files, load_log
+from platform_assets.lake.load_folders import window_folders
 from platform_assets.lake.location import Folder
 from platform_assets.ledger import erasure_rules
 from platform_assets.ledger.entries import ERASED, SealedWindow
@@ -18,10 +21,12 @@ from platform_assets.ledger.erased import erased_of
 from platform_assets.ledger.erasure_rules import KeyRule, Rules
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange, merge, ranges_of
+from platform_assets.windows.erasing import WindowEraser
 
 _COLUMNS: Final = ["key", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_timestamp_type"]
 _BLOCK_ROWS: Final = 65_536
 _BY_PRODUCER: Final = 0
+_RACES: Final = 10
 
 
 def record_found(ledger: Ledger, folder: Folder, paths: Iterable[str], window: SealedWindow) -> bool:
@@ -44,6 +49,32 @@ def record_found(ledger: Ledger, folder: Folder, paths: Iterable[str], window: S
     if new:
         ledger.record_acceptances([(window, new)], concerned[-1].reason, ERASED)
     return bool(new)
+
+
+def fence_loads(eraser: WindowEraser) -> None:
+    """Refuse first loads that are under way and that the rules by key concern, once a rule is recorded.
+
+    A load that has files by now may have had its last check before the rule, and commit after the tables are searched. One that has
+    none yet meets the rule in its last check. Raises what committing raises.
+    """
+    ledger, table = eraser.ledger, eraser.declaration.raw_table
+    folder, rules = ledger.lake.table(table), erasure_rules.of(ledger, table.topic)
+    if not load_log.exists(folder):
+        return
+    concerned = {w.key: w.window for w in ledger.windows(table.topic) if rules.keys_for(w)}
+    for attempt in range(_RACES):
+        begun = set(folder.folders())
+        held = load_log.window_files(load_log.file_actions(folder))
+        waiting = [key for key in concerned if key not in held and begun.intersection(window_folders(key))]
+        loaded = {key for key, receipt in ledger.receipts(table, waiting).items() if receipt.kind != "empty"}
+        try:
+            deque(eraser.erase(table, {key: {} for key in waiting if key not in loaded}, concerned), maxlen=0)
+        except ConcurrentLoadError:
+            # A load has committed, and its rows are searched.
+            if attempt == _RACES - 1:
+                raise
+        else:
+            return
 
 
 def _hits(block: pa.RecordBatch, rules: Rules, concerned: Sequence[KeyRule], window: SealedWindow) -> pa.RecordBatch:

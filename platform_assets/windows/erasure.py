@@ -118,18 +118,21 @@ class Erasure:
                 )
         return self._selected([(w, found) for w, found in parts if found])
 
-    def of_keys(self, keys: Sequence[bytes], unreadable: set[str] | None = None) -> list[Selected]:
+    def of_keys(
+        self, keys: Sequence[bytes], unreadable: set[str] | None = None, searched: set[str] | None = None
+    ) -> list[Selected]:
         """The records with one of these keys that the raw table has. Memory is that of a batch and of what is found.
 
         Windows with a file that cannot be read are added to `unreadable`; without it, the first raises FilesLostError.
+        Files in `searched` are passed over, and those that were read are added to it.
         """
         folder = self.ledger.lake.table(self.declaration.raw_table)
         if not load_log.exists(folder):
             return []
         found: dict[str, dict[int, list[Offsets]]] = {}
-        wanted = pa.array(list(keys), pa.binary())
+        wanted, passed = pa.array(list(keys), pa.binary()), set[str]() if searched is None else searched
         for window, files in load_log.window_files(load_log.file_actions(folder)).items():
-            for path in files.paths:
+            for path in [path for path in files.paths if path not in passed]:
                 try:
                     for block in data_files.blocks(folder, path, window, _BLOCK_ROWS, ["key", *_PLACE]):
                         hits = block.filter(pc.is_in(block["key"].cast(pa.binary()), wanted))
@@ -139,6 +142,8 @@ class Erasure:
                     if unreadable is None:
                         raise
                     unreadable.add(window)
+                else:
+                    passed.add(path)
         sealed = {w.key: w for w in self.ledger.windows(self.topic) if w.key in found}
         if unknown := sorted(set(found) - set(sealed)):
             raise ConfigurationError(
@@ -209,8 +214,30 @@ class Erasure:
         ]
         return sorted({*changed, *unreadable})
 
-    def record(self, selected: Sequence[Selected], author: Author, keys: Sequence[bytes] = ()) -> None:
-        """Have the ledger name the offsets. From then on no load reads them, and `run` has them gone.
+    def record_keys(
+        self,
+        keys: Sequence[bytes],
+        selected: Sequence[Selected],
+        author: Author,
+        searched: set[str],
+        unreadable: set[str],
+        *,
+        forget: bool = False,
+    ) -> list[Selected]:
+        """Record `selected`, which `of_keys` has found, and the keys unless it is to `forget` them; gives all that was recorded.
+
+        Loads may have committed since that search, or be about to: these are refused, and the files of those searched.
+        """
+        self.record(selected, author, () if forget else keys)
+        if not forget:
+            erased_keys.fence_loads(WindowEraser(self.declaration, self.ledger, self.run_id))
+        all_found = list(selected)
+        while (found := self.of_keys(keys, unreadable, searched)) and self.record(found, author):
+            all_found += found
+        return all_found
+
+    def record(self, selected: Sequence[Selected], author: Author, keys: Sequence[bytes] = ()) -> bool:
+        """Have the ledger name the offsets; gives whether it lacked some. From then on no load reads them, and `run` has them gone.
 
         With `keys`, it gets salted digests of these too: later loads find the records that the raw table does not have yet, or has
         again under other offsets.
@@ -236,9 +263,9 @@ class Erasure:
             named = tuple(s.sealed.key for s in some)
             decision = Decision(self.topic, "erase", named, author.name, author.reason, details, now)
             decisions.record(self.ledger.lake, decision)
-        if not new:
-            return
-        self.ledger.record_acceptances([(s.sealed, s.ranges) for s in new], author.reason, ERASED)
+        if new:
+            self.ledger.record_acceptances([(s.sealed, s.ranges) for s in new], author.reason, ERASED)
+        return bool(new)
 
     def adopt(self, other: str, author: Author) -> int:
         """Have the rules by key of topic `other` hold here too, as its records were copied; gives the number of new rules.
@@ -264,6 +291,7 @@ class Erasure:
             now = self.ledger.lake.root.time()
             decision = Decision(self.topic, "erase", (), author.name, author.reason, details, now)
             decisions.record(self.ledger.lake, decision)
+        erased_keys.fence_loads(WindowEraser(self.declaration, self.ledger, self.run_id))
         folder = self.ledger.lake.table(self.declaration.raw_table)
         files = load_log.window_files(load_log.file_actions(folder)) if load_log.exists(folder) else {}
         for window in self.ledger.windows(self.topic):

@@ -46,7 +46,7 @@ from platform_assets.windows.receipts import empty_receipt
 from platform_assets.windows.replacing import Loaded, WindowReplacer
 
 _log = logger(__name__)
-_RACES = 3
+_RACES = 5
 
 Losses = Mapping[int, tuple[OffsetRange, ...]]
 """Offsets that are not to be read, by partition."""
@@ -108,10 +108,11 @@ class Loader:
         if erased:
             eraser.settle(sealed.key, erased)
         loaded = self._load_without(sealed)
-        if loaded.outcome == "restored":
+        came_back = loaded.outcome in ("restored", "kept", "healed")
+        if loaded.outcome in ("restored", "kept"):
+            # Rows that were not read from Kafka just now, and searched on the way.
             files = load_log.files_of(self.table, sealed.key).paths
             erased_keys.record_found(self.ledger, self.table, files, sealed)
-        came_back = loaded.outcome in ("restored", "healed")
         if came_back and (erased := self._erased(sealed)) and eraser.settle(sealed.key, erased):
             # A damaged window came back as it was before the erasure.
             return Loaded(self.replacer.receipt(sealed.key) or loaded.receipt, loaded.outcome)
@@ -220,8 +221,10 @@ class Loader:
         `needed` is what `check_held` found before the read. The topic's id is asked for again, since Spark's connector reads by
         name; so is the end of the log, since a new leader may have truncated it in the meantime and written other records
         at these offsets. `accepted` was not read, and `decided` was noted before that: records that an operator has had erased
-        since are not to be committed. Raises what `bounds` raises, and ConcurrentLoadError.
+        since are not to be committed, and what was written is not searched for keys that were erased since. Raises what `bounds`
+        raises, and ConcurrentLoadError.
         """
+        rules = erasure_rules.of(self.ledger, sealed.topic).keys_for(sealed)
 
         def check() -> None:
             newest = self.ledger.newest_cut(sealed.topic)
@@ -232,6 +235,7 @@ class Loader:
             lake, table = self.ledger.lake, self.declaration.raw_table
             if decisions.version(lake, decided) != decided and (
                 self.ledger.accepted_losses(table, sealed.key) != accepted
+                or erasure_rules.of(self.ledger, sealed.topic).keys_for(sealed) != rules
             ):
                 raise ConcurrentLoadError(table.name, sealed.key)
 
