@@ -22,6 +22,7 @@ from infra.home import Home
 from infra.ivy import Ivy, pyspark_jars, work_folder
 from infra.jarlock import INSTALLED_SETS, JAR_SETS, LOCK_FILE, Jar, JarSet, read_lock, sha256_of, verify, write_lock
 from infra.java import find_java
+from infra.printable import printable
 
 Reporter = Callable[[str], None]
 
@@ -175,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             install(Home.from_environment(), chosen.set or INSTALLED_SETS)
     except PlatformError as error:
-        print(error, file=sys.stderr)
+        print(printable(error), file=sys.stderr)
         return 1
     return 0
 

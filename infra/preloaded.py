@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from infra.printable import printable
+
 _log = logging.getLogger(__name__)
 
 MODULES: Final = ("platform_assets.definitions", "platform_assets.kafka.batches.fetching")
@@ -44,7 +46,7 @@ def load(modules: Iterable[str]) -> None:
         try:
             importlib.import_module(name)
         except Exception as e:  # noqa: BLE001 - half-edited code may raise anything, and must not end the fork server
-            _log.warning("%s is not loaded ahead of runs: %s: %s", name, type(e).__name__, e)
+            _log.warning("%s", printable(f"{name} is not loaded ahead of runs: {type(e).__name__}: {e}"))
 
 
 def is_as_loaded(packages: Iterable[str], files: Mapping[str, Stamp | None]) -> bool:

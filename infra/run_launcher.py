@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 from dagster import DagsterRun, DefaultRunLauncher, Field, serialize_value
 
+from infra.printable import printable
 from infra.process import start_of
 from infra.run_process import TAGGED, execute
 
@@ -172,9 +173,8 @@ class PreloadedRunLauncher(DefaultRunLauncher):
                 return None
             return serialize_value(ExecuteRunArgs(origin, run.run_id, self._instance.get_ref()))
         except _MOVED as moved:
-            _log.warning(
-                "run %s is left to Dagster's own launcher, which is slower: %s. %s", run.run_id, moved, _REMEDY
-            )
+            text = f"run {run.run_id} is left to Dagster's own launcher, which is slower: {moved}. {_REMEDY}"
+            _log.warning("%s", printable(text))
             return None
 
 
@@ -184,7 +184,8 @@ def _can_answer_monitoring() -> bool:
     try:
         _health(alive=True)
     except _MOVED as moved:
-        _log.warning("run monitoring cannot see whether the process of a run is alive: %s. %s", moved, _REMEDY)
+        text = f"run monitoring cannot see whether the process of a run is alive: {moved}. {_REMEDY}"
+        _log.warning("%s", printable(text))
         return False
     return True
 

@@ -21,6 +21,7 @@ from infra.errors import ConfigurationError, PlatformError
 from infra.home import Home
 from infra.ivy import pyspark_jars
 from infra.java import SPARK_OPTIONS, UNICODE_PATHS, Java, find_java
+from infra.printable import printable
 from infra.spark_server import (
     CLIENT_VARIABLES,
     CONFIGURATION,
@@ -111,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         variables = {**daemon_environment(java), **worker_environment(os.environ)}
         os.execve(command[0], command, {n: v for n, v in {**os.environ, **variables}.items() if v is not None})
     except (PlatformError, OSError) as error:
-        print(error, file=sys.stderr)
+        print(printable(error), file=sys.stderr)
     return 1
 
 

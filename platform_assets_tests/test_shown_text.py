@@ -1,22 +1,49 @@
 """Every place of the code that gives text to Dagster's UI, a log or a terminal: text from outside goes through `model/untrusted.py`.
 
+The embedded services, which cannot import that module, have `infra/printable.py`.
+
 Read from the code, so that a place that is added is found too.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import dagster as dg
 import pytest
 
+import infra
 import platform_assets
+from infra import jars, spark_node
+from infra.printable import printable
+from platform_assets.errors import ConfigurationError
+from platform_assets.model.untrusted import line as untrusted_line
 
 ROOT: Final = Path(platform_assets.__file__).parent
+INFRA: Final = Path(infra.__file__).parent
 IN_MARKDOWN: Final = frozenset({"markdown", "code", "describe"})
-IN_LINES: Final = frozenset({"line", "lines"})
+IN_LINES: Final = frozenset({"line", "lines", "printable"})
+ESCAPING: Final = {
+    "platform_assets.model.untrusted": frozenset({"markdown", "code", "line", "lines", "to_lines"}),
+    "platform_assets.checks.report.description": frozenset({"describe"}),
+    "infra.printable": frozenset({"printable"}),
+}
+"""The modules whose functions escape: a function of the same name from elsewhere does not count."""
+POSITIONS: Final = {
+    made.__name__: list(inspect.signature(made).parameters).index("description")
+    for made in (
+        dg.AssetCheckEvaluation,
+        dg.AssetMaterialization,
+        dg.AssetObservation,
+        dg.ExpectationResult,
+        dg.Failure,
+    )
+}
+"""Where a description may stand without its name."""
 LEVELS: Final = frozenset({"debug", "info", "warning", "error", "critical", "exception", "log"})
 TERMINAL: Final = "terminal/"
 EXCEPTIONS: Final = {
@@ -49,12 +76,15 @@ EXCEPTIONS: Final = {
     ("ledger/store.py", "(__doc__ or '').splitlines()[0]"): "a constant",
     ("orchestration/foresight.py", "outcome.skip_reason"): "of a result, which was escaped when it was made",
     ("orchestration/unreported.py", "result.skip_reason"): "of a result, which was escaped when it was made",
+    ("infra/jars.py", "__doc__"): "a constant",
+    ("infra/spark_node.py", "(__doc__ or '').splitlines()[0]"): "a constant",
     ("kernels/__main__.py", "print"): "what numba and this machine say, while the platform is installed",
     ("demo/run.py", "logging.getLogger"): "the root, to which the demo adds a file",
     ("model/logs.py", "logging.getLogger"): "the one that escapes",
 }
 """Expressions that are as they are, each with why no text of a stranger gets there unescaped."""
 
+IMPORTED: Final = "from platform_assets.model.untrusted import code, line, markdown, to_lines"
 Place = tuple[str, int, str]
 
 
@@ -62,6 +92,23 @@ def sources() -> Iterator[tuple[str, ast.Module]]:
     for path in sorted(ROOT.rglob("*.py")):
         if "defs" not in path.relative_to(ROOT).parts:
             yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+    for path in sorted(INFRA.rglob("*.py")):
+        yield path.relative_to(INFRA.parent).as_posix(), ast.parse(path.read_text())
+
+
+def escaping(tree: ast.Module) -> frozenset[str]:
+    """The functions of ESCAPING that the module imports by their own names and gives to nothing else."""
+    nodes = list(ast.walk(tree))
+    taken = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    taken |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    taken |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            known = ESCAPING.get(node.module or "", frozenset())
+            found |= {each.name for each in node.names if each.name in known and each.asname is None}
+            taken |= {each.asname or each.name for each in node.names if each.name not in known or each.asname}
+    return frozenset(found - taken)
 
 
 def name_of(call: ast.AST) -> str:
@@ -95,43 +142,63 @@ def is_safe(value: ast.expr, by: frozenset[str]) -> bool:
     return False
 
 
-def texts(tree: ast.Module) -> Iterator[tuple[ast.expr, frozenset[str]]]:
+def texts(file: str, tree: ast.Module) -> Iterator[tuple[ast.expr, frozenset[str]]]:
     """Each expression that is shown, with the functions of which one has to make it."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
         name = name_of(node)
+        owner, _, last = name.rpartition(".")
         for keyword in node.keywords:
             if keyword.arg == "description" and name != "Field":
-                yield keyword.value, IN_MARKDOWN
-            if keyword.arg == "skip_reason":
+                yield keyword.value, IN_LINES if last == "Failure" else IN_MARKDOWN
+            if keyword.arg in ("skip_reason", "skip_message"):
                 yield keyword.value, IN_LINES
+            if keyword.arg == "exc_info" and not (isinstance(keyword.value, ast.Constant) and not keyword.value.value):
+                yield ast.parse(f"exc_info({ast.unparse(keyword.value)})", mode="eval").body, frozenset()
         if name.endswith(("MetadataValue.md", "MarkdownMetadataValue")):
             yield node.args[0], IN_MARKDOWN
-        elif (
-            name.endswith((".Failure", ".SkipReason"))
-            or name in ("click.confirm", "click.prompt")
-            or (name.rpartition(".")[2] in LEVELS and name.rpartition(".")[0].endswith("context.log"))
+        elif last in POSITIONS and len(node.args) > POSITIONS[last]:
+            yield node.args[POSITIONS[last]], IN_LINES if last == "Failure" else IN_MARKDOWN
+        elif last == "SensorResult" and len(node.args) > 1:
+            yield node.args[1], IN_LINES
+        elif file.startswith("infra/") and (
+            name in ("print", "sys.stdout.write", "sys.stderr.write")
+            or (last in LEVELS and owner in ("_log", "logging"))
         ):
+            yield from ((each, IN_LINES) for each in node.args)
+        elif (
+            last == "SkipReason"
+            or name in ("click.confirm", "click.prompt", "warnings.warn", "warn")
+            or (last in LEVELS - {"exception"} and owner.endswith("context.log"))
+        ) and node.args:
             yield node.args[0], IN_LINES
+        elif last == "exception" and owner.endswith("log"):
+            yield node, frozenset()
+        elif last == "from_markup" and node.args:
+            yield node.args[0], frozenset()
 
 
 def unescaped(file: str, tree: ast.Module) -> Iterator[Place]:
-    for value, by in texts(tree):
-        if not is_safe(value, by):
+    known = escaping(tree)
+    for value, by in texts(file, tree):
+        if not is_safe(value, by & known):
             yield file, value.lineno, ast.unparse(value)
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     given = {
         id(arg)
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and name_of(node) == "to_lines"
+        if isinstance(node, ast.Call) and name_of(node) == "to_lines" and "to_lines" in known
         for arg in node.args
     }
     for node in ast.walk(tree):
         name = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Name) else ""
         if name.endswith(tuple(f"context.log.{level}" for level in LEVELS)) and id(node) not in called | given:
             yield file, getattr(node, "lineno", 0), name
-        if not file.startswith(TERMINAL):
+        if file.startswith("infra/"):
+            if name == "click.echo" or (name == "Console" and id(node) in called):
+                yield file, getattr(node, "lineno", 0), name
+        elif not file.startswith(TERMINAL):
             prints = name in ("print", "sys.stdout.write", "sys.stderr.write") and id(node) in called
             if name in ("click.echo", "click.secho", "logging.getLogger") or prints:
                 yield file, getattr(node, "lineno", 0), name
@@ -165,10 +232,52 @@ def test_text_from_outside_is_escaped_wherever_it_is_shown() -> None:
         "Console().print(text)",
         "_log = logging.getLogger(__name__)",
         "click.confirm(question)",
+        "dg.AssetObservation(asset, text)",
+        "raise dg.Failure(description=str(e))",
+        "dg.SensorResult([], why)",
+        "Text.from_markup(text)",
+        "warnings.warn(f'at {place}')",
+        "_log.info('at', exc_info=True)",
+        "_log.info('at', exc_info=error)",
+        "_log.exception('at')",
+        "context.log.exception('at')",
+        "dg.MetadataValue.md(markdown(text))",
+        "from elsewhere import markdown\ndg.MetadataValue.md(markdown(text))",
+        "from elsewhere import x as markdown\ndg.MetadataValue.md(markdown(text))",
+        f"{IMPORTED}\ndef code(text): return text\ndg.MetadataValue.md(code(text))",
+        f"{IMPORTED}\nfor code in all: dg.MetadataValue.md(code(text))",
     ],
 )
 def test_a_place_that_shows_text_as_it_is_is_found(code: str) -> None:
     assert list(unescaped("x.py", ast.parse(code)))
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["print(error)", "print(line(error))", "_log.warning('%s', error)", "sys.stderr.write(text)", "click.echo(text)"],
+)
+def test_a_place_of_the_services_that_shows_text_as_it_is_is_found(code: str) -> None:
+    assert list(unescaped("infra/x.py", ast.parse(code)))
+    safe = "from infra.printable import printable\nprint(printable(error))\n_log.warning('%s', printable(f'at {text}'))"
+    assert not list(unescaped("infra/x.py", ast.parse(safe)))
+
+
+def test_an_error_of_the_services_makes_no_terminal_act(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ConfigurationError("a\x1b[2J\nb")
+
+    monkeypatch.setattr(jars, "install", fail)
+    monkeypatch.setattr(spark_node, "find_java", fail)
+    assert jars.main([]) == 1
+    assert spark_node.main(["master", "--host", "127.0.0.1"]) == 1
+    assert capsys.readouterr().err == "a\\x1b[2J\\nb\n" * 2
+
+
+def test_services_print_as_the_platform_does() -> None:
+    text = "".join(map(chr, range(0x3000))) + "\udcff\U000e0001"
+    assert printable(text) == untrusted_line(text)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +291,11 @@ def test_a_place_that_shows_text_as_it_is_is_found(code: str) -> None:
         "context.log.info(line(f'window {key}'))",
         "Publisher(to_lines(context.log.warning))",
         "echo(text)",
+        "dg.AssetObservation(asset, markdown(text))",
+        "warnings.warn(line(text))",
+        "Text.from_markup('[b]constant[/b]')",
+        "_log.info('at', exc_info=False)",
     ],
 )
 def test_a_place_that_shows_it_escaped_is_none(code: str) -> None:
-    assert not list(unescaped("x.py", ast.parse(code)))
+    assert not list(unescaped("x.py", ast.parse(f"{IMPORTED}\n{code}")))
