@@ -18,14 +18,14 @@ from platform_assets.lake import raw_table
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Lake
-from platform_assets.ledger import decisions, stretches
+from platform_assets.ledger import decisions, erasure_rules, stretches
 from platform_assets.ledger.decisions import Decision
 from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED, SealedWindow
 from platform_assets.ledger.erased import erased_of
-from platform_assets.ledger.erasure_rules import is_in_force
 from platform_assets.ledger.store import Ledger
-from platform_assets.model.offsets import OffsetRange, size_of, subtract
+from platform_assets.model.offsets import OffsetRange, size_of
 from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import edge_of
 from platform_assets.windows.receipts import Proof, receipt_of
 
 MOVED: Final = "moved_ranges"
@@ -45,6 +45,7 @@ def fields_of(ranges: Mapping[int, tuple[OffsetRange, ...]]) -> dict[str, list[l
 def carry_out(ledger: Ledger, topic: str) -> None:
     """Complete the decisions on the log of `topic` whose cut is recorded. Cheap if nothing was decided since the last call.
 
+    A decision that left nothing to do costs a look-up of the windows that it names, however old the table is.
     Raises what writing to the ledger and to the raw table raises; the next call continues.
     """
     newest = ledger.newest_cut(topic)
@@ -56,7 +57,7 @@ def carry_out(ledger: Ledger, topic: str) -> None:
     if state == known:
         return
     for decision in decisions.decisions(ledger.lake, topic, ("generation", "cluster")):
-        if is_in_force(decision, ledger):
+        if erasure_rules.is_in_force(decision, ledger):
             _complete(decision, ledger)
     with _lock:
         _done[ledger.lake, topic] = state
@@ -69,22 +70,25 @@ def _complete(decision: Decision, ledger: Ledger) -> None:
     table = TableRef.raw(decision.topic)
     accepted = ledger.accepted_losses_of(table, list(named))
     receipts = ledger.receipts(table, list(named))
-    windows = {
-        w.key: w
-        for w in ledger.windows(decision.topic)
-        if w.key in named and w.generation < decision.details["to"]["generation"]
-    }
-    losses = list[tuple[SealedWindow, _Ranges]]()
-    for key, window in windows.items():
-        ranges, was_loaded = named[key]
-        if decision.kind == "generation" and not was_loaded and key in receipts:
+    left = dict[str, _Ranges]()
+    for key, (ranges, was_loaded) in named.items():
+        receipt = receipts.get(key)
+        if decision.kind == "generation" and not was_loaded and receipt is not None:
             # A load of the former log came before the cut: it has read what there was.
             continue
-        left = {p: subtract(parts, accepted.get(key, {}).get(p, ())) for p, parts in ranges.items()}
-        losses.append((window, {p: parts for p, parts in left.items() if parts}))
-    ledger.record_acceptances([(w, ranges) for w, ranges in losses if ranges], _reason(decision))
+        lost = erasure_rules.without(ranges, accepted.get(key, {}))
+        if lost or (decision.kind == "cluster" and (receipt is None or receipt.rows)):
+            left[key] = lost
+    if not left:
+        return
+    windows = [
+        w
+        for w in ledger.windows(decision.topic, edge_of(min(left)), edge_of(decision.details["edge"]))
+        if w.key in left and w.generation < decision.details["to"]["generation"]
+    ]
+    ledger.record_acceptances([(w, left[w.key]) for w in windows if left[w.key]], _reason(decision))
     if decision.kind == "cluster":
-        for window, _ in losses:
+        for window in windows:
             receipt = receipts.get(window.key)
             if receipt is None or receipt.rows:
                 _empty(window, ledger)

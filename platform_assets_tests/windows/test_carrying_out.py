@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from platform_assets.errors import ConcurrentLoadError, LedgerConflictError
 from platform_assets.lake import load_log
-from platform_assets.ledger import decisions
+from platform_assets.ledger import decisions, known_files
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import ACCEPTED_LOSS, RecordedCut
 from platform_assets.ledger.store import Ledger
@@ -129,6 +130,41 @@ def test_a_decision_that_is_cut_short_is_none_or_is_completed(
     rows = decided.ledger.commit_rows(TableRef.raw("t")).num_rows
     carrying_out.carry_out(Ledger(decided.topic.lake), "t")
     assert decided.ledger.commit_rows(TableRef.raw("t")).num_rows == rows
+
+
+@KINDS
+@pytest.mark.parametrize("cut_short", [False, True])
+def test_carrying_out_reads_as_little_of_a_long_history(
+    decided: Decided, kind: str, cut_short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    earlier, later = decided.newest, [samples.edge(3 + n) for n in range(100)]
+    with monkeypatch.context() as patched:
+        if cut_short:
+            patched.setattr(Ledger, "record_acceptances", die)
+        with suppress(KeyboardInterrupt):
+            decided.decide(kind)
+    first = decided.cut(4 if kind == "cluster" else 0)
+    cuts = [samples.cut("t", at, {0: 20}, topic_id=first.topic_id, generation=2) for at in later]
+    assert decided.ledger.record_cuts(cuts, earlier.edge)
+    read = list[int]()
+    rows = known_files.KnownFiles.rows
+
+    def counted(files: known_files.KnownFiles, *given: Any, **more: Any) -> Any:
+        found = rows(files, *given, **more)
+        read.append(found.num_rows)
+        return found
+
+    monkeypatch.setattr(carrying_out, "_done", {})
+    monkeypatch.setattr(known_files.KnownFiles, "rows", counted)
+    carrying_out.carry_out(decided.ledger, "t")
+    assert sum(read) <= 15
+    decided.check_in_force(kind)
+    monkeypatch.setattr(carrying_out, "_done", {})
+    monkeypatch.setattr(Ledger, "windows", lambda *_: pytest.fail("nothing is left to do"))
+    carrying_out.carry_out(decided.ledger, "t")
 
 
 def test_another_decision_of_the_same_number_does_not_bring_its_losses(decided: Decided) -> None:
