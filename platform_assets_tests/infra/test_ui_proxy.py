@@ -6,6 +6,7 @@ import base64
 import datetime
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -31,6 +32,7 @@ from testbed.homes import home_at, service_environment
 from testbed.loads import wait_until
 
 CONFIGURATION: Final = CHECKOUT / "infra" / "ui-proxy.conf"
+GUIDE: Final = CHECKOUT / "docs" / "guide" / "ui.md"
 COMPOSE: Final = CHECKOUT / "infra" / "ui-proxy.yaml"
 NGINX: Final = os.environ.get("NGINX_PROGRAM") or shutil.which("nginx")
 HOST: Final = "ui.example.com"
@@ -68,6 +70,22 @@ def test_the_compose_file_publishes_the_proxy_in_place_of_the_web_servers() -> N
     assert not any("ports" in services[name] for name in services if name != "spark")
 
 
+def test_the_guide_names_operators_exactly() -> None:
+    """A plain name in nginx's `map` ignores case, while the logins of two users may differ by it alone."""
+    pattern = re.compile(_operators("here:1").removeprefix("~").split(" ")[0])
+    assert [name for name in ("ann", "ANN", "Ann", "ann2", "joann") if pattern.search(name)] == ["ann"]
+    for text in (GUIDE.read_text("utf-8"), CONFIGURATION.read_text("utf-8")):
+        assert "`~^name$`" in text
+        assert "ignores case" in text
+
+
+def _operators(address: str) -> str:
+    """The file of the guide, with the address of a web server that changes things."""
+    (line,) = re.findall(r"^printf '(.+)\\n' >operators$", GUIDE.read_text("utf-8"), re.MULTILINE)
+    assert line.endswith(" 127.0.0.1:3000;")
+    return line.replace("127.0.0.1:3000", address)
+
+
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of nginx by the configuration of the guide, with two web servers; skips without nginx."""
@@ -93,15 +111,15 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 class _nginx:
-    """nginx with users `ann`, an operator, and `bob`."""
+    """nginx with users `ann`, an operator, and `bob` and `ANN`, who are not."""
 
     def __init__(self, program: str, folder: Path, operator: str, reader: str) -> None:
         (self.port,) = choose_ports(1, "UI_PORT", environ={})
         files = folder / "ui-proxy"
         files.mkdir()
         _certificate(files)
-        (files / "users").write_text("ann:{PLAIN}ann's password\nbob:{PLAIN}bob's password\n")
-        (files / "operators").write_text(f"~^ann$ {operator};\n")
+        (files / "users").write_text("".join(f"{name}:{{PLAIN}}{name}'s password\n" for name in ("ann", "bob", "ANN")))
+        (files / "operators").write_text(f"{_operators(operator)}\n")
         text = CONFIGURATION.read_text("utf-8")
         for old, new in {
             "/tmp/": f"{folder}/", "/etc/ui-proxy": str(files), "127.0.0.1:3001": reader,
@@ -175,10 +193,11 @@ def test_nobody_comes_in_without_a_password(proxy: int) -> None:
     assert ask(proxy, "ann", QUERY, password="wrong")[0] == 401
 
 
-def test_a_reader_reads_and_changes_nothing(proxy: int) -> None:
-    status, text = ask(proxy, "bob", QUERY)
+@pytest.mark.parametrize("user", ["bob", "ANN"])
+def test_a_reader_reads_and_changes_nothing(proxy: int, user: str) -> None:
+    status, text = ask(proxy, user, QUERY)
     assert (status, "version" in text) == (200, True)
-    assert "UnauthorizedError" in ask(proxy, "bob", MUTATION)[1]
+    assert "UnauthorizedError" in ask(proxy, user, MUTATION)[1]
 
 
 def test_an_operator_changes_things_and_a_foreign_page_does_not(proxy: int) -> None:
