@@ -24,7 +24,7 @@ def erased_of(
     """
     among = None if keys is None else [edge_of(key) for key in keys]
     columns = ["window", "kind", "partition", "start", "end", "holes"]
-    found = known_files.of_commits(ledger.lake).rows(TableRef.raw(topic).name, columns, among=among)
+    found = known_files.of_commits(ledger.lake).rows(TableRef.raw(topic).ledger_name, columns, among=among)
     erased: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
     for row in found.filter(pc.equal(found["kind"], "acceptance")).to_pylist():
         if ERASED not in json.loads(row["holes"]):

@@ -85,7 +85,7 @@ def find(ledger: Ledger, table: TableRef, newest: datetime, sealed: Sequence[Sea
 def accepted(ledger: Ledger, table: TableRef, keys: Sequence[str]) -> dict[str, datetime]:
     """When a loss of these windows was last accepted, by key, whether they are loaded or not."""
     found = known_files.of_commits(ledger.lake).rows(
-        table.name, ["window", "kind", "recorded_at"], among=[edge_of(key) for key in keys]
+        table.ledger_name, ["window", "kind", "recorded_at"], among=[edge_of(key) for key in keys]
     )
     newest: dict[str, datetime] = {}
     for row in found.filter(pc.equal(found["kind"], "acceptance")).to_pylist():

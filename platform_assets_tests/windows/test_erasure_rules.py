@@ -11,7 +11,7 @@ import pytest
 from platform_assets.backup import restoring, taking
 from platform_assets.errors import ConfigurationError, ErasureUnfinishedError
 from platform_assets.lake import load_log
-from platform_assets.ledger import decisions
+from platform_assets.ledger import decisions, unloaded
 from platform_assets.ledger.entries import ERASED, SealedWindow
 from platform_assets.ledger.erased import erased_of
 from platform_assets.model.offsets import OffsetRange
@@ -204,6 +204,24 @@ def test_the_digests_of_two_lakes_differ(tmp_path: Path) -> None:
         assert WHO.hex() not in str(first)
         seen.add(str(first["digests"]))
     assert len(seen) == 2
+
+
+def test_a_topic_with_a_very_long_name_is_erased_too(tmp_path: Path) -> None:
+    """Its key in the ledger is not the name of its table."""
+    topic = MadeTopic(tmp_path / "lake", "p" * 245)
+    loaded, waiting = topic.seal([{0: [OURS, HERS]}, {0: [HERS, OURS]}])
+    topic.fill([loaded], decode=False)
+    deciding(topic).erasure({0: (OffsetRange(1, 3),)}, [])
+    assert erased_of(topic.ledger, topic.topic) == {
+        loaded.key: {0: (OffsetRange(1, 2),)},
+        waiting.key: {0: (OffsetRange(2, 3),)},
+    }
+    assert sorted(unloaded.accepted(topic.ledger, topic.declaration.raw_table, [loaded.key, waiting.key])) == [
+        loaded.key, waiting.key,
+    ]  # fmt: skip
+    assert loader_of(topic).load(waiting.key).receipt.rows == 1
+    check_gone(topic)
+    assert not topic.erasure.unfinished()
 
 
 # --- another log under the topic's name -----------------------------------------------------------------------------
