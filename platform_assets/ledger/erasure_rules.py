@@ -34,8 +34,8 @@ Ranges = Mapping[int, tuple[OffsetRange, ...]]
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """Records with one of these keys are erased: in `generation` before the offsets `until`, in later ones if they were sent before
-    `decided_at`."""
+    """Records with one of these keys are erased: in `generation` before the offsets `until`, in earlier ones all, and in later ones
+    if they were sent before `decided_at`."""
 
     generation: int
     until: Mapping[int, int]
@@ -83,7 +83,7 @@ class Rules:
     def _may_concern(self, rule: KeyRule, window: SealedWindow) -> bool:
         if rule.generation in self.same_log(window.generation):
             return any(r.size and r.start < rule.until.get(p, 0) for p, r in window.ranges.items())
-        return window.generation > rule.generation
+        return any(r.size for _, r in window.ranges.items())
 
 
 _NONE: Final = Rules({}, (), {})

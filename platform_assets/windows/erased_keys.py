@@ -94,12 +94,14 @@ def _of_the_past(
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which rows are records that were there when the rule was made: what somebody sends afterwards is theirs again.
 
-    In a later log that is told by the producer's timestamp; where the broker set it, all count as copies.
+    All records of an earlier generation were. In a later log that is told by the producer's timestamp; where the broker set it, all count as copies.
     """
     if rule.generation in rules.same_log(window.generation):
         partitions, offsets = (np.asarray(block[name].to_numpy(zero_copy_only=False)) for name in _COLUMNS[1:3])
         ends = np.array([rule.until.get(p, 0) for p in range(int(partitions.max(initial=0)) + 1)], np.int64)
         return np.asarray(offsets < ends[partitions])
+    if window.generation < rule.generation:
+        return np.ones(block.num_rows, bool)
     earlier = pc.less_equal(block["kafka_timestamp"], pa.scalar(rule.decided_at, block["kafka_timestamp"].type))
     copied = pc.not_equal(block["kafka_timestamp_type"], _BY_PRODUCER)
     return np.asarray(pc.or_(earlier, copied).fill_null(True).to_numpy(zero_copy_only=False))

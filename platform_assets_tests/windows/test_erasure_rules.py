@@ -15,7 +15,7 @@ from platform_assets.ledger import decisions, unloaded
 from platform_assets.ledger.entries import ERASED, SealedWindow
 from platform_assets.ledger.erased import erased_of
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.windows import clusters, generations, reapplying
+from platform_assets.windows import clusters, erased_keys, generations, reapplying
 from platform_assets.windows.clusters import Continuation
 from platform_assets.windows.deciding import Deciding
 from platform_assets.windows.generations import NewGeneration
@@ -276,6 +276,34 @@ def test_offsets_that_were_erased_stay_so_where_a_log_goes_on_with_its_offsets(t
     assert not found_in(topic.root, NEEDLE)
     holes = topic.receipts()[waiting.key].holes
     assert holes == {ERASED: 1, "accepted loss": 1}
+
+
+def test_a_window_of_an_earlier_generation_that_waits_leaves_the_records_out(tmp_path: Path) -> None:
+    """The rule is made once the topic has moved; the window that waits can still be loaded, as the log is the same."""
+    topic = MadeTopic(tmp_path / "lake")
+    loaded, waiting = topic.seal([{0: [OURS, HERS]}, {0: [HERS, OURS]}])
+    topic.fill([loaded])
+    newest = topic.ledger.newest_cut("people")
+    assert newest is not None
+    first = samples.cut("people", newest.edge, dict(newest.cut.offsets), generation=2)
+    first = replace(first, taken={0: "accepted"}, cluster_id="other")
+    clusters.accept(Continuation(newest, first, ()), AUTHOR, topic.ledger)
+    erase(topic)
+    cluster = KeptCluster("people", {0: 4}, cluster_id="other")
+    assert loader_of(topic, cluster).load(waiting.key).receipt.rows == 1
+    check_gone(topic)
+
+
+def test_a_rule_counts_all_records_of_earlier_logs_as_sent_before_it(topic: MadeTopic) -> None:
+    """Whatever timestamp their producer gave them: nothing is appended to a log that a later one has replaced."""
+    (waiting,) = topic.seal([{0: [OURS, HERS]}])
+    topic.records[:] = [replace(r, timestamp=datetime.now(UTC) + timedelta(days=1)) for r in topic.records]
+    generations.accept(moved(topic, 2), AUTHOR, topic.ledger)
+    erase(topic)
+    topic.load(waiting)
+    folder = topic.lake.table(topic.declaration.raw_table)
+    assert erased_keys.record_found(topic.ledger, folder, load_log.files_of(folder, waiting.key).paths, waiting)
+    assert erased_of(topic.ledger, "people") == {waiting.key: {0: (OffsetRange(1, 2),)}}
 
 
 def test_a_topic_that_was_copied_to_a_new_name_takes_the_erasures_over(
