@@ -81,6 +81,7 @@ def test_the_guide_names_operators_exactly() -> None:
 
 def _operators(address: str) -> str:
     """The file of the guide, with the address of a web server that changes things."""
+    line: str
     (line,) = re.findall(r"^printf '(.+)\\n' >operators$", GUIDE.read_text("utf-8"), re.MULTILINE)
     assert line.endswith(" 127.0.0.1:3000;")
     return line.replace("127.0.0.1:3000", address)
