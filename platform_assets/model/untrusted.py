@@ -1,7 +1,7 @@
 """Text from outside, made safe for the place that shows it: a line of a terminal or log, Markdown, SVG, JSON. Pure.
 
 Records, headers, registries, brokers and file names may hold anything, and so may the messages of errors that quote them. Escape
-where text is shown, not where it is stored. `platform_assets_tests/test_untrusted.py` lists the places that show text.
+where text is shown, not where it is stored. `platform_assets_tests/test_shown_text.py` finds the places that show text.
 """
 
 from __future__ import annotations
