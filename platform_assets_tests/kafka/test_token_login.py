@@ -99,7 +99,7 @@ def test_an_answer_has_a_deadline_as_a_whole(endpoint: TokenEndpoint, monkeypatc
     assert Tokens(settings(endpoint)).token()
 
 
-@pytest.mark.parametrize("status", [302, 500, 503])
+@pytest.mark.parametrize("status", [302, 408, 429, 500, 503])
 def test_an_endpoint_that_fails_may_be_asked_again(endpoint: TokenEndpoint, status: int) -> None:
     endpoint.answer = (status, b"{}")
     with pytest.raises(OSError, match=f"HTTP {status}"):

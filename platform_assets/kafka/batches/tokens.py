@@ -27,6 +27,8 @@ _UNKNOWN_LIFE_SECONDS: Final = 60.0
 _ENDLESS_SECONDS: Final = 1e9
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _REFUSALS: Final = range(400, 500)
+_BUSY: Final = (408, 429)
+"""Request Timeout and Too Many Requests: another try may succeed."""
 
 _Key = tuple[str, str, str, str]
 _kept: dict[_Key, tuple[str, float]] = {}
@@ -84,7 +86,7 @@ def _asked(url: str, client: str, secret: str, scope: str) -> tuple[str, float]:
             content = _content(answer)
     except (HTTPError, OSError) as error:
         raise ConnectionError(f"{doing} failed ({type(error).__name__})") from None  # its text may hold headers
-    if answer.status in _REFUSALS:
+    if answer.status in _REFUSALS and answer.status not in _BUSY:
         raise BrokerRefusedError(
             doing,
             f"it answers HTTP {answer.status}: check KAFKA_SASL_OAUTHBEARER_CLIENT_ID, _CLIENT_SECRET and _SCOPE",
