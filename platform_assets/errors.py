@@ -678,12 +678,15 @@ class DecoderUnfitError(LoadError):
 class ErasureUnfinishedError(Retryable):
     """Some windows still hold records that were to be erased; no load reads those any more."""
 
-    def __init__(self, table: str, windows: Sequence[str], cause: str) -> None:
+    def __init__(self, table: str, windows: Sequence[str], cause: str, *, keys_forgotten: bool = False) -> None:
         self.table, self.windows, self.cause = table, tuple(windows), cause
         named = ", ".join(self.windows[:3]) + (f" and {len(windows) - 3:,} more" if len(windows) > 3 else "")
+        window, reason = self.windows[0], '--reason "…"'
+        again = "with the same keys: they were not kept" if keys_forgotten else "which goes on"
         super().__init__(
-            f"records of {table} are not erased yet in windows {named}: {cause} Load them again (`platform-assets load {table} "
-            f'{self.windows[0]}`), then run `platform-assets erase {table} --reason "…"`, which goes on. The other windows are done.'
+            f"records of {table} are not erased yet in windows {named}: {cause} Load each again (`platform-assets load {table} "
+            f"{window}`). If a load says that rows are lost, run `platform-assets accept-loss {table} {window} {reason}`. Then run "
+            f"`platform-assets erase {table} {reason}`, {again}. The other windows are done."
         )
 
 

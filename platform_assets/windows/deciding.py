@@ -185,7 +185,10 @@ class Deciding:
             self.say(f"{name}: {rows:,} rows erased, {done.bytes[name]:,} bytes written again")
         if damaged:
             raise ErasureUnfinishedError(
-                table.name, damaged, "they are damaged, and rows that they lack may have a key."
+                table.name,
+                damaged,
+                "they are damaged, and rows that they lack may have a key.",
+                keys_forgotten=forget_keys,
             )
         if nothing and not done.windows:
             self.say(f"{table} has no such record; nothing was erased. Later loads leave records with these keys out")

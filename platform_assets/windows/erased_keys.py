@@ -94,7 +94,8 @@ def _of_the_past(
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which rows are records that were there when the rule was made: what somebody sends afterwards is theirs again.
 
-    All records of an earlier generation were. In a later log that is told by the producer's timestamp; where the broker set it, all count as copies.
+    All records of an earlier generation were. In a later log that is told by the producer's timestamp; where the broker set it, all
+    count as copies.
     """
     if rule.generation in rules.same_log(window.generation):
         partitions, offsets = (np.asarray(block[name].to_numpy(zero_copy_only=False)) for name in _COLUMNS[1:3])

@@ -104,7 +104,7 @@ class Loader:
 
     def _load(self, sealed: SealedWindow) -> Loaded:
         erasure_rules.apply(self.ledger, [sealed])
-        erased, eraser = self._erased(sealed), WindowEraser(self.declaration, self.ledger, self.run_id)
+        erased, eraser = self.erased(sealed), WindowEraser(self.declaration, self.ledger, self.run_id)
         if erased:
             eraser.settle(sealed.key, erased)
         loaded = self._load_without(sealed)
@@ -113,12 +113,13 @@ class Loader:
             # Rows that were not read from Kafka just now, and searched on the way.
             files = load_log.files_of(self.table, sealed.key).paths
             erased_keys.record_found(self.ledger, self.table, files, sealed)
-        if came_back and (erased := self._erased(sealed)) and eraser.settle(sealed.key, erased):
+        if came_back and (erased := self.erased(sealed)) and eraser.settle(sealed.key, erased):
             # A damaged window came back as it was before the erasure.
             return Loaded(self.replacer.receipt(sealed.key) or loaded.receipt, loaded.outcome)
         return loaded
 
-    def _erased(self, sealed: SealedWindow) -> Losses:
+    def erased(self, sealed: SealedWindow) -> Losses:
+        """The offsets of a window whose records were erased, by partition."""
         return erased_of(self.ledger, sealed.topic, [sealed.key]).get(sealed.key, {})
 
     def _load_without(self, sealed: SealedWindow) -> Loaded:
@@ -131,7 +132,7 @@ class Loader:
             return Loaded(
                 receipt or self._record(empty_receipt(self.declaration.raw_table, sealed, self.run_id)), "empty"
             )
-        metadata = replace(self.metadata(sealed), erased=self._erased(sealed) if accepted else {})
+        metadata = replace(self.metadata(sealed), erased=self.erased(sealed) if accepted else {})
         if receipt is None or receipt.kind == "empty":
             receipt = replacer.recover(commit, metadata)
         if receipt is not None:
@@ -180,7 +181,7 @@ class Loader:
         try:
             return self.replacer.again(commit, receipt, metadata, self._writer(sealed, below), check)
         except (ReloadDiffersError, LostForGoodError):
-            erased = self._erased(sealed)
+            erased = self.erased(sealed)
             if not erased:
                 raise
             # The receipt may be from before an erasure, which a damaged window keeps from its end: once it is healed, `_load` goes on.

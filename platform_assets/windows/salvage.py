@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,7 @@ import pyarrow.compute as pc
 from platform_assets.engines.protocol import Records, Written
 from platform_assets.errors import (
     ClusterChangedError,
+    ConcurrentLoadError,
     LostForGoodError,
     PlatformError,
     TopicMissingError,
@@ -30,23 +33,25 @@ from platform_assets.errors import (
 from platform_assets.lake import data_files, load_log, rows
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
-from platform_assets.ledger import decisions
+from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Author, Decision
-from platform_assets.ledger.entries import ACCEPTED_LOSS, Receipt, SealedWindow
-from platform_assets.model.offsets import OffsetRange, Offsets, ranges_of
-from platform_assets.windows import generations
+from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED, Receipt, SealedWindow
+from platform_assets.model.offsets import OffsetRange, Offsets, ranges_of, size_of
+from platform_assets.windows import erased_keys, generations
 from platform_assets.windows.generations import Ranges
 from platform_assets.windows.loading import Loader
 from platform_assets.windows.receipts import empty_receipt, receipt_of
 from platform_assets.windows.sealing import checked_state
+
+_RACES: Final = 5
 
 
 @dataclass(frozen=True)
 class Remains:
     """What is left of one damaged window, written and not committed yet.
 
-    `from_kafka` and `from_files` are numbers of rows; `gone` are the offsets of the window that have none. Where some never had one,
-    as those of transaction markers, they are among them: of `rows_gone` it is known that they were there.
+    `from_kafka` and `from_files` are numbers of rows; `gone` are the offsets of the window that have none, but for the `erased` ones.
+    Where some never had one, as those of transaction markers, they are among them: of `rows_gone` it is known that they were there.
     """
 
     loader: Loader
@@ -58,11 +63,22 @@ class Remains:
     from_kafka: int
     from_files: int
     gone: Ranges
+    erased: Ranges
     cause: str
 
     @property
     def rows_gone(self) -> int:
         """Rows that the receipt has and that are nowhere any more; none are known of where nothing proves what was loaded."""
+        return self._rows_less - self.rows_erased
+
+    @property
+    def rows_erased(self) -> int:
+        """Rows that the receipt has and that were erased since."""
+        named = sum(size_of(parts) for parts in self.erased.values())
+        return min(max(named - (self.receipt.holes or {}).get(ERASED, 0), 0), self._rows_less)
+
+    @property
+    def _rows_less(self) -> int:
         return max(self.receipt.rows - self.from_kafka - self.from_files, 0)
 
     def discard(self) -> None:
@@ -94,6 +110,7 @@ class Remains:
             "cause": self.cause,
         }
         with self.discarded_if_refused():
+            self._check_erased()
             decision = Decision(self.sealed.topic, "loss", (self.sealed.key,), author.name, author.reason, details)
             decisions.record(ledger.lake, decision)
         made = self.loader.replacer.commit(self.commit, self.metadata, self.written)
@@ -107,11 +124,21 @@ class Remains:
         ledger.record_receipts([receipt])
         return receipt
 
+    def _check_erased(self) -> None:
+        """Raise ConcurrentLoadError where records were erased since this was written, which it may hold."""
+        loader, sealed = self.loader, self.sealed
+        files = (quote(file.path) for file in self.written.files)
+        erasure_rules.apply(loader.ledger, [sealed])
+        found = erased_keys.record_found(loader.ledger, loader.table, files, sealed)
+        if found or loader.erased(sealed) != self.erased:
+            raise ConcurrentLoadError(self.receipt.table.name, sealed.key)
+
     def _with_holes(self, receipt: Receipt) -> Receipt:
-        """The holes that were explained stay so, and the rows that went are one more kind."""
-        if self.receipt.holes is None or self.rows_gone <= 0:
+        """The holes that were explained stay so, and the rows that went are lost or erased."""
+        if self.receipt.holes is None or self._rows_less <= 0:
             return receipt
-        holes = {**self.receipt.holes, ACCEPTED_LOSS: self.receipt.holes.get(ACCEPTED_LOSS, 0) + self.rows_gone}
+        more = {ACCEPTED_LOSS: self.rows_gone, ERASED: self.rows_erased}
+        holes = {**self.receipt.holes, **{k: self.receipt.holes.get(k, 0) + n for k, n in more.items() if n}}
         if receipt.rows + sum(holes.values()) != receipt.ranges.size:
             return receipt
         return replace(receipt, holes=holes, proved_by=ACCEPTED_LOSS, proved_at=datetime.now(UTC))
@@ -131,7 +158,17 @@ def find(loader: Loader, sealed: SealedWindow) -> Remains | None:
         return None
     commit, receipt = loader.replacer.open(), loader.replacer.receipt(sealed.key)
     receipt = receipt or empty_receipt(loader.declaration.raw_table, sealed, loader.run_id)
-    return _written(loader, sealed, receipt, commit, loader.metadata(sealed), cause)
+    for _ in range(_RACES):
+        erased = loader.erased(sealed)
+        metadata = replace(loader.metadata(sealed), erased=erased)
+        left = _written(loader, sealed, receipt, commit, metadata, cause)
+        with left.discarded_if_refused():
+            if not erased_keys.record_found(
+                loader.ledger, loader.table, (quote(file.path) for file in left.written.files), sealed
+            ):
+                return left
+        left.discard()
+    raise ConcurrentLoadError(receipt.table.name, sealed.key)
 
 
 def _written(
@@ -147,11 +184,12 @@ def _written(
     found = rows.offsets_in_files(table / read.folder) if read.files else {}
     held, kept = dict(found), 0
     for number, part in enumerate(_past_rows(loader, receipt)):
-        new = _without_held(part, receipt, held)
+        new = _without_held(part, receipt, held, metadata.erased)
         if new.num_rows:
             data_files.write_rows(table, f"{read.folder}/kept-{number:05}.parquet", new)
             kept += new.num_rows
-    gone = {p: r.minus(ranges_of(held.get(p, ()))) for p, r in sealed.ranges.items()}
+    erased = metadata.erased
+    gone = {p: r.minus([*ranges_of(held.get(p, ())), *erased.get(p, ())]) for p, r in sealed.ranges.items()}
     return Remains(
         loader,
         sealed,
@@ -162,6 +200,7 @@ def _written(
         sum(len(offsets) for offsets in found.values()),
         kept,
         {p: parts for p, parts in gone.items() if parts},
+        erased,
         cause,
     )
 
@@ -205,13 +244,15 @@ def _past_rows(loader: Loader, receipt: Receipt) -> Iterator[pa.Table]:
                 yield part
 
 
-def _without_held(part: pa.Table, receipt: Receipt, held: dict[int, Offsets]) -> pa.Table:
-    """The rows of `part` that are of the window and whose offsets are not in `held`, each once; `held` has them then."""
+def _without_held(part: pa.Table, receipt: Receipt, held: dict[int, Offsets], erased: Ranges) -> pa.Table:
+    """The rows of `part` that are of the window and whose offsets are not in `held` or `erased`, each once; `held` has them then."""
     of_log = pc.equal(part["topic_id"], receipt.topic_id)
     partitions, offsets = (np.asarray(part[name].to_numpy()) for name in ("kafka_partition", "kafka_offset"))
     wanted: list[Offsets] = []
     for partition, r in receipt.ranges.items():
         inside = (partitions == partition) & (offsets >= r.start) & (offsets < r.end)
+        for gone in erased.get(partition, ()):
+            inside &= (offsets < gone.start) | (offsets >= gone.end)
         at = np.flatnonzero(np.asarray(of_log.to_numpy()) & inside)
         distinct, first = np.unique(offsets[at], return_index=True)
         known = held.get(partition, np.array([], dtype=np.int64))
