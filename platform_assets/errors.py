@@ -355,6 +355,10 @@ class BatchTooLargeError(Terminal):
         """The same error of a load of `window`, which can also leave the batch out."""
         return BatchTooLargeError(self.topic, self.partition, self.start, self.end, self.reason, self.variable, window)
 
+    def of_loaded_window(self) -> BatchTooLargeError:
+        """The same error of a window that the table has rows of: a loss that a higher limit prevents is not accepted."""
+        return self.of_window("")
+
 
 # --- ledger -----------------------------------------------------------------------------------------------------
 

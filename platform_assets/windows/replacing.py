@@ -15,6 +15,7 @@ from typing import Literal
 
 from platform_assets.engines.protocol import TableReader, Written
 from platform_assets.errors import (
+    BatchTooLargeError,
     ConcurrentLoadError,
     FilesLostError,
     LakeNotWritableError,
@@ -136,7 +137,7 @@ class WindowReplacer:
         where they are, and no past version has them. The table is as it was then.
         """
         began = time.monotonic()
-        written = self._written(commit, metadata, write)
+        written = self._written(commit, metadata, write, loaded=True)
         with self._deleted_if_refused(written):
             before_commit()
             held = self._held(receipt)
@@ -336,14 +337,17 @@ class WindowReplacer:
             self.delete(written)
             raise
 
-    def _written(self, commit: WindowCommit, metadata: LoadMetadata, write: Write) -> Written:
+    def _written(self, commit: WindowCommit, metadata: LoadMetadata, write: Write, *, loaded: bool = False) -> Written:
         """What `write` has written. Raises ConcurrentLoadError where it failed after another load committed the window,
         since that one deletes the files of all that came before it."""
+        key = metadata.window.key
         try:
             return write(metadata.load_id)
         except PlatformError as e:
-            if commit.is_overtaken(metadata.window.key):
-                raise ConcurrentLoadError(self.table.name, metadata.window.key) from e
+            if commit.is_overtaken(key):
+                raise ConcurrentLoadError(self.table.name, key) from e
+            if isinstance(e, BatchTooLargeError) and (loaded or commit.holds(key)):
+                raise e.of_loaded_window() from None
             raise
 
     def commit(self, commit: WindowCommit, metadata: LoadMetadata, written: Written) -> LoadCommit:

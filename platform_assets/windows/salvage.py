@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from platform_assets.engines.protocol import Records, Written
 from platform_assets.errors import (
+    BatchTooLargeError,
     ClusterChangedError,
     ConcurrentLoadError,
     LostForGoodError,
@@ -175,12 +176,15 @@ def _written(
     loader: Loader, sealed: SealedWindow, receipt: Receipt, commit: WindowCommit, metadata: LoadMetadata, cause: str
 ) -> Remains:
     table = loader.table
-    read = loader.engine.write(
-        Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, _not_in_kafka(loader, sealed)),
-        receipt.table,
-        metadata.load_id,
-        loader.declaration.records_per_file,
-    )
+    try:
+        read = loader.engine.write(
+            Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, _not_in_kafka(loader, sealed)),
+            receipt.table,
+            metadata.load_id,
+            loader.declaration.records_per_file,
+        )
+    except BatchTooLargeError as e:
+        raise e.of_loaded_window() from None
     found = rows.offsets_in_files(table / read.folder) if read.files else {}
     held, kept = dict(found), 0
     for number, part in enumerate(_past_rows(loader, receipt)):
