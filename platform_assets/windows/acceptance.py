@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from platform_assets.engines.protocol import Records
+from platform_assets.errors import FilesLostError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import load_log, rows
@@ -130,7 +131,10 @@ def _known(sealed: SealedWindow, ledger: Ledger) -> Ranges | None:
         return None
     if load_log.files_of(folder, sealed.key).digest != receipt.files_digest:
         return None
-    offsets = rows.offsets_of(folder, sealed.key) if receipt.rows else {}
+    try:
+        offsets = rows.offsets_of(folder, sealed.key) if receipt.rows else {}
+    except FilesLostError:
+        return None
     if digest_of(offsets) != receipt.offsets:
         return None
     return {p: (*ranges_of(offsets.get(p, ())), *accepted.get(p, ())) for p in sealed.ranges.by_partition}

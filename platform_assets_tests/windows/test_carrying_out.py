@@ -5,11 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 
 from platform_assets.errors import ConcurrentLoadError, LedgerConflictError
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import load_log
 from platform_assets.ledger import decisions, known_files
 from platform_assets.ledger.decisions import Author
@@ -17,7 +19,7 @@ from platform_assets.ledger.entries import ACCEPTED_LOSS, RecordedCut
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
-from platform_assets.windows import carrying_out, clusters, generations, salvage
+from platform_assets.windows import acceptance, carrying_out, clusters, generations, salvage
 from platform_assets.windows.clusters import Continuation
 from platform_assets.windows.generations import LostOffsets, NewGeneration
 from platform_assets_tests.support.erasures import MadeTopic
@@ -215,6 +217,15 @@ def remains(decided: Decided) -> salvage.Remains:
     assert found is not None
     assert found.rows_gone == 2
     return found
+
+
+def test_a_window_whose_files_are_lost_names_no_offsets_since_a_load_may_heal_it(decided: Decided) -> None:
+    folder, settings = decided.topic.lake.table(TableRef.raw("t")), ClientSettings("127.0.0.1:1", {})
+    (path,) = load_log.files_of(folder, decided.loaded.key).paths
+    (folder.path / path.replace("%25", "%")).unlink()
+    decided.ledger.record_receipts([replace(decided.topic.receipts()[decided.loaded.key], holes=None)])
+    cluster = cast(Cluster, KeptCluster("t", {0: 12}, starts={0: 2}))
+    assert acceptance.find_losses(decided.loaded, decided.ledger, cluster, settings) == []
 
 
 def test_a_loss_that_was_refused_since_the_window_was_healed_accepts_nothing(
