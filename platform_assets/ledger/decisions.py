@@ -25,7 +25,7 @@ from platform_assets.lake import datasets, delta_log
 from platform_assets.lake.location import Lake
 from platform_assets.ledger import appending
 from platform_assets.ledger.entries import arrow_type
-from platform_assets.model.offsets import OffsetRange, merge, subtract
+from platform_assets.model.offsets import OffsetRange, merge_named, subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.model.topics import checked_topic
 
@@ -177,7 +177,7 @@ def unfinished_erasures(lake: Lake, topic: str) -> dict[str, UnfinishedErasure]:
 
     That is the difference of offsets: what `erase` names and no `erased` does, whichever was written last.
     """
-    wanted, done, newest = dict[str, _Named](), dict[str, _Named](), dict[str, Decision]()
+    wanted, done, newest = dict[str, list[list[int]]](), dict[str, list[list[int]]](), dict[str, Decision]()
     for decision in decisions(lake, topic, ("erase", "erased")):
         if decision.kind == "erase":
             _add(wanted, decision)
@@ -190,20 +190,16 @@ def unfinished_erasures(lake: Lake, topic: str) -> dict[str, UnfinishedErasure]:
                 wanted.pop(key, None)
     left = dict[str, UnfinishedErasure]()
     for key, named in sorted(wanted.items()):
-        ranges = {p: subtract(parts, done.get(key, {}).get(p, ())) for p, parts in named.items()}
+        gone = merge_named(done.get(key, ()))
+        ranges = {p: subtract(parts, gone.get(p, ())) for p, parts in merge_named(named).items()}
         if any(ranges.values()):
             left[key] = UnfinishedErasure({p: parts for p, parts in ranges.items() if parts}, newest[key])
     return left
 
 
-_Named = dict[int, tuple[OffsetRange, ...]]
-
-
-def _add(named: dict[str, _Named], decision: Decision) -> None:
+def _add(named: dict[str, list[list[int]]], decision: Decision) -> None:
     for key, triples in decision.details["offsets"].items():
-        of_window = named.setdefault(key, {})
-        for partition, start, end in triples:
-            of_window[partition] = merge((*of_window.get(partition, ()), OffsetRange(start, end)))
+        named.setdefault(key, []).extend(triples)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from platform_assets.ledger import known_files
 from platform_assets.ledger.entries import ERASED
 from platform_assets.ledger.store import Ledger
-from platform_assets.model.offsets import OffsetRange, merge
+from platform_assets.model.offsets import OffsetRange, merge_named
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of
 
@@ -25,12 +25,8 @@ def erased_of(
     among = None if keys is None else [edge_of(key) for key in keys]
     columns = ["window", "kind", "partition", "start", "end", "holes"]
     found = known_files.of_commits(ledger.lake).rows(TableRef.raw(topic).ledger_name, columns, among=among)
-    erased: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
+    named: dict[str, list[tuple[int, int, int]]] = {}
     for row in found.filter(pc.equal(found["kind"], "acceptance")).to_pylist():
-        if ERASED not in json.loads(row["holes"]):
-            continue
-        of_window = erased.setdefault(row["window"], {})
-        of_window[row["partition"]] = merge(
-            (*of_window.get(row["partition"], ()), OffsetRange(row["start"], row["end"]))
-        )
-    return erased
+        if ERASED in json.loads(row["holes"]):
+            named.setdefault(row["window"], []).append((row["partition"], row["start"], row["end"]))
+    return {window: merge_named(parts) for window, parts in named.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +21,7 @@ from platform_assets.ledger.decisions import Decision
 from platform_assets.ledger.entries import ERASED, SealedWindow
 from platform_assets.ledger.erased import erased_of
 from platform_assets.ledger.store import Ledger
-from platform_assets.model.offsets import OffsetRange, common, merge, subtract
+from platform_assets.model.offsets import OffsetRange, common, merge, merge_named, subtract
 from platform_assets.model.windows import edge_of
 
 ADOPTED: Final = 0
@@ -53,7 +54,7 @@ class KeyRule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Of one topic: erased offsets by generation, rules by key, and the generation whose offsets a later one continues."""
+    """Of one topic: erased offsets by generation, merged; rules by key; and the generation whose offsets a later one continues."""
 
     offsets: Mapping[int, Ranges]
     keys: tuple[KeyRule, ...]
@@ -72,7 +73,11 @@ class Rules:
         for generation in self.same_log(window.generation):
             for partition, parts in self.offsets.get(generation, {}).items():
                 inside = window.ranges.by_partition.get(partition)
-                if inside is not None and (named := common(parts, [inside])):
+                if inside is None:
+                    continue
+                first = bisect_right(parts, inside.start, key=lambda r: r.end)
+                after = bisect_left(parts, inside.end, key=lambda r: r.start)
+                if named := common(parts[first:after], [inside]):
                     found[partition] = merge((*found.get(partition, ()), *named))
         return found
 
@@ -113,20 +118,19 @@ def forget() -> None:
 
 
 def _read(ledger: Ledger, topic: str) -> Rules:
-    offsets, keys, continues = dict[int, dict[int, tuple[OffsetRange, ...]]](), list[KeyRule](), dict[int, int]()
+    named, keys, continues = dict[int, list[list[int]]](), list[KeyRule](), dict[int, int]()
     for decision in decisions.decisions(ledger.lake, topic, ("erase", "cluster")):
         details = decision.details
         if decision.kind == "cluster":
             if is_in_force(decision, ledger):
                 continues[details["to"]["generation"]] = details["from"]["generation"]
             continue
-        of_log = offsets.setdefault(details["generation"], {})
+        of_log = named.setdefault(details["generation"], [])
         for triples in details["offsets"].values():
-            for partition, start, end in triples:
-                of_log[partition] = merge((*of_log.get(partition, ()), OffsetRange(start, end)))
+            of_log += triples
         if KEYS in details:
             keys.append(_key_rule(decision))
-    return Rules(offsets, tuple(keys), continues)
+    return Rules({number: merge_named(parts) for number, parts in named.items()}, tuple(keys), continues)
 
 
 def _key_rule(decision: Decision) -> KeyRule:

@@ -70,6 +70,14 @@ def merge(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
     return tuple(merged)
 
 
+def merge_named(named: Iterable[Sequence[int]]) -> dict[int, tuple[OffsetRange, ...]]:
+    """Ranges by partition of those that are named as `(partition, start, end)`, in the fewest pieces."""
+    found: dict[int, list[OffsetRange]] = {}
+    for partition, start, end in named:
+        found.setdefault(partition, []).append(OffsetRange(start, end))
+    return {p: merge(parts) for p, parts in found.items()}
+
+
 def subtract(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
     """The offsets of `ranges` that are not in `others`, ascending and in the fewest pieces."""
     left: list[OffsetRange] = []

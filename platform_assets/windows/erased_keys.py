@@ -36,14 +36,14 @@ def record_found(ledger: Ledger, folder: Folder, paths: Iterable[str], window: S
     concerned = rules.keys_for(window)
     if not concerned:
         return False
-    found: dict[int, tuple[OffsetRange, ...]] = {}
+    parts: dict[int, list[OffsetRange]] = {}
     for path in paths:
         for block in data_files.blocks(folder, path, window.key, _BLOCK_ROWS, _COLUMNS):
             hits = _hits(block, rules, concerned, window)
             partitions, offsets = (np.asarray(hits[name].to_numpy(zero_copy_only=False)) for name in _COLUMNS[1:3])
             for partition in np.unique(partitions).tolist():
-                of_block = ranges_of(offsets[partitions == partition])
-                found[partition] = merge((*found.get(partition, ()), *of_block))
+                parts.setdefault(partition, []).extend(ranges_of(offsets[partitions == partition]))
+    found = {partition: merge(some) for partition, some in parts.items()}
     known = erased_of(ledger, window.topic, [window.key]).get(window.key, {}) if found else {}
     new = erasure_rules.without(found, known)
     if new:
@@ -81,9 +81,15 @@ def _hits(block: pa.RecordBatch, rules: Rules, concerned: Sequence[KeyRule], win
     keys = block["key"].cast(pa.binary())
     different = [key for key in pc.unique(keys).to_pylist() if key is not None]
     wanted = np.zeros(block.num_rows, bool)
+    named = dict[bytes, set[bytes]]()
     for rule in concerned:
-        known = [key for key in different if erasure_rules.digest(key, rule.salt) in rule.digests]
-        if known:
+        named.setdefault(rule.salt, set()).update(rule.digests)
+    taken = {salt: [(key, erasure_rules.digest(key, salt)) for key in different] for salt in named}
+    likely = {
+        salt: [(key, taken_of) for key, taken_of in pairs if taken_of in named[salt]] for salt, pairs in taken.items()
+    }
+    for rule in concerned:
+        if known := [key for key, digest in likely[rule.salt] if digest in rule.digests]:
             has_key = pc.is_in(keys, pa.array(known, pa.binary())).to_numpy(zero_copy_only=False)
             wanted |= has_key & _of_the_past(block, rules, rule, window)
     return block.filter(pa.array(wanted))

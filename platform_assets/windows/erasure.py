@@ -32,7 +32,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.digest import Digest, digest_of
 from platform_assets.model.logs import logger
-from platform_assets.model.offsets import OffsetRange, Offsets, common, merge, ranges_of, size_of, subtract
+from platform_assets.model.offsets import OffsetRange, Offsets, common, merge, merge_named, ranges_of, size_of, subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
 from platform_assets.windows import erased_keys, erased_logs
@@ -314,8 +314,8 @@ class Erasure:
         if not unfinished and not returned:
             return self._in_replays({}, author, {}, {})
         windows = self._named(sorted({*unfinished, *returned}))
-        for key in returned:
-            windows[key] = joined(windows.get(key, {}), triples(erased_of(self.ledger, self.topic, [key])[key]))
+        for key, ranges in (erased_of(self.ledger, self.topic, list(returned)) if returned else {}).items():
+            windows[key] = joined(windows.get(key, {}), triples(ranges))
         sealed = {w.key: w.window for w in self.ledger.windows(self.topic) if w.key in windows}
         eraser = WindowEraser(self.declaration, self.ledger, self.run_id)
         gone, written = dict[str, int](), dict[str, int]()
@@ -365,12 +365,13 @@ class Erasure:
 
     def _named(self, keys: Sequence[str]) -> dict[str, Ranges]:
         """All offsets that decisions have named of these windows, which the ledger of loads has from here on, too."""
-        windows = dict[str, Ranges]()
+        named = dict[str, list[list[int]]]()
         reasons = dict[str, str]()
         for decision in decisions.decisions(self.ledger.lake, self.topic, ("erase",)):
             for key in set(decision.windows).intersection(keys):
-                windows[key] = joined(windows.get(key, {}), decision.details["offsets"][key])
+                named.setdefault(key, []).extend(decision.details["offsets"][key])
                 reasons[key] = decision.reason
+        windows: dict[str, Ranges] = {key: merge_named(parts) for key, parts in named.items()}
         known = erased_of(self.ledger, self.topic, keys)
         lacking = {
             key: left for key, ranges in windows.items() if (left := erasure_rules.without(ranges, known.get(key, {})))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 from platform_assets.ledger.entries import SealedWindow
-from platform_assets.model.offsets import OffsetRange, common, merge
+from platform_assets.model.offsets import OffsetRange, common, merge, merge_named
 from platform_assets.windows.erasing import Ranges
 
 _RANGE: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
@@ -15,14 +16,13 @@ _RANGE: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
 
 def parsed_ranges(texts: Sequence[str]) -> dict[int, tuple[OffsetRange, ...]]:
     """Offsets by partition, of texts `PARTITION:START-END` with exclusive ends. Raises ValueError, which says what is wrong."""
-    found: dict[int, tuple[OffsetRange, ...]] = {}
+    found: list[list[int]] = []
     for text in texts:
         named = _RANGE.fullmatch(text)
         if named is None or int(named[2]) >= int(named[3]):
             raise ValueError(f"{text!r} is not PARTITION:START-END with START before END, as 0:4711-4712")
-        partition, start, end = (int(part) for part in named.groups())
-        found[partition] = merge((*found.get(partition, ()), OffsetRange(start, end)))
-    return found
+        found.append([int(part) for part in named.groups()])
+    return merge_named(found)
 
 
 def within(wanted: Ranges, window: SealedWindow) -> dict[int, tuple[OffsetRange, ...]]:
@@ -37,10 +37,7 @@ def within(wanted: Ranges, window: SealedWindow) -> dict[int, tuple[OffsetRange,
 
 def joined(ranges: Ranges, named: Sequence[Sequence[int]]) -> dict[int, tuple[OffsetRange, ...]]:
     """`ranges` and those that are named as `[partition, start, end]`."""
-    both = dict(ranges)
-    for partition, start, end in named:
-        both[partition] = merge((*both.get(partition, ()), OffsetRange(start, end)))
-    return both
+    return merge_named(chain(((p, r.start, r.end) for p, parts in ranges.items() for r in parts), named))
 
 
 def triples(ranges: Ranges) -> list[list[int]]:

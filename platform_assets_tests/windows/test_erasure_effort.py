@@ -1,0 +1,92 @@
+"""The effort of erasures grows with what is erased, and not with its square. Counted, not timed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platform_assets.lake.location import Folder
+from platform_assets.ledger import decisions, erasure_rules
+from platform_assets.ledger.decisions import Decision
+from platform_assets.ledger.entries import ERASED
+from platform_assets.ledger.erased import erased_of
+from platform_assets.model.offsets import OffsetRange
+from platform_assets.windows import erased_keys, erasure_ranges
+from platform_assets_tests.support.erasures import AUTHOR, MadeTopic
+from testbed import samples
+
+RANGES = 1_000
+EACH = tuple(OffsetRange(2 * i, 2 * i + 1) for i in range(RANGES))
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> MadeTopic:
+    return MadeTopic(tmp_path / "lake")
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often a range was looked at, which each merging does once for each of its ranges."""
+    count = [0]
+    size: Any = OffsetRange.size
+
+    def counted(self: OffsetRange) -> int:
+        count[0] += 1
+        return int(size.fget(self))
+
+    monkeypatch.setattr(OffsetRange, "size", property(counted))
+    return count
+
+
+def test_ranges_are_merged_once(topic: MadeTopic, looks: list[int]) -> None:
+    (window,) = samples.recorded(topic.root, "people", [{0: 0}, {0: 2 * RANGES}])
+    named = [[0, r.start, r.end] for r in EACH]
+    details = {"topic_id": samples.TOPIC_ID, "generation": 1, "offsets": {window.key: named}}
+    decisions.record(topic.lake, Decision("people", "erase", (window.key,), "somebody", "asked", details))
+    topic.ledger.record_acceptances([(window, {0: EACH})], "asked", ERASED)
+
+    def effort_of(found: Any) -> None:
+        assert found == {0: EACH}
+        assert looks[0] < 20 * RANGES
+        looks[0] = 0
+
+    looks[0] = 0
+    effort_of(erasure_rules.of(topic.ledger, "people").offsets[1])
+    effort_of(decisions.unfinished_erasures(topic.lake, "people")[window.key].ranges)
+    effort_of(erased_of(topic.ledger, "people")[window.key])
+    effort_of(erasure_ranges.parsed_ranges([f"0:{r.start}-{r.end}" for r in EACH]))
+    effort_of(erasure_ranges.joined({}, named))
+
+
+def test_a_window_looks_at_its_own_ranges_of_a_rule_alone(looks: list[int]) -> None:
+    window = samples.sealed("people", "2026-01-01-00:00", p0=(10, 14))
+    rules = erasure_rules.Rules({1: {0: EACH}}, (), {})
+    looks[0] = 0
+    assert rules.erased_in(window) == {0: (OffsetRange(10, 11), OffsetRange(12, 13))}
+    assert looks[0] < 20
+
+
+def test_a_key_has_one_digest_for_all_rules_of_one_salt(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    (window,) = topic.seal([{0: [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]}])
+    for key in (b"x", b"y", b"b"):
+        topic.erasure.record([], AUTHOR, [key])
+    topic.load(window)
+    digest, taken = erasure_rules.digest, list[bytes]()
+
+    def counted(key: bytes, salt: bytes) -> bytes:
+        taken.append(key)
+        return digest(key, salt)
+
+    monkeypatch.setattr(erasure_rules, "digest", counted)
+    folder = topic.lake.table(topic.declaration.raw_table)
+    assert erased_keys.record_found(topic.ledger, folder, paths_of(folder, window.key), window)
+    assert sorted(taken) == [b"a", b"b"]
+    assert erased_of(topic.ledger, "people") == {window.key: {0: (OffsetRange(1, 2),)}}
+
+
+def paths_of(folder: Folder, window: str) -> tuple[str, ...]:
+    from platform_assets.lake import load_log
+
+    return load_log.files_of(folder, window).paths
