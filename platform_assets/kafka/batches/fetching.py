@@ -44,6 +44,8 @@ _CORRUPT_MESSAGE = 2
 OFFSET_OUT_OF_RANGE: Final = 1
 _WRONG_TOPIC = {3, 100, 103}  # UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID
 _MISSING_TRIES = 5
+_LONGEST_PAUSE = 60.0
+"""Seconds: a broker that asks for a longer wait, which no quota does by default, is asked again and may repeat it."""
 
 T = TypeVar("T")
 
@@ -160,7 +162,7 @@ class Brokers:
             except Redirected:
                 continue
             except Throttled as throttled:
-                self._pause(throttled.seconds)
+                self._pause(min(throttled.seconds, _LONGEST_PAUSE))
                 since = time.monotonic()
             except (OSError, Transient) as error:
                 self.close()
@@ -169,7 +171,7 @@ class Brokers:
                         raise error.verdict from None
                     reason = str(error) if isinstance(error, Transient) else f"{type(error).__name__}: {error}"
                     raise BrokerUnreachableError(doing, self.patience, reason) from None
-                asked_for = error.pause if isinstance(error, Transient) else 0.0
+                asked_for = min(error.pause, _LONGEST_PAUSE) if isinstance(error, Transient) else 0.0
                 self._pause(max(pause, asked_for))
                 since += asked_for
                 pause = min(2 * pause, 1.0)

@@ -27,7 +27,14 @@ from platform_assets.errors import (
     TruncationError,
     UnstableEndError,
 )
-from platform_assets.kafka.batches.fetching import Brokers, fetched_partition, topic_id_text, topic_uuid
+from platform_assets.kafka.batches.fetching import (
+    Brokers,
+    Throttled,
+    Transient,
+    fetched_partition,
+    topic_id_text,
+    topic_uuid,
+)
 from platform_assets.kafka.batches.observing import ObservingBrokers
 from platform_assets.kafka.batches.reading import Buffers
 from platform_assets.kafka.batches.unpacking import Room
@@ -459,3 +466,22 @@ def test_unusable_tls_files_are_named_by_their_setting_alone(options: Mapping[st
     with pytest.raises(ConfigurationError, match="KAFKA_SSL") as refusal:
         Security(ClientSettings("a:1", {"security.protocol": "SSL", **options}))
     assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("asked", [Throttled(2**31 / 1000), Transient("nothing yet", None, 2**31 / 1000)])
+def test_a_broker_that_asks_for_a_long_wait_is_asked_again_within_a_minute(
+    asked: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(Brokers, "_pause", lambda _, seconds: pauses.append(seconds))
+    settings = ClientSettings("127.0.0.1:1")
+    brokers = Brokers(settings, "t", topic_id_text(TOPIC_ID), patience=60, stopped=lambda: False)
+    answers = iter([asked, asked])
+
+    def attempt() -> str:
+        for error in answers:
+            raise error
+        return "answered"
+
+    assert brokers.persist("waiting", attempt) == "answered"
+    assert pauses == [60.0, 60.0]
