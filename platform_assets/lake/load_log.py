@@ -383,11 +383,18 @@ def version_with(path: Folder, key: str, digest: str, past: int) -> int:
 
     Else `past`, which had them, while its files are there; and the newest where they are not.
     """
+    return version_and_match(path, key, digest, past)[0]
+
+
+def version_and_match(path: Folder, key: str, digest: str, past: int) -> tuple[int, bool]:
+    """The version that `version_with` gives, and whether the window's files in it are as their digest says."""
     newest = version(path)
     if files_of(path, key, newest).digest == digest:
-        return newest
+        return newest, True
     files = files_if_kept(path, key, past)
-    return newest if files is None or not all(path.has(unquote(name)) for name in files.paths) else past
+    if files is None or not all(path.has(unquote(name)) for name in files.paths):
+        return newest, False
+    return past, files.digest == digest
 
 
 def files_at(path: Folder, key: str, version: int | None = None) -> tuple[WindowFiles, list[dict[str, Any]]]:

@@ -212,8 +212,8 @@ class WindowDecoder:
     def _version_with(self, raw: Receipt, loaded: int) -> int:
         """A version of the raw table that has the rows of `raw`; where its files are gone, the rows of the newest are read first."""
         folder, key = self.ledger.lake.table(raw.table), raw.window.key
-        version = load_log.version_with(folder, key, raw.files_digest, loaded)
-        if load_log.files_of(folder, key, version).digest != raw.files_digest:
+        version, matches = load_log.version_and_match(folder, key, raw.files_digest, loaded)
+        if not matches:
             replacer = WindowReplacer(raw.table, self.ledger, self.engine, self.run_id)
             if replacer.proved(raw) is None:
                 raise FilesLostError(raw.table.name, key, "the table has other rows of it than its load committed")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from platform_assets.lake.schema_change import fingerprint
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.windows.decoding import WindowDecoder
 from platform_assets_tests.support.decoded_topic import DecodedTopic, InProcessEngine, order, tables_without_spark
+from platform_assets_tests.support.erasures import MadeTopic
 
 OLD = DecodeDeclaration(FormatSpec("json", {"schema": "at STRING, amount INT"}))
 
@@ -276,3 +278,24 @@ def _take_over(table: Path, other: Path, key: str) -> None:
     held.create_write_transaction(
         adds, "overwrite", held.schema(), partition_by=["window"], partition_filters=[("window", "=", key)]
     )
+
+
+def test_the_version_with_the_raw_rows_is_found_by_reading_the_tables_files_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = MadeTopic(tmp_path, "people")
+    (window,) = topic.seal([{0: [(b"k", b"v")]}])
+    topic.fill([window], decode=False)
+    folder, raw = topic.lake.table(topic.declaration.raw_table), topic.receipts()[window.key]
+    read: list[str] = []
+    file_actions = load_log.file_actions
+
+    def counted(path: Folder, version: int | None = None) -> Any:
+        read.append(path.name)
+        return file_actions(path, version)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(load_log, "file_actions", counted)
+        decoder = topic.decoder()
+        found = decoder._version_with(raw, raw.table_version or 0)
+    assert (found, read) == (raw.table_version, [folder.name])
