@@ -23,7 +23,6 @@ from platform_assets.errors import (
     PlatformError,
 )
 from platform_assets.lake import data_files, load_log, rows
-from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Author, Decision
 from platform_assets.ledger.entries import ERASED, SealedWindow
@@ -172,9 +171,9 @@ class Erasure:
             folder = self.ledger.lake.table(table)
             if not load_log.exists(folder):
                 continue
-            files = load_log.window_files(load_log.file_actions(folder))
-            for key in sorted(set(erased).intersection(files)):
-                held = self._offsets(folder, key)
+            opened = rows.Opened.at(folder)
+            for key in sorted(set(erased).intersection(opened.files)):
+                held = _offsets(opened, key)
                 # What cannot be read may be there.
                 there = erased[key] if held is None else {p: common(r, held.get(p, ())) for p, r in erased[key].items()}
                 for partition, parts in there.items():
@@ -183,21 +182,6 @@ class Erasure:
                         of_window[partition] = merge((*of_window.get(partition, ()), *parts))
         return dict(found)
 
-    def _offsets(self, folder: Folder, key: str) -> dict[int, tuple[OffsetRange, ...]] | None:
-        """The offsets that have a row in a window; None if one of its files is lost."""
-        try:
-            return {p: ranges_of(offsets) for p, offsets in rows.offsets_of(folder, key).items()}
-        except FilesLostError as lost:
-            _log.warning("%s", lost)
-            return None
-
-    def _digest(self, folder: Folder, key: str) -> Digest | None:
-        try:
-            return digest_of(rows.offsets_of(folder, key))
-        except FilesLostError as lost:
-            _log.warning("%s", lost)
-            return None
-
     def damaged(self, unreadable: Collection[str] = ()) -> list[str]:
         """The keys of windows whose rows are not those of their receipts, and `unreadable` ones: records with a key may come back
         with rows that the raw table lacks now."""
@@ -205,12 +189,12 @@ class Erasure:
         folder = self.ledger.lake.table(table)
         if not load_log.exists(folder):
             return []
-        files = load_log.window_files(load_log.file_actions(folder))
+        opened = rows.Opened.at(folder)
         changed = [
             key
             for key, receipt in sorted(self.ledger.receipts(table).items())
-            if files.get(key, load_log.NO_FILES).digest != receipt.files_digest
-            and self._digest(folder, key) != receipt.offsets
+            if opened.files.get(key, load_log.NO_FILES).digest != receipt.files_digest
+            and _digest(opened, key) != receipt.offsets
         ]
         return sorted({*changed, *unreadable})
 
@@ -404,17 +388,34 @@ class Erasure:
 
     def _selected(self, found: Sequence[tuple[SealedWindow, Ranges]]) -> list[Selected]:
         folder = self.ledger.lake.table(self.declaration.raw_table)
-        has_files = set(load_log.window_files(load_log.file_actions(folder))) if load_log.exists(folder) else set()
+        opened = rows.Opened.at(folder) if load_log.exists(folder) else rows.Opened(folder, {})
         receipts = self.ledger.receipts(self.declaration.raw_table, [sealed.key for sealed, _ in found])
         selected = []
         for sealed, ranges in found:
             receipt = receipts.get(sealed.key)
             # Of a damaged window, rows that the table lacks now come back with its load.
-            is_whole = receipt is None or self._digest(folder, sealed.key) == receipt.offsets
-            if sealed.key not in has_files or not is_whole:
+            is_whole = receipt is None or _digest(opened, sealed.key) == receipt.offsets
+            if sealed.key not in opened.files or not is_whole:
                 selected.append(Selected(sealed, ranges, False))
                 continue
-            held = rows.offsets_of(folder, sealed.key)
+            held = opened.offsets_of(sealed.key)
             with_rows = {p: common(parts, ranges_of(held.get(p, ()))) for p, parts in ranges.items()}
             selected.append(Selected(sealed, {p: parts for p, parts in with_rows.items() if parts}, True))
         return selected
+
+
+def _offsets(opened: rows.Opened, key: str) -> dict[int, tuple[OffsetRange, ...]] | None:
+    """The offsets that have a row in a window; None if one of its files is lost."""
+    try:
+        return {p: ranges_of(offsets) for p, offsets in opened.offsets_of(key).items()}
+    except FilesLostError as lost:
+        _log.warning("%s", lost)
+        return None
+
+
+def _digest(opened: rows.Opened, key: str) -> Digest | None:
+    try:
+        return digest_of(opened.offsets_of(key))
+    except FilesLostError as lost:
+        _log.warning("%s", lost)
+        return None

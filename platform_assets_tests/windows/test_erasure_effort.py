@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Decision
 from platform_assets.ledger.entries import ERASED
 from platform_assets.ledger.erased import erased_of
+from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.windows import erased_keys, erasure_ranges
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic
@@ -66,6 +68,31 @@ def test_a_window_looks_at_its_own_ranges_of_a_rule_alone(looks: list[int]) -> N
     looks[0] = 0
     assert rules.erased_in(window) == {0: (OffsetRange(10, 11), OffsetRange(12, 13))}
     assert looks[0] < 20
+
+
+def test_the_tables_are_opened_once_for_all_windows(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = topic.seal([{0: [(b"a", b"1"), (b"b", b"2")]} for _ in range(6)])
+    topic.load_many(windows)
+    erasure, opened, delta = topic.erasure, list[str](), Folder.delta
+
+    def counted(self: Folder, version: int | None = None) -> Any:
+        opened.append(self.uri)
+        return delta(self, version)
+
+    monkeypatch.setattr(Folder, "delta", counted)
+    table = topic.lake.table(topic.declaration.raw_table).uri
+    ranges = {0: (OffsetRange(0, 12),)}
+    assert len(erasure.at_offsets(ranges)) == 6
+    erasure.record(erasure.at_offsets(ranges), AUTHOR)
+    assert opened.count(table) <= 4
+    opened.clear()
+    assert len(erasure.returned()) == 6
+    assert opened.count(table) <= 2
+    opened.clear()
+    receipts = {k: replace(r, files_digest="of other files") for k, r in topic.receipts().items()}
+    monkeypatch.setattr(Ledger, "receipts", lambda *_: receipts)
+    assert not erasure.damaged()
+    assert opened.count(table) <= 2
 
 
 def test_a_key_has_one_digest_for_all_rules_of_one_salt(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
