@@ -77,8 +77,8 @@ def erase(
     """Erase records of TABLE for good: from it, from what is decoded of it, from replays, and from all their old files.
 
     TABLE is raw/<topic>, or the topic's name alone. Records are named by offsets or by keys. Keys are compared with those in the
-    table, and the ledger keeps salted digests of them: later loads leave out records with these keys that were sent before, as in
-    windows that wait, or in a log that was copied. The ledger names the offsets first: from then on no load, replay or decoding
+    table, and the ledger keeps salted digests of them: later loads leave out records with these keys in windows that are sealed by
+    then, and older ones in a log that was copied. The ledger names the offsets first: from then on no load, replay or decoding
     brings the records back, and checks count them as erased. Then each window that holds some is written again without them, and
     its older files are deleted, so that it has no way back; other windows keep theirs.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from platform_assets.engines.protocol import LoadEngine
 from platform_assets.errors import ErasureUnfinishedError, PastVersionsKeptError, UnknownWindowError, ranges_text
@@ -24,6 +24,11 @@ from platform_assets.windows.clusters import Continuation
 from platform_assets.windows.erasure import Erasure, Selected
 from platform_assets.windows.generations import NewGeneration, Ranges
 from platform_assets.windows.loading import Loader
+
+_RULE: Final = (
+    "later loads leave out records with these keys in windows that are sealed by now, and in later generations those that were sent "
+    "before now"
+)
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,8 @@ class Deciding:
     ) -> dict[str, Any]:
         """Erase the records at `offsets` of a generation, or those with one of `keys`, and what an erasure before has left.
 
-        Later loads leave records with the keys out, unless they `forget_keys`. Gives what was found and done, as plain JSON values.
+        Unless they `forget_keys`, later loads leave out records with the keys in windows that are sealed by now and in earlier
+        generations, and in later generations those that were sent before now. Gives what was found and done, as plain JSON values.
         Raises what `Erasure` raises; ErasureUnfinishedError if windows are damaged, so that not all of their rows could be compared
         with the keys; and PastVersionsKeptError where the lake's
         bucket keeps what is deleted, unless `past_versions_expire` says that its rules delete that after a time. A dry run does not
@@ -169,7 +175,7 @@ class Deciding:
         if self.author is None:
             return found
         self.confirm(
-            f"{table} has no such record. Have later loads leave records with these keys out?"
+            f"{table} has no such record. Record the keys, so that {_RULE}?"
             if nothing
             else "Erase these for good, and the older files of these windows?"
         )
@@ -191,7 +197,9 @@ class Deciding:
                 keys_forgotten=forget_keys,
             )
         if nothing and not done.windows:
-            self.say(f"{table} has no such record; nothing was erased. Later loads leave records with these keys out")
+            self.say(
+                f"{table} has no such record; nothing was erased. {_RULE[0].upper()}{_RULE[1:]}. Newer records are loaded"
+            )
         else:
             self.say(f"erased; {done.windows:,} windows hold none of the records, and no load brings them back")
         if keeps_versions:
