@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from platform_assets.errors import BrokerUnreachableError, ConfigurationError, LedgerConflictError
+from platform_assets.errors import BrokerUnreachableError, ConfigurationError, FilesLostError, LedgerConflictError
 from platform_assets.kafka.cluster import Cluster, TopicState
 from platform_assets.lake import load_log, rows
+from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Author, Decision
 from platform_assets.ledger.entries import Receipt, RecordedCut, SealedWindow
@@ -214,11 +215,25 @@ def _lost(ledger: Ledger, newest: RecordedCut, first: RecordedCut) -> tuple[Lost
     accepted = ledger.accepted_losses_of(table, [w.key for w, _ in beyond]) if beyond else {}
     found: list[LostOffsets] = []
     for window, missing in beyond:
-        # Rows without a receipt are loaded: the next load of the window writes the receipt.
-        held = {p: ranges_of(o) for p, o in rows.offsets_of(folder, window.key).items()} if window.key in files else {}
+        held = _held(folder, window.key) if window.key in files else {}
+        if held is None:
+            # Damaged as well: its next load says what can be had.
+            continue
         known = accepted.get(window.key, {})
         left = {p: subtract(parts, (*held.get(p, ()), *known.get(p, ()))) for p, parts in missing.items()}
         lost = {p: parts for p, parts in left.items() if parts}
         if lost:
             found.append(LostOffsets(window, lost, window.key in receipts))
     return tuple(found)
+
+
+def _held(folder: Folder, key: str) -> Ranges | None:
+    """The offsets that the table has of a window; None if one of its files is lost.
+
+    Rows without a receipt are loaded: the next load of the window writes the receipt.
+    """
+    try:
+        found = rows.offsets_of(folder, key)
+    except FilesLostError:
+        return None
+    return {p: ranges_of(offsets) for p, offsets in found.items()}
