@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Generator, Iterator, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,7 +44,7 @@ def test_workers_without_python_or_without_the_package_leave_loads_to_the_connec
     home.prepare()
     # What the server starts as Python: first nothing, later one that finds no package of ours.
     python = tmp_path / "python"
-    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(spark_server, "sys", SimpleNamespace(executable=str(python)))
     record = platform.start_service(
         "spark", home, UpOptions(spark=SparkSettings(heap="1g")), environ=service_environment()
     )
