@@ -152,9 +152,7 @@ def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     made = Shell(tmp_path_factory.mktemp("secured"))
     own = made.root / "home"
     made.variables |= {"PLATFORM_JARS": str(home_at(own).jars), "KAFKA_HEAP": "384m"}
-    made.variables |= dict.fromkeys(
-        ("AWS_SECRET_ACCESS_KEY", "SCHEMA_REGISTRY_PASSWORD", "DAGSTER_POSTGRES_URL"), "canary"
-    )
+    made.variables |= dict.fromkeys(("AWS_SECRET_ACCESS_KEY", "SCHEMA_REGISTRY_PASSWORD", "PGPASSWORD"), "canary")
     try:
         done = made.run("up", "--service", "kafka", f"--secure={request.param}")
         assert done.exit_code == 0, done.output

@@ -225,7 +225,7 @@ def test_deep_audit_that_found_damage_names_it(check_page: Opener, theme: Theme)
 def test_deep_audit_of_a_table_in_order_counts_what_it_read(check_page: Opener) -> None:
     page = check_page(tables.SOUND, deep_audit.NAME, "Light")
 
-    assert "28 windows with 8,391 rows read again: all as committed." in shown(page)
+    assert "28 windows with 8,391 rows read again: all as committed" in shown(page)
     assert red(page) == 0
 
 
