@@ -109,6 +109,9 @@ def versions_of(table: Folder, key: str, newest: int) -> Iterator[int]:
         version -= 1
     # The oldest one that may still be read: what was committed before is in its checkpoint.
     yield version + 1
+    # Older checkpoints outlive the commits around them until a clean-up deletes them too.
+    older = {int(name[:20]) for name in table.files("_delta_log") if ".checkpoint" in name and name[:20].isdigit()}
+    yield from sorted((number for number in older if number <= version), reverse=True)
 
 
 def _changes(commit: Commit, key: str, folders: tuple[str, ...]) -> bool:
