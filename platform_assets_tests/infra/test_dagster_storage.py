@@ -68,7 +68,7 @@ def test_an_address_that_is_none_is_not_shown(tmp_path: Path) -> None:
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'platform-assets\[postgres\]'"):
+    with pytest.raises(ConfigurationError, match=r"`pip install dagster-postgres==\S+ 'sqlalchemy<\S+'`, or unset it"):
         dagster_services.prepare(home_at(tmp_path / "home"), {POSTGRES_VARIABLE: NOBODY_THERE})
 
 

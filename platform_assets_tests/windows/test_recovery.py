@@ -439,7 +439,7 @@ def happens(topic: MadeTopic, kafka: MadeCluster, windows: Sequence[SealedWindow
     return f"{what} {key}"
 
 
-@pytest.mark.soak  # one history in some sixty is still answered "lost for good" although an old version has the rows
+@pytest.mark.soak  # a few histories in a hundred end with a wrong "lost for good"
 @pytest.mark.parametrize("number", range(8))
 def test_whatever_happens_a_load_ends_with_the_rows_or_is_right_that_they_are_lost(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], number: int, rng: random.Random
