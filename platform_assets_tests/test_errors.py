@@ -56,7 +56,9 @@ def made(kind: type[PlatformError]) -> PlatformError:
     if "__init__" not in {name for base in kind.__mro__[: kind.__mro__.index(PlatformError)] for name in vars(base)}:
         return kind("a message")
     parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
-    return kind(*(SAMPLES[str(parameter.annotation)] for parameter in parameters))
+    named = {p.name: SAMPLES[str(p.annotation)] for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    placed = [SAMPLES[str(p.annotation)] for p in parameters if p.name not in named]
+    return kind(*placed, **named)
 
 
 def test_each_error_is_the_same_after_pickling_and_copying() -> None:
