@@ -58,6 +58,25 @@ def test_each_test_that_the_threat_model_names_is_there() -> None:
         assert name in {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}, f"{file}::{name}"
 
 
+def test_each_claim_of_the_threat_model_names_its_test() -> None:
+    held = (CHECKOUT / "SECURITY.md").read_text().split("## What holds, and what shows it")[1].split("\n### Known")[0]
+    claims = re.findall(r"^\| (?!what \|)(?!---)(.+) \|$", held.replace("|---|---|\n", ""), re.MULTILINE)
+    assert len(claims) > 40
+    test = r"`[\w/]+\.py::test_\w+`"
+    assert [claim for claim in claims if not re.search(rf"\| {test}(, {test})*$", claim)] == []
+
+
+def test_packages_are_installed_by_their_hashes_alone() -> None:
+    commands = re.findall(r"pip (?:sync|install) .*", (CHECKOUT / "Makefile").read_text())
+    unhashed = [c for c in commands if "--require-hashes" not in c]
+    # The checkout itself, of which there is no archive, and nothing that it depends on.
+    assert len(commands) >= 3
+    assert {("--no-deps" in c, c.endswith("--editable .")) for c in unhashed} == {(True, True)}
+    for name in ("requirements.lock", "uv-requirements.txt"):
+        pinned = re.split(r"\n(?=[a-zA-Z0-9])", (CHECKOUT / name).read_text())
+        assert [each for each in pinned if "==" in each and "--hash=sha256:" not in each] == []
+
+
 def test_the_line_for_a_scheduler_mails_what_status_says_and_writes_no_file(tmp_path: Path) -> None:
     (line,) = re.findall(r"^\*/5 \* \* \* \*  (.+)$", (DOCS / "guide" / "alerts.md").read_text(), re.MULTILINE)
     programs, empty, sent = tmp_path / "lake" / ".venv" / "bin", tmp_path / "empty", tmp_path / "sent"
