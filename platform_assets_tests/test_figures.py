@@ -80,14 +80,14 @@ def test_rates_are_those_that_were_measured_last(path: str) -> None:
 @pytest.mark.parametrize("path", ["README.md", "docs/speed.md", "benchmarks/SCALE.md"])
 def test_a_small_window_takes_what_was_measured_last(path: str) -> None:
     rounds = SCENARIOS["small-window"]["rounds"]["the same, beyond the sensor's interval"]
-    assert f" {statistics.median(rounds):.2f} s from the " in said(path)
+    assert f" takes {statistics.median(rounds):.2f} s for 1,000 records" in said(path)
 
 
 def test_tables_of_all_sizes_take_what_was_measured_last() -> None:
     ticks = [round(seconds * 1000) for seconds in of_sizes("tick")]
-    assert f"A tick takes {min(ticks)} to {max(ticks)} ms in tables of 10 to 100,000 windows" in said("README.md")
+    assert f"A sensor tick takes {min(ticks)} to {max(ticks)} ms in tables of 10 to 100,000 windows" in said("README.md")
     whole = SCENARIOS["whole-window"]["more"]["median seconds"]["whole run"]
-    assert f"a whole run of 1 million records {whole:.2f} s" in said("README.md")
+    assert f"A whole run of 1 million records takes {whole:.2f} s" in said("README.md")
     loads = [f"{seconds:.2f}" for seconds in of_sizes("load")]
     rows = {"tick": [f"{ms} ms" for ms in ticks], "load": [f"{seconds} s" for seconds in loads]}
     for row in rows.values():
