@@ -123,6 +123,29 @@ def test_pages_are_built_strictly_and_fetch_nothing(tmp_path: Path) -> None:
         assert loads.findall(page.read_text()) == [], page
 
 
+def _literals() -> list[str]:
+    """Texts of the program, with `…` for what they fill in."""
+    found = []
+    for path in (p for package in ("platform_assets", "infra") for p in (CHECKOUT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                found.append("".join(str(v.value) if isinstance(v, ast.Constant) else "…" for v in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return found
+
+
+def test_the_runbook_quotes_messages_as_the_program_has_them() -> None:
+    runbook = (DOCS / "what-happens-when.md").read_text()
+    lines = re.findall(r"^\* \*\*Message:\*\*(.*(?:\n  .*)*)", runbook, re.MULTILINE)
+    quoted = [message for line in lines for message in re.findall(r"`([^`]*…[^`]*)`", line)]
+    assert len(quoted) > 40
+    literals = _literals()
+    for message in quoted:
+        pattern = re.compile(".*".join(re.escape(part.strip()) for part in message.split("…")), re.DOTALL)
+        assert any(pattern.search(literal) for literal in literals), message
+
+
 def _rewritten() -> Callable[[str, str], str]:
     spec = spec_from_file_location("docs_hooks", DOCS / "hooks.py")
     assert spec is not None
