@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 KEY: Final = "key"
@@ -13,6 +15,19 @@ VALUE: Final = "value"
 def map_type(value: pa.Field) -> pa.DataType:
     """The type of a map from text to `value`, whose name is left aside."""
     return pa.map_(pa.string(), value.with_name(VALUE))
+
+
+def repeated_keys(keys: pa.StringArray, offsets: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    """The entries whose key occurs before them in the same map; map `i` has the entries `[offsets[i], offsets[i + 1])`."""
+    if not len(keys):
+        return np.zeros(0, np.int64)
+    coded = keys.dictionary_encode()
+    codes = coded.indices.fill_null(len(coded.dictionary)).to_numpy().astype(np.int64)
+    maps = np.repeat(np.arange(offsets.size - 1, dtype=np.int64), np.diff(offsets))
+    _, firsts = np.unique(maps * (len(coded.dictionary) + 1) + codes, return_index=True)
+    again = np.ones(codes.size, bool)
+    again[firsts] = False
+    return np.flatnonzero(again)
 
 
 def entries_type(kind: pa.DataType) -> pa.DataType:

@@ -61,6 +61,10 @@ class Options:
             raise self.wrong(name, "a list that is not empty")
         return found
 
+    def map_columns(self) -> bool:
+        """True if maps become MAP columns, false if they become arrays of pairs."""
+        return self.one_of("maps", ("array", "map"), "array") == "map"
+
     def max_bytes(self) -> int:
         """The size above which a value is a dead letter."""
         found = self._spec.options.get("max_bytes", MOST_BYTES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,13 +13,16 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
+from platform_assets.decoding.protobuf.compiler import descriptor_set
 from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.lake.location import Lake
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import EngineName, TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.windows.decoding import WindowDecoder
+from platform_assets_tests.support.avro_data import written
 from platform_assets_tests.support.every_kind import EVERY_KIND
+from platform_assets_tests.support.proto_data import class_of
 from platform_assets_tests.support.readers import in_order, readers
 from testbed.loads import Record, TopicLake, numbered
 
@@ -87,11 +91,58 @@ def test_decoded_tables_of_every_type_are_the_same_for_every_reader(lake: LakeMa
         '{"id": 0, "tags": [], "parts": [], "place": {}, "labels": {}, "counts": []}',
         '{"id": "no number"}',
     ]
+    records = [Record(value.encode(), b"k", n % 2) for n, value in enumerate(values)]
+    _decode_twice(lk, declaration, records)
+    _compare(lk, spark, {"decoded": 3, "dead_letters": 1})
+
+
+MAPS: Final = {
+    "type": "record",
+    "name": "R",
+    "fields": [
+        {"name": "counts", "type": {"type": "map", "values": "long"}},
+        {"name": "notes", "type": ["null", {"type": "map", "values": {"type": "array", "items": ["null", "double"]}}]},
+    ],
+}
+PROTO: Final = 'syntax = "proto3"; message Key { map<string, sint32> ids = 1; map<int32, bool> flags = 2; }'
+
+
+def test_maps_of_avro_and_protobuf_are_maps_for_every_reader(lake: LakeMaker, spark: SparkSession) -> None:
+    lk = lake(partitions=2)
+    described = base64.b64encode(descriptor_set(PROTO, {})).decode()
+    decode = DecodeDeclaration(
+        FormatSpec("avro", {"schema": MAPS, "maps": "map"}),
+        FormatSpec("protobuf", {"descriptor_set": described, "message": "Key", "maps": "map"}),
+    )
+    values = [
+        {"counts": {"b": 1, "a": -1, "": 0}, "notes": {"é": [0.5, None], "x": []}},
+        {"counts": {}, "notes": None},
+        {"counts": {"b": 2}, "notes": {}},
+    ]
+    keys = [class_of(PROTO, "Key")(ids={"k": 1, "j": 2}, flags={3: True}), class_of(PROTO, "Key")(), None]
+    records = [
+        Record(written(MAPS, value), None if key is None else key.SerializeToString(), n % 2)
+        for n, (key, value) in enumerate(zip(keys, values, strict=True))
+    ]
+    _decode_twice(lk, replace(lk.declaration, decode=decode), records)
+    _compare(lk, spark, {"decoded": 3})
+    found = lk.spark().read.format("delta").load(str(lk.root / "decoded" / lk.topic))
+    assert {"counts": "map<string,bigint>", "notes": "map<string,array<double>>"}.items() <= dict(found.dtypes).items()
+    row, *_ = found.selectExpr("counts['a'] a", "notes['é'][0] e", "key.ids['k'] k").where("a IS NOT NULL").collect()
+    assert tuple(row) == (-1, 0.5, 1)
+
+
+def _decode_twice(lk: TopicLake, declaration: TopicDeclaration, records: list[Record]) -> None:
+    """Load and decode two windows of the same records."""
     for _ in range(2):
-        key = lk.window_of(Record(value.encode(), b"k", n % 2) for n, value in enumerate(values))
+        key = lk.window_of(records)
         lk.load(key)
         WindowDecoder(declaration, lk.ledger, DecodeEngine(Lake.at(lk.root), lk.spark)).decode(key)
-    for kind, a_window in (("decoded", 3), ("dead_letters", 1)):
+
+
+def _compare(lk: TopicLake, spark: SparkSession, counts: Mapping[str, int]) -> None:
+    """Compare what every reader finds in tables of these row `counts` a window."""
+    for kind, a_window in counts.items():
         path = str(lk.root / kind / lk.topic)
         newest = DeltaTable(path).version()
         for version, count in ((newest - 1, a_window), (newest, 2 * a_window)):

@@ -1,6 +1,7 @@
 """Format `avro`: raw data without a header, written by a schema that is declared.
 
-Options: `schema` (Avro's JSON, of which the columns are), `writer_schema` (where records were written by another one), `max_bytes`.
+Options: `schema` (Avro's JSON, of which the columns are), `writer_schema` (where records were written by another one), `maps`,
+`max_bytes`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from platform_assets.model.decoding import FormatSpec
 
 def decoder(spec: FormatSpec) -> AvroDecoder:
     """Raises ConfigurationError."""
-    options = Options(spec, ("schema", "writer_schema", "max_bytes"))
+    options = Options(spec, ("schema", "writer_schema", "maps", "max_bytes"))
     reader = declared_schema(spec, options, "schema")
     writer = declared_schema(spec, options, "writer_schema") if "writer_schema" in spec.options else reader
     made = AvroDecoder(reader, writer, options.max_bytes())
@@ -43,6 +44,6 @@ def declared_schema(spec: FormatSpec, options: Options, name: str) -> AvroType:
     try:
         if isinstance(document, str) and document.lstrip()[:1] in ("{", "["):
             document = json.loads(document)
-        return parsed(document, writes=name == "writer_schema")
+        return parsed(document, writes=name == "writer_schema", map_columns=name == "schema" and options.map_columns())
     except (BadSchema, ValueError, RecursionError) as error:
         raise ConfigurationError(f"option {name!r} of format 'avro' is no schema that can be read: {error}") from error

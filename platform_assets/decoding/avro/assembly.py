@@ -49,12 +49,14 @@ def _assembled(node: Node, read: pa.Array, wanted: pa.DataType) -> pa.Array:
         children = _outputs(node, read, [read.field(number) for number in range(read.type.num_fields)])
     else:
         assert isinstance(node, Repeated)
-        children = [_assembled(node.item, read.values, wanted.value_type)]
+        is_map = pa.types.is_map(wanted)
+        item = pa.struct([wanted.key_field, wanted.item_field]) if is_map else wanted.value_type
+        children = [_assembled(node.item, read.values, item)]
     return _rebuilt(read, wanted, children)
 
 
 def _rebuilt(read: pa.Array, wanted: pa.DataType, children: list[pa.Array]) -> pa.Array:
-    """A struct or list with other children."""
+    """A struct or list with other children; a list of pairs may become a map."""
     assert read.offset == 0
     own = read.buffers()[: 1 if pa.types.is_struct(wanted) else 2]
     return pa.Array.from_buffers(wanted, len(read), own, read.null_count, children=children)

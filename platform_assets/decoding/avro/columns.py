@@ -27,6 +27,7 @@ from platform_assets.decoding.avro.types import (
     Union,
     described,
 )
+from platform_assets.decoding.maps import map_type
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 SINGLE: Final = "value"
@@ -118,6 +119,8 @@ class _Columns:
             return pa.struct(self.fields(schema, place))
         if isinstance(schema, Items) and schema.is_map:
             value = self.field("value", schema.item, place + "{}")
+            if schema.is_map_column:
+                return map_type(value)
             return pa.list_(
                 pa.field("element", pa.struct([pa.field("key", pa.string(), nullable=False), value]), nullable=False)
             )
@@ -160,7 +163,8 @@ def _default(schema: AvroType, given: Any, place: str) -> Any:
     if isinstance(schema, Items) and schema.is_map:
         if not isinstance(given, Mapping):
             raise wrong
-        return [{"key": key, "value": _default(schema.item, value, place)} for key, value in given.items()]
+        entries = [(key, _default(schema.item, value, place)) for key, value in given.items()]
+        return entries if schema.is_map_column else [{"key": key, "value": value} for key, value in entries]
     if isinstance(schema, Items):
         if isinstance(given, str) or not isinstance(given, Sequence):
             raise wrong

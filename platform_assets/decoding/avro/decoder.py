@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from platform_assets.decoding.avro import assembly, exact
+from platform_assets.decoding.avro import assembly, exact, map_keys
 from platform_assets.decoding.avro.columns import fields_of
 from platform_assets.decoding.avro.plan import Struct
 from platform_assets.decoding.avro.resolution import plan_of
@@ -39,6 +39,10 @@ class AvroDecoder:
         return plan_of(self.writer, self.reader)
 
     @cached_property
+    def _has_maps(self) -> bool:
+        return map_keys.has_map_columns(self.plan)
+
+    @cached_property
     def _program(self) -> Program:
         from platform_assets.decoding.avro.program import compiled
 
@@ -56,7 +60,10 @@ class AvroDecoder:
         columns = assembly.columns_of(self.plan, block.read)
         rescued = assembly.rescued_of(self.plan, block.read)
         dead, unsettled = verdicts(self._program, block, pieces, self.max_bytes)
-        return settled(self, values, columns, unsettled, rescued=rescued, voided=True, dead=dead)
+        repeated = map_keys.rows_with_repeated_keys(self.plan, block.read) if self._has_maps else None
+        if repeated is None or not repeated.any():
+            return settled(self, values, columns, unsettled, rescued=rescued, voided=True, dead=dead)
+        return settled(self, values, columns, unsettled | repeated, rescued=rescued, dead=dead)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode_exactly`."""
@@ -67,7 +74,10 @@ class AvroDecoder:
             if content is None:
                 continue
             try:
-                rows[-1] = exact.read(self.plan, content, self.max_bytes)
+                row = exact.read(self.plan, content, self.max_bytes)
+                if self._has_maps:
+                    map_keys.check_keys(self.plan, row)
+                rows[-1] = row
             except Unfit as unfit:
                 dead.append(DeadLetter(number, unfit.reason, unfit.place, unfit.detail))
         read = pa.array(rows, self.plan.type)

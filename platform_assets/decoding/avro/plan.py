@@ -95,11 +95,12 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Blocks of items, which take `least` bytes each or more."""
+    """Blocks of items, which take `least` bytes each or more. With `is_map_column` they are entries of a MAP, each key once."""
 
     item: Node
     least: int
     type: pa.DataType
+    is_map_column: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ class _Resolver:
         if writer.is_map:
             _, is_nullable = nullable(reader.item, inside)
             item = self._pair(item, pa.field("value", fields_type(reader.item, inside), nullable=is_nullable))
-        return _repeated(item, inside)
+        return _repeated(item, inside, is_map_column=reader.is_map_column)
 
     def _pair(self, value: Node, field: pa.Field) -> Struct:
         parts = [("key", _KEY), ("value", value)]
@@ -311,13 +311,13 @@ def fields_type(reader: AvroType, place: str) -> pa.DataType:
     return fields_of(kept).field(0).type
 
 
-def _repeated(item: Node, place: str) -> Repeated:
+def _repeated(item: Node, place: str, *, is_map_column: bool = False) -> Repeated:
     least = least_size(item)
     if not least or item.type is None:
         raise BadSchema(
             place, "items that take no bytes have no column: there could be any number of them in a few bytes"
         )
-    return Repeated(item, least, pa.list_(pa.field("element", item.type)))
+    return Repeated(item, least, pa.list_(pa.field("element", item.type)), is_map_column)
 
 
 def _wire(kind: PlainKind) -> Wire:

@@ -84,10 +84,11 @@ class Enum:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """An array; or a map, which is written as an array of pairs."""
+    """An array; or a map, which is written as an array of pairs. `is_map_column` says that the declared column is a MAP."""
 
     item: AvroType
     is_map: bool
+    is_map_column: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +128,15 @@ class Around:
 AvroType: TypeAlias = Plain | Fixed | Enum | Items | Union | Record | Around
 
 
-def parsed(document: Any, references: Sequence[Any] = (), *, writes: bool = False) -> AvroType:
+def parsed(
+    document: Any, references: Sequence[Any] = (), *, writes: bool = False, map_columns: bool = False
+) -> AvroType:
     """A schema from its JSON. Raises BadSchema; also where a type contains itself, unless it only `writes`: no table's columns can.
 
-    `references` are schemas that give names which it may use, each of them after those that it uses itself.
+    `references` are schemas that give names which it may use, each of them after those that it uses itself. With `map_columns`,
+    the columns of maps are MAP.
     """
-    parser = _Parser(writes=writes)
+    parser = _Parser(writes=writes, map_columns=map_columns)
     for reference in references:
         parser.parsed(reference, "", "$", 0)
     return parser.parsed(document, "", "$", 0)
@@ -152,8 +156,8 @@ def described(of: AvroType) -> str:
 class _Parser:
     """Knows the names that were given so far; None while the type of that name is being read."""
 
-    def __init__(self, *, writes: bool) -> None:
-        self._writes = writes
+    def __init__(self, *, writes: bool, map_columns: bool) -> None:
+        self._writes, self._map_columns = writes, map_columns
         self._named: dict[str, AvroType | None] = {}
 
     def parsed(self, document: Any, space: str, place: str, level: int) -> AvroType:
@@ -177,7 +181,8 @@ class _Parser:
             if part not in document:
                 raise BadSchema(place, f"{kind} without {part!r}")
             step = "[]" if kind == "array" else "{}"
-            return Items(self.parsed(document[part], space, place + step, level + 1), kind == "map")
+            item = self.parsed(document[part], space, place + step, level + 1)
+            return Items(item, kind == "map", kind == "map" and self._map_columns)
         if isinstance(kind, str) and kind in PLAIN_KINDS:
             return Plain(kind, _logical(document, kind, 0))
         return self.parsed(kind, space, place, level + 1)

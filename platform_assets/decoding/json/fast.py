@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from platform_assets.decoding.json.dialect import Dialect
 from platform_assets.decoding.json.program import Program, program_of
+from platform_assets.decoding.maps import repeated_keys
 from platform_assets.decoding.pieces import Marks
 from platform_assets.kernels.json_objects import (
     ABSENT,
@@ -306,7 +307,7 @@ class _Block:
             inside = _Spans(self.spans.data, starts[:count], ends[:count])
             children += _Block(program, inside, self.dialect, verdicts, extras=False).columns()
         keys, values = children
-        bad = np.concatenate([np.flatnonzero(verdicts), _twice(keys, offsets)])
+        bad = np.concatenate([np.flatnonzero(verdicts), repeated_keys(keys, offsets)])
         if bad.size:
             self.verdicts[np.searchsorted(offsets, bad, side="right") - 1] = 1
             keys = pc.fill_null(keys, "")
@@ -314,19 +315,6 @@ class _Block:
         kind = self.program.fields[field].type
         entries = pa.StructArray.from_arrays([keys, values], fields=[kind.key_field, kind.item_field])
         return pa.Array.from_buffers(kind, self.rows, [validity, pa.py_buffer(offsets)], nulls, children=[entries])
-
-
-def _twice(keys: pa.StringArray, offsets: Ints) -> npt.NDArray[np.int64]:
-    """The entries whose key their map has before."""
-    if not len(keys):
-        return np.zeros(0, np.int64)
-    coded = keys.dictionary_encode()
-    codes = coded.indices.fill_null(len(coded.dictionary)).to_numpy().astype(np.int64)
-    maps = np.repeat(np.arange(offsets.size - 1, dtype=np.int64), np.diff(offsets))
-    _, firsts = np.unique(maps * (len(coded.dictionary) + 1) + codes, return_index=True)
-    again = np.ones(codes.size, bool)
-    again[firsts] = False
-    return np.flatnonzero(again)
 
 
 def _texts(data: Bytes, places: Ints, sizes: Ints, nulls: int = 0, validity: Any = None) -> Any:

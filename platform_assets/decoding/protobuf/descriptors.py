@@ -1,7 +1,7 @@
 """Format `protobuf`: a value is one message, of a type that a set of descriptors describes.
 
 Options: `descriptor_set` (what `protoc --include_imports --descriptor_set_out` writes, as base64), `message` (its full name),
-`max_bytes`. Values are read one by one, by the library's C core: there is no vectorised path.
+`maps`, `max_bytes`. Values are read one by one, by the library's C core: there is no vectorised path.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import base64
 import binascii
 from collections.abc import Callable
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, Final
@@ -20,6 +21,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from platform_assets.decoding.decoder import Decoded
+from platform_assets.decoding.maps import map_type
 from platform_assets.decoding.options import Options
 from platform_assets.decoding.protobuf.messages import Row, class_of, decoded, is_map, keys_of
 from platform_assets.decoding.protobuf.rescued import rescued_text
@@ -51,11 +53,11 @@ _TYPES: Final = {
 
 def decoder(spec: FormatSpec) -> ProtobufDecoder:
     """Raises ConfigurationError."""
-    options = Options(spec, ("descriptor_set", "message", "max_bytes"))
+    options = Options(spec, ("descriptor_set", "message", "maps", "max_bytes"))
     name = options.text("message")
     try:
         content = base64.b64decode(options.text("descriptor_set"), validate=True)
-        made = ProtobufDecoder(content, name, options.max_bytes())
+        made = ProtobufDecoder(content, name, options.max_bytes(), options.map_columns())
         assert made.kind is not None
     except (binascii.Error, DecodeError) as error:
         raise ConfigurationError(
@@ -77,11 +79,15 @@ def decoder(spec: FormatSpec) -> ProtobufDecoder:
 
 @dataclass(frozen=True)
 class ProtobufDecoder:
-    """Messages of one type. What the type lacks is rescued, by the numbers of fields."""
+    """Messages of one type. What the type lacks is rescued, by the numbers of fields.
+
+    With `map_columns`, maps with text keys become MAP columns.
+    """
 
     descriptor_set: bytes
     message: str
     max_bytes: int
+    map_columns: bool = False
 
     @cached_property
     def kind(self) -> Any:
@@ -91,11 +97,11 @@ class ProtobufDecoder:
     @cached_property
     def fields(self) -> pa.Schema:
         """See `Decoder.fields`. Raises ConfigurationError for a message that has no columns."""
-        return pa.schema(_Columns().fields(self.kind.DESCRIPTOR, self.message, ()))
+        return pa.schema(_Columns(self.map_columns).fields(self.kind.DESCRIPTOR, self.message, ()))
 
     def __getstate__(self) -> dict[str, Any]:
         # Classes of messages cannot be pickled.
-        return {"descriptor_set": self.descriptor_set, "message": self.message, "max_bytes": self.max_bytes}
+        return {each.name: getattr(self, each.name) for each in dataclass_fields(self)}
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode`: the same as `decode_exactly`."""
@@ -115,15 +121,15 @@ class ProtobufDecoder:
             raise Unfit("malformed", f"no message of {self.message}: {error}") from error
         if missing := message.FindInitializationErrors():
             raise Unfit("missing", f"required: {', '.join(missing)[:100]}", f"$.{missing[0]}")
-        row = _row(message, "$")
+        row = _row(message, "$", self.map_columns)
         return row, rescued_text(message, self.fields, "$")
 
 
 class _Columns:
     """Counts the parts as it goes."""
 
-    def __init__(self) -> None:
-        self._parts = 0
+    def __init__(self, map_columns: bool) -> None:
+        self._parts, self._map_columns = 0, map_columns
 
     def fields(self, of: Descriptor, place: str, around: tuple[str, ...]) -> list[pa.Field]:
         """The columns of a message, which is inside of those `around`."""
@@ -139,6 +145,8 @@ class _Columns:
         if self._parts > MOST_PARTS:
             raise ConfigurationError(f"descriptor_set: {place}: the message has more than {MOST_PARTS} parts")
         kind = self._type(field, place, around)
+        if self._map_columns and _has_text_keys(field):
+            return pa.field(field.name, map_type(kind.field("value")), nullable=False)
         if field.is_repeated:
             return pa.field(field.name, pa.list_(pa.field("element", kind, nullable=False)), nullable=False)
         return pa.field(field.name, kind, nullable=field.has_presence and not field.is_required)
@@ -156,34 +164,40 @@ class _Columns:
         return pa.struct(self.fields(inner, place, around))
 
 
-def _row(message: Message, place: str) -> dict[str, Any]:
-    return {field.name: _part(message, field, f"{place}.{field.name}") for field in message.DESCRIPTOR.fields}
+def _has_text_keys(field: FieldDescriptor) -> bool:
+    return is_map(field) and field.message_type.fields_by_name["key"].type == FieldDescriptor.TYPE_STRING
 
 
-def _part(message: Message, field: FieldDescriptor, place: str) -> Any:
+def _row(message: Message, place: str, map_columns: bool) -> dict[str, Any]:
+    fields = message.DESCRIPTOR.fields
+    return {field.name: _part(message, field, f"{place}.{field.name}", map_columns) for field in fields}
+
+
+def _part(message: Message, field: FieldDescriptor, place: str, map_columns: bool) -> Any:
     if field.has_presence and not message.HasField(field.name):
         return None
     value = getattr(message, field.name)
     if is_map(field):
-        of = field.message_type.fields_by_name["value"]
-        return [
-            {
-                "key": _value(field.message_type.fields_by_name["key"], key, place),
-                "value": _value(of, value[key], place),
-            }
+        keys_are, values_are = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        entries = [
+            (_value(keys_are, key, place, map_columns), _value(values_are, value[key], place, map_columns))
             for key in _placed(keys_of, value, place)
         ]
+        is_column = map_columns and _has_text_keys(field)
+        return entries if is_column else [{"key": key, "value": each} for key, each in entries]
     if field.is_repeated:
-        return [_value(field, item, f"{place}[{number}]") for number, item in enumerate(value)]
-    return _value(field, value, place)
+        return [_value(field, item, f"{place}[{number}]", map_columns) for number, item in enumerate(value)]
+    return _value(field, value, place, map_columns)
 
 
-def _value(field: FieldDescriptor, value: Any, place: str) -> Any:
+def _value(field: FieldDescriptor, value: Any, place: str, map_columns: bool) -> Any:
     inner = field.message_type
     if inner is not None:
         if inner.full_name == TIMESTAMP:
             return _placed(micros_of, value, place)
-        return _value(inner.fields[0], value.value, place) if inner.full_name in WRAPPERS else _row(value, place)
+        if inner.full_name in WRAPPERS:
+            return _value(inner.fields[0], value.value, place, map_columns)
+        return _row(value, place, map_columns)
     if field.cpp_type == FieldDescriptor.CPPTYPE_UINT64:
         return Decimal(value)
     if field.type == FieldDescriptor.TYPE_STRING:

@@ -49,7 +49,7 @@ def decoder(spec: FormatSpec) -> RegistryDecoder:
 
 
 def _avro(spec: FormatSpec) -> AvroReader:
-    options = Options(spec, ("schema", "max_bytes"))
+    options = Options(spec, ("schema", "maps", "max_bytes"))
     schema = declared_schema(spec, options, "schema")
     try:
         fields = checked(fields_of(schema), "schema")

@@ -11,6 +11,7 @@ import fastavro
 from hypothesis import given
 from hypothesis import strategies as st
 
+from platform_assets_tests.support import decoding
 from platform_assets_tests.support.avro_data import avro, decoded, record, written
 from platform_assets_tests.support.decoding import UNTIMED
 
@@ -24,13 +25,21 @@ _PLAIN: dict[str, st.SearchStrategy[Any]] = {
     "string": st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
 }
 
+MAPS = st.sampled_from(["array", "map"])
 _MOMENTS = st.integers(-(1 << 40), 1 << 40).map(lambda s: datetime.fromtimestamp(s // 1000, UTC))
 
 
 @st.composite
 def schemas(draw: st.DrawFn, level: int = 0) -> tuple[Any, st.SearchStrategy[Any]]:
     """A schema, and its values as fastavro takes them."""
-    kinds = [*_PLAIN, "enum", "fixed", "decimal", "timestamp", *(["array", "nullable", "record"] if level < 3 else [])]
+    kinds = [
+        *_PLAIN,
+        "enum",
+        "fixed",
+        "decimal",
+        "timestamp",
+        *(["array", "map", "nullable", "record"] if level < 3 else []),
+    ]
     kind = draw(st.sampled_from(kinds))
     name = f"N{draw(st.uuids()).hex}"
     if kind in _PLAIN:
@@ -50,6 +59,9 @@ def schemas(draw: st.DrawFn, level: int = 0) -> tuple[Any, st.SearchStrategy[Any
     if kind == "array":
         item, values = draw(schemas(level + 1))
         return {"type": "array", "items": item}, st.lists(values, max_size=4)
+    if kind == "map":
+        item, values = draw(schemas(level + 1))
+        return {"type": "map", "values": item}, st.dictionaries(_PLAIN["string"], values, max_size=4)
     if kind == "nullable":
         of, values = draw(schemas(level + 1).filter(lambda made: not isinstance(made[0], list)))
         return draw(st.sampled_from([["null", of], [of, "null"]])), st.none() | values
@@ -66,9 +78,10 @@ def test_values_of_any_schema_are_those_that_fastavro_reads(data: st.DataObject)
     schema = record(a=of, b="int")
     given_values = [{"a": data.draw(values), "b": number} for number in range(data.draw(st.integers(1, 4)))]
     written_values = [written(schema, value) for value in given_values]
-    rows, _, dead = decoded(avro(schema), [*written_values, None])
+    found = decoding.decoded(avro(schema, maps="map"), [*written_values, None])
     parsed = fastavro.parse_schema(schema)
-    assert dead == []
+    assert len(found.dead) == 0
+    rows = found.columns.to_pylist(maps_as_pydicts="strict")
     assert rows[:-1] == [fastavro.schemaless_reader(io.BytesIO(each), parsed, None) for each in written_values]
 
 
@@ -94,11 +107,11 @@ def test_both_paths_agree_on_bytes_that_were_damaged(data: st.DataObject) -> Non
                 )
         cut, tail = data.draw(st.integers(0, 2)), data.draw(st.binary(max_size=2))
         damaged.append(bytes(content[: len(content) - cut] + tail))
-    decoded(avro(reader, writer), damaged)
+    decoded(avro(reader, writer, maps=data.draw(MAPS)), damaged)
 
 
 @UNTIMED
 @given(st.data(), st.lists(st.none() | st.binary(max_size=60), max_size=6))
 def test_both_paths_agree_on_any_bytes(data: st.DataObject, values: list[bytes | None]) -> None:
     of, _ = data.draw(schemas())
-    decoded(avro(record(a=of, m={"type": "map", "values": "long"})), values)
+    decoded(avro(record(a=of, m={"type": "map", "values": "long"}), maps=data.draw(MAPS)), values)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.decoding.protobuf import ProtobufDecoder
+from platform_assets.decoding.schema import ddl_of_schema
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 from platform_assets_tests.support import decoding
@@ -120,6 +121,39 @@ def test_each_kind_of_field_and_what_is_not_there() -> None:
     assert set(null.values()) == {None}
     assert [field.name for field in decoder().fields if field.nullable] == ["maybe", "at", "wrapped", "leg"]
     assert found.rescued.to_pylist() == [None] * 3
+
+
+def test_maps_with_text_keys_become_map_columns_if_the_declaration_wants_them() -> None:
+    leg = message("Leg", ("to", 1, Proto.TYPE_STRING, ""))
+    text = message("LegsEntry", ("key", 1, Proto.TYPE_STRING, ""), ("value", 2, Proto.TYPE_MESSAGE, ".t.Leg"))
+    whole = message("NumbersEntry", ("key", 1, Proto.TYPE_INT64, ""), ("value", 2, Proto.TYPE_UINT64, ""))
+    inside = (
+        ("legs", 1, Proto.TYPE_MESSAGE, ".t.Inner.LegsEntry"),
+        ("numbers", 2, Proto.TYPE_MESSAGE, ".t.Inner.NumbersEntry"),
+    )
+    inner = message("Inner", *inside, many=("legs", "numbers"))
+    for entry in (text, whole):
+        entry.options.map_entry = True
+        inner.nested_type.append(entry)
+    types = described(leg, inner, message("Outer", ("inner", 1, Proto.TYPE_MESSAGE, ".t.Inner")))
+    value = class_of(types, "t.Outer")(
+        inner={"legs": {"b": {"to": "B"}, "a": {"to": "A"}}, "numbers": {2: 1 << 63, 1: 0}}
+    )
+    of = decoder(types, "t.Outer", maps="map")
+    assert ddl_of_schema(of.fields) == (
+        "inner STRUCT<legs: MAP<STRING, STRUCT<to: STRING NOT NULL>> NOT NULL, "
+        "numbers: ARRAY<STRUCT<key: BIGINT NOT NULL, value: DECIMAL(20,0) NOT NULL>> NOT NULL>"
+    )
+    later = value.SerializeToString() + b"\x0a\x07\x0a\x05\x0a\x01a\x12\x00"
+    found = decoding.decoded(of, [value.SerializeToString(), b"", later, b"\x0a\x07\x0a\x05\x0a\x01\xff\x12\x00"])
+    one, empty, again, _ = found.columns["inner"].to_pylist(maps_as_pydicts="strict")
+    numbers = [{"key": 1, "value": 0}, {"key": 2, "value": 1 << 63}]
+    assert one == {"legs": {"a": {"to": "A"}, "b": {"to": "B"}}, "numbers": numbers}
+    assert empty is None
+    assert again["legs"] == {"a": {"to": ""}, "b": {"to": "B"}}, (
+        "of a key that is there twice, the last value counts in Protobuf"
+    )
+    assert [each["row"] for each in found.dead.to_pylist()] == [3]
 
 
 def test_fields_that_the_type_lacks_are_rescued_by_number() -> None:
