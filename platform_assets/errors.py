@@ -168,13 +168,13 @@ class BrokerUnreachableError(Retryable):
 
 
 class BrokerRefusedError(Terminal):
-    """A broker answered, and refused."""
+    """A broker answered, and refused. `right` is the one that the user lacks, if that is why."""
 
-    def __init__(self, doing: str, reason: str) -> None:
-        self.doing, self.reason = doing, reason
+    def __init__(self, doing: str, reason: str, right: str = "") -> None:
+        self.doing, self.reason, self.right = doing, reason, right
+        remedy = f"Grant the KAFKA_* user {right}" if right else "Check the KAFKA_* client settings"
         super().__init__(
-            f"the Kafka broker refused while {doing}: {reason}. Check the KAFKA_* client settings and the rights of "
-            "their user; nothing was changed."
+            f"the Kafka broker refused while {doing}: {reason.rstrip('.')}. {remedy}; nothing was changed."
         )
 
 
@@ -732,13 +732,14 @@ class SendingInterruptedError(Retryable):
 
 
 class SendingRefusedError(Terminal):
-    """A broker refused to take dead letters."""
+    """A broker refused to take dead letters. `right` is the one that the user lacks, if that is why."""
 
-    def __init__(self, source: str, target: str, reason: str) -> None:
-        self.source, self.target = source, target
+    def __init__(self, source: str, target: str, reason: str, right: str = "") -> None:
+        self.source, self.target, self.right = source, target, right
+        remedy = f"Grant the KAFKA_* user {right}" if right else "Raise that topic's max.message.bytes"
         super().__init__(
-            f"the Kafka broker refused dead letters of topic {source!r} for topic {target!r}: {reason}. Raise that topic's "
-            "max.message.bytes, or give the KAFKA_* user the right to write to it, and run it again: none is sent twice."
+            f"the Kafka broker refused dead letters of topic {source!r} for topic {target!r}: {reason.rstrip('.')}. {remedy}, then "
+            "run it again: none is sent twice."
         )
 
 

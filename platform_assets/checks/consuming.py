@@ -23,6 +23,8 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.findings import Finding
 from platform_assets.checks.judging import finding
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, PlatformError
+from platform_assets.kafka.plain_consumer import consume, plain_consumer
+from platform_assets.kafka.rights import needed
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import load_log, rows
 from platform_assets.ledger.entries import Receipt
@@ -154,28 +156,16 @@ def _consumed(
     settings: ClientSettings, topic: str, partition: int, wanted: OffsetRange, deadline: float
 ) -> Iterator[Message]:
     """What a consumer of its own, outside any group, gets of `wanted`. Raises BrokerUnreachableError and BrokerRefusedError."""
-    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-    consumer = Consumer(
-        {
-            **settings.librdkafka(),
-            # librdkafka demands a group id; without subscribe and commits it is never used.
-            "group.id": "platform-assets-third-opinion",
-            "enable.auto.commit": False,
-            # The range may end in markers, which never come as messages: the end of the log says so.
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "isolation.level": "read_committed",
-            "queued.max.messages.kbytes": 16_384,
-        }
-    )
+    consumer = plain_consumer(settings)
     doing = f"comparing rows of topic {topic!r} partition {partition} with a plain consumer"
     until = time.monotonic() + _PATIENCE
     with closing(consumer):
         try:
             consumer.assign([TopicPartition(topic, partition, wanted.start)])
             while True:
-                for message in consumer.consume(num_messages=1_000, timeout=1.0):
+                for message in consume(consumer, 1_000, 1.0):
                     until = time.monotonic() + _PATIENCE
                     error = message.error()
                     if error is not None and error.code() == KafkaError._PARTITION_EOF:
@@ -183,7 +173,7 @@ def _consumed(
                             return
                         continue  # a new leader may say an earlier end for a moment
                     if error is not None:
-                        raise BrokerRefusedError(doing, error.str())
+                        raise BrokerRefusedError(doing, error.str(), needed(error.code(), topic))
                     if (message.offset() or 0) >= wanted.end:
                         return
                     yield message

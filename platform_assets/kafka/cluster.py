@@ -23,6 +23,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, PlatformError, TopicMissingError
+from platform_assets.kafka import rights
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.logs import logger
 from platform_assets.model.topics import checked_topic
@@ -197,7 +198,20 @@ class Cluster:
         resource = ConfigResource(ResourceType.TOPIC, checked_topic(name))
         doing = f"reading the configuration of topic {name!r}"
         future = self._call(doing, lambda s: self._admin.describe_configs([resource], request_timeout=s))[resource]
-        return {k: e.value for k, e in self._result(future, doing, topic=name).items() if e.value is not None}
+        found = self._result(future, doing, topic=name, right="`DescribeConfigs`")
+        return {k: e.value for k, e in found.items() if e.value is not None}
+
+    def allowed(self, name: str) -> frozenset[str] | None:
+        """The operations that this client's user may do with the topic, as Kafka names them; None if the brokers do not tell."""
+        doing = f"asking for the rights on topic {checked_topic(name)!r}"
+        future = self._call(
+            doing,
+            lambda s: self._admin.describe_topics(
+                TopicCollection([name]), include_authorized_operations=True, request_timeout=s
+            ),
+        )[name]
+        found = self._result(future, doing, topic=name).authorized_operations
+        return None if found is None else frozenset(operation.name.title().replace("_", "") for operation in found)
 
     def is_compacted(self, name: str) -> bool:
         """Whether the topic's policy allows compaction. Raises TopicNameError too."""
@@ -215,7 +229,7 @@ class Cluster:
             self._raw_result(future, doing)
         except KafkaException as e:
             if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise self._translated(e, doing, None) from e
+                raise self._translated(e, doing, name, "`Create`") from e
         until = time.monotonic() + self.timeout
         while True:
             try:
@@ -316,13 +330,16 @@ class Cluster:
             # The call that waits says what is wrong, when its time is over.
             _log.debug("the brokers were not looked up: %s", e)
 
-    def _result(self, future: Future[Any], doing: str, topic: str | None) -> Any:
+    def _result(self, future: Future[Any], doing: str, topic: str | None, right: str = rights.INCLUDED) -> Any:
         try:
             return self._raw_result(future, doing)
         except KafkaException as e:
-            raise self._translated(e, doing, topic) from e
+            raise self._translated(e, doing, topic, right) from e
 
-    def _translated(self, e: KafkaException, doing: str, topic: str | None) -> PlatformError:
+    def _translated(
+        self, e: KafkaException, doing: str, topic: str | None, right: str = rights.INCLUDED
+    ) -> PlatformError:
+        """`right` is what the call needs on `topic`."""
         error: KafkaError = e.args[0]
         if topic is not None and error.code() in {
             KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -332,4 +349,6 @@ class Cluster:
             return TopicMissingError(topic)
         if error.retriable() or error.code() in _PARTITION_OUT_OF_REACH:
             return BrokerUnreachableError(doing, self._timeout, error.str())
-        return BrokerRefusedError(doing, error.str())
+        return BrokerRefusedError(
+            doing, error.str(), "" if topic is None else rights.needed(error.code(), topic, right)
+        )

@@ -15,10 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Producer, TopicPartition
 
 from platform_assets.errors import ConfigurationError, SendingInterruptedError, SendingRefusedError
 from platform_assets.kafka.cluster import Cluster, TopicState
+from platform_assets.kafka.plain_consumer import consume, plain_consumer
+from platform_assets.kafka.rights import needed
 from platform_assets.model.logs import logger
 from platform_assets.model.topics import checked_topic
 
@@ -109,20 +111,31 @@ class Outbox:
                 f"dead letters of topic {self.source!r} cannot be sent to itself: they would be dead again. Name another topic."
             )
         target = self.cluster.topic(self.target)
-        self.cluster.create_topic(self.progress, {"cleanup.policy": "compact"})
+        if self.progress not in self.cluster.topics():
+            self.cluster.create_topic(self.progress, {"cleanup.policy": "compact"})
         policy = self.cluster.topic_config(self.progress).get("cleanup.policy")
         if policy != "compact":
             raise ConfigurationError(
                 f"topic {self.progress!r} says which dead letters were sent, and would forget it: its cleanup.policy is {policy!r}. "
                 "Set it to compact."
             )
+        # The producer would report a refusal of either topic as messages that it purged.
+        for topic, wanted in ((self.target, {"Write"}), (self.progress, {"Read", "Write"})):
+            allowed = self.cluster.allowed(topic)
+            if allowed is not None and (lacking := wanted - allowed):
+                right = " and ".join(f"`{each}`" for each in sorted(lacking))
+                raise self._refused("Topic authorization failed", f"{right} on topic {topic!r}")
         return target
+
+    @property
+    def _transactional_id(self) -> str:
+        return f"platform-assets.dead-letters.{self.source}.{self.target}"
 
     def _producer(self) -> Producer:
         producer = Producer(
             {
                 **self.cluster.settings.librdkafka(),
-                "transactional.id": f"platform-assets.dead-letters.{self.source}.{self.target}",
+                "transactional.id": self._transactional_id,
                 "transaction.timeout.ms": round(self.seconds * 1000),
                 "message.max.bytes": _LARGEST,
                 "allow.auto.create.topics": "false",
@@ -142,26 +155,19 @@ class Outbox:
             raise self._interrupted("reading what was sent", "not all partitions have a leader")
         bitmaps = _Bitmaps(target.topic_id)
         waiting = {p for p, end in ends.items() if end > 0}
-        consumer = Consumer(
-            {
-                **self.cluster.settings.librdkafka(),
-                "group.id": "platform-assets",  # needed by the client, and never used: partitions are assigned
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-            },
-            logger=_log,
-        )
+        consumer = plain_consumer(self.cluster.settings)
         try:
             consumer.assign([TopicPartition(self.progress, p, OFFSET_BEGINNING) for p in waiting])
             deadline = time.monotonic() + self.seconds
             while waiting:
                 if time.monotonic() > deadline:
                     raise self._interrupted("reading what was sent", f"no end within {self.seconds:g} s")
-                for message in consumer.consume(num_messages=500, timeout=0.5):
+                for message in consume(consumer, 500, 0.5):
                     error = message.error()
                     if error is None:
                         bitmaps.read(message.key(), message.value())
+                    elif error.code() in _REFUSALS:
+                        raise self._refused(error.str(), needed(error.code(), self.progress))
                     elif error.code() != KafkaError._PARTITION_EOF:
                         raise self._interrupted("reading what was sent", error.str())
                     elif message.offset() >= ends[message.partition()]:
@@ -210,6 +216,9 @@ class Outbox:
             except BufferError:  # the client's queue is full: it is let to send
                 producer.poll(0.5)
 
+    def _refused(self, reason: str, right: str) -> SendingRefusedError:
+        return SendingRefusedError(self.source, self.target, reason, right)
+
     def _interrupted(self, doing: str, reason: str) -> SendingInterruptedError:
         return SendingInterruptedError(self.source, self.target, doing, reason)
 
@@ -223,8 +232,12 @@ def _translating(outbox: Outbox, doing: str, failures: Sequence[KafkaError] = ()
         errors = [*failures, e.args[0]]
         refused = next((error for error in errors if error.code() in _REFUSALS), None)
         if refused is not None:
-            raise SendingRefusedError(outbox.source, outbox.target, refused.str()) from e
-        raise SendingInterruptedError(outbox.source, outbox.target, doing, errors[0].str()) from e
+            rights = {
+                KafkaError.TOPIC_AUTHORIZATION_FAILED: f"`Write` on topics {outbox.target!r} and {outbox.progress!r}",
+                KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: f"`Write` on transactional id {outbox._transactional_id!r}",
+            }
+            raise outbox._refused(refused.str(), rights.get(refused.code(), "")) from e
+        raise outbox._interrupted(doing, errors[0].str()) from e
 
 
 class _Bitmaps:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError
+from platform_assets.kafka.plain_consumer import consume, plain_consumer
+from platform_assets.kafka.rights import needed
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.offsets import TopicRanges
 
@@ -23,18 +25,7 @@ def unreadable_records(
     Reads the ranges with a consumer of its own, outside any group, however long that takes. Raises BrokerUnreachableError after
     `patience` seconds without a message, and BrokerRefusedError.
     """
-    consumer = Consumer(
-        {
-            **settings.librdkafka(),
-            # librdkafka demands a group id; without subscribe and commits it is never used.
-            "group.id": "platform-assets-unreadable-timestamps",
-            "enable.auto.commit": False,
-            # The range may end in markers, which never come as messages: the end of the log says so.
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "isolation.level": "read_committed",
-        }
-    )
+    consumer = plain_consumer(settings)
     doing = f"searching topic {topic!r} for unreadable timestamps"
     found: list[tuple[int, int, int]] = []
     try:
@@ -42,9 +33,9 @@ def unreadable_records(
             consumer.assign([TopicPartition(topic, partition, wanted.start)])
             done, deadline = False, time.monotonic() + patience
             while not done:
-                for message in consumer.consume(num_messages=1000, timeout=1.0):
+                for message in consume(consumer, 1000, 1.0):
                     deadline = time.monotonic() + patience
-                    done = done or _reached(message, wanted.end, doing)
+                    done = done or _reached(message, wanted.end, doing, topic)
                     if message.error() is None and message.offset() < wanted.end:
                         found.extend(_unreadable(message))
                 if not done and time.monotonic() > deadline:
@@ -56,10 +47,10 @@ def unreadable_records(
     return found
 
 
-def _reached(message: Message, end: int, doing: str) -> bool:
+def _reached(message: Message, end: int, doing: str, topic: str) -> bool:
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
-        raise BrokerRefusedError(doing, error.str())
+        raise BrokerRefusedError(doing, error.str(), needed(error.code(), topic))
     # The end that a new leader gives may lie before the range's for a moment.
     offset: int = message.offset()
     return offset >= (end if error is not None else end - 1)

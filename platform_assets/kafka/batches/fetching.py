@@ -31,6 +31,7 @@ from platform_assets.errors import (
     TopicRecreatedError,
 )
 from platform_assets.kafka.batches.wire import Address, Connection, Security, Stopped, addresses
+from platform_assets.kafka.rights import needed
 from platform_assets.kafka.settings import ClientSettings
 
 _FETCH, _METADATA, _LIST_OFFSETS = 13, 12, 7
@@ -256,7 +257,7 @@ class Brokers:
             raise Transient(f"the broker does not know the topic yet ({name})")
         if kafka.errors.for_code(code).retriable or code in _UNRECORDED_RETRIABLE:
             raise Transient(name)
-        raise BrokerRefusedError(doing, name)
+        raise BrokerRefusedError(doing, name, needed(code, self.topic))
 
     def _list_offsets(self, partitions: Sequence[int], timestamp: int, isolation: int) -> dict[int, int]:
         by_leader: dict[_Leader, list[int]] = {}

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import kafka.errors
 from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
+from platform_assets.errors import BrokerRefusedError
 from platform_assets.kafka.batches.fetching import Brokers
 from platform_assets.kafka.batches.wire import Address
+from platform_assets.kafka.rights import needed
 
 _FIND: Final = 3
 _COMMIT: Final = 8
@@ -60,10 +63,15 @@ class PositionBrokers(Brokers):
         )
         for partition in (p for topic in answer.topics for p in topic.partitions):
             if partition.error_code:
-                self._judge(partition.error_code, doing)
+                self._judge_group(partition.error_code, group, doing)
 
     def _coordinator(self, group: str, doing: str) -> Address:
         answer = self._any_connection().request(FindCoordinatorRequest(version=_FIND, key=group, key_type=_GROUP))
         if answer.error_code:
-            self._judge(answer.error_code, doing)
+            self._judge_group(answer.error_code, group, doing)
         return answer.host, answer.port
+
+    def _judge_group(self, code: int, group: str, doing: str) -> None:
+        if code == kafka.errors.GroupAuthorizationFailedError.errno:
+            raise BrokerRefusedError(doing, kafka.errors.for_code(code).__name__, needed(code, self.topic, group=group))
+        self._judge(code, doing)
