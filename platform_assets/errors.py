@@ -1,9 +1,9 @@
 """Every error that the platform raises, under one root.
 
-Three mix-ins say what a caller may do, and nothing else decides it:
+Three mix-ins tell a caller what it may do, and nothing else decides that:
 
 * `Retryable`: nothing changed and the same call may succeed later (a broker out of reach, a lost race).
-* `Terminal`: the same call fails again until somebody changes something; the message says what.
+* `Terminal`: the same call fails again until somebody makes the change that the message names.
 * `UnknownOutcome`: the call may or may not have taken effect. Running it again is safe, because every write of the
   platform is an overwrite keyed by offsets or a compare-and-set.
 
@@ -20,11 +20,11 @@ from typing import Any, ClassVar, Final
 class PlatformError(Exception):
     """Root of all errors of the platform.
 
-    Errors cross processes (runs, Spark's workers), so each survives pickling whatever arguments its class takes: it is
-    made again from its message and its fields, without a call of `__init__`.
+    Errors cross processes (runs, Spark's workers), so each can be pickled, whatever arguments its class takes:
+    unpickling restores its message and its fields without calling `__init__`.
 
     Attributes:
-        has_lines: whether the line ends of the message are the platform's own, so that a terminal may show them.
+        has_lines: true if the line breaks in the message are the platform's own, so a terminal may show them.
     """
 
     has_lines: ClassVar[bool] = False
@@ -57,23 +57,23 @@ class ConfigurationError(Terminal):
 
 
 class WindowKeyError(ConfigurationError, ValueError):
-    """A text is no key of a window."""
+    """A text is not a window key."""
 
     def __init__(self, key: object) -> None:
         self.key = key
         several = (
-            ". Windows from A to B are named A..B to `platform-assets replay` and to `platform-assets audit --windows`; elsewhere "
-            "name each"
+            ". `platform-assets replay` and `platform-assets audit --windows` take a range A..B; elsewhere, name each window"
             if ".." in str(key)
             else ""
         )
         super().__init__(
-            f"{key!r} is no key of a window: a key is the window's start in UTC, YYYY-MM-DD-HH:MM, such as 2026-01-31-14:00{several}"
+            f"{key!r} is not a window key: a key is the window's start in UTC, YYYY-MM-DD-HH:MM, such as "
+            f"2026-01-31-14:00{several}"
         )
 
 
 class DeclarationsError(ConfigurationError):
-    """YAML of the definitions folder has mistakes; each is named by file and line, with its remedy."""
+    """The YAML in the definitions folder has mistakes; the message lists each with its file, line and fix."""
 
     has_lines = True
 
@@ -84,18 +84,17 @@ class DeclarationsError(ConfigurationError):
 
 
 class GivenServiceError(ConfigurationError):
-    """A service that the environment gives does not answer."""
+    """A service that an environment variable names does not answer."""
 
     def __init__(self, service: str, variable: str, cause: str) -> None:
         self.service, self.variable, self.cause = service, variable, cause
         super().__init__(
-            f"{service}, given by {variable}, does not answer: {cause}. Correct {variable}, or unset it to use the "
-            "embedded one."
+            f"{service}, set by {variable}, does not answer: {cause}. Correct {variable}, or unset it to use the embedded one."
         )
 
 
 class TopicNameError(ConfigurationError):
-    """A topic's name breaks Kafka's own rule and is kept away from paths and requests."""
+    """A topic's name breaks Kafka's rule for names; it is not used in any path or request."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -106,14 +105,14 @@ class TopicNameError(ConfigurationError):
 
 
 class ThrowawayInstanceError(ConfigurationError):
-    """A run whose Dagster instance was made for it alone, so that what it reports is lost with it."""
+    """A run has a Dagster instance of its own, so everything that it reports is lost when it ends."""
 
     def __init__(self, table: str) -> None:
         self.table = table
         super().__init__(
-            "DAGSTER_HOME is not set, so this run has a Dagster of its own that knows of no other load and is deleted when "
-            'it ends. Nothing was loaded. Do `eval "$(platform-assets env)"` in this shell and start it again, or use '
-            f"`platform-assets load {table} WINDOW`."
+            "DAGSTER_HOME is not set, so this run has a temporary Dagster instance, which knows of no other load and is "
+            'deleted when the run ends. Nothing was loaded. Run `eval "$(platform-assets env)"` in this shell and start '
+            f"the run again, or use `platform-assets load {table} WINDOW`."
         )
 
 
@@ -125,7 +124,7 @@ class WindowError(Terminal):
 
 
 class UnknownWindowError(WindowError):
-    """A key names no window of the topic."""
+    """A key does not name a window of the topic."""
 
     def __init__(self, topic: str, key: str, reason: str) -> None:
         self.topic, self.key = topic, key
@@ -143,12 +142,12 @@ class WindowOpenError(WindowError):
 
 
 class WindowBeforeStartError(WindowError):
-    """The window lies before the first edge of the topic."""
+    """The window is before the first edge of the topic."""
 
     def __init__(self, topic: str, key: str, start: str) -> None:
         self.topic, self.key, self.start = topic, key, start
         super().__init__(
-            f"window {key} of topic {topic!r} lies before its first edge {start}. Records older than that are in the "
+            f"window {key} of topic {topic!r} is before the topic's first window boundary, {start}. Older records are in the "
             "first window, which starts at the log start; there is nothing to load before it."
         )
 
@@ -162,57 +161,57 @@ class BrokerUnreachableError(Retryable):
     def __init__(self, doing: str, seconds: float, reason: str) -> None:
         self.doing, self.seconds = doing, seconds
         super().__init__(
-            f"no Kafka broker answered within {seconds:g} s while {doing}: {reason}. Check KAFKA_BOOTSTRAP_SERVERS and "
-            "that the broker runs (`platform-assets status`); nothing was changed, so run it again."
+            f"no Kafka broker answered within {seconds:g} s while {doing}: {reason}. Nothing was changed. Check "
+            "KAFKA_BOOTSTRAP_SERVERS and that a broker is running (`platform-assets status`), then run it again."
         )
 
 
 class BrokerRefusedError(Terminal):
-    """A broker answered, and refused. `right` is the one that the user lacks, if that is why."""
+    """A broker answered and refused the request. `right` is the one that the user lacks, if that is the reason."""
 
     def __init__(self, doing: str, reason: str, right: str = "") -> None:
         self.doing, self.reason, self.right = doing, reason, right
         remedy = f"Grant the KAFKA_* user {right}" if right else "Check the KAFKA_* client settings"
         super().__init__(
-            f"the Kafka broker refused while {doing}: {reason.rstrip('.')}. {remedy}; nothing was changed."
+            f"the Kafka broker refused a request while {doing}: {reason.rstrip('.')}. Nothing was changed. {remedy}."
         )
 
 
 class TopicMissingError(Terminal):
-    """The broker answers, and knows no such topic."""
+    """The broker answers, but does not have the topic."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         super().__init__(
-            f"topic {topic!r} does not exist on the broker. Create it, or correct `topic` in its defs.yaml; nothing "
-            "was changed."
+            f"topic {topic!r} does not exist on the broker. Nothing was changed. Create it, or correct `topic` in its defs.yaml."
         )
 
 
 class TopicRecreatedError(Terminal):
-    """The name now belongs to another topic id than the ledger's."""
+    """The topic's name now has a different topic id from the ledger's."""
 
     def __init__(self, topic: str, recorded_id: str, found_id: str) -> None:
         self.topic, self.recorded_id, self.found_id = topic, recorded_id, found_id
         super().__init__(
             f"topic {topic!r} was re-created: the ledger's offsets belong to topic id {recorded_id}, the broker now "
             f"has id {found_id}, whose offsets start from 0 again. Nothing is cut or loaded until an operator decides; the "
-            f'tables keep what was loaded. To go on with the new topic, run `platform-assets accept-generation {topic} --reason "…"`: '
-            "it names what is lost."
+            "tables keep what was loaded. To continue with the new topic, run `platform-assets accept-generation "
+            f'{topic} --reason "…"`, '
+            "which lists what is lost."
         )
 
 
 class ClusterChangedError(Terminal):
-    """The brokers belong to another cluster than the one that the topic's newest cut was taken from."""
+    """The brokers belong to a different cluster from the one that the topic's newest cut was taken from."""
 
     def __init__(self, topic: str, recorded_id: str, found_id: str) -> None:
         self.topic, self.recorded_id, self.found_id = topic, recorded_id, found_id
         super().__init__(
-            f"topic {topic!r} is on another cluster: the ledger's offsets were taken from cluster id {recorded_id}, and the brokers "
-            f"now are of cluster id {found_id}. Nothing is cut or loaded until an operator decides. If KAFKA_BOOTSTRAP_SERVERS is "
-            "wrong, correct it. Where the topic has moved and each offset stands for the same record as before, run "
-            f'`platform-assets accept-cluster {topic} --reason "…"`; where offsets are others, run '
-            f'`platform-assets accept-generation {topic} --reason "…"`, which goes on at the start of the new log.'
+            f"topic {topic!r} is on another cluster: the ledger's offsets were taken from cluster id {recorded_id}, but "
+            f"the brokers now have cluster id {found_id}. Nothing is cut or loaded until an operator decides. If "
+            "KAFKA_BOOTSTRAP_SERVERS is wrong, correct it. If the topic has moved and each offset stands for the same "
+            f'record as before, run `platform-assets accept-cluster {topic} --reason "…"`. If the offsets have changed, run '
+            f'`platform-assets accept-generation {topic} --reason "…"`, which continues at the start of the new log.'
         )
 
 
@@ -223,15 +222,16 @@ class PartitionsAbsentError(Terminal):
         self.topic, self.absent = topic, tuple(absent)
         named = f"partition {absent[0]}" if len(absent) == 1 else f"partitions {', '.join(map(str, absent))}"
         super().__init__(
-            f"topic {topic!r} has {number} partition{'' if number == 1 else 's'} on the brokers at {servers}, and offsets of "
-            f"{named} were sealed too: this is not the same log on another cluster. Set KAFKA_BOOTSTRAP_SERVERS to a cluster that has "
-            f'them; or, to go on with the log that is there, run `platform-assets accept-generation {topic} --reason "…"`, which '
-            "names what is lost."
+            f"topic {topic!r} has {number} partition{'' if number == 1 else 's'} on the brokers at {servers}, but offsets of "
+            f"{named} were sealed too: this is not the same log on another cluster. Set KAFKA_BOOTSTRAP_SERVERS to a "
+            "cluster that has them. Or, to continue with the log that is there, run `platform-assets accept-generation "
+            f'{topic} --reason "…"`, which '
+            "lists what is lost."
         )
 
 
 class TruncationError(Terminal):
-    """The log lacks offsets that were recorded, from `found` on, or has others there, as leader epoch `epoch` shows."""
+    """The log lost recorded offsets from `found` on, or has other records there, as leader epoch `epoch` shows."""
 
     def __init__(self, topic: str, partition: int, recorded: int, found: int, epoch: int | None = None) -> None:
         self.topic, self.partition, self.recorded, self.found, self.epoch = topic, partition, recorded, found, epoch
@@ -240,8 +240,9 @@ class TruncationError(Terminal):
             seen = f"was cut at offset {recorded} under leader epoch {epoch}, which now ends at offset {found}"
         super().__init__(
             f"topic {topic!r} partition {partition} {seen}: the log was truncated (an unclean leader election, or a restored "
-            f"broker). Offsets [{found}, {recorded}) may hold other records. Where the brokers will not get the lost ones back, run "
-            f'`platform-assets accept-generation {topic} --reason "…"`: it names what is lost, and the log goes on from there.'
+            f"broker). Offsets [{found}, {recorded}) may hold other records. If the brokers cannot recover the lost "
+            f'records, run `platform-assets accept-generation {topic} --reason "…"`, which lists what is lost and '
+            "continues from there."
         )
 
 
@@ -254,43 +255,45 @@ class RegistryUnreachableError(Retryable):
     def __init__(self, url: str, reason: str) -> None:
         self.url, self.reason = url, reason
         super().__init__(
-            f"the schema registry at {url} did not answer: {reason}. Check SCHEMA_REGISTRY_URL and that it runs; nothing was changed, "
-            "so run it again. Schemas that were read before are in the lake, and need no registry."
+            f"the schema registry at {url} did not answer: {reason}. Nothing was changed. Check SCHEMA_REGISTRY_URL and "
+            "that the registry is running, then run it again. Schemas that were read before are in the lake and do not "
+            "need the registry."
         )
 
 
 class RegistryRefusedError(Terminal):
-    """Something answers in the place of the schema registry, and not as one does."""
+    """The server at the URL refuses, or does not answer like a schema registry."""
 
     def __init__(self, url: str, reason: str) -> None:
         self.url, self.reason = url, reason
         super().__init__(
-            f"the schema registry at {url} cannot be used: {reason}. Check SCHEMA_REGISTRY_URL, with its path, and "
-            "SCHEMA_REGISTRY_USER and _PASSWORD, or _TOKEN; nothing was changed."
+            f"the schema registry at {url} cannot be used: {reason}. Nothing was changed. Check SCHEMA_REGISTRY_URL, "
+            "including its path, and SCHEMA_REGISTRY_USER and _PASSWORD, or _TOKEN."
         )
 
 
 class RegistryChangedError(Terminal):
-    """A registry gives an id another schema than the one that this lake has decoded values by."""
+    """A registry returns a different schema for an id than the one that this lake has decoded values with."""
 
     def __init__(self, url: str, number: int | str, known_from: str, known: str, found: str) -> None:
         self.url, self.number, self.known_from, self.known, self.found = url, number, known_from, known, found
         super().__init__(
-            f"schema {number} of the registry at {url} has changed: its fingerprint is {found}, and this lake has decoded values by "
-            f"{known}, read from {known_from}. The registry was re-created or restored, or SCHEMA_REGISTRY_URL names another one. "
-            "Nothing was changed. Import the former schemas with their ids, or correct SCHEMA_REGISTRY_URL. If no record needs the "
-            f"former meaning, run `platform-assets forget-schemas {number}` and load the window again."
+            f"schema {number} of the registry at {url} has changed: its fingerprint is {found}, but this lake has "
+            f"decoded values with {known}, read from {known_from}. The registry was re-created or restored, or "
+            "SCHEMA_REGISTRY_URL names another one. Nothing was changed. Import the former schemas with their ids, or "
+            "correct SCHEMA_REGISTRY_URL. If no record needs the former schema, run `platform-assets forget-schemas "
+            f"{number}` and load the window again."
         )
 
 
 class SchemaCompilerError(Retryable):
-    """The compiler of Protobuf's schemas did not come to an end, for a reason that is not the schema's."""
+    """The compiler of Protobuf schemas did not finish, for a reason other than the schema."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"protoc, which compiles a registered schema, did not come to an end: {reason}. See whether the machine has "
-            "memory, processes and room in its temporary folder left; nothing was changed, so run it again."
+            f"protoc, which compiles a registered schema, did not finish: {reason}. Nothing was changed. Check that the "
+            "machine has memory, processes and space in its temporary folder left, then run it again."
         )
 
 
@@ -298,45 +301,45 @@ class SchemaCompilerError(Retryable):
 
 
 class UnstableEndError(Retryable):
-    """Evidence was asked for past the last stable offset: transactions there are still open."""
+    """Evidence was requested past the last stable offset, where transactions are still open."""
 
     def __init__(self, topic: str, partition: int, end: int, last_stable: int) -> None:
         self.topic, self.partition, self.end, self.last_stable = topic, partition, end, last_stable
         super().__init__(
-            f"topic {topic!r} partition {partition} is stable up to offset {last_stable} only; offsets [{last_stable}, "
-            f"{end}) may still be committed or aborted. Ask for offsets below {last_stable}, or again once the open "
+            f"topic {topic!r} partition {partition} is stable only up to offset {last_stable}; offsets [{last_stable}, "
+            f"{end}) may still be committed or aborted. Request offsets below {last_stable}, or try again once the open "
             "transactions have ended."
         )
 
 
 class EmptyAnswersError(Retryable):
-    """A broker keeps answering fetches below the last stable offset with no records, and nothing shows that there are none."""
+    """A broker keeps returning no records below the last stable offset, and nothing proves that there are none."""
 
     def __init__(self, topic: str, partition: int, offset: int, end: int, seconds: float) -> None:
         self.topic, self.partition, self.offset, self.end, self.seconds = topic, partition, offset, end, seconds
         super().__init__(
-            f"topic {topic!r} partition {partition}: for {seconds:g} s the broker returned no records from offset {offset} on, "
-            f"although offsets up to {end} are stable, and no batch after them shows that they were compacted away. Tiered storage "
-            "that is too slow does this. Nothing was changed. Run it again; if this persists, check the broker's log and its remote "
-            "storage (remote.fetch.max.wait.ms). If a compacted topic's last records were all removed, the next record that is "
-            "written to this partition shows it."
+            f"topic {topic!r} partition {partition}: for {seconds:g} s the broker returned no records from offset "
+            f"{offset} on, although offsets up to {end} are stable, and no batch after them shows that they were "
+            "compacted away. Tiered storage that is too slow can cause this. Nothing was changed. Run it again; if this "
+            "persists, check the broker's log and its remote storage (remote.fetch.max.wait.ms). If compaction removed "
+            "all records at the end of this partition, the next record written to it proves that."
         )
 
 
 class DamagedBatchError(Terminal):
-    """A record batch that the broker sent is not intact."""
+    """A record batch from the broker is damaged."""
 
     def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
         self.topic, self.partition, self.offset, self.reason = topic, partition, offset, reason
         super().__init__(
             f"the record batch of topic {topic!r} partition {partition} at offset {offset} is damaged: {reason}. "
-            "Nothing behind it was accounted for. Check the leader's disk and network; another replica "
-            "may hold it intact."
+            "Nothing after it was accounted for. Check the leader's disk and network; another replica "
+            "may have an intact copy."
         )
 
 
 class BatchTooLargeError(Terminal):
-    """A record batch is beyond a limit on what one may unpack to; it was not opened. `window` is the one that is loaded."""
+    """A record batch exceeds a limit on what a batch may unpack to, and was not opened. `window` is being loaded."""
 
     def __init__(
         self, topic: str, partition: int, start: int, end: int, reason: str, variable: str, window: str = ""
@@ -346,17 +349,17 @@ class BatchTooLargeError(Terminal):
         otherwise = f'`platform-assets accept-loss raw/{topic} {window} --reason "…"`, then load the window again.'
         super().__init__(
             f"the record batch of topic {topic!r} partition {partition} at offsets [{start}, {end}) {reason}, the limit that "
-            f"{variable} sets. It was not opened, and nothing was changed. If its records are wanted, set {variable} to more "
-            "where the platform runs, and run it again: that takes about five times the bytes of the largest batch as memory."
-            + (f" If not, leave them out: {otherwise}" if window else "")
+            f"{variable} sets. It was not opened, and nothing was changed. To load its records, raise {variable} where "
+            "the platform runs, and run it again: that takes about five times the bytes of the largest batch as memory."
+            + (f" To leave them out, run {otherwise}" if window else "")
         )
 
     def of_window(self, window: str) -> BatchTooLargeError:
-        """The same error of a load of `window`, which can also leave the batch out."""
+        """Return this error for a load of `window`; its message adds how to leave the batch out."""
         return BatchTooLargeError(self.topic, self.partition, self.start, self.end, self.reason, self.variable, window)
 
     def of_loaded_window(self) -> BatchTooLargeError:
-        """The same error of a window that the table has rows of: a loss that a higher limit prevents is not accepted."""
+        """Return this error for a window with rows in the table: a loss that a higher limit prevents is not accepted."""
         return self.of_window("")
 
 
@@ -365,16 +368,16 @@ class BatchTooLargeError(Terminal):
 MEND_LEDGER: Final = (
     "The ledger was edited: restore _ledger from a backup, or move it away and run `platform-assets rebuild-ledger`."
 )
-"""The remedy where the ledger contradicts itself or the table. rebuild-ledger adds what is missing and corrects nothing, so the
-ledger has to be moved away first."""
+"""The fix when the ledger contradicts itself or the table. rebuild-ledger adds what is missing and corrects nothing, so
+the ledger has to be moved away first."""
 
 
 class LedgerConflictError(Retryable):
-    """Another process recorded the edge first and its cut could not be read yet."""
+    """Another process recorded the edge first, and its cut could not be read yet."""
 
 
 class LedgerLostError(Terminal):
-    """The tables know more than the ledger does: it was lost or rolled back."""
+    """The tables know more than the ledger, which was lost or rolled back."""
 
     def __init__(self, table: str, detail: str) -> None:
         self.table = table
@@ -385,19 +388,19 @@ class LedgerLostError(Terminal):
 
 
 class LedgerNewerError(Terminal):
-    """A later release has written the ledger, in a way that this one would misread."""
+    """A later release wrote the ledger in a way that this one would misread."""
 
     def __init__(self, place: str, found: int, known: int) -> None:
         self.place, self.found, self.known = place, found, known
         super().__init__(
-            f"the ledger at {place} is of version {found}, and this release reads up to version {known}: a later one has written it. "
-            "Nothing was changed. Upgrade this installation too. To go back to this release for good, restore `_ledger` from a backup "
-            "that was taken before the upgrade, and run `platform-assets rebuild-ledger`."
+            f"the ledger at {place} has version {found}, written by a later release; this release supports versions up "
+            f"to {known}. Nothing was changed. Upgrade this installation too. To return to this release permanently, "
+            "restore `_ledger` from a backup taken before the upgrade, and run `platform-assets rebuild-ledger`."
         )
 
 
 class LedgerCorruptError(Terminal):
-    """The ledger contradicts itself or the caller's immutable knowledge."""
+    """The ledger contradicts itself, or facts of the caller that never change."""
 
 
 # --- lake and loads ---------------------------------------------------------------------------------------------
@@ -409,23 +412,24 @@ class SparkUnreachableError(Retryable):
     def __init__(self, address: str, reason: str) -> None:
         self.address = address
         super().__init__(
-            f"the Spark Connect server at {address} does not answer: {reason}. Start it (`platform-assets up`) or "
-            "correct SPARK_REMOTE; nothing was changed, so run it again."
+            f"the Spark Connect server at {address} does not answer: {reason}. Nothing was changed. Start it "
+            "(`platform-assets up`) or correct SPARK_REMOTE, then run it again."
         )
 
 
 class LakeUnavailableError(Retryable):
-    """The file system or object store of the lake failed in a way that passes; nothing was changed."""
+    """The file system or object store of the lake failed temporarily; nothing was changed."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
         where = (
-            "AWS_ENDPOINT_URL and the way to the store"
+            "AWS_ENDPOINT_URL and the network path to the store"
             if _STORE in place
             else "the disk or the mount that LAKE_ROOT is on"
         )
         super().__init__(
-            f"the lake does not answer at {place}: {reason}. Nothing was changed, so run it again; where it stays, look into {where}."
+            f"the lake does not answer at {place}: {reason}. Nothing was changed, so run it again; if this persists, "
+            f"check {where}."
         )
 
 
@@ -433,24 +437,24 @@ _STORE: Final = "s3://"
 
 
 def access_to(place: str) -> str:
-    """What to correct where the lake at `place` refuses."""
+    """Name the settings to correct when the lake at `place` refuses access."""
     if _STORE not in place:
         return "its permissions"
     return "the store's permissions, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the process (for Spark, of its server)"
 
 
 class LakeNotWritableError(Terminal):
-    """A folder of the lake refuses writes."""
+    """A folder of the lake cannot be written."""
 
     def __init__(self, folder: str, reason: str) -> None:
         self.folder, self.reason = folder, reason
         full = "No space left" in reason or "quota" in reason.lower()
-        remedy = "Make room on its disk" if full else f"Correct LAKE_ROOT or {access_to(folder)}"
+        remedy = "Free some space on its disk" if full else f"Correct LAKE_ROOT or {access_to(folder)}"
         super().__init__(f"the lake cannot be written at {folder}: {reason}. {remedy}.")
 
 
 class LoadError(Terminal):
-    """A window cannot be loaded truthfully, and the table was left as it was."""
+    """The window could not be loaded correctly; the table is unchanged."""
 
 
 class OffsetsExpiredError(LoadError):
@@ -461,114 +465,115 @@ class OffsetsExpiredError(LoadError):
     ) -> None:
         self.topic, self.window, self.lost = topic, window, tuple(lost)
         super().__init__(
-            f"window {window} of topic {topic!r} cannot be read whole: Kafka no longer holds {ranges_text(self.lost)} "
+            f"window {window} of topic {topic!r} cannot be read in full: Kafka no longer holds {ranges_text(self.lost)} "
             f"({why or 'retention or a delete-records call'}). The table was not changed. {remedy}"
         )
 
 
 class UnreadableTimestampError(LoadError):
-    """Records carry timestamps that Spark's reader cannot represent."""
+    """Records have timestamps that Spark's reader cannot represent."""
 
     def __init__(self, table: str, window: str, records: Sequence[tuple[int, int, int]]) -> None:
         self.table, self.window, self.records = table, window, tuple(records)
         named = ", ".join(f"partition {p} offset {o} (timestamp {t} ms)" for p, o, t in self.records[:20])
         more = f" and {len(self.records) - 20} more" if len(self.records) > 20 else ""
         super().__init__(
-            f"window {window} of {table} waits: Spark cannot represent the timestamp of {named}{more}. The "
-            "table was not changed. Accept the loss of just these records with "
+            f"window {window} of {table} cannot be loaded: Spark cannot represent the timestamp of {named}{more}. The "
+            "table was not changed. To accept the loss of just these records, run "
             f'`platform-assets accept-loss {table} {window} --reason "…"`, then load the window again.'
         )
 
 
 class TimestampOverflowError(LoadError):
-    """Spark met a timestamp that it cannot represent; which record has it is not known yet."""
+    """Spark found a timestamp that it cannot represent; the record is not known yet."""
 
     def __init__(self, topic: str, window: str) -> None:
         self.topic, self.window = topic, window
-        super().__init__(f"window {window} of topic {topic!r} holds a timestamp that Spark cannot represent")
+        super().__init__(f"window {window} of topic {topic!r} contains a timestamp that Spark cannot represent")
 
 
 class TimestampShiftedError(LoadError):
-    """Spark's connector has moved timestamps of records, as it does with those before the calendar changed in 1582."""
+    """Spark's connector has shifted timestamps, as it does with those before the calendar reform of 1582."""
 
     def __init__(self, table: str, window: str, oldest: int) -> None:
         self.table, self.window, self.oldest = table, window, oldest
         super().__init__(
-            f"window {window} of {table} cannot be read truthfully by Spark's connector: it takes timestamps before "
-            f"1582-10-15 for dates of the Julian calendar and moves them by days (the oldest became {oldest} ms since 1970). "
-            "The table was not changed. The columnar engine reads them as they are: have `engine: auto` or "
+            f"window {window} of {table} cannot be read correctly by Spark's connector: it treats timestamps before "
+            f"1582-10-15 as Julian calendar dates and shifts them by days (the oldest became {oldest} ms since 1970). "
+            "The table was not changed. The columnar engine reads them correctly: set `engine: auto` or "
             "`engine: columnar` in the topic's YAML, and load the window again."
         )
 
 
 class OffsetsVanishedError(LoadError):
-    """Offsets that were there when the load began could not be read."""
+    """Offsets that existed when the load began could not be read."""
 
     def __init__(self, topic: str, window: str, detail: str) -> None:
         self.topic, self.window = topic, window
         super().__init__(
-            f"offsets of window {window} of topic {topic!r} went away while it was read; the table was not changed: "
-            f"{detail}. Load it again: what Kafka still holds is looked up again, and a loss is named."
+            f"offsets of window {window} of topic {topic!r} disappeared while it was being read; the table was not changed: "
+            f"{detail}. Load it again, which looks up what Kafka still holds and names any loss."
         )
 
 
 class WorkerLostError(Retryable):
-    """A worker process of Spark's ended in the middle of a load."""
+    """A Spark worker process ended during a load."""
 
     def __init__(self, topic: str, window: str, reading: Iterable[tuple[int, int, int]], reason: str) -> None:
         self.topic, self.window, self.reading, self.reason = topic, window, tuple(reading), reason
         super().__init__(
-            f"a worker of Spark's ended while it read {ranges_text(self.reading)} of window {window} of topic {topic!r} "
-            f"({reason}). The table was not changed, so run it again; where it happens again, look into the workers' memory "
-            "and into the log of Spark."
+            f"a Spark worker ended while it read {ranges_text(self.reading)} of window {window} of topic {topic!r} "
+            f"({reason}). The table was not changed, so run it again; if this happens again, check the workers' memory "
+            "and Spark's log."
         )
 
 
 class FilesLostError(LoadError):
-    """Data files that the table's log names cannot be read."""
+    """Data files named in the table's log cannot be read."""
 
     def __init__(self, table: str, window: str, detail: str) -> None:
         self.table, self.window, self.detail = table, window, detail
         super().__init__(
-            f"data files of window {window} of {table} are gone or damaged: {detail}. Materialise the window to heal it."
+            f"data files of window {window} of {table} are missing or damaged: {detail}. Materialize the window to repair it."
         )
 
 
 class LostForGoodError(LoadError):
-    """A damaged window that neither Kafka nor any past version of the table still has."""
+    """Neither Kafka nor any past version of the table still has the rows of a damaged window."""
 
     def __init__(self, table: str, window: str, rows: int, cause: str) -> None:
         self.table, self.window = table, window
         super().__init__(
             f"window {window} of {table} is damaged and its {rows} rows are lost for good, unless a backup has them: no past "
-            f"version of the table still holds them as committed, and Kafka does not either: {cause}. Without a backup, run "
-            f'`platform-assets accept-loss {table} {window} --reason "…"`: what is left becomes the window, the rest is named.'
+            f"version of the table still holds them as committed, and neither does Kafka: {cause}. Without a backup, run "
+            f'`platform-assets accept-loss {table} {window} --reason "…"`: what is left becomes the window, and the rest '
+            "is listed."
         )
 
 
 class UnprovedRowsError(LoadError):
-    """A window without a receipt whose rows in the table cannot be brought again."""
+    """A window has no receipt, and a load might not restore the rows that the table has for it."""
 
     def __init__(self, table: str, window: str, held: int | None, found: int | None, offsets: str) -> None:
         self.table, self.window, self.held, self.found = table, window, held, found
         rows = "rows" if held is None else f"{held:,} rows"
-        source = "" if found is None else f" gives {found:,}"
+        source = "" if found is None else f" returns {found:,}"
         lost = f"{' and' if source else ''} no longer has {offsets}" if offsets else ""
         super().__init__(
-            f"window {window} of {table} was not loaded, and the table was not changed: the table has {rows} of it that a load might "
-            f"not bring again. The ledger has no receipt of the window, no version of the table that can still be read proves one, "
-            f"and Kafka{source}{lost}. Restore the ledger from a backup; without one, run "
-            f'`platform-assets accept-loss {table} {window} --reason "…"`: what Kafka and the data files have becomes the window, and '
-            "the offsets without a row are named."
+            f"window {window} of {table} was not loaded, and the table was not changed: it has {rows} of this window "
+            "that a load might not restore. The ledger has no receipt for the window, no version of the table that can "
+            f"still be read proves its rows, and Kafka{source}{lost}. Restore the ledger from a backup. Without one, run "
+            f'`platform-assets accept-loss {table} {window} --reason "…"`: what Kafka and the data files have becomes '
+            "the window, and the offsets without a row are listed."
         )
 
 
 class ReloadDiffersError(LoadError):
-    """A re-load read other records than the ledger has for the window."""
+    """A re-load read different records from those that the ledger has for the window."""
 
     def __init__(self, topic: str, window: str, detail: str) -> None:
         self.topic, self.window, self.detail = topic, window, detail
-        super().__init__(f"re-load of window {window} of topic {topic!r} refused, the table was not changed: {detail}")
+        super().__init__(f"re-load of window {window} of topic {topic!r} refused; the table was not changed: {detail}")
 
 
 class ConcurrentLoadError(Retryable):
@@ -577,8 +582,8 @@ class ConcurrentLoadError(Retryable):
     def __init__(self, table: str, window: str) -> None:
         self.table, self.window = table, window
         super().__init__(
-            f"another run committed window {window} of {table} first, or changed the table's columns; this one was refused, so the "
-            "table holds the window once. Run it again to compare it with what was committed."
+            f"another run committed window {window} of {table} first, or changed the table's columns. This commit was "
+            "refused, so the table holds the window once. Run it again to compare it with what was committed."
         )
 
 
@@ -588,14 +593,14 @@ class TableRefusedError(LoadError):
     def __init__(self, table: str, reason: str) -> None:
         self.table, self.reason = table, reason
         super().__init__(
-            f"table {table} cannot be committed to: {reason}. Nothing was changed. Where somebody has switched on a feature of "
-            "Delta that delta-rs cannot write (row tracking, clustering, in-commit timestamps, type widening), drop it with "
-            "`ALTER TABLE … DROP FEATURE`, then load the window again."
+            f"table {table} cannot be committed to: {reason}. Nothing was changed. If somebody has enabled a Delta "
+            "feature that delta-rs cannot write (row tracking, clustering, in-commit timestamps, type widening), drop it "
+            "with `ALTER TABLE … DROP FEATURE`, then load the window again."
         )
 
 
 class SchemaChangeError(LoadError):
-    """What is declared of a decoded table is not what the table has, and more than an addition."""
+    """The declared columns of a decoded table differ from the table's by more than additions."""
 
     def __init__(
         self, table: str, changes: Sequence[str], held: str, rows: int = 0, windows: int = 0, version: int | None = None
@@ -604,67 +609,68 @@ class SchemaChangeError(LoadError):
         kept = (
             ""
             if version is None
-            else f" Version {version} of the table has them until `platform-assets vacuum` deletes its files."
+            else f" Version {version} of the table keeps them until `platform-assets vacuum` deletes its files."
         )
         gone = (
-            f"Its {rows:,} rows in {windows:,} windows leave it then, until each window is decoded again by the new declaration; "
-            f"records that this cannot read become dead letters.{kept}"
+            f"That removes its {rows:,} rows in {windows:,} windows, until each window is decoded again with the new "
+            f"declaration; records that it cannot read become dead letters.{kept}"
             if rows
             else "It has no rows."
         )
         super().__init__(
-            f"table {table} cannot take rows as they are declared now: {'; '.join(self.changes)}. Nothing was changed. Declare these "
-            "columns as the table has them (new ones may be added). Or begin the table again with the columns that are declared. "
-            f"{gone} To do so, add `replaces: {held}` to `decode:` in the topic's YAML, and materialise its windows again."
+            f"table {table} cannot take rows with the columns declared now: {'; '.join(self.changes)}. Nothing was "
+            "changed. Declare these columns as the table has them (new ones may be added). Or start the table again with "
+            f"the declared columns. {gone} To do so, add `replaces: {held}` to `decode:` in the topic's YAML, and "
+            "materialize its windows again."
         )
 
 
 class ReplacedRowsError(LoadError):
-    """Columns are to be replaced by ones that rows of the table cannot be decoded into."""
+    """The replacement columns cannot hold some rows of the table."""
 
     def __init__(self, table: str, held: str, window: str, before: int, after: int, rows: int, windows: int) -> None:
         self.table, self.held, self.window, self.before, self.after = table, held, window, before, after
         super().__init__(
-            f"table {table} was not begun again: window {window} has {before:,} rows in it and would have {after:,}, since the "
-            f"columns that are declared now cannot hold the others. In all the table has {rows:,} rows in {windows:,} windows. "
-            "Nothing was changed. To keep them, declare the former columns as they were, and what is new as further columns. To "
-            "lose such rows, which become dead letters, say so in the topic's YAML: "
+            f"table {table} was not started again: window {window} has {before:,} rows in it and would have {after:,}, "
+            f"because the declared columns cannot hold the others. In all, the table has {rows:,} rows in {windows:,} "
+            "windows. Nothing was changed. To keep these rows, declare the former columns as they were, and new ones in "
+            "addition. To turn them into dead letters instead, set this in the topic's YAML: "
             f"`replaces: {{columns: {held}, lost_rows: accepted}}`."
         )
 
 
 class RepairUnfitError(ConfigurationError):
-    """A value is declared for a record that its window has not."""
+    """A repair declares a value for a record that its window does not have."""
 
     def __init__(self, raw: str, window: str, partition: int, offset: int) -> None:
         self.raw, self.window, self.partition, self.offset = raw, window, partition, offset
         super().__init__(
-            f"repairs: window {window} of {raw} has no offset {offset} of partition {partition}: correct it, or take it out of "
-            "`decode:` in the topic's YAML; `platform-assets dead-letters` shows window, partition and offset"
+            f"repairs: window {window} of {raw} has no offset {offset} in partition {partition}: correct the entry, or "
+            "remove it from `decode:` in the topic's YAML; `platform-assets dead-letters` shows window, partition and offset"
         )
 
 
 class NotLoadedError(Retryable):
-    """A window is to be decoded whose raw table has not got it yet."""
+    """The window cannot be decoded before it is loaded into the raw table."""
 
     def __init__(self, table: str, raw: str, window: str) -> None:
         self.table, self.raw, self.window = table, raw, window
         super().__init__(
-            f"window {window} of {table} is made from {raw}, which has not loaded it yet. Nothing was changed: run `platform-assets "
-            f"load {raw} {window}`, or materialise that partition, and then this one again."
+            f"window {window} of {table} is made from {raw}, where it is not loaded yet. Nothing was changed. Run "
+            f"`platform-assets load {raw} {window}`, or materialize that partition, then this one again."
         )
 
 
 class DecodingDiffersError(LoadError):
-    """The same declaration gives other rows of the same records than it did before."""
+    """The same declaration decodes the same records into different rows than before."""
 
     def __init__(self, table: str, window: str, detail: str) -> None:
         self.table, self.window, self.detail = table, window, detail
         super().__init__(
-            f"window {window} of {table} was decoded again, and its rows are not what they were, although its records and the "
-            f"declaration are the same: {detail}. The tables were not changed. A release has changed how values are decoded, or the "
-            "ledger was edited. To take what is decoded now, raise `revision:` in `decode:` of the topic's YAML and load the window "
-            "again."
+            f"window {window} of {table} was decoded again and gave different rows, although its records and the "
+            f"declaration are the same: {detail}. The tables were not changed. A release has changed how values are "
+            "decoded, or the ledger was edited. To accept the new rows, raise `revision:` in `decode:` of the topic's "
+            "YAML and load the window again."
         )
 
 
@@ -674,46 +680,46 @@ class DecoderUnfitError(LoadError):
     def __init__(self, table: str, window: str, reason: str) -> None:
         self.table, self.window, self.reason = table, window, reason
         super().__init__(
-            f"window {window} of {table} waits: Spark's workers cannot decode it ({reason}). The tables were not changed. Install "
-            "this release of platform-assets in the Python of Spark's workers, then load the window again."
+            f"window {window} of {table} cannot be loaded: Spark's workers cannot decode it ({reason}). The tables were "
+            "not changed. Install this release of platform-assets in the Python of Spark's workers, then load the window again."
         )
 
 
 class ErasureUnfinishedError(Retryable):
-    """Some windows still hold records that were to be erased; no load reads those any more."""
+    """Some windows still hold records that are being erased; no load reads those records any more."""
 
     def __init__(self, table: str, windows: Sequence[str], cause: str, *, keys_forgotten: bool = False) -> None:
         self.table, self.windows, self.cause = table, tuple(windows), cause
         named = ", ".join(self.windows[:3]) + (f" and {len(windows) - 3:,} more" if len(windows) > 3 else "")
         window, reason = self.windows[0], '--reason "…"'
-        again = "with the same keys: they were not kept" if keys_forgotten else "which goes on"
+        again = "with the same keys, which were not kept" if keys_forgotten else "which continues"
         super().__init__(
-            f"records of {table} are not erased yet in windows {named}: {cause} Load each again (`platform-assets load {table} "
-            f"{window}`). If a load says that rows are lost, run `platform-assets accept-loss {table} {window} {reason}`. Then run "
-            f"`platform-assets erase {table} {reason}`, {again}. The other windows are done."
+            f"records of {table} are not erased yet in windows {named}: {cause} Load each again (`platform-assets load "
+            f"{table} {window}`). If a load reports that rows are lost, run `platform-assets accept-loss {table} "
+            f"{window} {reason}`. Then run `platform-assets erase {table} {reason}`, {again}. The other windows are done."
         )
 
 
 class PastVersionsKeptError(Terminal):
-    """Records were to be erased from a bucket that keeps past versions of what is deleted."""
+    """An erasure was requested in a bucket that keeps past versions of deleted files."""
 
     def __init__(self, root: str) -> None:
         self.root = root
         super().__init__(
-            f"the bucket of {root} keeps past versions of its files, so records would stay in it. Nothing was erased. Give it a "
-            "lifecycle rule that deletes past versions (NoncurrentVersionExpiration) soon enough for the request, and say so with "
-            "`--past-versions-expire`, in the job with `past_versions_expire: true`"
+            f"the bucket of {root} keeps past versions of its files, so erased records would stay in it. Nothing was "
+            "erased. Give it a lifecycle rule that deletes past versions (NoncurrentVersionExpiration) soon enough for "
+            "the request, and confirm that with `--past-versions-expire`, or in the job with `past_versions_expire: true`"
         )
 
 
 class CommitOutcomeUnknownError(UnknownOutcome):
-    """It cannot be said whether a commit, or the writing of files for it, took place."""
+    """The outcome of a commit, or of writing files for it, is unknown."""
 
     def __init__(self, table: str, window: str, reason: str) -> None:
         self.table, self.window = table, window
         super().__init__(
-            f"the connection broke while window {window} of {table} was being loaded ({reason}). It may be in the table or "
-            "not; run it again, which finds out and makes it exact."
+            f"the connection broke while window {window} of {table} was being loaded ({reason}). The window may or may "
+            "not be in the table; run it again, which finds out and makes it exact."
         )
 
 
@@ -721,13 +727,13 @@ class CommitOutcomeUnknownError(UnknownOutcome):
 
 
 class SendingInterruptedError(Retryable):
-    """Dead letters could not all be sent to a topic, or it is not known whether the last of them were."""
+    """Not all dead letters were sent to a topic, or it is unknown if the last of them were."""
 
     def __init__(self, source: str, target: str, doing: str, reason: str) -> None:
         self.source, self.target = source, target
         super().__init__(
-            f"dead letters of topic {source!r} were not all sent to topic {target!r}: {doing} failed ({reason}). What was committed "
-            "is there and known; run it again, which sends the others, and none twice."
+            f"dead letters of topic {source!r} were not all sent to topic {target!r}: {doing} failed ({reason}). Those "
+            "committed are there and known. Run it again, which sends the others, and none twice."
         )
 
 
@@ -744,7 +750,7 @@ class SendingRefusedError(Terminal):
 
 
 def ranges_text(ranges: Iterable[tuple[int, int, int]], limit: int = 10) -> str:
-    """Name `(partition, start, end)` ranges, end exclusive, for a message; the rest beyond `limit` is counted."""
+    """Name `(partition, start, end)` ranges, end exclusive, for a message; beyond `limit`, only count them."""
     listed = list(ranges)
     text = ", ".join(f"partition {p} offsets [{start}, {end})" for p, start, end in listed[:limit])
     return text + (f" and {len(listed) - limit} more ranges" if len(listed) > limit else "")

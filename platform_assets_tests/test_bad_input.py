@@ -144,13 +144,15 @@ def test_a_key_that_names_no_window_is_refused(unchanged: TopicLake, key: str) -
 def test_windows_outside_of_what_has_passed_are_refused(unchanged: TopicLake) -> None:
     with pytest.raises(WindowOpenError, match=r"still open: it closes at .* Load it after that"):
         unchanged.load(f"{unchanged.closed:%Y-%m-%d-%H:%M}")
-    with pytest.raises(WindowBeforeStartError, match=r"before its first edge .* nothing to load before it"):
+    with pytest.raises(
+        WindowBeforeStartError, match=r"before the topic's first window boundary .* nothing to load before it"
+    ):
         unchanged.load("2020-01-01-00:00")
 
 
 def test_a_window_before_the_start_is_refused_also_when_nothing_was_ever_sealed(lake: LakeMaker) -> None:
     lk = lake()
-    with pytest.raises(WindowBeforeStartError, match="before its first edge"):
+    with pytest.raises(WindowBeforeStartError, match="before the topic's first window boundary"):
         lk.load("2020-01-01-00:00")
     assert lk.ledger.cuts(lk.topic) == []
 

@@ -85,7 +85,9 @@ def test_a_small_window_takes_what_was_measured_last(path: str) -> None:
 
 def test_tables_of_all_sizes_take_what_was_measured_last() -> None:
     ticks = [round(seconds * 1000) for seconds in of_sizes("tick")]
-    assert f"A sensor tick takes {min(ticks)} to {max(ticks)} ms in tables of 10 to 100,000 windows" in said("README.md")
+    assert f"A sensor tick takes {min(ticks)} to {max(ticks)} ms in tables of 10 to 100,000 windows" in said(
+        "README.md"
+    )
     whole = SCENARIOS["whole-window"]["more"]["median seconds"]["whole run"]
     assert f"A whole run of 1 million records takes {whole:.2f} s" in said("README.md")
     loads = [f"{seconds:.2f}" for seconds in of_sizes("load")]

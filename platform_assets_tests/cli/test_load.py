@@ -87,7 +87,7 @@ def test_a_key_that_names_no_window_is_refused_and_the_others_are_loaded(lake: L
     result = shell_of(lk).run("load", f"raw/{lk.topic}", "2020-01-01-00:00", open_still, key)
     assert result.exit_code == 1
     assert (
-        f"2020-01-01-00:00: failed: window 2020-01-01-00:00 of topic '{lk.topic}' lies before its first"
+        f"2020-01-01-00:00: failed: window 2020-01-01-00:00 of topic '{lk.topic}' is before the topic's first"
         in result.stderr
     )
     assert f"{open_still}: failed: window {open_still} of topic '{lk.topic}' is still open" in result.stderr.replace(

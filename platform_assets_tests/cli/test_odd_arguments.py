@@ -41,7 +41,7 @@ def test_what_is_no_window_is_named_before_anything_is_asked(shell: Shell, comma
     done = shell.run(*command, "orders", window, **NOBODY)
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith(
-        f"platform-assets: {window!r} is no key of a window: a key is the window's start in UTC, "
+        f"platform-assets: {window!r} is not a window key: a key is the window's start in UTC, "
     )
     assert "Traceback" not in done.output
     assert ("`platform-assets replay`" in done.stderr) == (".." in window)

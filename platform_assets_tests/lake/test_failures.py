@@ -237,7 +237,7 @@ def test_a_data_file_that_is_gone_or_no_parquet_is_named_by_its_window_or_its_le
     table = root / "raw" / TOPIC
     for path in DeltaTable(table).file_uris():
         damage(Path(path))
-    with pytest.raises(FilesLostError, match=f"window 2026-01-01-00:00 of raw/{TOPIC} are gone or damaged"):
+    with pytest.raises(FilesLostError, match=f"window 2026-01-01-00:00 of raw/{TOPIC} are missing or damaged"):
         rows.offsets_of(Folder.at(table), "2026-01-01-00:00")
     for path in DeltaTable(root / "_ledger" / "commits").file_uris():
         damage(Path(path))
@@ -336,7 +336,7 @@ def test_a_full_disk_is_named_and_what_was_written_is_not_in_the_table(
         lambda: raw_table.create(Folder.at(root / "raw" / "other"), "other"),
         lambda: Folder.at(root / "_audits").write("a.json", bytes(1 << 20)),
     ):
-        with pytest.raises(LakeNotWritableError, match=r"No space left on device.*Make room"):
+        with pytest.raises(LakeNotWritableError, match=r"No space left on device.*Free some space"):
             write()
     assert DeltaTable(root / "raw" / TOPIC).version() == opened_at
     assert ledger.newest_edges([TOPIC]) == {TOPIC: edge(3)}
@@ -354,7 +354,7 @@ def test_a_command_on_a_full_disk_ends_with_one_line(
     result = shell.run("rebuild-ledger")
     assert result.exit_code == 1
     assert f"cannot be written at {lake}/_ledger" in result.output
-    assert "Make room" in result.output
+    assert "Free some space" in result.output
 
 
 @pytest.mark.parametrize("error", [DeltaError("who knows"), OSError(errno.EIO, "Input/output error")])
@@ -369,7 +369,7 @@ def test_a_write_that_may_have_been_made_is_no_write_that_was_not(
 
     opened = WindowCommit(Lake.at(root), TABLE)
     monkeypatch.setattr(DeltaTable, "create_write_transaction", broken)
-    with pytest.raises(CommitOutcomeUnknownError, match="It may be in the table or not"):
+    with pytest.raises(CommitOutcomeUnknownError, match="The window may or may not be in the table"):
         opened.replace(metadata(root), ())
     for module in ("appending", "recording"):
         monkeypatch.setattr(f"platform_assets.ledger.{module}.write_deltalake", broken)

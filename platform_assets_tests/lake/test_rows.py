@@ -115,7 +115,7 @@ def test_a_data_file_that_is_gone_is_an_error_and_no_gap(tmp_path: Path) -> None
     (table / unquote(file)).unlink()
     opened = rows.Opened.at(Folder.at(table))
     for read in (lambda: rows.offsets_of(Folder.at(table), KEY), lambda: opened.partition_rows(KEY)):
-        with pytest.raises(FilesLostError, match=r"data files of window .* are gone or damaged: .*parquet"):
+        with pytest.raises(FilesLostError, match=r"data files of window .* are missing or damaged: .*parquet"):
             read()
 
 

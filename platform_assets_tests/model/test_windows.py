@@ -129,7 +129,7 @@ def test_keys_sort_as_their_edges_do(rng: random.Random) -> None:
     ],
 )  # fmt: skip
 def test_a_key_in_any_other_form_is_refused(key: str) -> None:
-    with pytest.raises(ValueError, match="is no key of a window"):
+    with pytest.raises(ValueError, match="is not a window key"):
         edge_of(key)
 
 

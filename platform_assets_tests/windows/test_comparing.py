@@ -202,7 +202,7 @@ def test_files_that_cannot_be_read_are_a_problem_of_their_window(tables: Tables)
         file.write_bytes(b"no Parquet")
     found = tables.compared()
     assert not found.equal
-    assert "are gone or damaged" in found.problem
+    assert "are missing or damaged" in found.problem
 
 
 def test_rows_without_an_offset_are_a_problem_of_their_window(tables: Tables) -> None:

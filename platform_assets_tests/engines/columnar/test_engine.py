@@ -134,7 +134,7 @@ def test_timestamps_of_any_age_are_the_same_for_both_engines_and_all_readers(lak
         assert read(key) == [AGES, AGES]
     # Spark's connector moves these, so it has to refuse them; none of its files is left.
     key = window(BEFORE_1582)
-    with pytest.raises(TimestampShiftedError, match=r"The columnar engine reads them as they are"):
+    with pytest.raises(TimestampShiftedError, match=r"The columnar engine reads them correctly"):
         lk.loader(engine=connector).load(key)
     assert not lk.orphans()
     assert lk.loader(engine=own).load(key).outcome == "loaded"
