@@ -104,6 +104,18 @@ def test_no_page_has_a_program_write_a_fixed_file_in_a_folder_of_everybodys() ->
     assert [p.name for p in (*TOP, *PAGES) if re.search(r">\s*/tmp/", p.read_text())] == []
 
 
+def test_the_architecture_is_one_page_that_names_modules_that_exist() -> None:
+    text = (CHECKOUT / "ARCHITECTURE.md").read_text()
+    assert len(text.splitlines()) <= 130
+    assert max(len(line) for line in text.splitlines()) <= 120
+    packages = {p.name for p in (CHECKOUT / "platform_assets").iterdir() if p.is_dir()}
+    named = {n for n in re.findall(r"`([a-z_]+(?:/[a-z_]+)+)/?`", text) if n.split("/")[0] in packages}
+    assert len(named) > 50
+    for name in named:
+        path = CHECKOUT / "platform_assets" / name
+        assert path.is_dir() or path.with_suffix(".py").exists(), name
+
+
 @pytest.mark.parametrize("page", [*TOP, *PAGES], ids=lambda p: str(p.relative_to(CHECKOUT)))
 def test_links_lead_somewhere_in_the_repository_too(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
