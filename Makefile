@@ -6,6 +6,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
+# The demo alone needs no more than its own lock. Where the rest is there already, it stays.
+ENVIRONMENT := $(if $(or $(filter-out demo,$(MAKECMDGOALS)),$(wildcard $(STAMP))),$(STAMP),$(DEMO_STAMP))
 KERNELS := $(VENV)/.kernels
 # Relative paths only, so that a folder name with a space in it does no harm.
 UV = $$(command -v uv || echo .platform/uv/bin/uv)
@@ -19,7 +22,7 @@ help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: install ## Stream the demo data, load it, prove it; leaves the UI open (ONCE=1: ends when done)
+demo: $(ENVIRONMENT) $(KERNELS) ## Stream the demo data, load it, prove it; leaves the UI open (ONCE=1: ends when done)
 	@$(BIN)/platform-assets demo $(if $(ONCE),--once)
 
 .PHONY: test
@@ -38,7 +41,7 @@ soak: install ## Kill, freeze and cut off at random, then prove (SEEDS=30 SECOND
 		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 .PHONY: lint
-lint: install ## Check format, style, types, who imports whom, and that the lock follows pyproject.toml
+lint: install ## Check format, style, types, who imports whom, and that the locks follow pyproject.toml
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -75,6 +78,14 @@ format: install ## Format the code
 install: $(STAMP) $(KERNELS) ## Install all that the project needs into .venv, and compile the kernels that load
 
 $(STAMP): requirements.lock uv-requirements.txt pyproject.toml Makefile
+	$(call install-locked,requirements.lock,--compile-bytecode)
+
+# Bytecode of what the demo never imports would be a tenth of it.
+$(DEMO_STAMP): requirements-demo.lock uv-requirements.txt pyproject.toml Makefile
+	$(call install-locked,requirements-demo.lock)
+
+# install-locked LOCK OPTIONS: have .venv hold what the lock names and the checkout, and nothing else.
+define install-locked
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or later is needed; $(PYTHON) is $$($(PYTHON) --version 2>&1). Set PYTHON=…" >&2; exit 1; }
 	@if ! command -v uv >/dev/null && ! test -x .platform/uv/bin/uv; then \
@@ -82,29 +93,47 @@ $(STAMP): requirements.lock uv-requirements.txt pyproject.toml Makefile
 		$(PYTHON) -m venv .platform/uv && .platform/uv/bin/pip install --quiet --require-hashes -r uv-requirements.txt; \
 	fi
 	@test -x $(BIN)/python || "$(UV)" venv --quiet --python "$(PYTHON)" $(VENV)
-	@echo "installing the locked packages into $(VENV) (about 500 MB the first time)"
-	@VIRTUAL_ENV="$$PWD/$(VENV)" "$(UV)" pip sync --require-hashes --compile-bytecode requirements.lock
+	@rm -f $(STAMP) $(DEMO_STAMP)
+	@echo "installing the packages of $(1) into $(VENV)"
+	@VIRTUAL_ENV="$$PWD/$(VENV)" "$(UV)" pip sync --require-hashes $(2) $(1)
 	@VIRTUAL_ENV="$$PWD/$(VENV)" "$(UV)" pip install --quiet --no-deps --no-build-isolation --editable .
-	@touch $(STAMP)
+	@touch $@
+endef
 
 # Else the first load would wait for it, in each of Spark's workers.
-$(KERNELS): $(STAMP) $(wildcard platform_assets/kernels/*.py)
+$(KERNELS): $(ENVIRONMENT) $(wildcard platform_assets/kernels/*.py)
 	@echo "compiling the kernels (about half a minute the first time)"
 	@$(BIN)/python -m platform_assets.kernels
 	@touch $(KERNELS)
 
-COMPILE = "$(UV)" pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
+COMPILE = "$(UV)" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock" --no-emit-index-url pyproject.toml
+# compile-locks FOLDER OPTIONS: the product's lock and the demo's are subsets of the development's, with the same versions. All that
+# they ask for was just asked for, so they are made of uv's cache.
+define compile-locks
+	@$(COMPILE) --all-extras $(2) --output-file $(1)requirements.lock
+	@$(COMPILE) --offline --no-annotate --extra postgres --extra kubernetes -c $(1)requirements.lock --output-file $(1)requirements-product.lock
+	@$(COMPILE) --offline --no-annotate --extra demo -c $(1)requirements.lock --output-file $(1)requirements-demo.lock
+endef
 
 .PHONY: lock
-lock: ## Write requirements.lock, keeping versions that still fit (UPGRADE=1: take newer ones)
-	@$(COMPILE) $(if $(UPGRADE),--upgrade) --output-file requirements.lock
+lock: ## Write the locks, keeping versions that still fit (UPGRADE=1: take newer ones)
+	$(call compile-locks,,$(if $(UPGRADE),--upgrade))
 
 .PHONY: lock-check
-lock-check: # Fails if requirements.lock does not follow pyproject.toml
-	@mkdir -p .platform && cp requirements.lock .platform/requirements.check
-	@$(COMPILE) --output-file .platform/requirements.check
-	@diff -u requirements.lock .platform/requirements.check || { echo "run: make lock" >&2; exit 1; }
+lock-check: # Fails if the locks do not follow pyproject.toml
+	@mkdir -p .platform/locks && cp requirements*.lock .platform/locks/
+	$(call compile-locks,.platform/locks/)
+	@for lock in requirements*.lock; do \
+		diff -u "$$lock" ".platform/locks/$$lock" || { echo "run: make lock" >&2; exit 1; }; \
+	done
+
+.PHONY: product-check
+product-check: $(STAMP) # Fails if a module of the product cannot be imported with what the product's own lock installs
+	@"$(UV)" venv --quiet --clear --python "$(PYTHON)" .platform/product
+	@VIRTUAL_ENV="$$PWD/.platform/product" "$(UV)" pip sync --quiet --require-hashes requirements-product.lock
+	@PYTHONPATH=. .platform/product/bin/python platform_assets_tests/support/every_module.py
+	@rm -rf .platform/product
 
 .PHONY: clean
 clean: ## Remove what was installed here; tables and topics under .platform stay

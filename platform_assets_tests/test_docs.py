@@ -72,7 +72,7 @@ def test_packages_are_installed_by_their_hashes_alone() -> None:
     # The checkout itself, of which there is no archive, and nothing that it depends on.
     assert len(commands) >= 3
     assert {("--no-deps" in c, c.endswith("--editable .")) for c in unhashed} == {(True, True)}
-    for name in ("requirements.lock", "uv-requirements.txt"):
+    for name in ("requirements.lock", "requirements-product.lock", "requirements-demo.lock", "uv-requirements.txt"):
         pinned = re.split(r"\n(?=[a-zA-Z0-9])", (CHECKOUT / name).read_text())
         assert [each for each in pinned if "==" in each and "--hash=sha256:" not in each] == []
 

@@ -54,7 +54,7 @@ def test_installed_pyspark_is_the_locked_one() -> None:
 def test_spark_jars_come_from_the_lock_and_are_verified() -> None:
     text = DOCKERFILE.read_text("utf-8")
     assert "python -m infra.jars install --set spark" in text
-    assert "--require-hashes -r requirements.lock" in text
+    assert "--require-hashes -r requirements-product.lock" in text
 
 
 def test_every_service_of_the_embedded_set_is_there(services: dict[str, Any]) -> None:

@@ -1,18 +1,51 @@
-"""What the lock file says, for files that have to say the same."""
+"""What the lock files say, for files that have to say the same."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from infra.home import CHECKOUT
 
 DOCKERFILE: Final = CHECKOUT / "infra" / "Dockerfile"
 REQUIREMENTS: Final = CHECKOUT / "requirements.lock"
+PRODUCT: Final = CHECKOUT / "requirements-product.lock"
+DEMO: Final = CHECKOUT / "requirements-demo.lock"
+
+_ENTRY: Final = re.compile(
+    r"^([\w.-]+)(?:\[[^\]]*\])?==([^\s;\\]+)([^\\\n]*)((?:\\\n\s+--hash=sha256:\w+\s*)*)", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """One package of a lock: its version, or one for each range of Pythons, and the hashes of its archives."""
+
+    versions: frozenset[str]
+    hashes: frozenset[str]
+
+    def __le__(self, other: Locked) -> bool:
+        return self.versions <= other.versions and self.hashes <= other.hashes
+
+
+def normal(name: str) -> str:
+    """A package's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def locked(lock: Path) -> dict[str, Locked]:
+    """The packages of a lock, by name."""
+    found = dict[str, Locked]()
+    for name, version, _, hashes in _ENTRY.findall(lock.read_text("utf-8")):
+        before = found.get(normal(name), Locked(frozenset(), frozenset()))
+        now = frozenset(re.findall(r"sha256:(\w+)", hashes))
+        found[normal(name)] = Locked(before.versions | {version}, before.hashes | now)
+    return found
 
 
 def locked_python(name: str) -> str:
     """The version of a Python package in the lock file."""
-    match = re.search(rf"^{re.escape(name)}(?:\[[^\]]*\])?==([^\s;\\]+)", REQUIREMENTS.read_text("utf-8"), re.MULTILINE)
-    assert match, f"{name} is not in {REQUIREMENTS.name}"
-    return match.group(1)
+    (version,) = locked(REQUIREMENTS)[normal(name)].versions
+    return version
