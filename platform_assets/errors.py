@@ -568,6 +568,45 @@ class UnprovedRowsError(LoadError):
         )
 
 
+class FoundRowsError(UnprovedRowsError):
+    """A window whose rows a rebuilt ledger found in the table, where Kafka has further records, or the rows are damaged now.
+
+    `kafka` says what Kafka has of it. `new` are `(partition, start, end)` ranges that Kafka has and the table lacks, if the table has
+    all rows that the ledger names.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        window: str,
+        generation: int,
+        rows: int,
+        *,
+        kafka: str = "",
+        new: Sequence[tuple[int, int, int]] = (),
+    ) -> None:
+        self.table, self.window, self.held, self.found, self.new = table, window, rows, None, tuple(new)
+        lost_commit = "When the ledger was rebuilt, the table's log no longer had the load of this window"
+        accept = f'`platform-assets accept-loss {table} {window} --reason "…"`: what Kafka and the data files have becomes the window'
+        if self.new:
+            named = " ".join(f"--offsets {p}:{start}-{end}" for p, start, end in self.new[:10])
+            more = " …" if len(self.new) > 10 else ""
+            erase = f'`platform-assets erase {table} --generation {generation} {named}{more} --reason "…"`'
+            text = (
+                f"Kafka has records of it that the table lacks: {ranges_text(self.new)}. {lost_commit}, so the ledger has the "
+                f"{rows:,} rows that it found, and nothing says whether these records were deleted from the table or erased. If they "
+                f"were erased, run {erase}, so that no load brings them back. If not, run {accept}."
+            )
+        else:
+            text = (
+                f"its data files are damaged or were changed, no past version of the table has the {rows:,} rows that the ledger "
+                f"found, and Kafka {kafka}. {lost_commit}, so nothing proves which rows it had. Restore the table from a backup; "
+                f"without one, run {accept}, and the offsets without a row are named."
+            )
+        self.detail = text
+        LoadError.__init__(self, f"window {window} of {table} was not loaded, and the table was not changed: {text}")
+
+
 class ReloadDiffersError(LoadError):
     """A re-load read different records from those that the ledger has for the window."""
 

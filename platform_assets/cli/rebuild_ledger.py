@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from platform_assets.terminal import console, echo, echo_error
+
+if TYPE_CHECKING:
+    from platform_assets.model.tables import TableRef
+    from platform_assets.windows.rebuild import Rebuilt
 
 
 @click.command("rebuild-ledger")
@@ -39,12 +44,32 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
         complete &= not done.unread
         for error in done.unread:
             echo_error(error)
-        echo(f"{declaration.raw_table}: {done.cuts} cuts and {done.receipts} receipts restored")
+        for line in lines(declaration.raw_table, done):
+            echo(line)
         if declaration.decode is not None:
             echo(f"{declaration.decoded_table}: receipts of {counted(decoded, 'window')} restored")
-        for key in done.merged:
-            echo(
-                f"{declaration.raw_table}: window {key} now also covers the windows after it that were sealed and "
-                "never loaded; load it to bring their records"
-            )
     sys.exit(0 if complete else 1)
+
+
+def lines(table: TableRef, done: Rebuilt) -> list[str]:
+    """What the command prints of a raw table."""
+    from platform_assets.checks.findings import counted
+
+    found = [f"{table}: {done.cuts} cuts and {done.receipts} receipts restored"]
+    if done.found:
+        found.append(
+            f"{table}: the table's log no longer has the loads of {counted(len(done.found), 'window')} ({done.found[0]} to "
+            f"{done.found[-1]}), so the ledger has the rows that the table has now. Rows that were deleted or erased before may be "
+            "missing. Load these windows again: each load compares them with Kafka, and names records that the table lacks"
+        )
+    if done.first:
+        places = ", ".join(f"partition {p} offset {offset}" for p, offset in done.first.items())
+        found.append(
+            f"{table}: the table's log no longer says where the first window began, so it begins at the first row of each partition: "
+            f"{places}. Records before that are in no window"
+        )
+    found += [
+        f"{table}: window {key} now also covers the windows after it that were sealed and never loaded; load it to bring their records"
+        for key in done.merged
+    ]
+    return found

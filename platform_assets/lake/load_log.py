@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -41,6 +41,7 @@ class LoadMetadata:
     load, which were sealed and never loaded. `made_from` is None where the rows were read from Kafka: they are made from
     `ranges` of `topic_id` then, and `engine` names what read them. `figures` are what the rows come to against what is expected of
     them, if anything is. `erased` are offsets of `ranges` whose records were erased, by partition: a rebuilt ledger knows of them too.
+    `found` says that the rows are those that a rebuilt ledger found, so that nothing proves them to be all that was loaded.
     """
 
     topic: str
@@ -55,6 +56,7 @@ class LoadMetadata:
     engine: str | None = None
     figures: FiguresByDigest | None = None
     erased: Mapping[int, tuple[OffsetRange, ...]] = field(default_factory=dict)
+    found: bool = False
 
     def to_json(self) -> str:
         """The commit's `userMetadata`."""
@@ -82,6 +84,7 @@ class LoadMetadata:
                     if self.erased
                     else {}
                 ),
+                **({"found": True} if self.found else {}),
             },
             separators=(",", ":"),
         )
@@ -118,6 +121,7 @@ class LoadMetadata:
             fields.get("engine"),
             expectations.from_fields(fields["expectations"]) if "expectations" in fields else None,
             _by_partition(fields.get("erased", ())),
+            fields.get("found") is True,
         )
 
 
@@ -317,8 +321,17 @@ def added_files(commit: LoadCommit) -> tuple[WindowFiles, list[dict[str, Any]]] 
     """The data files that a load put in, and their statistics named as in `file_actions`, from the commit alone."""
     if commit.adds is None:
         return None
-    found = _window_files([(f.path, f.bytes, f.rows) for f in commit.adds])
-    return found, [_flat(f) for f in commit.adds]
+    return files_of_adds(commit.adds), statistics_of_adds(commit.adds)
+
+
+def files_of_adds(adds: Sequence[DataFile]) -> WindowFiles:
+    """Data files that are all that one window has."""
+    return _window_files([(f.path, f.bytes, f.rows) for f in adds])
+
+
+def statistics_of_adds(adds: Sequence[DataFile]) -> list[dict[str, Any]]:
+    """The statistics of data files, named as in `file_actions`."""
+    return [_flat(f) for f in adds]
 
 
 def _flat(file: DataFile) -> dict[str, Any]:
@@ -371,8 +384,14 @@ def files_if_any(path: Folder, key: str) -> WindowFiles:
 def files_if_kept(path: Folder, key: str, version: int) -> WindowFiles | None:
     """The data files of one window at a past version; None where the log no longer reaches back to it, or is damaged there, and
     where files alone do not say which rows the version has."""
+    actions = actions_if_kept(path, version)
+    return None if actions is None else files_among(actions, key)
+
+
+def actions_if_kept(path: Folder, version: int) -> pa.Table | None:
+    """The data files of all windows at a past version, as `file_actions` has them; None as in `files_if_kept`."""
     try:
-        return files_of(path, key, version)
+        return file_actions(path, version)
     except (TableDamagedError, TableUnsupportedError, VersionGoneError) as e:
         _log.info("version %d of %s cannot be read any more: %s", version, path.name, e)
         return None

@@ -6,7 +6,7 @@ File statistics answer where each file holds one Kafka partition; else two colum
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -133,6 +133,24 @@ def readable_offsets(table: Folder, paths: Iterable[str]) -> tuple[dict[int, npt
         else:
             pieces += _split(found)
     return _sorted(pieces), whole
+
+
+def readable_bounds(table: Folder, paths: Iterable[str]) -> dict[int, PartitionRows]:
+    """Counts and bounds by partition of data files, as the table's log has their paths; those that are gone or damaged passed over."""
+    found, _ = readable_offsets(table, paths)
+    return {p: PartitionRows(len(o), int(o[0]), int(o[-1])) for p, o in found.items()}
+
+
+def readable_topic_id(table: Folder, paths: Iterable[str]) -> str | None:
+    """The topic id in data files of a window, as the table's log has their paths; None where none of them can be read.
+
+    Raises LedgerCorruptError where they name several.
+    """
+    for path in paths:
+        files = {"": load_log.WindowFiles((path,), 0, None, "")}
+        with suppress(FilesLostError):
+            return Opened(table, files).topic_id_of("")
+    return None
 
 
 def batches_of(

@@ -6,9 +6,11 @@ commit to the window may have changed them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
+
+import pyarrow as pa
 
 from platform_assets.lake import delta_log, load_log
 from platform_assets.lake.delta_log import Commit, DataFile
@@ -17,13 +19,31 @@ from platform_assets.lake.load_log import LoadCommit
 from platform_assets.lake.location import Folder
 
 
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """The data files of a window, and a version of the table that has them."""
+
+    version: int
+    files: tuple[DataFile, ...]
+
+
 @dataclass
 class _Followed:
-    """A load, the newest version that is known to have its rows, and the files that hold them there."""
+    """Where a window began, the newest version that is known to have the same rows, and the files that hold them there."""
 
-    load: LoadCommit
+    begin: Stand
     version: int
     files: dict[str, DataFile] = field(default_factory=dict)
+
+    def as_it_stands(self) -> Stand:
+        files = tuple(self.files.values())
+        if {f.path for f in self.begin.files} == set(self.files):
+            return self.begin
+        rows, before = _rows(files), _rows(self.begin.files)
+        # A commit that says it only rearranges, and does not, has changed the window.
+        if rows is not None and before is not None and rows != before:
+            return self.begin
+        return Stand(self.version, files)
 
 
 def standing(table: Folder, loads: Sequence[LoadCommit], newest: int) -> dict[str, LoadCommit]:
@@ -32,26 +52,36 @@ def standing(table: Folder, loads: Sequence[LoadCommit], newest: int) -> dict[st
     A load whose files are its own still is given as it is. One pass over the log, up to the version `newest`.
     """
     found = {load.metadata.window.key: load for load in loads}
-    begin: dict[int, list[LoadCommit]] = {}
-    for load in found.values():
-        if load.adds is not None and load.version < newest:
-            begin.setdefault(load.version, []).append(load)
+    begin = {key: Stand(load.version, load.adds) for key, load in found.items() if load.adds is not None}
+    for key, stand in follow(table, begin, newest).items():
+        if stand is not begin[key]:
+            found[key] = replace(found[key], version=stand.version, adds=stand.files)
+    return found
+
+
+def follow(table: Folder, begin: Mapping[str, Stand], newest: int) -> dict[str, Stand]:
+    """Follow windows from where they `begin` through commits that only rearrange, up to the version `newest` at most; by window.
+
+    One whose files are still those that it began with is given as it is. The oldest version of `begin` needs no commit of its own in
+    the log: it may be that of a checkpoint.
+    """
+    begins: dict[int, list[str]] = {}
+    for key, stand in begin.items():
+        if stand.version < newest:
+            begins.setdefault(stand.version, []).append(key)
+    found = dict(begin)
     followed: dict[str, _Followed] = {}
     owner: dict[str, str] = {}
-
-    def end(window: str) -> None:
-        ended = followed.pop(window)
-        found[window] = _as_it_stands(ended)
-
-    for version in range(min(begin, default=newest), newest + 1):
+    oldest = min(begins, default=newest)
+    for version in range(oldest, newest + 1):
         commit = delta_log.commit(table, version)
-        if commit is None:
+        if commit is None and version != oldest:
             break
-        for window in _touched(commit, owner):
-            if window not in followed:
+        for window in () if commit is None else _touched(commit, owner):
+            if commit is None or window not in followed:
                 continue
             if not commit.rearranges:
-                end(window)
+                found[window] = followed.pop(window).as_it_stands()
                 continue
             files = followed[window].files
             for path in commit.removes:
@@ -62,13 +92,10 @@ def standing(table: Folder, loads: Sequence[LoadCommit], newest: int) -> dict[st
                     owner[add.path] = window
         for each in followed.values():
             each.version = version
-        for load in begin.get(version, ()):
-            key = load.metadata.window.key
-            followed[key] = _Followed(load, version, {f.path: f for f in load.adds or ()})
+        for key in begins.get(version, ()):
+            followed[key] = _Followed(begin[key], version, {f.path: f for f in begin[key].files})
             owner |= dict.fromkeys(followed[key].files, key)
-    for window in list(followed):
-        end(window)
-    return found
+    return found | {key: each.as_it_stands() for key, each in followed.items()}
 
 
 def _touched(commit: Commit, owner: dict[str, str]) -> set[str]:
@@ -77,21 +104,23 @@ def _touched(commit: Commit, owner: dict[str, str]) -> set[str]:
     return added | {owner[path] for path in commit.removes if path in owner}
 
 
-def _as_it_stands(followed: _Followed) -> LoadCommit:
-    load, files = followed.load, tuple(followed.files.values())
-    own = {f.path for f in load.adds or ()}
-    if own == set(followed.files):
-        return load
-    rows, before = (_rows(some) for some in (files, load.adds or ()))
-    # A commit that says it only rearranges, and does not, has changed the window.
-    if rows is not None and before is not None and rows != before:
-        return load
-    return replace(load, version=followed.version, adds=files)
-
-
 def _rows(files: Sequence[DataFile]) -> int | None:
     counts = [f.rows for f in files]
     return None if None in counts else sum(c for c in counts if c is not None)
+
+
+def oldest_files(table: Folder, newest: int) -> tuple[int, pa.Table]:
+    """The oldest version that the log still leads back to commit by commit, and its data files as `file_actions` has them."""
+    version = newest
+    while version >= 0 and delta_log.commit(table, version) is not None:
+        version -= 1
+    # The commit before the oldest one may be in a checkpoint.
+    candidates = [0] if version < 0 else [number for number in _checkpoints(table) if version <= number < newest]
+    for candidate in candidates:
+        actions = load_log.actions_if_kept(table, candidate)
+        if actions is not None:
+            return candidate, actions
+    return newest, load_log.file_actions(table, newest)
 
 
 def versions_of(table: Folder, key: str, newest: int) -> Iterator[int]:
@@ -110,8 +139,13 @@ def versions_of(table: Folder, key: str, newest: int) -> Iterator[int]:
     # The oldest one that may still be read: what was committed before is in its checkpoint.
     yield version + 1
     # Older checkpoints outlive the commits around them until a clean-up deletes them too.
-    older = {int(name[:20]) for name in table.files("_delta_log") if ".checkpoint" in name and name[:20].isdigit()}
-    yield from sorted((number for number in older if number <= version), reverse=True)
+    yield from reversed([number for number in _checkpoints(table) if number <= version])
+
+
+def _checkpoints(table: Folder) -> list[int]:
+    """The versions of the table that have a checkpoint, ascending."""
+    names = [name for name in table.files("_delta_log") if ".checkpoint" in name]
+    return sorted({int(name[:20]) for name in names if name[:20].isdigit()})
 
 
 def _changes(commit: Commit, key: str, folders: tuple[str, ...]) -> bool:

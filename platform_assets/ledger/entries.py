@@ -29,7 +29,7 @@ ERASED: Final = "erased"
 """Kinds of holes that an operator decided on: offsets that are lost, and records that had to go. No load reads either."""
 Hole = Literal["accepted loss", "erased"]
 
-CommitKind = Literal["load", "empty", "rebuilt", "proof", "acceptance"]
+CommitKind = Literal["load", "empty", "rebuilt", "found", "proof", "acceptance"]
 
 UTC_MICROS = pa.timestamp("us", tz="UTC")
 
@@ -53,7 +53,8 @@ COMMIT_COLUMNS = {
     "topic": ("string", "Kafka topic"),
     "topic_id": ("string", "Kafka topic id"),
     "generation": ("integer", "generation of the topic's log"),
-    "kind": ("string", "load; empty: no offsets; rebuilt: from the table; proof: of an older load; acceptance: of loss or erasure"),
+    "kind": ("string", "load; empty: no offsets; rebuilt: from the table; found: the same, and no commit says that these rows are "
+        "all; proof: of an older load; acceptance: of loss or erasure"),
     "partition": ("integer", "Kafka partition"),
     "start": ("long", "first offset of the range"),
     "end": ("long", "first offset after the range"),
@@ -175,6 +176,11 @@ class Receipt:
     def ranges(self) -> TopicRanges:
         """The offset ranges that were loaded."""
         return TopicRanges({p: r.range for p, r in self.partitions.items()})
+
+    @property
+    def is_found(self) -> bool:
+        """Whether these are rows that a rebuilt ledger found, and nothing says whether they are all that was loaded."""
+        return self.kind == "found" and self.holes is None
 
     @property
     def missing(self) -> int:

@@ -6,11 +6,18 @@ A command of a shell and a job of Dagster's take the same steps, and differ in h
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from platform_assets.engines.protocol import LoadEngine
-from platform_assets.errors import ErasureUnfinishedError, PastVersionsKeptError, UnknownWindowError, ranges_text
+from platform_assets.errors import (
+    ErasureUnfinishedError,
+    PastVersionsKeptError,
+    ReloadDiffersError,
+    UnknownWindowError,
+    ranges_text,
+)
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import load_log
@@ -24,6 +31,7 @@ from platform_assets.windows.clusters import Continuation
 from platform_assets.windows.erasure import Erasure, Selected
 from platform_assets.windows.generations import NewGeneration, Ranges
 from platform_assets.windows.loading import Loader
+from platform_assets.windows.salvage import Remains
 
 _RULE: Final = (
     "later loads leave out records with these keys in windows that are sealed by now, and in later generations those that were sent "
@@ -60,6 +68,15 @@ class Deciding:
             raise UnknownWindowError(topic, window, "a key has the form YYYY-MM-DD-HH:MM, in UTC") from e
         if sealed is None:
             raise UnknownWindowError(topic, window, "the ledger has no sealed window of that key")
+        receipt = self.ledger.receipts(table, [window]).get(window)
+        if receipt is not None and receipt.is_found and self.author is not None:
+            left: Remains | None = None
+            # Then the table keeps what it has, and offsets without a row may still be accepted.
+            with suppress(ReloadDiffersError):
+                left = salvage.find(self._loader(), sealed)
+            if left is not None:
+                self._accept_remains(left, self.author)
+                return
         losses = acceptance.find_losses(sealed, self.ledger, self.cluster(), self.settings())
         for loss in losses:
             self.say(f"{table} {window}: {loss.offsets:,} offsets, {loss.cause}: {_named(loss.ranges)}")
@@ -251,13 +268,17 @@ class Deciding:
 
     def _remains(self, sealed: SealedWindow, author: Author) -> None:
         """Have what is left of a loaded window that is lost for good be the window."""
-        name = f"{self.declaration.raw_table} {sealed.key}"
-        left = salvage.find(Loader(self.declaration, self.cluster(), self.ledger, self.engine()), sealed)
+        left = salvage.find(self._loader(), sealed)
         if left is None:
+            name = f"{self.declaration.raw_table} {sealed.key}"
             self.say(f"{name}: its rows are in the table and proved; nothing was accepted")
             return
+        self._accept_remains(left, author)
+
+    def _accept_remains(self, left: Remains, author: Author) -> None:
+        name = f"{self.declaration.raw_table} {left.sealed.key}"
         with left.discarded_if_refused():
-            if left.receipt.rows:
+            if left.receipt.rows and not left.receipt.is_found:
                 self.say(
                     f"{name}: {left.rows_gone:,} of {left.receipt.rows:,} rows are nowhere any more, among {_named(left.gone)}"
                 )
@@ -270,6 +291,9 @@ class Deciding:
             self.confirm("Accept that the others are lost, and have the window hold these?")
         receipt = left.accept(author)
         self.say(f"accepted; the window holds {receipt.rows:,} rows, table version {receipt.table_version}")
+
+    def _loader(self) -> Loader:
+        return Loader(self.declaration, self.cluster(), self.ledger, self.engine())
 
     def _say_generation(self, found: NewGeneration) -> None:
         ids = f"id {found.newest.topic_id}"

@@ -231,6 +231,7 @@ class _Window:
                 engine=r.engine,
                 figures=r.figures,
                 erased=erased,
+                found=r.is_found,
             )
         if not self.files.paths:
             return None

@@ -393,8 +393,8 @@ class Erasure:
         selected = []
         for sealed, ranges in found:
             receipt = receipts.get(sealed.key)
-            # Of a damaged window, rows that the table lacks now come back with its load.
-            is_whole = receipt is None or _digest(opened, sealed.key) == receipt.offsets
+            # Of a damaged window, rows that the table lacks now come back with its load; and of rows that nothing proves to be all.
+            is_whole = receipt is not None and not receipt.is_found and _digest(opened, sealed.key) == receipt.offsets
             if sealed.key not in opened.files or not is_whole:
                 selected.append(Selected(sealed, ranges, False))
                 continue

@@ -17,6 +17,7 @@ from platform_assets.engines.protocol import LoadEngine, Records, Written
 from platform_assets.errors import (
     ClusterChangedError,
     ConcurrentLoadError,
+    FoundRowsError,
     LoadError,
     LostForGoodError,
     OffsetsExpiredError,
@@ -129,6 +130,9 @@ class Loader:
         decided, accepted = self.decided(), self.ledger.accepted_losses(self.declaration.raw_table, sealed.key)
         receipt = replacer.receipt(sealed.key)
         if not sealed.ranges.size:
+            if commit.holds(sealed.key):
+                # A rebuilt ledger may know of it by files alone, which are lost.
+                replacer.drop_lost_files(commit, self.metadata(sealed))
             return Loaded(
                 receipt or self._record(empty_receipt(self.declaration.raw_table, sealed, self.run_id)), "empty"
             )
@@ -162,6 +166,7 @@ class Loader:
                 sealed.topic, sealed.key, f"the receipt is of {receipt.ranges.triples()}, the cuts of the window are "
                 f"{sealed.ranges.triples()}; the ledger contradicts itself, restore it from a backup"
             )  # fmt: skip
+        metadata = replace(metadata, found=receipt.is_found)
         # What holds no row cannot be lost by retention, so only the span of the rows has to be there still.
         spans = {
             p: OffsetRange.closed(part.first_offset, part.last_offset)
@@ -176,17 +181,30 @@ class Loader:
         ) as e:  # fmt: skip
             return self._from_the_past(sealed, commit, receipt, metadata, e)
         # Below the log start there is nothing to ask for, and by the check above nothing that had a row.
-        below = {p: (OffsetRange(0, start), *accepted.get(p, ())) for p, start in bounds.starts.items()}
+        below = {p: OffsetRange(0, start) for p, start in bounds.starts.items()}
         check = self.last_check(sealed, needed, accepted, decided)
-        try:
-            return self.replacer.again(commit, receipt, metadata, self._writer(sealed, below), check)
-        except (ReloadDiffersError, LostForGoodError):
-            erased = self.erased(sealed)
-            if not erased:
-                raise
-            # The receipt may be from before an erasure, which a damaged window keeps from its end: once it is healed, `_load` goes on.
-            below = {p: subtract(parts, erased.get(p, ())) for p, parts in below.items()}
-            return self.replacer.again(commit, receipt, metadata, self._writer(sealed, below), check)
+        refused: LoadError | None = None
+        for out in self._left_out(sealed, accepted):
+            without = {p: (start, *out.get(p, ())) for p, start in below.items()}
+            try:
+                return self.replacer.again(commit, receipt, metadata, self._writer(sealed, without), check)
+            except (ReloadDiffersError, LostForGoodError, FoundRowsError) as e:
+                refused = refused or e
+        assert refused is not None
+        raise refused
+
+    def _left_out(self, sealed: SealedWindow, accepted: Losses) -> list[Losses]:
+        """What the load of the receipt may have left out: all of `accepted`, or less.
+
+        The receipt may be from before an erasure, which a damaged window keeps from its end: once it is healed, `_load` goes on.
+        """
+        ways = [accepted]
+        if erased := self.erased(sealed):
+            unfinished = decisions.unfinished_erasures(self.ledger.lake, sealed.topic).get(sealed.key)
+            for some in ({} if unfinished is None else unfinished.ranges, erased):
+                less = {p: subtract(parts, some.get(p, ())) for p, parts in accepted.items()}
+                ways += [less] if less not in ways else []
+        return ways
 
     def _from_the_past(
         self,
@@ -198,8 +216,8 @@ class Loader:
     ) -> Loaded:
         """The window as the table has it, or from a past version where it is damaged: Kafka no longer has its records.
 
-        Raises `cause` where the table is intact and the log is not the one that was read, and LostForGoodError where no
-        version has the recorded rows.
+        Raises `cause` where the table is intact and the log is not the one that was read, and LostForGoodError or FoundRowsError
+        where no version has the recorded rows.
         """
         expired = cause.lost if isinstance(cause, OffsetsExpiredError) else None
         intact = self.replacer.proved(receipt)
@@ -208,7 +226,8 @@ class Loader:
                 raise cause
             return Loaded(intact, "kept")
         gone = str(cause) if expired is None else f"it no longer holds {ranges_text(expired)}"
-        return self.replacer.restore(commit, receipt, metadata, gone)
+        kafka = f"cannot be asked: {cause}" if expired is None else f"no longer holds {ranges_text(expired)}"
+        return self.replacer.restore(commit, receipt, metadata, gone, kafka=kafka)
 
     def decided(self) -> int | None:
         """The version of the table of decisions, to be noted before `accepted` is read: see `last_check`."""

@@ -7,22 +7,17 @@ between two loaded windows at which nothing lies were windows without offsets. N
 
 from __future__ import annotations
 
-import itertools
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from platform_assets.engines.batching import read_together
 from platform_assets.engines.protocol import LoadEngine, TableReader
 from platform_assets.errors import FilesLostError, LedgerConflictError, LedgerCorruptError, PlatformError
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata, WindowFiles
-from platform_assets.lake.location import Folder, Lake
+from platform_assets.lake.location import Lake
 from platform_assets.lake.standing import standing
 from platform_assets.ledger.entries import ERASED, Receipt, RecordedCut
 from platform_assets.ledger.erased import erased_of
@@ -31,7 +26,8 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.digest import Measured
 from platform_assets.model.offsets import Cut, TopicRanges, subtract
 from platform_assets.model.tables import TableRef
-from platform_assets.model.windows import Window, closed_edges, edge_of, edges_from, key_of
+from platform_assets.model.windows import closed_edges, key_of
+from platform_assets.windows.expired_loads import newest_loads, with_expired
 from platform_assets.windows.receipts import empty_receipt, receipt_of
 
 
@@ -46,6 +42,10 @@ class Rebuilt:
     """Windows that now reach over several former ones: those were sealed, and none of them loaded."""
     unread: tuple[FilesLostError, ...]
     """Why the receipts of other windows are still lacking."""
+    found: tuple[str, ...] = ()
+    """Windows whose loads have left the table's log: rows that were deleted or erased before may be missing in what was found."""
+    first: Mapping[int, int] = field(default_factory=dict)
+    """Where the first window begins, by partition, where nothing but its rows says so, and that is not offset 0."""
 
 
 def rebuild(
@@ -64,7 +64,8 @@ def rebuild(
     ledger.create()
     table = ledger.lake.table(declaration.raw_table)
     newest = ledger.newest_cut(declaration.topic)
-    loads = with_expired(table, declaration, newest_loads(table))
+    sealed = {w.key: w for w in ledger.windows(declaration.topic)}
+    loads = with_expired(table, declaration, newest_loads(table), sealed)
     _check_agree(declaration.topic, ledger, loads)
     cuts, merged = cuts_of(declaration, loads, newest)
     if cuts and not ledger.record_cuts(cuts, newest.edge if newest is not None else None):
@@ -73,16 +74,32 @@ def rebuild(
         )
     _restore_erasures(declaration.topic, ledger, loads)
     known = ledger.receipts(declaration.raw_table)
-    empty = [w for w in ledger.windows(declaration.topic) if not w.ranges.size and w.key not in known]
+    with_files = {load.metadata.window.key for load in loads}
+    empty = [
+        w
+        for w in ledger.windows(declaration.topic)
+        if not w.ranges.size and w.key not in known and w.key not in with_files
+    ]
     ledger.record_receipts([empty_receipt(declaration.raw_table, w, "") for w in empty])
     lacking = [load for load in loads if load.metadata.window.key not in known]
-    restored, unread = 0, list[FilesLostError]()
+    restored, unread, found_rows = 0, list[FilesLostError](), list[str]()
     for found in _receipts(declaration, ledger.lake, lacking, engine, progress):
         receipts = [outcome for outcome in found if isinstance(outcome, Receipt)]
         unread += [outcome for outcome in found if isinstance(outcome, FilesLostError)]
         ledger.record_receipts(receipts)
         restored += len(receipts)
-    return Rebuilt(declaration.topic, len(cuts), restored, merged, tuple(unread))
+        found_rows += [receipt.window.key for receipt in receipts if receipt.is_found]
+    first = _made_up_start(newest, cuts, loads)
+    return Rebuilt(declaration.topic, len(cuts), restored, merged, tuple(unread), tuple(sorted(found_rows)), first)
+
+
+def _made_up_start(
+    newest: RecordedCut | None, cuts: Sequence[RecordedCut], loads: Sequence[LoadCommit]
+) -> dict[int, int]:
+    """The first cut by partition, without offsets 0, where it was taken from rows alone."""
+    if newest is not None or not cuts or not loads[0].metadata.found or loads[0].metadata.first_cut is not None:
+        return {}
+    return {p: offset for p, offset in cuts[0].cut.offsets.items() if offset}
 
 
 def _restore_erasures(topic: str, ledger: Ledger, loads: Sequence[LoadCommit]) -> None:
@@ -97,113 +114,6 @@ def _restore_erasures(topic: str, ledger: Ledger, loads: Sequence[LoadCommit]) -
     ledger.record_acceptances(
         [(w, r) for w, r in lacking if any(r.values())], "named by the table's own commits", ERASED
     )
-
-
-def newest_loads(table: Folder) -> list[LoadCommit]:
-    """The newest load of each window that the table's log still has, in order of the windows."""
-    if not load_log.exists(table):
-        return []
-    newest = load_log.newest_loads(table)
-    return [newest[key] for key in sorted(newest)]
-
-
-def with_expired(table: Folder, declaration: TopicDeclaration, loads: Sequence[LoadCommit]) -> list[LoadCommit]:
-    """`loads`, and in their order one for each window whose rows are in the table and whose commit has left the log.
-
-    The ranges of such a window reach from the end of its neighbour before it, or from its first row where it has none,
-    to its last row, or to the start of the window right after it where that one's commit is known.
-    """
-    if not load_log.exists(table):
-        return list(loads)
-    actions = load_log.file_actions(table)
-    known = {load.metadata.window.key: load for load in loads}
-    expired = sorted(set(load_log.window_files(actions)) - set(known))
-    if not expired:
-        return list(loads)
-    version = load_log.version(table)
-    opened = rows.Opened(table, load_log.window_files(actions))
-    adds = load_log.data_files(actions)
-    bounds, lost = _bounds_of(opened, actions, expired)
-    logs = _logs_of(opened, loads, [key for key in expired if key not in lost])
-    known_logs = [load.metadata for load in loads]
-    if not logs and not known_logs:
-        raise lost[expired[0]]
-    keys = sorted({*known, *expired})
-    whole: list[LoadCommit] = []
-    reached = Cut({})
-    for key, following in itertools.zip_longest(keys, keys[1:]):
-        if key in known:
-            whole.append(known[key])
-            reached = Cut({p: r.end for p, r in known[key].metadata.ranges.items()})
-            continue
-        firsts = {p: b.first_offset for p, b in bounds[key].items()}
-        # Behind a break in time lie windows that may never have been loaded: their offsets stay theirs.
-        neighbours = whole and whole[-1].metadata.window.end == edge_of(key)
-        near = [logs[key]] if key in logs else [(w.metadata.generation, w.metadata.topic_id) for w in whole[-1:]]
-        generation, topic_id = (near or [*logs.values(), *((m.generation, m.topic_id) for m in known_logs)])[0]
-        if whole and whole[-1].metadata.generation < generation:
-            start = Cut(firsts)
-        else:
-            start = reached if neighbours else reached.grow(firsts, firsts)
-        ends = {p: b.last_offset + 1 for p, b in bounds[key].items()}
-        window = _window_of(declaration, key, following)
-        # Before a break in time as well: windows that wait keep their offsets.
-        is_next = following is not None and window.end == edge_of(following)
-        if is_next and following in known and known[following].metadata.generation == generation:
-            ends = {p: r.start for p, r in known[following].metadata.ranges.items() if r.start or p in start.offsets}
-        end = start.grow(ends, ends)
-        ranges = TopicRanges.between(start, end)
-        metadata = LoadMetadata(declaration.topic, topic_id, generation, window, ranges, str(uuid.uuid4()), "")
-        whole.append(LoadCommit(version, metadata, adds[key]))
-        reached = end
-    return whole
-
-
-def _bounds_of(
-    opened: rows.Opened, actions: pa.Table, windows: Sequence[str]
-) -> tuple[dict[str, dict[int, rows.PartitionRows]], dict[str, FilesLostError]]:
-    """Counts and bounds of `windows` by their rows; where files are lost, by what the log says of them, and the error.
-
-    Raises FilesLostError where the log does not say either which offsets a window has.
-    """
-    found, lost = dict[str, dict[int, rows.PartitionRows]](), dict[str, FilesLostError]()
-    for key in windows:
-        try:
-            found[key] = opened.partition_rows(key)
-        except FilesLostError as e:
-            files = actions.filter(pc.equal(actions["partition.window"], key)).to_pylist()
-            stated = rows.from_statistics(files)
-            if stated is None:
-                raise
-            found[key], lost[key] = stated, e
-    return found, lost
-
-
-def _logs_of(opened: rows.Opened, loads: Sequence[LoadCommit], expired: Sequence[str]) -> dict[str, tuple[int, str]]:
-    """Generation and topic id of each of the windows `expired` (ascending), as their rows have it.
-
-    Without any known load the first one is of generation 1. An id that no load names is of a generation before theirs.
-    """
-    if not expired:
-        return {}
-    ids: dict[str, str] = {}
-    known = {load.metadata.topic_id: load.metadata.generation for load in reversed(loads)}
-    one = opened.topic_id_of(expired[0])
-    if {*known, opened.topic_id_of(expired[-1])} == {one}:
-        ids = dict.fromkeys(expired, one)
-    else:
-        ids = {key: opened.topic_id_of(key) for key in expired}
-    in_order = list(dict.fromkeys(ids.values()))
-    unknown = [topic_id for topic_id in in_order if topic_id not in known]
-    first = max(min(known.values()) - len(unknown), 1) if known else 1
-    known |= {topic_id: first + number for number, topic_id in enumerate(unknown)}
-    return {key: (known[topic_id], topic_id) for key, topic_id in ids.items()}
-
-
-def _window_of(declaration: TopicDeclaration, key: str, following: str | None) -> Window:
-    start = edge_of(key)
-    end = next(edges_from(declaration.schedule, start + timedelta(microseconds=1)))
-    return Window(start, min(end, edge_of(following)) if following else end)
 
 
 def cuts_of(

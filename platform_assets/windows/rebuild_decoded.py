@@ -23,7 +23,8 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.rebuild import is_unchanged, measured_at, newest_loads
+from platform_assets.windows.expired_loads import newest_loads
+from platform_assets.windows.rebuild import is_unchanged, measured_at
 from platform_assets.windows.receipts import DEAD_LETTERS, DECODED, empty_receipt, proof_of, receipt_of
 
 

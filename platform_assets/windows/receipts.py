@@ -67,7 +67,7 @@ def receipt_of(
         topic_id=m.topic_id,
         generation=m.generation,
         window=m.window,
-        kind=kind,
+        kind="found" if m.found and proof is None else kind,
         partitions={p: _of_partition(r, found.get(p)) for p, r in m.ranges.items()},
         offsets_digest=measured.offsets.total,
         content_digest=measured.content.total,
@@ -99,7 +99,7 @@ def proved_again(receipt: Receipt, files: WindowFiles, version: int, table_id: s
     """The receipt of a window whose rows, as the table of this id has them at `version`, are proved to be those of its load."""
     return replace(
         receipt,
-        kind="proof",
+        kind=receipt.kind if receipt.is_found else "proof",
         table_version=version,
         files_digest=files.digest,
         bytes=files.bytes,

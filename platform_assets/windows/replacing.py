@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from platform_assets.engines.protocol import TableReader, Written
+from platform_assets.engines.protocol import NO_ROWS, TableReader, Written
 from platform_assets.errors import (
     BatchTooLargeError,
     ConcurrentLoadError,
     FilesLostError,
+    FoundRowsError,
     LakeNotWritableError,
     LostForGoodError,
     PlatformError,
@@ -36,7 +37,7 @@ from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Measured
 from platform_assets.model.logs import logger
-from platform_assets.model.offsets import subtract
+from platform_assets.model.offsets import OffsetRange, subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.windows import differences
 from platform_assets.windows.receipts import Proof, proved_again, receipt_of
@@ -134,7 +135,8 @@ class WindowReplacer:
         """Write the window's rows again, and keep the table, heal it, restore it or refuse.
 
         Raises ReloadDiffersError where the rows are not those of `receipt`, and the table's are not damaged; LostForGoodError
-        where they are, and no past version has them. The table is as it was then.
+        where they are, and no past version has them; FoundRowsError instead where a rebuilt ledger found the rows, and they may not
+        be all that was loaded. The table is as it was then.
         """
         began = time.monotonic()
         written = self._written(commit, metadata, write, loaded=True)
@@ -147,17 +149,21 @@ class WindowReplacer:
                 raise differs
         if differs is not None:
             self.delete(written)
-            return self.restore(commit, receipt, metadata, differs.detail)
+            gives = f"gives {written.measured.rows:,} rows"
+            return self.restore(commit, receipt, metadata, differs.detail, kafka=gives)
         if held.has(receipt):
             self.delete(written)
             return Loaded(self._proved(receipt, held), "unchanged")
         made = self.commit(commit, metadata, written)
         return Loaded(self._written_again(receipt, made, written.measured, began), "healed")
 
-    def restore(self, commit: WindowCommit, receipt: Receipt, metadata: LoadMetadata, cause: str) -> Loaded:
+    def restore(
+        self, commit: WindowCommit, receipt: Receipt, metadata: LoadMetadata, cause: str, *, kafka: str
+    ) -> Loaded:
         """Bring a damaged window back from a past version of the table that has the recorded rows.
 
-        Its files are named by the new commit again. Raises LostForGoodError, with `cause`, where no version has them.
+        Its files are named by the new commit again. Raises LostForGoodError, with `cause`, where no version has them; or
+        FoundRowsError, with what `kafka` has, where a rebuilt ledger found the rows.
         """
         began = time.monotonic()
         for version in self.past_versions(receipt):
@@ -173,7 +179,10 @@ class WindowReplacer:
             files = past_files(self.folder, receipt.window.key, version, below)
             made = self.commit(commit, metadata, Written(below, files, measured, receipt.engine))
             return Loaded(self._written_again(receipt, made, measured, began), "restored")
-        raise LostForGoodError(receipt.table.name, receipt.window.key, receipt.rows, cause)
+        table, key = receipt.table.name, receipt.window.key
+        if receipt.is_found:
+            raise FoundRowsError(table, key, receipt.generation, receipt.rows, kafka=kafka)
+        raise LostForGoodError(table, key, receipt.rows, cause)
 
     def replace(
         self, commit: WindowCommit, metadata: LoadMetadata, written: Written, seconds: float, proof: Proof
@@ -183,6 +192,15 @@ class WindowReplacer:
         return receipt_of(
             self.ledger.lake, self.table, made, written.measured, kind="load", seconds=seconds, proof=proof
         )
+
+    def drop_lost_files(self, commit: WindowCommit, metadata: LoadMetadata) -> None:
+        """Have the table name no file of a window without offsets, if none of its files can be read."""
+        key = metadata.window.key
+        if not rows.readable_offsets(self.folder, commit.files_of(key).paths)[0]:
+            _log.warning(
+                "no file of window %s of %s can be read; its offsets come with a later window", key, self.table
+            )
+            self.commit(commit, metadata, Written(load_folder(key, metadata.load_id), (), NO_ROWS, None))
 
     def recover(self, opened: WindowCommit, metadata: LoadMetadata) -> Receipt | None:
         """The receipt of a commit that the ledger lacks, because a run ended between the two; None without one.
@@ -267,14 +285,17 @@ class WindowReplacer:
                 seen.add(files.digest)
                 yield version
 
-    def _difference(self, receipt: Receipt, written: Written, found: _Held) -> ReloadDiffersError:
-        gone, new = "", ""
+    def _difference(self, receipt: Receipt, written: Written, found: _Held) -> ReloadDiffersError | FoundRowsError:
+        gone, new = dict[int, tuple[OffsetRange, ...]](), dict[int, tuple[OffsetRange, ...]]()
         held = found.measured if found.as_recorded or found.has(receipt) else None
         if held is not None and held.offsets != written.measured.offsets:
             kept = rows.offsets_of(self.folder, receipt.window.key)
             now = rows.offsets_in_files(self.folder / written.folder) if written.files else {}
-            gone, new = rows.named(rows.difference(kept, now)), rows.named(rows.difference(now, kept))
-        text = differences.explain(receipt, written.measured, held, gone=gone, new=new)
+            gone, new = rows.difference(kept, now), rows.difference(now, kept)
+        if new and receipt.is_found and found.has(receipt):
+            places = [(p, r.start, r.end) for p, parts in new.items() for r in parts]
+            return FoundRowsError(receipt.table.name, receipt.window.key, receipt.generation, receipt.rows, new=places)
+        text = differences.explain(receipt, written.measured, held, gone=rows.named(gone), new=rows.named(new))
         return ReloadDiffersError(receipt.topic, receipt.window.key, text)
 
     def _check_brings_all(self, commit: WindowCommit, metadata: LoadMetadata, written: Written) -> None:

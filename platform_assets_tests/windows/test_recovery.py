@@ -4,27 +4,20 @@ that is right about what is lost. No Kafka, no Spark.
 
 from __future__ import annotations
 
-import contextlib
 import random
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError
 
 from platform_assets.checks.registry import CHECKS
 from platform_assets.errors import (
-    FilesLostError,
     LedgerLostError,
-    LoadError,
-    LostForGoodError,
-    OffsetsExpiredError,
     PlatformError,
     ReloadDiffersError,
     UnprovedRowsError,
@@ -33,22 +26,30 @@ from platform_assets.lake import load_log
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.windows import sealing
-from platform_assets.windows.rebuild import Rebuilt, rebuild
 from platform_assets_tests.support.erasures import MadeTopic, evaluation_of
 from platform_assets_tests.support.local_engine import Kept
 from platform_assets_tests.support.made_kafka import MadeCluster, deciding_of, loader_of
+from platform_assets_tests.support.recovery import (
+    ROWS,
+    a_history,
+    append_elsewhere,
+    clean_log,
+    compact,
+    loaded_windows,
+    lose_ledger,
+    made_topic,
+    rebuilt,
+    table,
+    vacuum,
+    z_order,
+)
 from testbed import samples
-
-ROWS = 20
-"""Of a window, in each of two partitions."""
 
 
 @pytest.fixture
 def topic(tmp_path: Path) -> MadeTopic:
     """A topic with two partitions, each window of which has several files."""
-    made = MadeTopic(tmp_path)
-    made.declaration = replace(made.declaration, records_per_file=ROWS // 2)
-    return made
+    return made_topic(tmp_path)
 
 
 @pytest.fixture
@@ -60,50 +61,7 @@ def kafka(topic: MadeTopic) -> MadeCluster:
 @pytest.fixture
 def windows(topic: MadeTopic, kafka: MadeCluster) -> list[SealedWindow]:
     """Four windows of it, loaded and not decoded."""
-    sealed = topic.seal(
-        [{p: [(b"k%d" % i, b"%d/%d/%d" % (w, p, i)) for i in range(ROWS)] for p in (0, 1)} for w in range(4)]
-    )
-    loader = loader_of(topic, kafka)
-    for window in sealed:
-        assert loader.load(window.key).outcome == "loaded"
-    return sealed
-
-
-def table(topic: MadeTopic, kind: str = "raw") -> DeltaTable:
-    return DeltaTable(topic.root / kind / topic.topic)
-
-
-def compact(delta: DeltaTable) -> None:
-    assert delta.optimize.compact()["numFilesRemoved"]
-
-
-def z_order(delta: DeltaTable) -> None:
-    assert delta.optimize.z_order(["kafka_offset"])["numFilesRemoved"]
-
-
-def vacuum(delta: DeltaTable) -> None:
-    assert delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
-
-
-def clean_log(delta: DeltaTable) -> None:
-    """What retention does to a log: no commit of before the newest one is left, and that has nothing to do with any window."""
-    append_elsewhere(delta)
-    delta.create_checkpoint()
-    for version in range(delta.version()):
-        Path(delta.table_uri.removeprefix("file://"), "_delta_log", f"{version:020}.json").unlink(missing_ok=True)
-
-
-def append_elsewhere(delta: DeltaTable) -> None:
-    """A commit that has nothing to do with any window."""
-    delta.alter.set_table_properties({"delta.logRetentionDuration": "interval 30 days"})
-
-
-def lose_ledger(topic: MadeTopic) -> None:
-    shutil.rmtree(topic.root / "_ledger")
-
-
-def rebuilt(topic: MadeTopic) -> Rebuilt:
-    return rebuild(topic.declaration, topic.ledger, topic.engine)
+    return loaded_windows(topic, kafka)
 
 
 def contents(topic: MadeTopic) -> dict[str, tuple[Any, Any]]:
@@ -364,108 +322,6 @@ def test_a_table_that_was_moved_away_and_loaded_again_agrees_with_the_ledger(
     assert {r.table_id for r in topic.receipts().values()} == {r.table_id for r in former.values()}
 
 
-# --- histories ------------------------------------------------------------------------------------------------------
-
-
-def original(topic: MadeTopic, key: str) -> list[tuple[int, int, bytes]]:
-    """The rows of a window as they were first loaded: each value says its place."""
-    number = next(n for n, w in enumerate(topic.ledger.windows(topic.topic)) if w.key == key)
-    return [(p, number * ROWS + i, b"%d/%d/%d" % (number, p, i)) for p in (0, 1) for i in range(ROWS)]
-
-
-def held_at(topic: MadeTopic, key: str, version: int | None = None) -> list[tuple[int, int, bytes]] | None:
-    """The rows of a window at a version, by delta-rs alone; None where it cannot be read."""
-    try:
-        delta = DeltaTable(topic.root / "raw" / topic.topic, version=version)
-        rows = delta.to_pyarrow_table(
-            filters=[("window", "=", key)], columns=["kafka_partition", "kafka_offset", "value"]
-        )
-    except (DeltaError, OSError):
-        return None
-    return sorted(tuple(row.values()) for row in rows.to_pylist())
-
-
-def is_anywhere(topic: MadeTopic, key: str) -> bool:
-    """Whether Kafka, or any version that can be read, has the window as it was first loaded."""
-    wanted = original(topic, key)
-    kafka = sorted((r.partition, r.offset, r.value) for r in topic.records)
-    return set(wanted) <= set(kafka) or any(
-        held_at(topic, key, version) == wanted for version in range(table(topic).version() + 1)
-    )
-
-
-def happens(topic: MadeTopic, kafka: MadeCluster, windows: Sequence[SealedWindow], rng: random.Random) -> str:
-    """One thing of normal life, or damage to one window; its name."""
-    key, delta = rng.choice(windows).key, table(topic)
-    what = rng.choice(
-        ["compact", "z_order", "vacuum", "clean log", "delete", "file", "ledger", "expire", "forget", "load"]
-    )
-    match what:
-        # Those of delta-rs end with an error where a file is lost.
-        case "compact":
-            with contextlib.suppress(DeltaError):
-                delta.optimize.compact()
-        case "z_order":
-            with contextlib.suppress(DeltaError):
-                delta.optimize.z_order(["kafka_offset"])
-        case "vacuum":
-            delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
-        case "clean log":
-            clean_log(delta)
-        case "delete":
-            with contextlib.suppress(DeltaError):
-                delta.delete(f"window = '{key}' AND kafka_partition = {rng.randrange(2)} AND kafka_offset % 3 = 0")
-        case "file":
-            for path in load_log.files_of(Folder.at(topic.root / "raw" / topic.topic), key).paths[:1]:
-                (topic.root / "raw" / topic.topic / unquote(path)).unlink(missing_ok=True)
-        case "ledger":
-            kept = shutil.copytree(topic.root / "_ledger", topic.root.parent / "kept ledger", dirs_exist_ok=False)
-            lose_ledger(topic)
-            try:
-                rebuilt(topic)
-            except FilesLostError:
-                # Neither its commit nor its file says what a window had: it is named, and the ledger comes from a backup.
-                shutil.rmtree(topic.root / "_ledger", ignore_errors=True)
-                shutil.copytree(kept, topic.root / "_ledger")
-            shutil.rmtree(kept)
-        case "expire":
-            kafka.expire(rng.randrange(2), rng.randrange(4 * ROWS))
-        case "forget":
-            start = rng.randrange(4 * ROWS)
-            kafka.forget(rng.randrange(2), range(start, start + 5))
-        case _:
-            with contextlib.suppress(LoadError):
-                loader_of(topic, kafka).load(key)
-    return f"{what} {key}"
-
-
-@pytest.mark.soak  # a few histories in a hundred end with a wrong "lost for good"
-@pytest.mark.parametrize("number", range(8))
-def test_whatever_happens_a_load_ends_with_the_rows_or_is_right_that_they_are_lost(
-    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], number: int, rng: random.Random
-) -> None:
-    """Rows that were deleted before a ledger was lost may be missing from what its rebuilding proves: those are named."""
-    story = [happens(topic, kafka, windows, rng) for _ in range(12)]
-    for window in windows:
-        before, wanted = held_at(topic, window.key), original(topic, window.key)
-        try:
-            loader_of(topic, kafka).load(window.key)
-        except LostForGoodError:
-            assert not is_anywhere(topic, window.key), story
-        except UnprovedRowsError:
-            in_kafka = {(r.partition, r.offset) for r in topic.records}
-            assert before is None or any((p, o) not in in_kafka for p, o, _ in before), story
-        except ReloadDiffersError:
-            receipt = topic.receipts()[window.key]
-            assert held_at(topic, window.key) == wanted or (receipt.rows < 2 * ROWS and receipt.holes is None), story
-        except OffsetsExpiredError:
-            # Without rows and without a receipt there is nothing to lose.
-            assert not before, story
-        else:
-            receipt = topic.receipts()[window.key]
-            assert held_at(topic, window.key) == wanted or (receipt.rows < 2 * ROWS and receipt.holes is None), story
-
-
 def test_lost_files_of_a_window_whose_commit_has_left_the_log_hold_up_no_other(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
@@ -483,3 +339,11 @@ def test_lost_files_of_a_window_whose_commit_has_left_the_log_hold_up_no_other(
     for number in (0, 2):
         assert loader_of(topic, kafka).load(windows[number].key).outcome == "loaded"
     assert topic.values() == values
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_whatever_happens_a_load_ends_with_the_rows_or_is_right_that_they_are_lost(
+    tmp_path: Path, number: int, rng: random.Random
+) -> None:
+    """Maintenance, damage and lost ledgers in random order; then each error's remedy is followed to its end."""
+    a_history(tmp_path, rng).ends_well()

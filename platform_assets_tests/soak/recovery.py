@@ -1,0 +1,48 @@
+"""Lakes that go through maintenance, damage and lost ledgers, over and over in another order, until the time is over."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from platform_assets.errors import PlatformError
+from platform_assets_tests.support.recovery import a_history
+
+HEADER: Final = "| seed | histories | loads judged, by what they ended in | differences |\n|---|---|---|---|"
+
+
+@dataclass
+class Found:
+    """What one seed has judged; `anomalies` name the history and what is wrong. The lakes of those stay."""
+
+    seed: int
+    histories: int = 0
+    met: Counter[str] = field(default_factory=Counter)
+    anomalies: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """A row of the table."""
+        met = ", ".join(f"{number:,} {what}" for what, number in sorted(self.met.items()))
+        return f"| {self.seed} | {self.histories:,} | {met} | {'; '.join(self.anomalies) or 'none'} |"
+
+
+def run(seed: int, seconds: float, root: Path) -> Found:
+    """Have as many histories as fit into the seconds, and one at least, each with a lake below `root`."""
+    found, until = Found(seed), time.monotonic() + seconds
+    while not found.histories or time.monotonic() < until:
+        folder = root / str(found.histories)
+        try:
+            history = a_history(folder, random.Random(f"{seed}:{found.histories}"))
+            history.ends_well()
+        except (AssertionError, PlatformError, OSError) as error:
+            found.anomalies.append(f"history {found.histories}: {ascii(str(error))[:2000]}")
+        else:
+            found.met += history.met
+            shutil.rmtree(folder)
+        found.histories += 1
+    return found

@@ -1,0 +1,34 @@
+"""The scenario `recovery`: a wrong row is found and named, its lake is kept, and the seeds after it go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from platform_assets_tests.soak import __main__ as soak
+from platform_assets_tests.support.recovery import History
+
+
+def test_a_wrong_row_is_named_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    histories = 0
+    happens = History.happens
+
+    def wrong(history: History) -> None:
+        nonlocal histories
+        histories += not history.story
+        # The producer has noted another value than was loaded, in the first history alone.
+        if histories == 1:
+            history.notes[0, 30] = b"another"
+        happens(history)
+
+    monkeypatch.setattr(History, "happens", wrong)
+    asked = ["--scenario", "recovery", "--seconds", "0", "--seed", "1", "--seeds", "2", "--folder", str(tmp_path)]
+    assert soak.main(asked) == 1
+    printed = capsys.readouterr().out
+    assert printed.isascii()
+    assert "(0, 30) has another value" in printed
+    assert (tmp_path / "recovery-1" / "0").exists()
+    assert not (tmp_path / "recovery-2" / "0").exists()

@@ -1,0 +1,335 @@
+"""Histories of a topic's lake in which maintenance, damage and lost ledgers are normal life, judged at their end.
+
+The judge has the producer's notes and reads tables by delta-rs alone. No Kafka, no Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from platform_assets.errors import (
+    ErasureUnfinishedError,
+    FoundRowsError,
+    LoadError,
+    LostForGoodError,
+    OffsetsExpiredError,
+    ReloadDiffersError,
+    UnprovedRowsError,
+)
+from platform_assets.lake import load_log
+from platform_assets.lake.location import Folder
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.model.offsets import OffsetRange
+from platform_assets.windows.rebuild import Rebuilt, rebuild
+from platform_assets.windows.replacing import Outcome
+from platform_assets_tests.support.erasures import MadeTopic
+from platform_assets_tests.support.made_kafka import MadeCluster, deciding_of, loader_of
+
+ROWS: Final = 20
+"""Of a window, in each of two partitions."""
+WINDOWS: Final = 4
+Place = tuple[int, int]
+"""Partition and offset."""
+EVENTS: Final = (
+    "compact", "z_order", "vacuum", "clean log", "delete", "file", "ledger", "rollback", "backup", "expire", "forget", "load",
+    "erase", "restore",
+)  # fmt: skip
+
+
+def made_topic(root: Path) -> MadeTopic:
+    """A topic with two partitions, each window of which has several files."""
+    topic = MadeTopic(root)
+    topic.declaration = replace(topic.declaration, records_per_file=ROWS // 2)
+    return topic
+
+
+def loaded_windows(topic: MadeTopic, kafka: MadeCluster, number: int = WINDOWS) -> list[SealedWindow]:
+    """That many windows of it, loaded and not decoded. Each value says its window, partition and number."""
+    sealed = topic.seal(
+        [{p: [(b"k%d" % i, b"%d/%d/%d" % (w, p, i)) for i in range(ROWS)] for p in (0, 1)} for w in range(number)]
+    )
+    for window in sealed:
+        assert loader_of(topic, kafka).load(window.key).outcome == "loaded"
+    return sealed
+
+
+def table(topic: MadeTopic, kind: str = "raw") -> DeltaTable:
+    return DeltaTable(topic.root / kind / topic.topic)
+
+
+def compact(delta: DeltaTable) -> None:
+    assert delta.optimize.compact()["numFilesRemoved"]
+
+
+def z_order(delta: DeltaTable) -> None:
+    assert delta.optimize.z_order(["kafka_offset"])["numFilesRemoved"]
+
+
+def vacuum(delta: DeltaTable) -> None:
+    assert delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+
+
+def clean_log(delta: DeltaTable) -> None:
+    """What retention does to a log: no commit of before the newest one is left, and that has nothing to do with any window."""
+    append_elsewhere(delta)
+    delta.create_checkpoint()
+    for version in range(delta.version()):
+        Path(delta.table_uri.removeprefix("file://"), "_delta_log", f"{version:020}.json").unlink(missing_ok=True)
+
+
+def append_elsewhere(delta: DeltaTable) -> None:
+    """A commit that has nothing to do with any window."""
+    delta.alter.set_table_properties({"delta.logRetentionDuration": "interval 30 days"})
+
+
+def lose_ledger(topic: MadeTopic) -> None:
+    shutil.rmtree(topic.root / "_ledger")
+
+
+def lose_file(topic: MadeTopic, key: str) -> None:
+    """Delete one data file of a window, if it has any."""
+    folder = topic.root / "raw" / topic.topic
+    for path in load_log.files_of(Folder.at(folder), key).paths[:1]:
+        (folder / unquote(path)).unlink(missing_ok=True)
+
+
+def rebuilt(topic: MadeTopic) -> Rebuilt:
+    return rebuild(topic.declaration, topic.ledger, topic.engine)
+
+
+@dataclass
+class History:
+    """What has happened to a topic whose windows were loaded.
+
+    `notes` are the producer's: the value at each place. `erased` are places that were erased, `forgotten` those of them that no ledger
+    need know of any more. `first` is where the first window begins, as the last rebuilding said. `met` counts what loads ended in when
+    they were judged.
+    """
+
+    topic: MadeTopic
+    kafka: MadeCluster
+    rng: random.Random
+    story: list[str] = field(default_factory=list)
+    erased: set[Place] = field(default_factory=set)
+    forgotten: set[Place] = field(default_factory=set)
+    first: dict[int, int] = field(default_factory=dict)
+    met: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.notes = {(r.partition, r.offset): r.value for r in self.topic.records}
+        self.windows = self.topic.ledger.windows(self.topic.topic)
+        self._backup = self.topic.root.parent / "ledger of before"
+
+    def happens(self) -> None:
+        """One thing of normal life, or damage to one window."""
+        topic, rng, delta = self.topic, self.rng, table(self.topic)
+        what, key = rng.choice(EVENTS), rng.choice(self.windows).key
+        self.story.append(f"{what} {key}")
+        match what:
+            # Those of delta-rs end with an error where a file is lost.
+            case "compact":
+                with contextlib.suppress(DeltaError):
+                    delta.optimize.compact()
+            case "z_order":
+                with contextlib.suppress(DeltaError):
+                    delta.optimize.z_order(["kafka_offset"])
+            case "vacuum":
+                delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+            case "clean log":
+                clean_log(delta)
+            case "delete":
+                with contextlib.suppress(DeltaError):
+                    delta.delete(f"window = '{key}' AND kafka_partition = {rng.randrange(2)} AND kafka_offset % 3 = 0")
+            case "file":
+                lose_file(topic, key)
+            case "ledger":
+                lose_ledger(topic)
+                self._rebuild()
+            case "backup":
+                shutil.rmtree(self._backup, ignore_errors=True)
+                shutil.copytree(topic.root / "_ledger", self._backup)
+            case "rollback":
+                if self._backup.exists():
+                    lose_ledger(topic)
+                    shutil.copytree(self._backup, topic.root / "_ledger")
+                    self._rebuild()
+            case "expire":
+                self.kafka.expire(rng.randrange(2), rng.randrange(WINDOWS * ROWS))
+            case "forget":
+                start = rng.randrange(WINDOWS * ROWS)
+                self.kafka.forget(rng.randrange(2), range(start, start + 5))
+            case "erase":
+                self._erase(rng.randrange(2), rng.randrange(WINDOWS * ROWS))
+            case "restore":
+                with contextlib.suppress(DeltaError):
+                    delta.restore(rng.randrange(delta.version() + 1))
+            case _:
+                with contextlib.suppress(LoadError):
+                    self._load(key)
+
+    def _rebuild(self) -> None:
+        self.forgotten |= self.erased
+        self.first = dict(rebuilt(self.topic).first) or self.first
+
+    def _erase(self, partition: int, offset: int) -> None:
+        found = [
+            w for w in self.topic.ledger.windows(self.topic.topic) if offset in w.ranges.by_partition.get(partition, ())
+        ]
+        if not found:
+            return
+        ranges = {partition: (OffsetRange(offset, offset + 1),)}
+        with contextlib.suppress(ErasureUnfinishedError):
+            deciding_of(self.topic, self.kafka, []).erasure(ranges, [])
+        self.erased.add((partition, offset))
+        self.forgotten.discard((partition, offset))
+
+    def _load(self, key: str) -> Outcome:
+        return loader_of(self.topic, self.kafka).load(key).outcome
+
+    # --- the end of it
+
+    def ends_well(self) -> None:
+        """Load each window, follow what an error names to its end, and judge the error and the table."""
+        for window in self.topic.ledger.windows(self.topic.topic):
+            if window.ranges.size:
+                self._judge_load(window)
+            else:
+                assert self._load(window.key) == "empty"
+        self._judge_table()
+
+    def _judge_load(self, window: SealedWindow) -> None:
+        wanted = self._of(window) - self.erased
+        kafka, kept = self._in_kafka() & wanted, self._in_versions(window) & wanted
+        before = self.rows(window.key)
+        loaded = self._tried(window.key)
+        self.met[loaded if isinstance(loaded, str) else type(loaded).__name__] += 1
+        said = self.said(window, loaded)
+        exact = True
+        match loaded:
+            case LostForGoodError():
+                assert not self._is_anywhere(window, wanted), said
+                self._accept(window)
+                kafka |= kept
+            case FoundRowsError():
+                new = {(p, o) for p, start, end in loaded.new for o in range(start, end)}
+                assert new <= kafka | self.forgotten, said
+                assert not new or not new & set(before or new), said
+                others = new - self.forgotten
+                self._erase_again(new & self.forgotten)
+                if others or not new:
+                    self._accept(window)
+                    kafka |= kept
+            case UnprovedRowsError():
+                assert before is None or set(before) - kafka, said
+                self._accept(window)
+                kafka |= kept
+            case OffsetsExpiredError():
+                # Without rows and without a receipt there is nothing to lose.
+                assert not before, said
+                self._accept(window)
+                self._load(window.key)
+            case ReloadDiffersError():
+                # Kafka has fewer: the table keeps what it has.
+                assert set(before or ()) - kafka - self.erased, said
+            case LoadError():
+                raise loaded
+            case outcome:
+                # Kafka was not asked for what is left of it.
+                exact = not (outcome in ("kept", "restored") and self.topic.receipts()[window.key].is_found)
+        after = self.rows(window.key)
+        assert after is not None, said
+        missing = kafka - set(after)
+        assert not missing or not exact, self.said(window, f"{loaded}\nlacks {sorted(missing)}")
+        back = set(after) & self.erased - self.forgotten
+        assert not back, self.said(window, f"{loaded}\nerased records are back: {sorted(back)}")
+        again = self._tried(window.key)
+        settled = again in ("unchanged", "kept") or isinstance(again, ReloadDiffersError)
+        assert settled, self.said(window, f"{loaded}, then {again}")
+
+    def _tried(self, key: str) -> Outcome | LoadError:
+        try:
+            return self._load(key)
+        except LoadError as e:
+            return e
+
+    def _judge_table(self) -> None:
+        rows = table(self.topic).to_pyarrow_table(columns=["window", "kafka_partition", "kafka_offset", "value"])
+        held = [(r["kafka_partition"], r["kafka_offset"]) for r in rows.to_pylist()]
+        assert len(held) == len(set(held)), self.said(None, "the table has rows twice")
+        windows = {w.key: self._of(w) for w in self.topic.ledger.windows(self.topic.topic)}
+        for row in rows.to_pylist():
+            place = row["kafka_partition"], row["kafka_offset"]
+            assert row["value"] == self.notes[place], self.said(None, f"{place} has another value")
+            assert place in windows[row["window"]], self.said(None, f"{place} is in window {row['window']}")
+        covered: set[Place] = set().union(*windows.values())
+        newest = self.topic.ledger.newest_cut(self.topic.topic)
+        if newest is None:
+            # The table was as new when its log was cleaned and its ledger lost: all begins again.
+            return
+        for p, o in set(self.notes) - covered:
+            # What lies behind the newest cut comes with the next window.
+            assert o >= newest.cut.at(p) or o < self.first.get(p, 0), self.said(None, f"{(p, o)} is in no window")
+
+    def _accept(self, window: SealedWindow) -> None:
+        said = list[str]()
+        deciding_of(self.topic, self.kafka, said).loss(window.key)
+        assert said[-1].startswith("accepted"), self.said(window, said)
+
+    def _erase_again(self, places: Iterable[Place]) -> None:
+        for partition, offset in sorted(places):
+            self._erase(partition, offset)
+
+    def _of(self, window: SealedWindow) -> set[Place]:
+        return {place for place in self.notes if place[1] in window.ranges.by_partition.get(place[0], ())}
+
+    def _in_kafka(self) -> set[Place]:
+        return {(r.partition, r.offset) for r in self.topic.records}
+
+    def _in_versions(self, window: SealedWindow) -> set[Place]:
+        """All places that any version which can be read has a row of in this window."""
+        versions = range(table(self.topic).version() + 1)
+        return set[Place]().union(*(self.rows(window.key, version) or () for version in versions))
+
+    def _is_anywhere(self, window: SealedWindow, wanted: set[Place]) -> bool:
+        """Whether Kafka, or any version that can be read, has all that was loaded."""
+        versions = range(table(self.topic).version() + 1)
+        return wanted <= self._in_kafka() or any(
+            wanted <= set(self.rows(window.key, version) or ()) for version in versions
+        )
+
+    def rows(self, key: str, version: int | None = None) -> dict[Place, bytes] | None:
+        """The rows of a window at a version, by delta-rs alone; None where it cannot be read."""
+        try:
+            delta = DeltaTable(self.topic.root / "raw" / self.topic.topic, version=version)
+            rows = delta.to_pyarrow_table(
+                filters=[("window", "=", key)], columns=["kafka_partition", "kafka_offset", "value"]
+            )
+        except (DeltaError, OSError):
+            return None
+        return {(r["kafka_partition"], r["kafka_offset"]): r["value"] for r in rows.to_pylist()}
+
+    def said(self, window: SealedWindow | None, what: object) -> str:
+        """For a failing test."""
+        return "\n".join([*self.story, f"{'the table' if window is None else window.key}: {what}"])
+
+
+def a_history(root: Path, rng: random.Random, events: int = 12) -> History:
+    """A topic below `root` whose windows were loaded, and that much has happened to since."""
+    topic = made_topic(root / "lake")
+    kafka = MadeCluster(topic)
+    loaded_windows(topic, kafka)
+    history = History(topic, kafka, rng)
+    for _ in range(events):
+        history.happens()
+    return history

@@ -1,0 +1,363 @@
+"""A ledger that is rebuilt once the table's log no longer has the loads: what its rows prove, what they do not, and each way on.
+
+No Kafka, no Spark. What was loaded is what the topic's records were at first.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from platform_assets.cli.erase import erase
+from platform_assets.cli.rebuild_ledger import lines
+from platform_assets.errors import (
+    ErasureUnfinishedError,
+    FoundRowsError,
+    LoadError,
+    ReloadDiffersError,
+    UnprovedRowsError,
+)
+from platform_assets.lake import load_log
+from platform_assets.lake.location import Folder
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.model.offsets import OffsetRange
+from platform_assets.windows.erasure_ranges import parsed_ranges
+from platform_assets_tests.support.erasures import MadeTopic
+from platform_assets_tests.support.made_kafka import MadeCluster, deciding_of, loader_of
+from platform_assets_tests.support.recovery import (
+    ROWS,
+    append_elsewhere,
+    clean_log,
+    compact,
+    loaded_windows,
+    lose_file,
+    lose_ledger,
+    made_topic,
+    rebuilt,
+    table,
+    vacuum,
+)
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> MadeTopic:
+    """A topic with two partitions."""
+    return made_topic(tmp_path / "lake")
+
+
+@pytest.fixture
+def kafka(topic: MadeTopic) -> MadeCluster:
+    """Its brokers."""
+    return MadeCluster(topic)
+
+
+@pytest.fixture
+def windows(topic: MadeTopic, kafka: MadeCluster) -> list[SealedWindow]:
+    """Four windows of it, loaded."""
+    return loaded_windows(topic, kafka)
+
+
+def delete_rows(topic: MadeTopic, partition: int, *offsets: int) -> None:
+    """What a stranger does."""
+    named = ", ".join(map(str, offsets))
+    assert table(topic).delete(f"kafka_partition = {partition} AND kafka_offset IN ({named})")["num_deleted_rows"]
+
+
+def ranges(topic: MadeTopic) -> dict[str, tuple[tuple[int, int, int], ...]]:
+    return {w.key: w.ranges.triples() for w in topic.ledger.windows(topic.topic)}
+
+
+def accept_loss(topic: MadeTopic, kafka: MadeCluster, key: str, named_by: LoadError) -> list[str]:
+    """Follow the command that the error names."""
+    assert f"platform-assets accept-loss raw/people {key} --reason" in str(named_by)
+    said = list[str]()
+    deciding_of(topic, kafka, said).loss(key)
+    assert said[-1].startswith("accepted"), said
+    return said
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_row_at_a_cut_that_was_deleted_before_the_ledger_was_lost_is_named_and_comes_back(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], damaged: bool
+) -> None:
+    """The cut is where the rows that are left have it: the window after it has one offset more, of which Kafka has a record."""
+    values = topic.values()
+    delete_rows(topic, 0, 2 * ROWS - 1)
+    clean_log(table(topic))
+    lose_ledger(topic)
+    done = rebuilt(topic)
+    assert done.found == (windows[2].key,)
+    assert ranges(topic)[windows[2].key][0] == (0, 2 * ROWS - 1, 3 * ROWS)
+    assert loader_of(topic, kafka).load(windows[1].key).outcome == "unchanged"
+    if damaged:
+        lose_file(topic, windows[2].key)
+    with pytest.raises(FoundRowsError, match=r"was not loaded, and the table was not changed.*ledger was rebuilt") as e:
+        loader_of(topic, kafka).load(windows[2].key)
+    assert ("partition 0 offsets [39, 40)" in str(e.value)) != damaged
+    assert "lost for good" not in str(e.value)
+    said = accept_loss(topic, kafka, windows[2].key, e.value)
+    assert "offsets that have no row: none" in said[0]
+    assert topic.values() == values
+    receipt = topic.receipts()[windows[2].key]
+    assert (receipt.rows, receipt.kind, receipt.proved_by) == (2 * ROWS + 1, "load", "load digest")
+    assert {loader_of(topic, kafka).load(w.key).outcome for w in windows} == {"unchanged"}
+
+
+def test_records_that_were_erased_before_the_ledger_was_lost_do_not_come_back(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """The error names the command that has them stay away, also of those that were deleted inside of a window."""
+    deciding_of(topic, kafka, []).erasure({1: (OffsetRange(24, 26), OffsetRange(28, 29))}, [])
+    values = topic.values()
+    clean_log(table(topic))
+    lose_ledger(topic)
+    assert rebuilt(topic).found == (windows[1].key,)
+    with pytest.raises(FoundRowsError, match=r"partition 1 offsets \[24, 26\), partition 1 offsets \[28, 29\)") as e:
+        loader_of(topic, kafka).load(windows[1].key)
+    assert topic.values() == values
+
+    (command,) = re.findall(r"`(platform-assets erase [^`]*)`", str(e.value))
+    given = erase.make_context("erase", shlex.split(command)[2:], resilient_parsing=False).params
+    assert given["table"] == "raw/people"
+    deciding_of(topic, kafka, []).erasure(parsed_ranges(given["offsets"]), [], given["generation"])
+    assert loader_of(topic, kafka).load(windows[1].key).outcome == "unchanged"
+    assert topic.values() == values
+
+
+def test_an_erased_record_is_not_named_as_one_that_the_table_lacks(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """Kafka has lost another record meanwhile: that is what differs, and all that does."""
+    delete_rows(topic, 0, 25)
+    clean_log(table(topic))
+    lose_ledger(topic)
+    rebuilt(topic)
+    deciding_of(topic, kafka, []).erasure({0: (OffsetRange(25, 26),)}, [])
+    kafka.forget(0, range(30, 31))
+    with pytest.raises(ReloadDiffersError, match=r"gone: partition 0 offsets \[30, 31\)"):
+        loader_of(topic, kafka).load(windows[1].key)
+
+
+def test_found_rows_stay_found_when_a_damaged_window_is_healed_and_the_ledger_is_lost_again(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """The load that heals it does not make them all that was loaded."""
+    values = topic.values()
+    delete_rows(topic, 0, 25)
+    clean_log(table(topic))
+    lose_ledger(topic)
+    rebuilt(topic)
+    records = list(topic.records)
+    kafka.forget(0, range(25, 26))
+    lose_file(topic, windows[1].key)
+    assert loader_of(topic, kafka).load(windows[1].key).outcome == "healed"
+    assert topic.receipts()[windows[1].key].is_found
+    lose_ledger(topic)
+    assert rebuilt(topic).found == (windows[1].key,)
+    topic.records[:] = records
+    with pytest.raises(FoundRowsError) as e:
+        loader_of(topic, kafka).load(windows[1].key)
+    accept_loss(topic, kafka, windows[1].key, e.value)
+    assert topic.values() == values
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_what_was_deleted_since_the_oldest_version_is_not_believed(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], expired: bool
+) -> None:
+    """The log no longer has the loads, and it has the commits that deleted rows: of one window all of them."""
+    values, before = topic.values(), ranges(topic)
+    clean_log(table(topic))
+    delete_rows(topic, 0, 25, 39)
+    assert table(topic).delete(f"window = '{windows[2].key}'")["num_deleted_rows"] == 2 * ROWS
+    lose_ledger(topic)
+    done = rebuilt(topic)
+    assert (done.receipts, done.found, done.unread) == (len(windows), (), ())
+    assert ranges(topic) == before
+    if expired:
+        kafka.expire(0, 80)
+        kafka.expire(1, 80)
+    outcomes = [loader_of(topic, kafka).load(w.key).outcome for w in windows]
+    again, back = ("kept", "restored") if expired else ("unchanged", "healed")
+    assert outcomes == [again, back, back, again]
+    assert topic.values() == values
+
+
+def test_rows_that_are_left_of_a_window_which_was_changed_prove_nothing(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """Its rows of before are gone, and those of today are known not to be all: it has no receipt, and is loaded again."""
+    values = topic.values()
+    clean_log(table(topic))
+    delete_rows(topic, 0, 25)
+    vacuum(table(topic))
+    lose_ledger(topic)
+    done = rebuilt(topic)
+    assert [e.window for e in done.unread] == [windows[1].key]
+    assert loader_of(topic, kafka).load(windows[1].key).outcome == "loaded"
+    assert topic.values() == values
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_lost_file_without_statistics_holds_up_nothing(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], number: int
+) -> None:
+    """OPTIMIZE has put both partitions into one file, and nothing says any more which offsets it had: the next rows bound them."""
+    values = topic.values()
+    compact(table(topic))
+    vacuum(table(topic))
+    clean_log(table(topic))
+    key = windows[number].key
+    lose_file(topic, key)
+    lose_ledger(topic)
+    done = rebuilt(topic)
+    assert [e.window for e in done.unread] == [key]
+    assert done.receipts == 3
+    if number < 3:
+        assert ranges(topic)[key] == windows[number].ranges.triples()
+        # As the error says.
+        assert loader_of(topic, kafka).load(key).outcome == "loaded"
+        assert topic.values() == values
+    else:
+        # Nothing bounds the newest one: its records come with the next window.
+        newest = topic.ledger.newest_cut(topic.topic)
+        assert newest is not None
+        assert dict(newest.cut.offsets) == {0: 60, 1: 60}
+        assert loader_of(topic, kafka).load(key).outcome == "empty"
+        assert topic.values() == [r.value for r in topic.records if r.offset < 60]
+    for window in windows[:number]:
+        assert loader_of(topic, kafka).load(window.key).outcome == "unchanged"
+
+
+def test_a_lost_file_of_an_expired_window_is_named_and_the_rest_is_what_is_left(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    compact(table(topic))
+    clean_log(table(topic))
+    vacuum(table(topic))
+    lose_file(topic, windows[1].key)
+    lose_ledger(topic)
+    kafka.expire(0, 30)
+    rebuilt(topic)
+    with pytest.raises(UnprovedRowsError, match=r"no longer has partition 0 offsets \[20, 30\)") as e:
+        loader_of(topic, kafka).load(windows[1].key)
+    said = accept_loss(topic, kafka, windows[1].key, e.value)
+    assert "offsets that have no row: partition 0 offsets [20, 30)" in said[0]
+    assert topic.receipts()[windows[1].key].rows == 2 * ROWS - 10
+
+
+def test_a_table_of_which_nothing_can_be_read_is_named_with_a_way_on(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    folder = topic.root / "raw" / topic.topic
+    values = topic.values()
+    clean_log(table(topic))
+    kept = topic.root.parent / "backup"
+    shutil.copytree(folder, kept)
+    for window in windows:
+        for path in load_log.files_of(Folder.at(folder), window.key).paths:
+            (folder / unquote(path)).unlink()
+    lose_ledger(topic)
+    with pytest.raises(
+        LoadError, match=r"none of its data files can be read.*Restore the table from a backup.*move"
+    ) as e:
+        rebuilt(topic)
+    assert "raw/people" in str(e.value)
+    # Without a backup: moved away, all is loaded as for the first time.
+    folder.rename(topic.root.parent / "moved away")
+    assert rebuilt(topic).receipts == 0
+    # With one.
+    shutil.copytree(kept, folder)
+    assert rebuilt(topic).receipts == len(windows)
+    assert {loader_of(topic, kafka).load(w.key).outcome for w in windows} == {"unchanged"}
+    assert topic.values() == values
+
+
+def test_an_older_ledger_keeps_its_cuts(topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]) -> None:
+    """Those of its windows that lack their receipts are not measured out by rows: a cut, once recorded, does not change."""
+    values, before = topic.values(), ranges(topic)
+    table_of_receipts = topic.root / "_ledger" / "commits"
+    shutil.rmtree(table_of_receipts)
+    delete_rows(topic, 0, 39)
+    clean_log(table(topic))
+    rebuilt(topic)
+    assert ranges(topic) == before
+    with pytest.raises(FoundRowsError, match=r"partition 0 offsets \[39, 40\)") as e:
+        loader_of(topic, kafka).load(windows[1].key)
+    accept_loss(topic, kafka, windows[1].key, e.value)
+    assert topic.values() == values
+
+
+def test_a_first_window_begins_where_a_load_that_is_left_says(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    values = topic.values()
+    delete_rows(topic, 0, 0, 1)
+    clean_log(table(topic))
+    lose_file(topic, windows[3].key)
+    assert loader_of(topic, kafka).load(windows[3].key).outcome == "healed"
+    lose_ledger(topic)
+    done = rebuilt(topic)
+    assert (done.first, done.found) == ({}, (windows[0].key,))
+    with pytest.raises(FoundRowsError, match=r"partition 0 offsets \[0, 2\)") as e:
+        loader_of(topic, kafka).load(windows[0].key)
+    accept_loss(topic, kafka, windows[0].key, e.value)
+    assert topic.values() == values
+
+
+def test_a_first_window_that_begins_with_its_first_rows_is_named(topic: MadeTopic, windows: list[SealedWindow]) -> None:
+    delete_rows(topic, 0, 0, 1)
+    clean_log(table(topic))
+    lose_ledger(topic)
+    done = rebuilt(topic)
+    assert done.first == {0: 2}
+    assert "partition 0 offset 2. Records before that are in no window" in lines(topic.declaration.raw_table, done)[-1]
+
+
+def test_a_window_whose_erasure_is_unfinished_is_healed_to_what_an_erasure_before_has_left(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """It was called lost for good: its receipt lacks one of two erased records, and Kafka has both."""
+    deciding_of(topic, kafka, []).erasure({0: (OffsetRange(25, 26),)}, [])
+    lose_file(topic, windows[1].key)
+    with pytest.raises(ErasureUnfinishedError):
+        deciding_of(topic, kafka, []).erasure({0: (OffsetRange(27, 28),)}, [])
+    assert loader_of(topic, kafka).load(windows[1].key).outcome == "healed"
+    assert topic.receipts()[windows[1].key].rows == 2 * ROWS - 2
+    assert not {b"1/0/5", b"1/0/7"} & set(topic.values())
+    assert loader_of(topic, kafka).load(windows[1].key).outcome == "unchanged"
+
+
+def test_what_the_command_prints_counts_windows_whose_rows_were_found(
+    topic: MadeTopic, windows: list[SealedWindow]
+) -> None:
+    delete_rows(topic, 0, 25, 45)
+    clean_log(table(topic))
+    lose_ledger(topic)
+    printed = lines(topic.declaration.raw_table, rebuilt(topic))
+    assert printed[0] == "raw/people: 5 cuts and 4 receipts restored"
+    assert f"loads of 2 windows ({windows[1].key} to {windows[2].key})" in printed[1]
+    assert len(printed) == 2
+
+
+def test_rows_of_a_version_that_only_an_older_checkpoint_has_are_restored(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """Commits go first in a clean-up: the checkpoint outlives them, and is read without them."""
+    values = topic.values()
+    delta = table(topic)
+    delta.create_checkpoint()
+    delete_rows(topic, 0, *range(2 * ROWS))
+    for _ in range(3):
+        append_elsewhere(table(topic))
+    clean_log(table(topic))
+    kafka.expire(0, 80)
+    kafka.expire(1, 80)
+    outcomes = [loader_of(topic, kafka).load(w.key).outcome for w in windows]
+    assert outcomes == ["restored", "restored", "kept", "kept"]
+    assert topic.values() == values
