@@ -569,10 +569,10 @@ class UnprovedRowsError(LoadError):
 
 
 class FoundRowsError(UnprovedRowsError):
-    """A window whose rows a rebuilt ledger found in the table, where Kafka has further records, or the rows are damaged now.
+    """A rebuilt ledger found the rows of a window without their load; Kafka has further records, or the rows are damaged now.
 
-    `kafka` says what Kafka has of it. `new` are `(partition, start, end)` ranges that Kafka has and the table lacks, if the table has
-    all rows that the ledger names.
+    `kafka` says what Kafka has of the window. `new` are `(partition, start, end)` ranges that Kafka has and the table lacks; they are
+    given if the table has all rows that the ledger found.
     """
 
     def __init__(
@@ -586,25 +586,34 @@ class FoundRowsError(UnprovedRowsError):
         new: Sequence[tuple[int, int, int]] = (),
     ) -> None:
         self.table, self.window, self.held, self.found, self.new = table, window, rows, None, tuple(new)
-        lost_commit = "When the ledger was rebuilt, the table's log no longer had the load of this window"
-        accept = f'`platform-assets accept-loss {table} {window} --reason "…"`: what Kafka and the data files have becomes the window'
+        rebuilt = "When the ledger was rebuilt, the table's log no longer had the load of this window"
+        accept = (
+            f'`platform-assets accept-loss {table} {window} --reason "…"`: what Kafka and the data files have becomes '
+            "the window"
+        )
         if self.new:
-            named = " ".join(f"--offsets {p}:{start}-{end}" for p, start, end in self.new[:10])
-            more = " …" if len(self.new) > 10 else ""
-            erase = f'`platform-assets erase {table} --generation {generation} {named}{more} --reason "…"`'
+            named, more = self.new[:_NAMED], len(self.new) - _NAMED
+            options = " ".join(f"--offsets {p}:{start}-{end}" for p, start, end in named)
+            erase = f'`platform-assets erase {table} --generation {generation} {options} --reason "…"`'
+            rest = " (the next load names the other ranges)" if more > 0 else ""
             text = (
-                f"Kafka has records of it that the table lacks: {ranges_text(self.new)}. {lost_commit}, so the ledger has the "
-                f"{rows:,} rows that it found, and nothing says whether these records were deleted from the table or erased. If they "
-                f"were erased, run {erase}, so that no load brings them back. If not, run {accept}."
+                f"Kafka has records of this window that the table lacks: {ranges_text(self.new, _NAMED)}. {rebuilt}, so "
+                f"the ledger has the {rows:,} rows that were in the table. Nothing says whether the other records were "
+                f"erased or deleted. If they were erased, run {erase}, so that no load brings them back{rest}. If not, "
+                f"run {accept}."
             )
         else:
             text = (
-                f"its data files are damaged or were changed, no past version of the table has the {rows:,} rows that the ledger "
-                f"found, and Kafka {kafka}. {lost_commit}, so nothing proves which rows it had. Restore the table from a backup; "
-                f"without one, run {accept}, and the offsets without a row are named."
+                f"its data files are damaged or were changed, no past version of the table has the {rows:,} rows that "
+                f"the ledger names, and Kafka {kafka}. {rebuilt}, so nothing proves which rows it had. Restore the table "
+                f"from a backup. Without one, run {accept}, and the offsets without a row are listed."
             )
         self.detail = text
         LoadError.__init__(self, f"window {window} of {table} was not loaded, and the table was not changed: {text}")
+
+
+_NAMED: Final = 10
+"""Ranges that a message names."""
 
 
 class ReloadDiffersError(LoadError):

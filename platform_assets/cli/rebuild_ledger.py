@@ -22,7 +22,10 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
     TABLE is raw/<topic>, or the topic's name alone. Stop the sensors first. Only what the ledger lacks is written, so
     running it again is safe.
 
-    Exits 1 where files of a window are lost, so that its entry is still lacking.
+    Windows whose loads have left a table's log get the rows of the oldest version that can be read. The command says which they
+    are: rows that were deleted before may be missing in them. Load them again to compare them with Kafka.
+
+    Exits 1 if files of a window are lost, so that its entry is still lacking: load that window.
     """
 
     from platform_assets.checks.findings import counted

@@ -149,8 +149,8 @@ class WindowReplacer:
                 raise differs
         if differs is not None:
             self.delete(written)
-            gives = f"gives {written.measured.rows:,} rows"
-            return self.restore(commit, receipt, metadata, differs.detail, kafka=gives)
+            returns = f"returns {written.measured.rows:,} rows"
+            return self.restore(commit, receipt, metadata, differs.detail, kafka=returns)
         if held.has(receipt):
             self.delete(written)
             return Loaded(self._proved(receipt, held), "unchanged")
