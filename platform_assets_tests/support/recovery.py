@@ -248,7 +248,8 @@ class History:
                 is_found = self.topic.receipts()[window.key].is_found
                 if outcome == "restored" and is_found:
                     # The next load names what Kafka has besides.
-                    return self._judge_load(window)
+                    self._judge_load(window)
+                    return
                 # Kafka was not asked for what is left of it.
                 exact = not (outcome == "kept" and is_found)
         after = self.rows(window.key)
