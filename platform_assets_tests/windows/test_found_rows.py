@@ -11,9 +11,11 @@ import shutil
 from pathlib import Path
 from urllib.parse import unquote
 
+import click
 import pytest
 
 from platform_assets.cli.erase import erase
+from platform_assets.cli.main import main
 from platform_assets.cli.rebuild_ledger import lines
 from platform_assets.errors import (
     ErasureUnfinishedError,
@@ -122,7 +124,9 @@ def test_records_that_were_erased_before_the_ledger_was_lost_do_not_come_back(
     assert topic.values() == values
 
     (command,) = re.findall(r"`(platform-assets erase [^`]*)`", str(e.value))
-    given = erase.make_context("erase", shlex.split(command)[2:], resilient_parsing=False).params
+    given = erase.make_context(
+        "erase", shlex.split(command)[2:], parent=click.Context(main, **main.context_settings)
+    ).params
     assert given["table"] == "raw/people"
     deciding_of(topic, kafka, []).erasure(parsed_ranges(given["offsets"]), [], given["generation"])
     assert loader_of(topic, kafka).load(windows[1].key).outcome == "unchanged"
