@@ -246,19 +246,21 @@ def document(crashes: Schedule, results: Sequence[Result], seed: int) -> str:
     """The whole account of a run, in Markdown."""
     windows = results[0].windows.values()
     lines = [
-        "# Delivery semantics, shown",
+        "# Delivery semantics, demonstrated",
         "",
-        f"Written by `make semantics`, which repeats this run (seed {seed}) and writes it here and into the README.",
+        f"`make semantics` writes this page and the README's table. It repeats this run (seed {seed}).",
         "",
-        f"A topic of {PARTITIONS} partitions is filled window by window: plain records, committed and aborted "
-        "transactions. Three loaders load each window after it is sealed, and meet the same crashes; a load that "
-        "crashed is run again until it ends well, as an orchestrator would, and one that finds nothing to do has ended "
-        "well. Two of them are written for this "
-        "comparison (`platform_assets_tests/support/control_loaders.py`), as sinks commonly are: they keep a position, and "
-        "append. The third is the platform's. All use the same Kafka, Spark and Delta; none knows of the faults.",
+        f"A topic of {PARTITIONS} partitions is filled window by window with plain records, and with committed and aborted",
+        "transactions. Three loaders load each window after it is sealed, and go through the same crashes. A load that",
+        "crashed is run again until it succeeds, as an orchestrator would do. Finding nothing to do counts as success.",
         "",
-        "Lost is what a read_committed consumer reads from the topic and the table lacks; more than once is what the "
-        "table has in several rows. Both are counted from topic and table, and are what the crashes must have done.",
+        "Two of the loaders were written for this comparison (`platform_assets_tests/support/control_loaders.py`) and work",
+        "like common sinks: they store a position, and append. The third is the platform's. All use the same Kafka, Spark",
+        "and Delta, and none of them knows about the faults.",
+        "",
+        "*Lost* counts records that a read_committed consumer reads from the topic and the table lacks. *More than once*",
+        "counts records that the table has in several rows. Both are counted from topic and table, and match what the",
+        "crashes must have caused.",
         "",
         table(results),
         "",
