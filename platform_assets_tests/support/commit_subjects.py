@@ -17,7 +17,9 @@ from infra.home import CHECKOUT
 
 LONGEST: Final = 72
 _FORM: Final = re.compile(r"[\w./-]+(?:, [\w./-]+)*: (\S+)(?: .*)?")
-_NOT_IMPERATIVE: Final = re.compile(r"(?!(?:bring|string|ping|ring|need|feed|embed|seed|speed|exceed|shed)$)\w+(?:ing|ed)")
+_NOT_IMPERATIVE: Final = re.compile(
+    r"(?!(?:bring|string|ping|ring|need|feed|embed|seed|speed|exceed|shed)$)\w+(?:ing|ed)"
+)
 _THIRD_PERSON: Final = re.compile(r"(?!(?:focus|bias)$)\w*[^s]s")
 _MADE_BY_GIT: Final = ("Merge ", "Revert ", "fixup! ", "squash! ")
 
