@@ -101,7 +101,7 @@ def test_tables_of_all_sizes_take_what_was_measured_last() -> None:
 def test_streams_keep_the_head_room_that_was_measured_last() -> None:
     room = next(g["value"] for g in SCENARIOS["streams"]["goals"] if g["what"].startswith("head-room"))
     for path in ("docs/speed.md", "benchmarks/SCALE.md"):
-        assert f"head-room of {times(room)}" in said(path)
+        assert f"headroom of {times(room)}" in said(path)
 
 
 def test_a_thousand_topics_take_what_was_measured_last() -> None:

@@ -43,7 +43,9 @@ REWRITTEN: Final[tuple[str, ...]] = ()
 """Packages and modules whose docstrings, messages and comments are rewritten."""
 CODE: Final = ("platform_assets", "infra", "testbed", "benchmarks")
 
-_PHRASES: Final = {re.compile(pattern, re.IGNORECASE | re.MULTILINE): hint for pattern, hint in PHRASES.items()}
+_PHRASES: Final = {
+    re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE | re.MULTILINE): hint for pattern, hint in PHRASES.items()
+}
 _CODE_SPAN: Final = re.compile(r"`[^`\n]*`")
 _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 _GENERATED: Final = re.compile(r"<!-- [\w ]+:begin -->.*?<!-- [\w ]+:end -->", re.DOTALL)
@@ -122,7 +124,7 @@ def _phrases(path: str, prose: str, first: int, lines: Sequence[str], last: int 
         for match in pattern.finditer(prose):
             number = min(first + prose.count("\n", 0, match.start()), len(lines))
             if not any(ALLOW in line for line in lines[number - 1 : max(last or number, number)]):
-                yield Finding(path, number, match.group().strip(), hint)
+                yield Finding(path, number, " ".join(match.group().split()), hint)
 
 
 def findings(checkout: Path, code: Sequence[str]) -> list[Finding]:
