@@ -80,12 +80,10 @@ def of_module(path: str, text: str) -> Iterator[Finding]:
     lines = text.splitlines()
     tree = ast.parse(text)
     docstrings = dict(_docstrings(tree))
-    for node, doc in docstrings.items():
-        if BEGINNINGS.match(doc) and not any(
-            ALLOW in lines[n - 1] for n in (node.lineno, node.end_lineno or node.lineno)
-        ):
+    for at, doc in docstrings.items():
+        if BEGINNINGS.match(doc) and not any(ALLOW in lines[n - 1] for n in (at.lineno, at.end_lineno or at.lineno)):
             hint = "begin a docstring with an imperative or a noun phrase"
-            yield Finding(path, node.lineno, doc.partition("\n")[0][:40], hint)
+            yield Finding(path, at.lineno, doc.partition("\n")[0][:40], hint)
     inner: set[ast.AST] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
@@ -104,7 +102,8 @@ def of_module(path: str, text: str) -> Iterator[Finding]:
 
 def _docstrings(tree: ast.AST) -> Iterator[tuple[ast.Constant, str]]:
     for node in ast.walk(tree):
-        for child in getattr(node, "body", None) if isinstance(getattr(node, "body", None), list) else []:
+        body = getattr(node, "body", [])
+        for child in body if isinstance(body, list) else []:
             if (
                 isinstance(child, ast.Expr)
                 and isinstance(child.value, ast.Constant)
