@@ -1,1 +1,1 @@
-"""What the tables' Delta logs and files say, read without Spark."""
+"""The tables' Delta logs and files, read without Spark."""

@@ -1,7 +1,7 @@
-"""The one place that commits to a lake table: the files of a window replaced by others, in a commit that names its offsets.
+"""The one place that commits to a lake table: it replaces the files of a window, in a commit that names its offsets.
 
-delta-rs commits without retries of its own: an overwrite that removes nothing conflicts with nothing, so a first load that
-it tried again would be put beside the rows of the load that was faster. What was committed in between is read here instead.
+delta-rs commits without its own retries: an overwrite that removes nothing conflicts with nothing, so a retried first load would
+be added to the rows of the load that was faster. Instead, the commits in between are read here.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _log = logger(__name__)
 
 FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 _ATTEMPTS: Final = 100
-"""Commits of other windows that may come first, one after the other."""
+"""Attempts when commits of other windows come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A data file that was written and that no commit names yet.
+    """A data file that was written but that no commit names yet.
 
     `path` is relative to the table's folder and not percent-encoded, `statistics` are Delta's (`minValues`, `maxValues`,
     `nullCount`).
@@ -75,9 +75,9 @@ class _Shared:
 
 
 class WindowCommit:
-    """A table as it stood when this was opened, and the one commit that replaces a window of it.
+    """A table as it was when this was opened, and the one commit that replaces a window of it.
 
-    Open it before anything is read that decides on the commit: what others did to the window since is a conflict.
+    Open it before reading anything that decides on the commit: later changes to the window by others are a conflict.
     """
 
     def __init__(self, lake: Lake, table: TableRef) -> None:
@@ -90,11 +90,11 @@ class WindowCommit:
         self._is_one_of_many = False
 
     def columns(self) -> pa.Schema:
-        """The table's columns when this was opened, which files have to have: others since then are a conflict."""
+        """The table's columns when this was opened, which new files must have: a change since then is a conflict."""
         return pa.schema(self._columns.to_arrow())
 
     def held(self) -> frozenset[str]:
-        """The keys of the windows that the table had files of when this was opened."""
+        """The keys of the windows for which the table had files when this was opened."""
         actions = self._actions()
         return frozenset(pc.unique(actions["partition.window"]).to_pylist()) if actions.num_rows else frozenset()
 
@@ -104,7 +104,7 @@ class WindowCommit:
         return load_log.window_files(actions) if actions.num_rows else {}
 
     def files_of(self, window: str) -> WindowFiles:
-        """The data files of one window when this was opened. The table, which may be large, is not opened again for it."""
+        """Return the data files of one window when this was opened. The table, which may be large, is not opened again."""
         return load_log.files_among(self._actions(), window)
 
     @property
@@ -113,7 +113,7 @@ class WindowCommit:
         return str(self._shared.handle.metadata().id)
 
     def holds(self, window: str) -> bool:
-        """Whether the table had files of a window when this was opened; asked again, nothing is read."""
+        """Return true if the table had files of a window when this was opened. Repeated calls read nothing."""
         return bool(self._files_of(window))
 
     def _actions(self) -> pa.Table:
@@ -123,27 +123,26 @@ class WindowCommit:
             return pa.table(handle.get_add_actions(flatten=True))
 
     def of_new_window(self) -> WindowCommit:
-        """The commit of a window that is not in `held`, by what was read since this was opened.
+        """Return the commit of a window that is not in `held`, based on what was read since this was opened.
 
-        It shares this one's handle, so that the commits of many windows need not open the table again for each.
+        It shares this one's handle, so that commits of many windows do not open the table again for each.
         """
         return self.of_window(load_log.NO_FILES)
 
     def of_window(self, files: WindowFiles) -> WindowCommit:
-        """The same of a window that held `files`, which `files` of this says."""
+        """Return the commit of a window that held `files`, according to `files` of this."""
         other = copy.copy(self)
         other._own, other._is_one_of_many = set(files.paths), True
         return other
 
     def replace(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> LoadCommit:
-        """Commit `files` as all that the table holds of the window of `metadata`; also where there are none.
+        """Commit `files` as the whole content of the window of `metadata`, even if there are none.
 
-        Files that dead loads of the window have left are deleted then, and those that tasks of this one have left which Spark
-        ran twice.
+        Then delete files left by dead loads of the window, and by tasks of this load that Spark ran twice.
 
-        Raises ConcurrentLoadError where another commit touched the window, or changed the columns, since this was opened;
-        CommitOutcomeUnknownError where it cannot be said whether the commit took place, TableRefusedError where delta-rs cannot
-        write the table, and LakeNotWritableError; nothing was committed after the last two.
+        Raises ConcurrentLoadError if another commit touched the window, or changed the columns, since this was opened;
+        CommitOutcomeUnknownError if it is unknown whether the commit was made; TableRefusedError if delta-rs cannot write the
+        table; and LakeNotWritableError. After the last two, nothing was committed.
         """
         begun, own = begun_loads(self._folder, metadata.window.key), load_folder(metadata.window.key, metadata.load_id)
         made = replace(_load_of(self._made(metadata, files)), table_id=self.table_id)
@@ -153,10 +152,10 @@ class WindowCommit:
         return made
 
     def replace_for_good(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> LoadCommit:
-        """The same, and every other file of the window is deleted, also those of its past versions: there is no way back.
+        """Commit like `replace`, and delete every other file of the window, including those of past versions. Cannot be undone.
 
-        Files that are written from now on are left alone, as they may be those of a load that is under way; one that began before
-        cannot commit any more. Raises LakeNotWritableError also where a file could not be deleted: the commit was made then.
+        Files written from now on are kept, as they may belong to a load in progress; a load that began before can no longer commit.
+        Raises LakeNotWritableError also if a file could not be deleted: the commit was made then.
         """
         window, new = metadata.window.key, {file.path for file in files}
         own = {unquote(path) for path in self._files_of(window)}
@@ -166,10 +165,9 @@ class WindowCommit:
         return made
 
     def fence(self, fence: Fence) -> None:
-        """Commit that nothing changes in a window, and delete the files there that the table does not name.
+        """Commit without a change to a window, and delete the files there that the table does not name.
 
-        A load that began before cannot commit any more, and all files that are deleted are of such loads. Raises what `replace`
-        raises.
+        A load that began before can no longer commit, and all deleted files belong to such loads. Raises what `replace` raises.
         """
         window = fence.window.key
         named = {unquote(path) for path in self._files_of(window)}
@@ -178,16 +176,16 @@ class WindowCommit:
         self._folder.erase(sorted(before - named))
 
     def has_old_files(self, window: str, files: WindowFiles) -> bool:
-        """Whether there are files of a window besides `files`, those that the table holds of it."""
+        """Return true if a window has files other than `files`, which are those that the table holds."""
         held = {unquote(path) for path in files.paths}
         return any(not held.issuperset(self._folder.written_before(FOREVER, f)) for f in window_folders(window))
 
     def is_made(self, metadata: LoadMetadata | Fence) -> bool:
-        """Whether the log has the commit of this load since this was opened."""
+        """Return true if the log has got the commit of this load since this was opened."""
         return self._made_since(metadata, self._since) is not None
 
     def is_overtaken(self, window: str) -> bool:
-        """Whether another commit touched `window` since this was opened, so that `replace` would raise."""
+        """Return true if another commit touched `window` since this was opened, so that `replace` would raise."""
         own, newest = self._files_of(window), load_log.version(self._folder)
         return any(commit is None or _touches(commit, window, own) for commit in self._commits_to(newest))
 
@@ -213,7 +211,9 @@ class WindowCommit:
                     made = self._made_since(metadata, before)
                 if made is None:
                     raise self._named(metadata, e) from e
-                _log.info("the commit of load %s is in the log, although it ended with: %s", metadata.load_id, e)
+                _log.info(
+                    "the commit of load %s is in the log, although it ended with the error: %s", metadata.load_id, e
+                )
                 return made
             with self._known(metadata):
                 made = self._made_since(metadata, before)
@@ -238,10 +238,10 @@ class WindowCommit:
         )
 
     def _made_or_conflict(self, metadata: LoadMetadata | Fence) -> Commit | None:
-        """Raises ConcurrentLoadError where a commit since this was opened, up to the handle's version, touched the window or
+        """Raise ConcurrentLoadError if a commit since this was opened, up to the handle's version, touched the window or
         changed the table's columns.
 
-        Gives this load's own commit where it is that: the answer of a store was lost, and the same write was sent twice.
+        Return this load's own commit if the conflict is with itself: a store's answer was lost, and the write was sent twice.
         """
         newest = self._shared.handle.version()
         if newest == self._since:
@@ -267,7 +267,7 @@ class WindowCommit:
         return self._own
 
     def _commits_to(self, newest: int) -> Iterator[Commit | None]:
-        """What was committed since this was opened; None for a commit whose file is gone."""
+        """Yield the commits since this was opened; None for a commit whose file is gone."""
         known = self._shared.commits
         for version in range(self._since + 1, newest + 1):
             if version not in known:
@@ -275,10 +275,10 @@ class WindowCommit:
             yield known[version]
 
     def _delete_dead(self, begun: Set[str]) -> None:
-        """Delete those of the folders `begun` that no commit names; they are of the window that was just replaced.
+        """Delete the folders in `begun` that no commit names; they belong to the window that was just replaced.
 
-        Each was there before that commit, so its load opened the table before it, and cannot commit any more: it would be a
-        conflict. A load that is still at work has lost, and finds that out when its write fails.
+        Each existed before that commit, so its load opened the table before it and can no longer commit: that would be a
+        conflict. A load that is still running has lost, and notices when its write fails.
         """
         left = set(begun)
         version = load_log.version(self._folder)
@@ -293,12 +293,12 @@ class WindowCommit:
     def _delete_unnamed(self, own: str, named: Set[str]) -> None:
         """Delete the files in the folder `own` of a load that its commit does not name.
 
-        They are of a copy of a task that Spark has given up: on an executor that was lost, or slower than another copy. What
-        such a copy goes on to write from now on is left to `vacuum`, as is what cannot be deleted.
+        They come from a copy of a task that Spark has abandoned, because its executor was lost or another copy was faster. Files
+        that such a copy writes later, and files that cannot be deleted, are left to `vacuum`.
         """
         content = self._folder.content
         with suppress(OSError):
-            # Spark keeps a checksum beside each file, by which it knows that it is whole.
+            # Spark keeps a checksum next to each file, to know that the file is complete.
             sums = {f"{own}/.{path.rpartition('/')[2]}.crc" for path in named}
             left = [name for name in content.written_before(FOREVER, own) if name not in named and name not in sums]
             if left:
@@ -307,21 +307,21 @@ class WindowCommit:
 
     @contextmanager
     def _known(self, metadata: LoadMetadata | Fence) -> Iterator[None]:
-        """For a block that finds out whether a commit took place. Raises CommitOutcomeUnknownError where the log cannot be read."""
+        """Wrap a block that finds out if a commit was made. Raises CommitOutcomeUnknownError if the log cannot be read."""
         try:
             yield
         except (LakeUnavailableError, LakeNotReadableError, BucketMissingError, TableGoneError, TableDamagedError) as e:
             raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, str(e)) from e
 
     def _named(self, metadata: LoadMetadata | Fence, error: Exception) -> PlatformError:
-        """The error for a commit that ended with `error` and is not in the log."""
+        """Return the error for a commit that ended with `error` and is not in the log."""
         named = failures.to_platform_error(error, str(self._folder), writes=True)
         if isinstance(named, LakeNotWritableError):
             return named
         return CommitOutcomeUnknownError(self._table.name, metadata.window.key, failures.reason_of(error))
 
     def _made_since(self, metadata: LoadMetadata | Fence, version: int) -> Commit | None:
-        """The commit of this load, if the log has it after `version`."""
+        """Return the commit of this load, if the log has it after `version`."""
         seen: Anchor | None = delta_log.anchor(self._folder, version)
         commits = (None if seen is None else delta_log.commits_after(self._folder, seen)) or ()
         return next((commit for commit in commits if _is_of(commit, metadata)), None)
@@ -345,7 +345,7 @@ def _is_of(commit: Commit, metadata: LoadMetadata | Fence) -> bool:
 
 
 def _touches(commit: Commit, window: str, own: set[str]) -> bool:
-    """Whether `commit` changes or fences what the table holds of `window`, whose files were `own`."""
+    """Return true if `commit` changes or fences `window`, whose files in the table were `own`."""
     of = load_log.identity_in(commit)
     return (
         (of is not None and of[0] == window)
@@ -355,5 +355,5 @@ def _touches(commit: Commit, window: str, own: set[str]) -> bool:
 
 
 def _statistics(file: NewFile) -> str:
-    # Without blanks, since each reader of the table's log parses those of all its files.
+    # Without blanks, since each reader of the table's log parses the statistics of all files.
     return json.dumps({"numRecords": file.rows, **file.statistics}, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Data files that a load has written: what their Parquet footers say of them."""
+"""Data files that a load has written, described by their Parquet footers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MICROS: Final = pa.timestamp("us", "UTC")
 
 
 def written_files(table: Folder, below: str) -> tuple[NewFile, ...]:
-    """The Parquet files in the folder `below` of `table` that hold rows, in order of their names."""
+    """Return the Parquet files with rows in the folder `below` of `table`, in order of their names."""
     names = sorted(name for name in table.files(below) if name.endswith(".parquet") and name[0] not in "._")
     found = (_described(table, f"{below}/{name}") for name in names)
     return tuple(file for file in found if file.rows)
 
 
 def oldest_moment(table: Folder, below: str) -> int | None:
-    """The oldest timestamp in ms of the rows in the folder `below` of `table`, by its files' statistics; None without any."""
+    """Return the oldest timestamp, in ms, of the rows in the folder `below` of `table`, by file statistics; None without rows."""
     oldest = []
     for name in table.files(below):
         if name.endswith(".parquet"):
@@ -43,10 +43,10 @@ def oldest_moment(table: Folder, below: str) -> int | None:
 
 
 def past_files(table: Folder, window: str, version: int, below: str) -> tuple[NewFile, ...]:
-    """The files of a window at a past version, to be named by a commit again. Raises FilesLostError where one is gone.
+    """Return the files of a window at a past version, for a commit to name again. Raises FilesLostError if one is gone.
 
-    One that the newest version still names is copied into the folder `below`: a commit that replaces the window removes it,
-    and may not add the same path.
+    A file that the newest version still names is copied into the folder `below`: a commit that replaces the window removes
+    it, and may not add the same path.
     """
     named = set(load_log.files_of(table, window).paths)
     found = []
@@ -65,13 +65,13 @@ def past_files(table: Folder, window: str, version: int, below: str) -> tuple[Ne
 def blocks(
     table: Folder, path: str, window: str, rows_at_once: int, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a data file of a window, as the table's log has its path, some at a time. Raises FilesLostError."""
+    """Yield the rows of a window's data file, some at a time. `path` is in the form of the log. Raises FilesLostError."""
     with rows.reading_files(table, window), table.open(unquote(path)) as opened:
         yield from parquet.blocks(parquet.opened(opened), rows_at_once, columns)
 
 
 def readable_rows(table: Folder, path: str) -> pa.Table | None:
-    """The rows of a data file, as the table's log has its path; None where the file is gone or damaged, which is logged."""
+    """Return the rows of a data file; None, with a log line, if it is missing or damaged. `path` is in the form of the log."""
     try:
         with table.reading(), table.open(unquote(path)) as opened:
             file = parquet.opened(opened)
@@ -82,7 +82,7 @@ def readable_rows(table: Folder, path: str) -> pa.Table | None:
 
 
 def write_rows(table: Folder, path: str, found: pa.Table) -> None:
-    """Write rows to a new data file, in a folder that exists or not. Raises LakeNotWritableError."""
+    """Write rows to a new data file; create its folder if needed. Raises LakeNotWritableError."""
     content = pa.BufferOutputStream()
     pq.write_table(found, content, compression="zstd")
     folder, _, name = path.rpartition("/")
@@ -97,13 +97,13 @@ def _described(table: Folder, path: str) -> NewFile:
 
 
 def _columns(footer: pq.FileMetaData, name: str) -> list[pq.ColumnChunkMetaData]:
-    """A column's part in each row group."""
+    """Return a column's chunk in each row group."""
     (index,) = (i for i in range(footer.num_columns) if footer.schema.column(i).path == name)
     return [footer.row_group(g).column(index) for g in range(footer.num_row_groups)]
 
 
 def _statistics(footer: pq.FileMetaData) -> dict[str, Any]:
-    """Bounds of a row's place and time over all row groups, as Delta's log has them."""
+    """Return the bounds of the rows' places and times over all row groups, in the form of Delta's log."""
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     for name in (*_NUMBERS, _TIMESTAMP):
@@ -111,7 +111,7 @@ def _statistics(footer: pq.FileMetaData) -> dict[str, Any]:
         if not groups or any(s is None or not s.has_min_max for s in groups):
             continue
         if name == _TIMESTAMP:
-            # In another unit, or as INT96, the numbers of the statistics are others.
+            # In another unit, or as INT96, the statistics have different numbers.
             if footer.schema.to_arrow_schema().field(name).type != _MICROS:
                 continue
             bounds = _timestamps([s.min_raw for s in groups], [s.max_raw for s in groups])
@@ -123,11 +123,11 @@ def _statistics(footer: pq.FileMetaData) -> dict[str, Any]:
 
 
 _LAST_TEXT_MICROS: Final = 253_402_300_800_000_000
-"""The year 10000: texts of later times have more than four digits for the year, which readers take in different ways."""
+"""The year 10000: texts of later times have years with more than four digits, which readers interpret differently."""
 
 
 def _timestamps(lows: list[int], highs: list[int]) -> tuple[str, str] | None:
-    """Bounds in Delta's text form, which has milliseconds, as Kafka's timestamps do; None where a text cannot say them."""
+    """Return bounds in Delta's text form, which has milliseconds, like Kafka's timestamps; None if a text cannot express them."""
     low, high = min(lows), max(highs)
     if low < 0 or high >= _LAST_TEXT_MICROS:
         return None

@@ -20,10 +20,10 @@ _LOCAL: Final = LocalFileSystem()
 
 
 def of(table: DeltaTable, column: str | None = None, value: str = "") -> ds.Dataset:
-    """The rows of a table; with `column`, a partition column, of those files alone whose rows have `value` in it.
+    """Return the rows of a table; with `column`, a partition column, only of files whose rows have `value` in it.
 
-    A local table's files are read by Arrow itself. Through delta-rs's file system, which is in Python, one of Arrow's
-    threads may still want Python while the process ends, which then aborts though all was read: delta-io/delta-rs#2184,
+    Arrow itself reads a local table's files. With delta-rs's file system, which is in Python, one of Arrow's threads may
+    still need Python while the process ends, which then aborts although everything was read: delta-io/delta-rs#2184,
     pola-rs/polars#24169.
     """
     is_local = urlsplit(table.table_uri).scheme in ("", "file")
@@ -37,7 +37,7 @@ def of(table: DeltaTable, column: str | None = None, value: str = "") -> ds.Data
 
 
 def _of_plain_files(table: DeltaTable, local: FileSystem | None, column: str | None, value: str) -> ds.Dataset:
-    """The same of a table that may have deletion vectors, and has none: delta-rs refuses such a one."""
+    """Return the same for a table with the deletion-vector feature but without vectors, which delta-rs refuses."""
     files = local or PyFileSystem(DeltaStorageHandler(table.table_uri, store_settings.for_delta()))
     schema, kind = pa.schema(table.schema().to_arrow()), ds.ParquetFileFormat(read_options=parquet.READ_OPTIONS)
     actions = pa.table(table.get_add_actions(flatten=True))
@@ -53,5 +53,5 @@ def _of_plain_files(table: DeltaTable, local: FileSystem | None, column: str | N
 
 
 def path_of(table: DeltaTable) -> str:
-    """The path of a table's folder, in its store or on the file system."""
+    """Return the path of a table's folder, in its store or on the file system."""
     return unquote(urlsplit(table.table_uri).path).rstrip("/")

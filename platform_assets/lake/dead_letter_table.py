@@ -1,4 +1,4 @@
-"""The table of dead letters: records that could not be decoded, whole, with the reason; and how it is made before its first load."""
+"""The table of dead letters, which keeps whole records that could not be decoded with the reason, and its creation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WHY: Final[tuple[tuple[str, Any, str], ...]] = (
 )
 _COLUMNS: Final = (*raw_table.COLUMNS[:-1], *_WHY, raw_table.COLUMNS[-1])
 RAW_COLUMNS: Final = tuple(name for name, _, _ in raw_table.COLUMNS)
-"""Those that are as in the raw table."""
+"""Columns that are the same as in the raw table."""
 _SCHEMA: Final = Schema([Field(n, t, nullable=True, metadata={"comment": c}) for n, t, c in _COLUMNS])
 
 
@@ -30,7 +30,7 @@ def columns() -> pa.Schema:
 
 
 def create(path: Folder, topic: str) -> None:
-    """Create the table of `topic` where it is missing. Raises LakeNotWritableError."""
+    """Create the table of `topic` if it is missing. Raises LakeNotWritableError."""
     if load_log.exists(path):
         return
     path.create_delta(

@@ -1,4 +1,4 @@
-"""What the dead letters of some windows are: how many by reason and place, with a few of each. Read without Spark."""
+"""Summary of the dead letters of some windows: counts by reason and place, with samples. Read without Spark."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from platform_assets.lake.rows import reading_files
 from platform_assets.model.samples import MOST_PLACE, shown
 
 MOST_GROUPS: Final = 100
-"""Groups that are told apart; the dead letters of all others are counted together."""
+"""Groups that are listed; the dead letters of all others are counted together."""
 _MOST_KINDS: Final = 8192
 _COLUMNS: Final = ["window", "kafka_partition", "kafka_offset", "side", "reason", "place", "detail", "key", "value"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One dead letter; `key` and `value` are shortened and escaped, None where they are null."""
+    """One dead letter; `key` and `value` are shortened and escaped, None if they are null."""
 
     window: str
     partition: int
@@ -36,7 +36,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Dead letters of one reason at one place of key or value: how many, and the first of them."""
+    """Dead letters with one reason at one place of the key or value: their number, and the first of them."""
 
     side: str
     reason: str
@@ -47,14 +47,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The most frequent groups of some windows' dead letters, and how many dead letters are in none of them."""
+    """The most frequent groups of some windows' dead letters, and the number of dead letters in other groups."""
 
     listed: tuple[Group, ...] = ()
     others: int = 0
 
 
 def groups(table: Folder, keys: Sequence[str], samples: int = 3) -> Groups:
-    """The dead letters of the windows `keys`, the most frequent first. Memory is flat in their number and in that of their places."""
+    """Return the groups of the windows `keys`, the most frequent first. Memory is flat in the number of letters and places."""
     found = _Found(samples)
     for key in keys:
         with table.reading():
@@ -66,9 +66,9 @@ def groups(table: Folder, keys: Sequence[str], samples: int = 3) -> Groups:
 
 
 def rows(table: Folder, key: str, version: int) -> Iterator[dict[str, Any]]:
-    """Each dead letter of one window, whole, by the table's column names. Raises FilesLostError.
+    """Yield each whole dead letter of one window, by the table's column names. Raises FilesLostError.
 
-    A timestamp that Python has not is a number of microseconds.
+    A timestamp that Python cannot represent is a number of microseconds.
     """
     with table.reading():
         dataset = datasets.of(table.delta(version), "window", key)
@@ -87,7 +87,7 @@ _Kind = tuple[str, str, str | None]
 
 
 class _Found:
-    """Counts by kind. A kind that is rarer than others may end up in `_others`: each producer may make as many kinds as it likes."""
+    """Counts by kind. Rarer kinds may end up in `_others`: a producer can cause any number of kinds."""
 
     def __init__(self, samples: int) -> None:
         self._most_samples = samples
@@ -141,7 +141,7 @@ class _Found:
 
 
 def _cut(places: pa.Array) -> pa.Array:
-    """As they are written by now: an earlier release has written them whole."""
+    """Shorten places as this release writes them: an earlier release has written them whole."""
     whole = places.cast(pa.string())
     shortened = pc.binary_join_element_wise(pc.utf8_slice_codeunits(whole, 0, MOST_PLACE - 1), "…", "")
     return pc.if_else(pc.greater(pc.utf8_length(whole), MOST_PLACE), shortened, whole)

@@ -1,6 +1,6 @@
-"""The decoded table: its columns, which follow from what is declared, and how it is made, and changed, before a load.
+"""The decoded table: its columns, which follow from the declaration, and its creation or change before a load.
 
-All columns may be null, since a tombstone has no values; which of them are required is in their metadata.
+All columns are nullable, since a tombstone has no values; their metadata says which are required.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _CHANGE: Final = "platform_assets_schema"
 
 
 def columns(key: pa.Schema | None, value: pa.Schema) -> pa.Schema:
-    """The table's columns for what the decoders of key and value give.
+    """Return the table's columns for the columns of the key and value decoders.
 
-    A key of one column named `value`, as the formats of single values have it, is the column `key`; any other is a struct.
-    Raises ConfigurationError where a column has a name of the platform's own, or two have one path.
+    A key of one column named `value`, as in the formats of single values, becomes the column `key`; any other is a struct.
+    Raises ConfigurationError if a column has a name that the platform reserves, or two columns have the same path.
     """
     taken = [f.name for f in value if f.name.lower() in _OWN]
     if taken:
         raise ConfigurationError(
-            f"columns {taken} have names that the table has for itself ({', '.join(sorted(_OWN))}): give them others"
+            f"columns {taken} have names that are reserved ({', '.join(sorted(_OWN))}): rename them"
         )
     fields = [*_BEFORE]
     if key is not None:
@@ -64,15 +64,15 @@ def columns(key: pa.Schema | None, value: pa.Schema) -> pa.Schema:
 
 
 def is_single(fields: pa.Schema) -> bool:
-    """Whether a decoder's columns are one value without a name of its own."""
+    """Return true if a decoder's columns are a single value without its own name."""
     return list(fields.names) == [VALUE]
 
 
 def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None) -> pa.Schema:
-    """Have the table of `topic` ready for rows of the columns `declared`; gives its own columns, which files must have.
+    """Prepare the table of `topic` for rows with the columns `declared`; return the table's columns, which files must have.
 
-    It is made where it is missing, and gets columns that are new. Raises SchemaChangeError for any other change, unless
-    `replaces` is the fingerprint of what the table has: it is begun again then, without rows. Past versions keep them.
+    Creates the table if it is missing, and adds new columns. Raises SchemaChangeError for any other change, unless `replaces`
+    is the fingerprint of the table's columns: then the table is started again without rows, which past versions keep.
     """
     name = f"decoded/{topic}"
     if not load_log.exists(path):
@@ -107,7 +107,7 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
                     "overwrite",
                     Schema.from_arrow(wanted),
                     partition_by=["window"],
-                    # No window has an empty key, so that no file is removed.
+                    # No window has an empty key, so no file is removed.
                     partition_filters=None if changes else [("window", "=", "")],
                     commit_properties=CommitProperties(
                         custom_metadata={"userMetadata": json.dumps({_CHANGE: what})}, max_commit_retries=0
@@ -116,11 +116,11 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
         except CommitFailedError as e:
             if path.delta().version() == handle.version():
                 raise TableRefusedError(name, failures.reason_of(e)) from e
-    raise TableRefusedError(name, "others kept committing to it while its columns were to be changed")
+    raise TableRefusedError(name, "others kept committing to it while its columns were being changed")
 
 
 def is_begun_again(path: Folder, declared: pa.Schema, replaces: str | None) -> bool:
-    """Whether `prepare` would begin the table again, without the rows that it has."""
+    """Return true if `prepare` would start the table again, without its rows."""
     if replaces is None or not load_log.exists(path):
         return False
     now = held(path)
@@ -128,7 +128,7 @@ def is_begun_again(path: Folder, declared: pa.Schema, replaces: str | None) -> b
 
 
 def held(path: Folder) -> pa.Schema:
-    """The columns that the table has."""
+    """Return the table's columns."""
     return pa.schema(path.delta().schema().to_arrow())
 
 
@@ -140,7 +140,7 @@ def _key_field(key: pa.Schema) -> pa.Field:
 
 
 def _nullable(field: pa.Field, comment: str) -> pa.Field:
-    """The field as a table has it: nullable at every depth, and named required in its metadata where it was."""
+    """Return the field in the form of a table: nullable at every depth, and marked required in its metadata if it was."""
     given = {k.decode(): v.decode() for k, v in (field.metadata or {}).items()}
     kept = {"comment": given.get("comment") or comment} if given.get("comment") or comment else {}
     if not field.nullable:
@@ -149,7 +149,7 @@ def _nullable(field: pa.Field, comment: str) -> pa.Field:
 
 
 def nullable_type(kind: pa.DataType) -> pa.DataType:
-    """The type with everything in it nullable, as table and files have it."""
+    """Return the type with everything in it nullable, as in the table and its files."""
     if pa.types.is_struct(kind):
         return pa.struct([_nullable(f, "") for f in kind])
     if pa.types.is_list(kind):

@@ -1,8 +1,8 @@
 """Single commits of a Delta table's log, read from their JSON files.
 
-What was committed since a known commit costs as many small files as there were commits, however large the table is; and
-files that a process has read, it reads again only once they are others.
-The format is that of the Delta transaction log protocol: a version's file holds one action a line.
+Reading the commits since a known commit costs one small file per commit, however large the table is. A process reads a file
+again only if the file has changed.
+The format is that of the Delta transaction log protocol: a version's file holds one action per line.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from platform_assets.lake.location import Folder
 from platform_assets.lake.remembered import Remembered
 
 _REMEMBERED_BYTES: Final = 32 << 20
-"""Of log files, counted as they are on disk; what was made of them takes some three times as much."""
+"""Limit for remembered log files, counted by their size on disk; in memory they take about three times as much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A commit that was read. `digest` is that of its file, so that a table put in the place of another is noticed."""
+    """A commit that was read. `digest` is its file's, so that the replacement of a table by another is detected."""
 
     version: int
     digest: str
@@ -31,7 +31,7 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file that a commit adds. `path` is percent-encoded as in the log, `statistics` None where it has none."""
+    """A data file that a commit adds. `path` is percent-encoded as in the log; `statistics` is None if it has none."""
 
     path: str
     partition: Mapping[str, str | None]
@@ -40,7 +40,7 @@ class DataFile:
 
     @property
     def rows(self) -> int | None:
-        """Number of rows, None where the log does not tell."""
+        """Number of rows; None if the log does not have it."""
         return None if self.statistics is None else self.statistics.get("numRecords")
 
 
@@ -48,9 +48,9 @@ class DataFile:
 class Commit:
     """One version of a table: files added and paths removed.
 
-    `rearranges` is true where every file action says that it changes no data, as those of OPTIMIZE do. `transactions`
-    are the versions of application transactions by their ids. `reshapes` is true where it says what columns, settings or
-    features the table has.
+    `rearranges` is true if every file action declares that it changes no data, like those of OPTIMIZE. `transactions`
+    are the versions of application transactions by their ids. `reshapes` is true if the commit sets columns, settings or
+    features of the table.
     """
 
     anchor: Anchor
@@ -68,15 +68,15 @@ class Commit:
 
 
 def anchor(table: Folder, version: int) -> Anchor | None:
-    """The commit of this version, to look for what comes after it; None where its file is gone."""
+    """Return the commit of this version, as a start for reading later ones; None if its file is gone."""
     file = _read(table, version)
     return None if file is None else file.anchor
 
 
 def newest_version(table: Folder, at_least: int | None = None) -> int | None:
-    """The newest version of the table, or None where there is no table.
+    """Return the newest version of the table; None if there is no table.
 
-    Goes on from `at_least`, a version known to exist, or from the newest checkpoint; without both, lists the log.
+    Starts from `at_least`, a version known to exist, or from the newest checkpoint; without either, lists the log.
     """
     start = at_least if at_least is not None else newest_checkpoint(table)
     if start is None or (at_least is None and not table.has(name_of(start))):
@@ -88,23 +88,23 @@ def newest_version(table: Folder, at_least: int | None = None) -> int | None:
 
 
 def exists(table: Folder) -> bool:
-    """Whether there is a Delta table. Lists the log, which may be long, only where neither end of it is to be seen."""
+    """Return true if there is a Delta table. Lists the log, which may be long, only if neither end of it is found."""
     return table.has(name_of(0)) or newest_version(table) is not None or table.has_delta_log()
 
 
 def commit(table: Folder, version: int) -> Commit | None:
-    """The commit of this version; None where its file is gone, or was never written. Raises TableDamagedError."""
+    """Return the commit of this version; None if its file is gone or was never written. Raises TableDamagedError."""
     file = _read(table, version)
     if file is None:
         return None
     try:
         return file.commit()
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise TableDamagedError(str(table), f"{name_of(version)} is no commit of Delta's ({e})") from e
+        raise TableDamagedError(str(table), f"{name_of(version)} is not a Delta commit ({e})") from e
 
 
 def commits_after(table: Folder, seen: Anchor) -> list[Commit] | None:
-    """All commits after `seen`, ascending; None where `seen` is not in the log, or no longer."""
+    """Return all commits after `seen`, ascending; None if `seen` is not, or no longer, in the log."""
     if anchor(table, seen.version) != seen:
         return None
     found: list[Commit] = []
@@ -114,31 +114,31 @@ def commits_after(table: Folder, seen: Anchor) -> list[Commit] | None:
 
 
 def newest_anchor(table: Folder) -> Anchor | None:
-    """The newest commit; None where there is no table."""
+    """Return the newest commit; None if there is no table."""
     version = newest_version(table)
     return None if version is None else anchor(table, version)
 
 
 def newest_checkpoint(table: Folder) -> int | None:
-    """The version of the newest checkpoint, as the log names it; None where there is none."""
+    """Return the version of the newest checkpoint named by the log; None if there is none."""
     content = table.read("_delta_log/_last_checkpoint")
     try:
         version: int | None = None if content is None else int(json.loads(content)["version"])
     except (ValueError, KeyError, TypeError):
-        # It only says where to begin, and delta-rs does without one that it cannot read.
+        # It is only a hint where to begin; delta-rs ignores one that it cannot read.
         return None
     return version
 
 
 class _File:
-    """A log file that was read: a commit, which is made of it once it is asked for."""
+    """A log file that was read. Its commit is parsed when first needed."""
 
     def __init__(self, version: int, content: bytes) -> None:
         self.anchor = Anchor(version, sha256(content).hexdigest()[:32])
         self._made: bytes | Commit = content
 
     def commit(self) -> Commit:
-        """What it holds. Raises ValueError, KeyError, TypeError and AttributeError where that is no commit."""
+        """Return its commit. Raises ValueError, KeyError, TypeError and AttributeError if it is not a commit."""
         if isinstance(self._made, bytes):
             self._made = _parsed(self.anchor, self._made)
         return self._made
@@ -161,7 +161,7 @@ def _parsed(anchor: Anchor, content: bytes) -> Commit:
             removes.append(remove["path"])
             changes.append(remove["dataChange"])
         elif (info := action.get("commitInfo")) is not None:
-            # Spark writes it as a text of its own; delta-rs puts what a caller adds beside the other fields.
+            # Spark writes it as a JSON text; delta-rs adds the caller's fields next to the others.
             user_metadata = info.get("userMetadata")
         elif (txn := action.get("txn")) is not None:
             transactions[txn["appId"]] = txn["version"]
@@ -179,12 +179,12 @@ def _parsed(anchor: Anchor, content: bytes) -> Commit:
 
 
 def name_of(version: int) -> str:
-    """The file of a commit, below the table's folder."""
+    """Return the file name of a commit, below the table's folder."""
     return f"_delta_log/{version:020}.json"
 
 
 def checkpoint_name(version: int) -> str:
-    """The file of a checkpoint that is in one file, as delta-rs writes them."""
+    """Return the file name of a single-file checkpoint, as delta-rs writes them."""
     return f"_delta_log/{version:020}.checkpoint.parquet"
 
 
@@ -192,7 +192,7 @@ _remembered: Remembered[tuple[Folder, int], _File] = Remembered(_REMEMBERED_BYTE
 
 
 def _read(table: Folder, version: int) -> _File | None:
-    # The stamp comes first: of what is put in the place of a file meanwhile, it is not.
+    # The stamp is read first: if the file is replaced meanwhile, the stamp does not match the new one.
     name = name_of(version)
     stamp = table.stamp(name)
     if stamp is None:

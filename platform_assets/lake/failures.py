@@ -1,8 +1,8 @@
-"""What goes wrong with a lake, in the platform's own errors: the one place that knows what delta-rs, pyarrow and the file
-system raise.
+"""Translation of lake failures into the platform's errors: the one place that knows the errors of delta-rs, pyarrow and the
+file system.
 
-Every function of `lake` and of the ledger that reads or writes does so inside of `reading` or `writing`. What they raise is
-kept apart by the system's error number where there is one, also inside of a text, and else by what delta-rs says.
+Every function of `lake` and of the ledger that reads or writes does so inside `reading` or `writing`. Errors are distinguished by
+the system's error number, which may be inside a text, or otherwise by delta-rs's text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from platform_assets.errors import (
 from platform_assets.lake.files import answer_of, has_no_bucket, is_denied, is_in_store
 
 RAISED: Final = (DeltaError, OSError, pa.ArrowInvalid)
-"""What delta-rs, pyarrow and the file system raise; `files` has what an object store says as the file system's."""
+"""Errors of delta-rs, pyarrow and the file system; `files` raises an object store's errors as the file system's."""
 
 _NO_ACCESS: Final = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EEXIST}
@@ -45,29 +45,29 @@ _LONGEST: Final = 400
 
 
 class LakeNotReadableError(Terminal):
-    """A file or folder of the lake refuses to be read."""
+    """A file or folder of the lake cannot be read."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
         super().__init__(
-            f"the lake cannot be read at {place}: {reason}. Correct LAKE_ROOT or {access_to(place)}; nothing was changed."
+            f"the lake cannot be read at {place}: {reason}. Nothing was changed. Correct LAKE_ROOT or {access_to(place)}."
         )
 
 
 class BucketMissingError(Terminal):
-    """The bucket that the lake is to be in does not exist."""
+    """The bucket of the lake does not exist."""
 
     def __init__(self, place: str) -> None:
         self.place = place
         bucket = place.partition("://")[2].partition("/")[0]
         super().__init__(
-            f"the object store has no bucket {bucket!r}, in which the lake at {place} is to be. Nothing was changed. Create the "
+            f"the object store does not have the bucket {bucket!r} of the lake at {place}. Nothing was changed. Create the "
             "bucket, or correct LAKE_ROOT or AWS_ENDPOINT_URL, which may name another store."
         )
 
 
 class TableGoneError(Terminal):
-    """There is no table, or no longer, where one is needed."""
+    """A required table does not exist, or no longer exists."""
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -75,19 +75,19 @@ class TableGoneError(Terminal):
 
 
 class VersionGoneError(Terminal):
-    """A past version of a table that its log no longer reaches back to."""
+    """A table's log no longer has a past version."""
 
     def __init__(self, place: str, version: int) -> None:
         self.place, self.version = place, version
         super().__init__(
-            f"version {version} of the table at {place} cannot be read any more: its log does not reach back to it, since log files "
-            "that are older than 30 days are deleted, or as long as its property delta.logRetentionDuration says. Newer versions "
-            "are whole; nothing was changed."
+            f"version {version} of the table at {place} can no longer be read, because its log does not go back so far: "
+            "log files older than 30 days, or than the table's property delta.logRetentionDuration, are deleted. Nothing "
+            "was changed. Newer versions are complete."
         )
 
 
 class TableDamagedError(Terminal):
-    """What the log of a table has cannot be read, or a file that it names is gone or no Parquet."""
+    """The log of a table cannot be read, or a file named in it is missing or is not Parquet."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
@@ -95,33 +95,33 @@ class TableDamagedError(Terminal):
 
 
 class TableUnsupportedError(Terminal):
-    """A table asks for features of Delta that the platform does not support."""
+    """A table uses Delta features that the platform does not support."""
 
     def __init__(self, place: str, reason: str, remedy: str | None = None) -> None:
         self.place, self.reason = place, reason
-        drop = "Drop it in Spark with `ALTER TABLE … DROP FEATURE … TRUNCATE HISTORY`, twice as Spark says"
+        drop = "Drop it in Spark with `ALTER TABLE … DROP FEATURE … TRUNCATE HISTORY`, twice, as Spark instructs"
         super().__init__(
-            f"the table at {place} cannot be read: {reason}. Nothing was changed. Somebody has switched on a feature of Delta that "
+            f"the table at {place} cannot be read: {reason}. Nothing was changed. Somebody has enabled a Delta feature that "
             f"the platform does not support. {remedy or drop}; or restore the table from a backup."
         )
 
 
 READER_FEATURES: Final = frozenset({"timestampNtz", "deletionVectors"})
-"""Of Delta's reader features those that change nothing in how files are read; deletion vectors as long as no file has one."""
+"""Delta reader features that do not change how files are read; for deletion vectors, as long as no file has one."""
 
 
 def check_supported(table: DeltaTable, place: str) -> None:
-    """Raise TableUnsupportedError for a table whose files do not say which rows it has, or what its columns are called.
+    """Raise TableUnsupportedError for a table whose files alone do not determine its rows or its column names.
 
-    delta-rs opens tables with deletion vectors, and names their files as if all rows in them were there.
+    delta-rs opens tables with deletion vectors, and lists their files as if they still had all rows.
     """
     features = set(table.protocol().reader_features or ())
     if unknown := sorted(features - READER_FEATURES):
         raise TableUnsupportedError(place, f"it has the reader features {', '.join(unknown)}")
     if "deletionVectors" in features and (hidden := table.deletion_vectors().read_all().num_rows):
         remedy = (
-            f"In Spark, run `ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = false)` and `REORG TABLE "
-            f"delta.`{place}` APPLY (PURGE)`; then load the windows again whose rows were deleted"
+            f"In Spark, run `ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = false)` and "
+            f"`REORG TABLE delta.`{place}` APPLY (PURGE)`; then load the windows again whose rows were deleted"
         )
         raise TableUnsupportedError(place, f"deletion vectors hide rows of {hidden:,} of its files", remedy)
     mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
@@ -130,13 +130,13 @@ def check_supported(table: DeltaTable, place: str) -> None:
 
 
 class WriteOutcomeUnknownError(UnknownOutcome):
-    """It cannot be said whether something was written."""
+    """The outcome of a write is unknown."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
         super().__init__(
-            f"writing to {place} ended in an error ({reason}), and it may have been written or not. Run it again: what is "
-            "there already is not written twice."
+            f"writing to {place} ended with an error ({reason}) and may or may not have taken effect. Run it again: nothing is "
+            "written twice."
         )
 
 
@@ -144,14 +144,14 @@ def _way_back(place: str) -> str:
     if "_ledger" in place.split("/"):
         return MEND_LEDGER
     return (
-        "Restore its folder from a backup; without one, move the folder away and load its windows again (`platform-assets "
-        "load`): those that Kafka still has are made as they were."
+        "Restore its folder from a backup. Without one, move the folder away and load its windows again (`platform-assets "
+        "load`): those that Kafka still has are restored exactly."
     )
 
 
 @contextmanager
 def reading(place: object) -> Iterator[None]:
-    """Raise the platform's errors for what goes wrong in the block, which reads what is at `place` and writes nothing."""
+    """Raise the platform's errors for failures in the block, which reads at `place` and writes nothing."""
     try:
         yield
     except RAISED as e:
@@ -160,7 +160,7 @@ def reading(place: object) -> Iterator[None]:
 
 @contextmanager
 def writing(place: object) -> Iterator[None]:
-    """The same for a block that writes to `place`. Where it cannot be said whether it did, WriteOutcomeUnknownError."""
+    """Raise the platform's errors for failures in the block, which writes to `place`; WriteOutcomeUnknownError if unclear."""
     try:
         yield
     except RAISED as e:
@@ -171,7 +171,7 @@ def writing(place: object) -> Iterator[None]:
 
 
 def to_platform_error(error: Exception, place: str, *, writes: bool = False) -> PlatformError:
-    """The platform's error for one of `RAISED`, met at `place`. `writes`: while writing there."""
+    """Return the platform's error for one of `RAISED`, raised at `place`. `writes`: raised while writing there."""
     number, reason = _number_of(error), reason_of(error)
     if isinstance(error, OSError) and isinstance(error.filename, str):
         place = error.filename
@@ -195,7 +195,7 @@ def to_platform_error(error: Exception, place: str, *, writes: bool = False) -> 
 
 
 def reason_of(error: Exception) -> str:
-    """What `error` says, in one line: without the colours, arrows and stacks that delta-rs puts in its texts."""
+    """Return the text of `error` in one line, without the colours, arrows and stacks in delta-rs's texts."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if (answer := answer_of(str(error))) is not None:
@@ -211,12 +211,12 @@ def reason_of(error: Exception) -> str:
 
 
 def _number_of(error: Exception) -> int | None:
-    """The system's number of the error, which those of Rust have in their texts alone."""
+    """Return the system's number of the error, which Rust errors have only in their texts."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
     text = str(error)
     if _UNANSWERED.search(text) or is_denied(text):
-        # Of an object store: the number of a connection's error may be in the text as well.
+        # An object store's error: its text may also have the number of a connection error.
         return errno.EACCES if is_denied(text) else errno.ENOENT if _MISSING.search(text) else errno.EIO
     found = _NUMBER.search(text)
     return None if found is None else int(found[1] or found[2])

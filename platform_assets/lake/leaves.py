@@ -1,4 +1,4 @@
-"""The leaves of columns in Parquet files. Readers and writers know them by their paths alone."""
+"""The leaves of columns in Parquet files, which readers and writers identify only by their paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from platform_assets.errors import ConfigurationError
 
 
 def leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    """A column's leaves by their paths, as Parquet names them, with their types."""
+    """Yield a column's leaves: their paths in Parquet's form, with their types."""
     if pa.types.is_struct(kind):
         for child in kind:
             yield from leaves(f"{path}.{child.name}", child.type)
@@ -24,14 +24,14 @@ def leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
 
 
 def check_apart(columns: Iterable[pa.Field]) -> None:
-    """Raises ConfigurationError where two leaves have one path, or two that differ by case: a name may hold dots, as paths do."""
+    """Raise ConfigurationError if two leaves have the same path, ignoring case: names may contain dots, like paths."""
     seen: dict[str, str] = {}
     for column in columns:
         for path, _ in leaves(column.name, column.type):
             if path.lower() in seen:
                 raise ConfigurationError(
-                    f"columns: {path!r} is there twice, of column {seen[path.lower()]!r} and of column {column.name!r}: a dot in a "
-                    "name is the same to Parquet as the step into a STRUCT; leave one of the two out, and its values are kept in "
-                    "`rescued`"
+                    f"columns: {path!r} occurs twice, in column {seen[path.lower()]!r} and in column {column.name!r}: to "
+                    "Parquet, a dot in a name is the same as a step into a STRUCT. Leave out one of the two; its values "
+                    "are then kept in `rescued`"
                 )
             seen[path.lower()] = column.name

@@ -1,4 +1,4 @@
-"""What a table's own Delta log tells, read without Spark: load commits, data files and their statistics."""
+"""A table's Delta log, read without Spark: load commits, data files and their statistics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FENCE_KEY = "platform_assets_fence"
 
 @dataclass(frozen=True, slots=True)
 class LoadMetadata:
-    """What a load writes into its Delta commit as `userMetadata`: a JSON object with a version number.
+    """The `userMetadata` that a load writes into its Delta commit: a JSON object with a version number.
 
     `first_cut` is the topic's first edge and its offsets: with it, a rebuilt ledger knows of windows before the first
     load, which were sealed and never loaded. `made_from` is None where the rows were read from Kafka: they are made from
@@ -91,7 +91,7 @@ class LoadMetadata:
 
     @classmethod
     def from_json(cls, text: str | None) -> LoadMetadata | None:
-        """Read a commit's `userMetadata` back; None where it is not one of the platform's.
+        """Parse a commit's `userMetadata`; return None if the commit is not the platform's.
 
         Raises LedgerCorruptError for a version that this release does not know.
         """
@@ -103,8 +103,8 @@ class LoadMetadata:
             return None
         if fields[METADATA_KEY] != METADATA_VERSION:
             raise LedgerCorruptError(
-                f"a commit carries metadata of version {fields[METADATA_KEY]}, this release reads {METADATA_VERSION}: "
-                "upgrade before going on"
+                f"a commit has metadata version {fields[METADATA_KEY]}, but this release supports only {METADATA_VERSION}: "
+                "upgrade before you continue"
             )
         ranges = {r["partition"]: OffsetRange(r["start"], r["end"]) for r in fields["ranges"]}
         first = fields.get("first_cut")
@@ -127,9 +127,9 @@ class LoadMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The `userMetadata` of a commit that changes no row of a window, so that loads which began before it are refused.
+    """The `userMetadata` of a commit that changes no row of a window, but makes loads that began before it fail.
 
-    It is no load: to everything but the conflict rule of commits it is somebody else's commit.
+    It is not a load: for everything except the conflict rule of commits it counts as another writer's commit.
     """
 
     window: Window
@@ -142,7 +142,7 @@ class Fence:
 
     @classmethod
     def from_json(cls, text: str | None) -> Fence | None:
-        """Read a commit's `userMetadata` back; None for other commits."""
+        """Parse a commit's `userMetadata`; return None for other commits."""
         if text is None or FENCE_KEY not in text:
             return None
         try:
@@ -155,7 +155,7 @@ class Fence:
 
 
 def identity_in(commit: delta_log.Commit) -> tuple[str, str] | None:
-    """The window and the id of the load or fence that a commit is; None for anybody else's."""
+    """Return the window and id of a commit's load or fence; None for other writers' commits."""
     found = LoadMetadata.from_json(commit.user_metadata) or Fence.from_json(commit.user_metadata)
     return None if found is None else (found.window.key, found.load_id)
 
@@ -169,10 +169,10 @@ def _by_partition(triples: Iterable[tuple[int, int, int]]) -> dict[int, tuple[Of
 
 @dataclass(frozen=True, slots=True)
 class LoadCommit:
-    """A commit of the platform's in a table's log.
+    """A commit of the platform in a table's log.
 
-    `adds` are the data files that it put in: those of its window, whole. None where the commit's own file is gone. `table_id` is
-    Delta's id of the table, where it was looked up.
+    `adds` are the data files that it added, which are all files of its window; None if the commit's own file is gone. `table_id`
+    is Delta's id of the table, if it was looked up.
     """
 
     version: int
@@ -191,17 +191,17 @@ class WindowFiles:
     digest: str
 
     def match(self, digest: str, rows: int) -> bool:
-        """Whether they are the files with this digest, and hold this many rows as far as statistics tell."""
+        """Return true if these files have this digest and, as far as statistics show, this many rows."""
         return self.digest == digest and self.rows in (None, rows)
 
 
 def exists(path: Folder) -> bool:
-    """Whether there is a Delta table at `path`."""
+    """Return true if there is a Delta table at `path`."""
     return delta_log.exists(path)
 
 
 def version(path: Folder) -> int:
-    """The table's newest version. Raises TableGoneError where there is no table."""
+    """Return the table's newest version. Raises TableGoneError if there is no table."""
     newest = delta_log.newest_version(path)
     if newest is None:
         raise TableGoneError(str(path))
@@ -209,14 +209,14 @@ def version(path: Folder) -> int:
 
 
 def table_id(path: Folder) -> str:
-    """Delta's id of the table: another one once it was moved away and made again."""
+    """Return Delta's id of the table, which changes when the table is moved away and created again."""
     table = path.delta()
     with path.reading():
         return str(table.metadata().id)
 
 
 def load_commits(path: Folder, limit: int | None = None) -> Iterator[LoadCommit]:
-    """The platform's commits among the newest `limit` commits of the table, newest first, each read when it is asked for."""
+    """Yield the platform's commits among the newest `limit` commits of the table, newest first; each is read on demand."""
     newest = version(path)
     for number in range(newest, -1 if limit is None else max(newest - limit, -1), -1):
         commit = delta_log.commit(path, number)
@@ -227,7 +227,7 @@ def load_commits(path: Folder, limit: int | None = None) -> Iterator[LoadCommit]
 
 
 def newest_loads(path: Folder, limit: int | None = None) -> dict[str, LoadCommit]:
-    """The newest load of each window, by key, among the newest `limit` commits of the table; the newest one first."""
+    """Return the newest load of each window, by key, among the newest `limit` commits of the table, newest first."""
     found: dict[str, LoadCommit] = {}
     for load in load_commits(path, limit):
         found.setdefault(load.metadata.window.key, load)
@@ -235,23 +235,23 @@ def newest_loads(path: Folder, limit: int | None = None) -> dict[str, LoadCommit
 
 
 def load_in(commit: delta_log.Commit) -> LoadCommit | None:
-    """The platform's load that a commit is; None for anybody else's. Raises LedgerCorruptError as `from_json` does."""
+    """Return the load of a commit of the platform; None for other writers' commits. Raises LedgerCorruptError as `from_json` does."""
     metadata = LoadMetadata.from_json(commit.user_metadata)
     return None if metadata is None else LoadCommit(commit.version, metadata, commit.adds)
 
 
 def newest_load(path: Folder) -> LoadCommit | None:
-    """The newest commit of the platform's, or None where the table has none."""
+    """Return the platform's newest commit; None if the table has none."""
     if not exists(path):
         return None
     return next(load_commits(path, limit=10), None) or next(load_commits(path), None)
 
 
 def load_beyond(path: Folder, edge: datetime | None) -> LoadCommit | None:
-    """A load of a window that ends after `edge`, or of any window where that is None; None where there is none.
+    """Return a load of a window that ends after `edge`, or of any window if `edge` is None; None if there is none.
 
-    The newest commit may be a re-load of an old window, so the files count too. Rows of a later window that
-    no load wrote do not count: they are somebody else's, which is for a check to say.
+    The newest commit may be a re-load of an old window, so the files count too. Rows of a later window that no load wrote
+    do not count: they come from another writer, which a check reports.
     """
     newest = newest_load(path)
     if newest is None or edge is None or newest.metadata.window.end > edge:
@@ -262,10 +262,10 @@ def load_beyond(path: Folder, edge: datetime | None) -> LoadCommit | None:
 
 
 def expired_beyond(path: Folder, edge: datetime | None) -> str | None:
-    """The newest window from `edge` on, or of all where that is None, that the table has and whose load has left its log.
+    """Return the newest window from `edge` on, or of all if `edge` is None, that the table has and whose load has left its log.
 
-    Only of a table whose log has no load any more, else `load_beyond` tells. Rows that a commit of others in the log has brought
-    do not count.
+    Only for a table whose log no longer has any load; otherwise `load_beyond` applies. Rows that other writers' commits in the log
+    have added do not count.
     """
     if not exists(path) or (edge is not None and _horizon(path).newest_window() < key_of(edge)):
         return None
@@ -281,9 +281,9 @@ def expired_beyond(path: Folder, edge: datetime | None) -> str | None:
 
 
 class Horizon:
-    """The newest window that a table ever had a file of, followed from commit to commit.
+    """The newest window for which a table ever had a file, followed from commit to commit.
 
-    Only the first look costs one at the whole log, or that at a table which was put in the place of another.
+    Only the first call, and one after the table was replaced by another, reads the whole log.
     """
 
     def __init__(self, path: Folder) -> None:
@@ -291,7 +291,7 @@ class Horizon:
         self._seen: tuple[Anchor, str] | None = None
 
     def newest_window(self) -> str:
-        """The key; empty where the table has no files."""
+        """The window's key; empty if the table has no files."""
         commits = delta_log.commits_after(self._path, self._seen[0]) if self._seen is not None else None
         if self._seen is None or commits is None:
             at = delta_log.newest_anchor(self._path)
@@ -307,18 +307,18 @@ class Horizon:
 
 @lru_cache(maxsize=1024)
 def _horizon(path: Folder) -> Horizon:
-    """One a table and process: a sensor looks at each tick."""
+    """Return the one per table and process: a sensor calls this at each tick."""
     return Horizon(path)
 
 
 def file_actions(path: Folder, version: int | None = None) -> pa.Table:
-    """One row a data file of the table, with its size, number of records and column statistics, flattened."""
+    """Return one row per data file of the table, with its size, number of records and column statistics, flattened."""
     with path.reading():
         return pa.table(path.delta(version).get_add_actions(flatten=True))
 
 
 def added_files(commit: LoadCommit) -> tuple[WindowFiles, list[dict[str, Any]]] | None:
-    """The data files that a load put in, and their statistics named as in `file_actions`, from the commit alone."""
+    """Return the data files that a load added, and their statistics named as in `file_actions`, from the commit alone."""
     if commit.adds is None:
         return None
     return files_of_adds(commit.adds), statistics_of_adds(commit.adds)
@@ -344,7 +344,7 @@ def _flat(file: DataFile) -> dict[str, Any]:
 
 
 def window_files(actions: pa.Table) -> dict[str, WindowFiles]:
-    """The data files of each window, from `file_actions`."""
+    """Return the data files of each window, from `file_actions`."""
     grouped: dict[str, list[tuple[str, int, int | None]]] = {}
     rows = zip(
         actions["partition.window"].to_pylist(),
@@ -359,7 +359,7 @@ def window_files(actions: pa.Table) -> dict[str, WindowFiles]:
 
 
 def data_files(actions: pa.Table) -> dict[str, tuple[DataFile, ...]]:
-    """The data files of each window as the commits that added them have them, from `file_actions`."""
+    """Return the data files of each window in the form of the commits that added them, from `file_actions`."""
     found: dict[str, list[DataFile]] = {}
     for row in actions.to_pylist():
         statistics = {"numRecords": row["num_records"]}
@@ -372,12 +372,12 @@ def data_files(actions: pa.Table) -> dict[str, tuple[DataFile, ...]]:
 
 
 def files_of(path: Folder, key: str, version: int | None = None) -> WindowFiles:
-    """The data files of one window; none of them where it has no rows."""
+    """Return the data files of one window; no files if it has no rows."""
     return files_at(path, key, version)[0]
 
 
 def files_if_any(path: Folder, key: str) -> WindowFiles:
-    """The same; NO_FILES also where there is no table."""
+    """Return the data files of one window; NO_FILES also if there is no table."""
     return files_of(path, key) if exists(path) else NO_FILES
 
 
@@ -393,20 +393,20 @@ def actions_if_kept(path: Folder, version: int) -> pa.Table | None:
     try:
         return file_actions(path, version)
     except (TableDamagedError, TableUnsupportedError, VersionGoneError) as e:
-        _log.info("version %d of %s cannot be read any more: %s", version, path.name, e)
+        _log.info("version %d of %s can no longer be read: %s", version, path.name, e)
         return None
 
 
 def version_with(path: Folder, key: str, digest: str, past: int) -> int:
-    """A version of the table that has a window's files as their digest says: the newest if it has them, since it does not expire.
+    """Return a version of the table in which a window's files have this digest: the newest if possible, since it does not expire.
 
-    Else `past`, which had them, while its files are there; and the newest where they are not.
+    Otherwise `past`, which had them, if its files still exist, or else the newest.
     """
     return version_and_match(path, key, digest, past)[0]
 
 
 def version_and_match(path: Folder, key: str, digest: str, past: int) -> tuple[int, bool]:
-    """The version that `version_with` gives, and whether the window's files in it are as their digest says."""
+    """Return the version of `version_with`, and true if the window's files in it have this digest."""
     newest = version(path)
     if files_of(path, key, newest).digest == digest:
         return newest, True
@@ -417,13 +417,13 @@ def version_and_match(path: Folder, key: str, digest: str, past: int) -> tuple[i
 
 
 def files_at(path: Folder, key: str, version: int | None = None) -> tuple[WindowFiles, list[dict[str, Any]]]:
-    """The data files of one window at a version, the newest by default, and the statistics of each."""
+    """Return the data files of one window at a version, by default the newest, and the statistics of each."""
     of_window = _of_window(file_actions(path, version), key)
     return window_files(of_window).get(key, NO_FILES), of_window.to_pylist()
 
 
 def files_among(actions: pa.Table, key: str) -> WindowFiles:
-    """The data files of one window, from `file_actions`; NO_FILES where it has no rows."""
+    """Return the data files of one window, from `file_actions`; NO_FILES if it has no rows."""
     return window_files(_of_window(actions, key)).get(key, NO_FILES)
 
 

@@ -1,6 +1,6 @@
-"""Where the lake is: the one module that knows its paths and asks for its files.
+"""The lake's location: the one module that knows its paths and accesses its files.
 
-A lake is a local or mounted folder, or lies in an object store: `files` has the calls that differ.
+A lake is a local or mounted folder, or in an object store: `files` has the calls that differ.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _REPLAY_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Folder:
-    """A folder of the lake, which need not exist: a table's, or one beside the tables.
+    """A folder of the lake, which need not exist: a table's, or another one.
 
-    Names below it are relative paths with `/` between the parts. It is a value, so it may be a key.
+    Names below it are relative paths with `/` between the parts. It is a value, so it can be a dictionary key.
     """
 
     uri: str
 
     @classmethod
     def at(cls, path: str | Path) -> Folder:
-        """The folder at a path of the file system."""
+        """Return the folder at a path of the file system."""
         return cls(str(path))
 
     def __truediv__(self, name: str) -> Folder:
@@ -54,33 +54,32 @@ class Folder:
 
     @property
     def is_in_store(self) -> bool:
-        """Whether it is in an object store."""
+        """True if it is in an object store."""
         return is_in_store(self.uri)
 
     @property
     def path(self) -> Path:
-        """The same for the file system. Raises ConfigurationError where it is in an object store."""
+        """Its path on the file system. Raises ConfigurationError if it is in an object store."""
         if self.is_in_store:
-            raise ConfigurationError(f"{self} is in an object store, and this needs a local or mounted folder")
+            raise ConfigurationError(f"{self} is in an object store, but this needs a local or mounted folder")
         return Path(self.uri)
 
     @property
     def content(self) -> Files:
-        """Its files; what they raise is named inside of `reading` and `writing`."""
+        """Its files; their errors are translated inside `reading` and `writing`."""
         return files_at(self.uri)
 
     def delta(self, version: int | None = None) -> DeltaTable:
-        """The Delta table in it, at its newest version or at `version`.
+        """Open the Delta table in it, at its newest version or at `version`.
 
         Raises the errors of `failures`: TableUnsupportedError for a table with a feature that the platform does not support,
-        VersionGoneError where the log no longer reaches back to `version`. What is asked of the table then has to be inside of
-        `reading` or `writing`.
+        VersionGoneError if the log no longer has `version`. Later calls on the table must be inside `reading` or `writing`.
         """
         with self.reading():
             try:
                 table = DeltaTable(self.uri, version=version, storage_options=self._options)
             except TableNotFoundError as e:
-                # delta-rs says so too where the log has no files of that version any more.
+                # delta-rs raises this too if the log no longer has the files of that version.
                 if version is None or not DeltaTable.is_deltatable(self.uri, self._options):
                     raise
                 raise failures.VersionGoneError(str(self), version) from e
@@ -88,17 +87,17 @@ class Folder:
             return table
 
     def reading(self) -> AbstractContextManager[None]:
-        """For a block that reads what is in it."""
+        """Wrap a block that reads from it."""
         return failures.reading(self)
 
     def writing(self) -> AbstractContextManager[None]:
-        """For a block that writes to it."""
+        """Wrap a block that writes to it."""
         return failures.writing(self)
 
     def create_delta(
         self, schema: Schema, *, partition_by: str, name: str, description: str, configuration: Mapping[str, str]
     ) -> None:
-        """Create a Delta table in it; where there is one by now, it stays as it is. Raises LakeNotWritableError."""
+        """Create a Delta table in it, unless there is one by now. Raises LakeNotWritableError."""
         self.make()
         with self.writing():
             try:
@@ -111,7 +110,7 @@ class Folder:
                     description=description,
                     configuration=dict(configuration),
                     storage_options=self._options,
-                    # Tried again, a creation that lost to another one would be committed on top of it.
+                    # A retry of a creation that lost to another one would be committed on top of it.
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
             except CommitFailedError:
@@ -119,7 +118,7 @@ class Folder:
                     raise
 
     def parquet_files(self) -> ds.Dataset:
-        """The Parquet files in it, whether a table names them or not."""
+        """Return the Parquet files in it, including those that no table names."""
         if not self.is_in_store:
             return ds.dataset(self.uri, format="parquet", exclude_invalid_files=False)
         kind = ds.ParquetFileFormat()
@@ -128,7 +127,7 @@ class Folder:
 
     @property
     def spark_path(self) -> str:
-        """The same as Spark is given it."""
+        """The address of the folder in Spark's form."""
         return self.uri.replace("s3://", "s3a://", 1) if self.is_in_store else self.uri
 
     @property
@@ -136,16 +135,16 @@ class Folder:
         return store_settings.for_delta() if self.is_in_store else None
 
     def has_delta_log(self) -> bool:
-        """Whether delta-rs finds a table in it, of which log files may have been removed."""
+        """Return true if delta-rs finds a table in it, which may lack log files."""
         with self.reading():
             return DeltaTable.is_deltatable(self.uri, self._options)
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of this name. Raises as `read` does."""
+        """Return true if there is a file of this name. Raises what `read` raises."""
         return self.size(name) is not None
 
     def read(self, name: str) -> bytes | None:
-        """The file's content; None where there is no such file. Raises LakeNotReadableError and LakeUnavailableError."""
+        """Return the file's content; None if it does not exist. Raises LakeNotReadableError and LakeUnavailableError."""
         with self.reading():
             try:
                 return self.content.read(name)
@@ -153,17 +152,17 @@ class Folder:
                 return None
 
     def files(self, below: str = "") -> list[str]:
-        """Names of the files directly in the folder `below`, in no order; none where there is no such folder."""
+        """Return the names of the files directly in the folder `below`, in no order; none if it does not exist."""
         with self.reading():
             return self.content.files(below)
 
     def folders(self, below: str = "") -> list[str]:
-        """Names of the folders directly in the folder `below`, in no order; none where there is no such folder."""
+        """Return the names of the folders directly in the folder `below`, in no order; none if it does not exist."""
         with self.reading():
             return self.content.folders(below)
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None where there is no such file."""
+        """Return the size of a file in bytes; None if it does not exist."""
         with self.reading():
             try:
                 return self.content.size(name)
@@ -171,7 +170,7 @@ class Folder:
                 return None
 
     def stamp(self, name: str) -> str | None:
-        """What is another one once there are other bytes under this name; None where there is no such file."""
+        """Return a stamp that changes when the content under this name changes; None if the file does not exist."""
         with self.reading():
             try:
                 return self.content.stamp(name)
@@ -179,71 +178,71 @@ class Folder:
                 return None
 
     def stamps(self) -> dict[str, str]:
-        """The stamps of all files in it and in its folders, by name; the same bytes may have the same one."""
+        """Return the stamps of all files below it, by name; the same content may have the same stamp."""
         with self.reading():
             return self.content.stamps("")
 
     def keeps_versions(self) -> bool:
-        """Whether its store keeps what is overwritten or deleted. Raises LakeNotWritableError: it writes a file to know."""
+        """Return true if its store keeps overwritten or deleted files. Raises LakeNotWritableError: it writes a file to find out."""
         with self.writing():
             return self.content.keeps_versions()
 
     def open(self, name: str) -> pa.NativeFile:
-        """The file for reading from any place in it. Raises TableDamagedError where there is none."""
+        """Open a file for reading with random access. Raises TableDamagedError if it does not exist."""
         with self.reading():
             return self.content.open(name)
 
     def make(self) -> None:
-        """Create it where it is missing. Raises LakeNotWritableError."""
+        """Create it if it is missing. Raises LakeNotWritableError."""
         with self.writing():
             self.content.make()
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file whole: a reader sees the former content or this one. Raises LakeNotWritableError."""
+        """Write a file atomically: a reader sees either the former content or this one. Raises LakeNotWritableError."""
         self.make()
         with self.writing():
             self.content.write(name, content)
 
     def time(self) -> datetime:
-        """The clock of its store: when a file that was written just now was written. Raises LakeNotWritableError."""
+        """Read its store's clock: the modification time of a file written now. Raises LakeNotWritableError."""
         self.make()
         with self.writing():
             return self.content.time()
 
     def copy(self, name: str, to: str) -> None:
-        """Copy a file to a new name. Raises TableDamagedError where there is none, and LakeNotWritableError."""
+        """Copy a file to a new name. Raises TableDamagedError if it does not exist, and LakeNotWritableError."""
         with self.open(name):
-            pass  # so that what cannot be read is known from what cannot be written
+            pass  # tells a file that cannot be read from one that cannot be written
         (self / to.rpartition("/")[0]).make()
         with self.writing():
             self.content.copy(name, to)
 
     def written_before(self, moment: datetime, below: str) -> list[str]:
-        """Paths of all files in the folder `below` and in its folders that were last written before `moment`; see `time`."""
+        """Return the paths of all files below the folder `below` that were last written before `moment`; see `time`."""
         with self.reading():
             return self.content.written_before(moment, below)
 
     def erase(self, names: Iterable[str]) -> None:
-        """Delete files for good, those that are there, and the folders that are empty then. Raises LakeNotWritableError."""
+        """Delete files permanently, if they exist, and the folders that are empty then. Raises LakeNotWritableError."""
         with self.writing():
             self.content.remove(names)
 
     def delete(self) -> None:
-        """Delete it with all that it holds, where it exists; what cannot be deleted stays."""
+        """Delete it with all its content, if it exists; what cannot be deleted stays."""
         self.content.delete()
 
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """A lake: its tables, the ledger, and what the checks remember, each in a folder of its own."""
+    """A lake: its tables, the ledger and the checks' baselines, each in its own folder."""
 
     root: Folder
 
     @classmethod
     def at(cls, root: str | Path) -> Lake:
-        """The lake at an absolute local path, also as `file://…`, or at `s3://bucket/prefix`.
+        """Return the lake at an absolute local path, also as `file://…`, or at `s3://bucket/prefix`.
 
-        Raises ConfigurationError for any other, and where the environment does not say how the store is reached, or has its
+        Raises ConfigurationError for any other address, if the environment lacks settings of the store, or if its settings let
         commits overwrite one another.
         """
         if str(root).startswith(STORES):
@@ -259,35 +258,36 @@ class Lake:
         return str(self.root)
 
     def table(self, table: TableRef) -> Folder:
-        """The folder of a table."""
+        """Return the folder of a table."""
         return self.root / table.kind / table.topic
 
     def tables(self) -> list[TableRef]:
-        """The tables that it has, in order of their names."""
+        """Return its tables, in order of their names."""
         kinds = get_args(TableKind)
         found = [TableRef(kind, topic) for kind in kinds for topic in (self.root / kind).folders()]
         return sorted((t for t in found if self.table(t).has_delta_log()), key=lambda t: t.name)
 
     def replay(self, name: str) -> Lake:
-        """The lake, with tables and a ledger of its own, that a replay of this name has inside this one.
+        """Return the lake of a replay, which has its own tables and ledger, inside this one.
 
-        No table of this lake is in it. Raises ConfigurationError for a name that is not fit for a folder.
+        No table of this lake is in it. Raises ConfigurationError for a name that cannot be a folder's.
         """
         if not _REPLAY_NAME.fullmatch(name):
             raise ConfigurationError(
-                f"{name!r} is no name for a replay: use 1 to 100 of the characters a-z A-Z 0-9 . _ - and no '.' in front"
+                f"{name!r} cannot be the name of a replay: use 1 to 100 of the characters a-z A-Z 0-9 . _ - and do not "
+                "start with '.'"
             )
         return Lake(self.root / "replays" / name)
 
     def tells_case(self) -> bool:
-        """Whether `Orders` and `orders` are two folders in it. Raises LakeNotWritableError: it writes a file to know."""
+        """Return true if `Orders` and `orders` are two folders in it. Raises LakeNotWritableError: it writes a file to find out."""
         self.root.make()
         with self.root.writing():
             return self.root.content.tells_case()
 
     @property
     def ledger(self) -> Folder:
-        """What the ledger is in: the tables and folders below."""
+        """The folder of the ledger, with the tables and folders below."""
         return self.root / "_ledger"
 
     @property
@@ -302,25 +302,25 @@ class Lake:
 
     @property
     def decisions(self) -> Folder:
-        """What operators decided, a Delta table."""
+        """The decisions of operators, a Delta table."""
         return self.root / "_ledger" / "decisions"
 
     @property
     def baselines(self) -> Folder:
-        """What the checks remember, a file a topic: a cache, which may be deleted at any time."""
+        """The checks' baselines, one file per topic: a cache, which may be deleted at any time."""
         return self.root / "_ledger" / "baselines"
 
     @property
     def schemas(self) -> Folder:
-        """Schemas that were read of registries, a file each: without them, a registry that has gone takes its windows along."""
+        """Schemas that were read from registries, one file each: without them, windows cannot be decoded if the registry is lost."""
         return self.root / "_ledger" / "schemas"
 
     @property
     def sessions(self) -> Folder:
-        """Which generation of a Spark session processes share, a file each: a note, which may be deleted at any time."""
+        """Generations of the Spark sessions that processes share, one file each, which may be deleted at any time."""
         return self.root / "_ledger" / "sessions"
 
     @property
     def audits(self) -> Folder:
-        """What the newest deep audits found, a file a topic; without it, a quiet topic shows none until the next one."""
+        """Results of the newest deep audits, one file per topic; without it, a quiet topic shows none until the next audit."""
         return self.root / "_ledger" / "audits"

@@ -1,7 +1,7 @@
-"""Files of a lake in an object store, by the library that delta-rs uses too: one way to be configured, and one to fail.
+"""Files of a lake in an object store, by the library that delta-rs uses too: one way to configure it, and one way to fail.
 
-Where the store is and who asks comes from the environment of the process (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID` and others),
-in workers of Spark from theirs: nothing of it is in an address, a plan or an error.
+Endpoint and credentials come from the environment of the process (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID` and others), in Spark
+workers from theirs: none of them is in an address, a plan or an error.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ if TYPE_CHECKING:
     from obstore.store import S3Config
 
 ATTEMPTS: Final = 6
-"""Requests that fail in passing are sent again so often, and for so long:"""
+"""Attempts, and the time limit below, for requests that fail temporarily."""
 PATIENCE: Final = timedelta(seconds=40)
 PART_BYTES: Final = 8 << 20
-"""Bytes of a file that are sent at a time while it is written."""
+"""Size of the parts in which a file is sent while it is written."""
 SLOW: Final = timedelta(minutes=10)
-"""For one request that sends a part of a large file, over a slow line too; others have 30 s, obstore's default."""
+"""Time limit of a request that sends a part of a large file, even over a slow line; others have 30 s, obstore's default."""
 _PARTS_AT_ONCE: Final = 2
-"""Of one large file that is sent. Several such files are sent at once, and all their parts are in memory."""
+"""Parts of one large file in flight. Several such files are sent at once, and all their parts are in memory."""
 _DELETED_AT_ONCE: Final = 1_000
-"""S3 takes so many names in one request."""
+"""Names per delete request, S3's limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectFiles:
-    """Those of a folder of a bucket, which is no more than what keys begin with."""
+    """Files of a folder of a bucket, which is only a prefix of keys."""
 
     uri: str
 
     def read(self, name: str) -> bytes:
-        """As Files has it."""
+        """As in Files."""
         with self._asking(name) as key:
             return bytes(obstore.get(self._store, key).bytes())
 
     def size(self, name: str) -> int:
-        """As Files has it."""
+        """As in Files."""
         with self._asking(name) as key:
             return obstore.head(self._store, key)["size"]
 
     def stamp(self, name: str) -> str:
-        """As Files has it."""
+        """As in Files."""
         with self._asking(name) as key:
             found = obstore.head(self._store, key)
         return f"{found['e_tag']}-{found['size']}-{found['last_modified'].timestamp()}"
 
     def stamps(self, below: str) -> dict[str, str]:
-        """As Files has it, by one listing. The time counts only without an entity tag, which is another one for other bytes."""
+        """As in Files, by one listing. The time counts only without an entity tag, which changes with the content."""
         inside = len(self._key("")) + 1
         return {
             item["path"][inside:]: f"{item['e_tag'] or item['last_modified'].timestamp()} {item['size']}"
@@ -72,32 +72,32 @@ class ObjectFiles:
         }
 
     def files(self, below: str) -> list[str]:
-        """As Files has it."""
+        """As in Files."""
         with self._asking(below) as key:
             found = obstore.list_with_delimiter(self._store, key)["objects"]
             return [_last(item["path"]) for item in found if self._is_file(item)]
 
     def folders(self, below: str) -> list[str]:
-        """As Files has it."""
+        """As in Files."""
         with self._asking(below) as key:
             found = obstore.list_with_delimiter(self._store, key)["common_prefixes"]
         return [_last(path) for path in found]
 
     def open(self, name: str) -> pa.NativeFile:
-        """As Files has it. What is read from a place in it is one request."""
+        """As in Files. Each read from a position is one request."""
         with self._asking(name) as key:
             found = obstore.head(self._store, key)
         return pa.PythonFile(_Download(self, name, found["size"], found["e_tag"]), "r")
 
     def create(self, name: str) -> pa.NativeFile:
-        """As Files has it."""
+        """As in Files."""
         with self._asking(name) as key:
             return pa.PythonFile(
                 _Upload(self, name, obstore.open_writer(self._store, key, buffer_size=PART_BYTES)), "w"
             )
 
     def send(self, name: str, pieces: Iterable[bytes], size: int) -> None:
-        """As Files has it."""
+        """As in Files."""
         if size <= PART_BYTES:
             self.write(name, b"".join(pieces))
             return
@@ -108,15 +108,15 @@ class ObjectFiles:
             )  # fmt: skip
 
     def make(self) -> None:
-        """As Files has it: there is nothing to do."""
+        """As in Files: nothing to do."""
 
     def write(self, name: str, content: bytes) -> None:
-        """As Files has it."""
+        """As in Files."""
         with self._asking(name) as key:
             obstore.put(self._store, key, content)
 
     def time(self) -> datetime:
-        """As Files has it, to the second."""
+        """As in Files, to the second."""
         name = f".time.{uuid4().hex}"
         self.write(name, b"")
         try:
@@ -126,22 +126,22 @@ class ObjectFiles:
             self.remove([name])
 
     def tells_case(self) -> bool:
-        """As Files has it."""
+        """As in Files."""
         return True
 
     def copy(self, name: str, to: str) -> None:
-        """As Files has it."""
+        """As in Files."""
         with self._asking(name) as key:
             obstore.copy(self._store, key, self._key(to))
 
     def written_before(self, moment: datetime, below: str) -> list[str]:
-        """As Files has it."""
+        """As in Files."""
         inside = len(self._key("")) + 1
         return sorted(item["path"][inside:] for item in self._all(below) if item["last_modified"] < moment)
 
     def keeps_versions(self) -> bool:
-        """As Files has it. A bucket with versioning names the version that a `PUT` made; one where that is suspended, to whom asks
-        for the file, the version `null`, and may have others."""
+        """As in Files. A bucket with versioning names the version that a `PUT` made. A bucket with suspended versioning names the
+        version `null` when asked for the file, and may have others."""
         name = f".versions.{uuid4().hex}"
         with self._asking(name) as key:
             made = obstore.put(self._store, key, b"")["version"]
@@ -153,35 +153,35 @@ class ObjectFiles:
         return made is not None or found is not None
 
     def remove(self, names: Iterable[str]) -> None:
-        """As Files has it."""
+        """As in Files."""
         for name in names:
             with self._asking(name) as key, suppress(NotFoundError):
                 obstore.delete(self._store, key)
 
     def remove_files(self, names: Iterable[str]) -> None:
-        """As Files has it."""
+        """As in Files."""
         left = iter(names)
         while some := [self._key(name) for name in islice(left, _DELETED_AT_ONCE)]:
             with self._asking(""), suppress(NotFoundError):
                 obstore.delete(self._store, some)
 
     def delete(self) -> None:
-        """As Files has it."""
+        """As in Files."""
         with suppress(OSError):
             inside = len(self._key("")) + 1
             self.remove_files([item["path"][inside:] for item in self._all("")])
 
     def part(self, name: str, start: int, end: int, e_tag: str | None) -> bytes:
-        """The bytes `[start, end)` of the file with this entity tag. Raises OSError where another one is there by now."""
+        """Return the bytes `[start, end)` of the file with this entity tag. Raises OSError if the file was replaced."""
         with self._asking(name) as key:
             if e_tag is None:
-                # Not every store has one for files that came into it by other ways.
+                # Not every store has a tag for files that were added in other ways.
                 return bytes(obstore.get_range(self._store, key, start=start, end=end))
             return bytes(obstore.get(self._store, key, options={"range": (start, end), "if_match": e_tag}).bytes())
 
     @contextmanager
     def asking(self, name: str) -> Iterator[None]:
-        """For a block that asks the store for a file. Raises OSError."""
+        """Wrap a block that asks the store for a file. Raises OSError."""
         try:
             yield
         except (NotFoundError, FileNotFoundError) as e:
@@ -195,7 +195,7 @@ class ObjectFiles:
         except BaseError as e:
             raise OSError(errno.EIO, _reason(e), f"{self.uri}/{name}") from e
         except OSError as e:
-            # What the store says to a file's only or last part comes from obstore's writers as an OSError without a number.
+            # obstore's writers raise the store's answer to a file's only or last part as an OSError without a number.
             number = errno.EACCES if is_denied(str(e)) else errno.EIO
             raise OSError(number, _reason(e), f"{self.uri}/{name}") from e
 
@@ -210,8 +210,8 @@ class ObjectFiles:
                 yield from filter(self._is_file, some)
 
     def _is_file(self, item: ObjectMeta) -> bool:
-        """Whether a listed object is a file, and no directory marker: an empty object whose key ends with a slash, as Spark's s3a and
-        consoles of stores leave them. A listing has their names without the slash, by which no object is there."""
+        """Return true if a listed object is a file, not a directory marker: an empty object whose key ends with a slash, as created by
+        Spark's s3a and stores' consoles. A listing has their names without the slash, under which no object exists."""
         if item["size"]:
             return True
         try:
@@ -235,11 +235,11 @@ class ObjectFiles:
 
 @lru_cache(maxsize=8)
 def _bucket(name: str, timeout: timedelta | None = None) -> S3Store:
-    """A client of a bucket, which keeps connections open; one request may take `timeout`."""
+    """Return a client of a bucket, which keeps connections open; each request may take `timeout`."""
     return S3Store(
         name,
         retry_config={"max_retries": ATTEMPTS, "retry_timeout": timeout or PATIENCE},
-        # As `client_options` it would replace those that the environment has.
+        # As `client_options` it would replace those from the environment.
         config={} if timeout is None else cast("S3Config", {"timeout": f"{timeout.seconds} seconds"}),
     )
 
@@ -253,7 +253,7 @@ def _last(path: str) -> str:
 
 
 class _Download(io.RawIOBase):
-    """A file of the store that is read piece by piece."""
+    """A file in the store, read piece by piece."""
 
     def __init__(self, files: ObjectFiles, name: str, size: int, e_tag: str | None) -> None:
         self._files, self._name, self._size, self._e_tag, self._at = files, name, size, e_tag, 0
@@ -280,7 +280,7 @@ class _Download(io.RawIOBase):
 
 
 class _Upload(io.RawIOBase):
-    """A file of the store that is written part by part."""
+    """A file in the store, written part by part."""
 
     def __init__(self, files: ObjectFiles, name: str, writer: Any) -> None:
         self._files, self._name, self._writer, self._at = files, name, writer, 0

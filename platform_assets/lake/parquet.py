@@ -1,7 +1,7 @@
-"""Parquet files as any writer makes them, read as the same rows: Spark's OPTIMIZE, delta-rs, DuckDB, polars and this platform
-write one and the same column in several physical types.
+"""Parquet files of any writer, read as the same rows: Spark's OPTIMIZE, delta-rs, DuckDB, polars and this platform write the
+same column in different physical types.
 
-It imports neither Delta nor Spark, so that Spark's Python workers load it at once.
+It imports neither Delta nor Spark, so that Spark's Python workers load it quickly.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 _INT96: Final = "us"
-"""INT96 holds times that nanoseconds cannot: read as those, they come out as others, without an error."""
+"""INT96 has times that nanoseconds cannot represent: read as nanoseconds, they become other times without an error."""
 READ_OPTIONS: Final = ds.ParquetReadOptions(coerce_int96_timestamp_unit=_INT96)
-"""For datasets."""
+"""Options for datasets."""
 _COLUMNS: Final = {"kafka_partition": pa.int32(), "kafka_offset": pa.int64(), "kafka_timestamp_type": pa.int32()}
-"""Whole numbers that may be in files of another width."""
+"""Whole numbers that may have another width in files."""
 
 
 def opened(source: Any, **options: Any) -> pq.ParquetFile:
-    """A file to be read; its columns have the types of `plain_schema` once they are cast."""
+    """Open a file for reading; its columns have the types of `plain_schema` once they are cast."""
     return pq.ParquetFile(source, coerce_int96_timestamp_unit=_INT96, **options)
 
 
 def plain_schema(file: pq.ParquetFile) -> pa.Schema:
-    """The columns of a file in the one type that each has here, whoever wrote it."""
+    """Return the columns of a file in the platform's types, whatever its writer."""
     leaves = iter([file.schema.column(n).physical_type for n in range(len(file.schema))])
     fields = [f.with_type(_plain(f.type, leaves)).remove_metadata() for f in file.schema_arrow]
     return pa.schema([f.with_type(_COLUMNS.get(f.name, f.type)) for f in fields])
@@ -36,14 +36,14 @@ def plain_schema(file: pq.ParquetFile) -> pa.Schema:
 def blocks(
     file: pq.ParquetFile, rows_at_once: int, columns: list[str] | None = None, *, groups: list[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file that is `opened`, some at a time, in the types of `plain_schema`."""
+    """Yield the rows of a file from `opened`, some at a time, in the types of `plain_schema`."""
     whole = plain_schema(file)
     for block in file.iter_batches(rows_at_once, groups, columns, use_threads=False):
         yield block.cast(among(whole, block.schema))
 
 
 def among(whole: pa.Schema, held: pa.Schema) -> pa.Schema:
-    """Those columns of `whole` that are in `held`, in its order."""
+    """Return the columns of `whole` that are in `held`, in the order of `held`."""
     return pa.schema([whole.field(name) for name in held.names])
 
 

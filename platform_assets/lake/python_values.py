@@ -1,4 +1,4 @@
-"""Values of Arrow columns as Python has them, where Python has them: its own dates end with the year 9999."""
+"""Python values of Arrow columns, as far as Python can represent them: its dates end with the year 9999."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pyarrow.compute as pc
 
 _PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""Of the years 1 to 9999, in days since 1970."""
+"""First and last day of the years 1 to 9999, in days since 1970."""
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """As `to_pylist` gives them, but for dates and timestamps outside of the years 1 to 9999: those are the numbers that Arrow has.
+    """Return values like `to_pylist`, but Arrow's numbers for dates and timestamps outside the years 1 to 9999.
 
-    In structs and lists all dates and timestamps are numbers where one lies outside.
+    In structs and lists, all dates and timestamps are numbers if any is outside.
     """
     if not _is_far(column):
         return list(column.to_pylist())
@@ -28,7 +28,7 @@ def python_values(column: pa.Array) -> list[Any]:
 
 
 def _is_far(column: pa.Array) -> bool:
-    """Whether a date or a timestamp in it, at any depth, lies outside."""
+    """Return true if a date or a timestamp in it, at any depth, is outside."""
     kind = column.type
     if pa.types.is_map(kind):
         entries = slice(column.offsets[0].as_py(), column.offsets[-1].as_py())

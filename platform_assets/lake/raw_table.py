@@ -1,4 +1,4 @@
-"""The raw table: its columns, its properties, and how it is made before its first load."""
+"""The raw table: its columns, its properties, and its creation before the first load."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ COLUMN_NAMES = tuple(name for name, _, _ in COLUMNS)
 PROPERTIES = {
     "delta.dataSkippingStatsColumns": "kafka_partition,kafka_offset,kafka_timestamp",
     "delta.isolationLevel": "Serializable",
-    # A row deleted by hand then rewrites its file, so the log shows it.
+    # Deleting a row manually then rewrites its file, so the log shows it.
     "delta.enableDeletionVectors": "false",
 }
-"""Of every table of the lake that windows are loaded into."""
+"""Properties of every table of the lake that windows are loaded into."""
 
 
 def create(path: Folder, topic: str) -> None:
-    """Create the raw table of `topic` where it is missing, before its first load. Raises LakeNotWritableError."""
+    """Create the raw table of `topic` if it is missing, before its first load. Raises LakeNotWritableError."""
     if load_log.exists(path):
         return
     schema = Schema([Field(n, t, nullable=True, metadata={"comment": c}) for n, t, c in COLUMNS])

@@ -1,6 +1,6 @@
-"""Taking values of erased records out of a table's log: bounds of columns, and samples of failing rows in commit metadata.
+"""Removing values of erased records from a table's log: bounds of columns, and samples of failing rows in commit metadata.
 
-No version changes by it: which files there are, how many rows they have and where those are is left as it was.
+This changes no version: the files, their row counts and the places of rows stay the same.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _BOUNDS: Final = ("minValues", "maxValues")
 
 Statistics = dict[str, Any]
 OfFile = Callable[[dict[str, str | None], Statistics], Statistics]
-"""The statistics of a data file, given its partition values and those that it has."""
+"""Maps a data file's partition values and statistics to its new statistics."""
 OfCommit = Callable[[str], str]
-"""The `userMetadata` of a commit, given what it is."""
+"""Maps a commit's `userMetadata` to its new `userMetadata`."""
 
 
 def without_columns(statistics: Statistics, dropped: Callable[[str], bool]) -> Statistics:
-    """Statistics without the bounds of the columns for which `dropped` says so."""
+    """Return statistics without the bounds of the columns for which `dropped` is true."""
     return {
         name: {column: bound for column, bound in value.items() if not dropped(column)} if name in _BOUNDS else value
         for name, value in statistics.items()
@@ -36,9 +36,9 @@ def without_columns(statistics: Statistics, dropped: Callable[[str], bool]) -> S
 
 
 def redact(table: Folder, of_file: OfFile, of_commit: OfCommit = lambda text: text) -> int:
-    """Write those files of the log again that something changes of; gives how many. Raises LakeNotWritableError.
+    """Rewrite the log files that change; return their number. Raises LakeNotWritableError.
 
-    Spark's checksums of versions, which may repeat statistics and which no reader needs, are deleted with them.
+    Also deletes Spark's checksums of versions, which may repeat statistics and which no reader needs.
     """
     log, changed = table / _LOG, 0
     for name in sorted(log.files()):
@@ -54,9 +54,9 @@ def redact(table: Folder, of_file: OfFile, of_commit: OfCommit = lambda text: te
 
 
 def replaced_files(table: Folder, is_meant: Callable[[dict[str, str | None]], bool]) -> list[str]:
-    """Paths of data files that the log names, that the newest version has not, and that are there; of the partitions meant.
+    """Return paths of existing data files that the log names and the newest version does not have, in the partitions meant.
 
-    A file that no commit names may be one that is being written, and is not among them.
+    Files that no commit names are not included, since they may be still being written.
     """
     named = set[str]()
     log = table / _LOG

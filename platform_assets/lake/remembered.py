@@ -1,4 +1,4 @@
-"""What was made of files that do not change, kept in memory within bounds: one process then reads each of them once."""
+"""A bounded in-memory cache of values made from files that do not change, so that a process reads each file once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ V = TypeVar("V")
 
 
 class Remembered(Generic[K, V]):
-    """Values by key and by the stamp of the file that they were made of: under another stamp they are forgotten.
+    """Values by key and by the stamp of the file that they were made from; another stamp discards them.
 
-    Those that were asked for last are kept, up to `most` bytes of all together by what the callers say of each.
+    The most recently used values are kept, up to `most` bytes in total; callers give the size of each.
     """
 
     def __init__(self, most: int) -> None:
@@ -23,7 +23,7 @@ class Remembered(Generic[K, V]):
         self._lock = threading.Lock()
 
     def get(self, key: K, stamp: str) -> V | None:
-        """What was kept of a file with this stamp; None without it."""
+        """Return the value kept for a file with this stamp; None if there is none."""
         with self._lock:
             found = self._values.get(key)
             if found is None or found[0] != stamp:
@@ -32,7 +32,7 @@ class Remembered(Generic[K, V]):
             return found[1]
 
     def keep(self, key: K, stamp: str, value: V, size: int) -> None:
-        """Remember a value of `size` bytes; one of more than a sixteenth of all that may be held is not worth what it displaces."""
+        """Keep a value of `size` bytes, unless it is larger than a sixteenth of the cache."""
         with self._lock:
             before = self._values.pop(key, None)
             self._held -= 0 if before is None else before[2]

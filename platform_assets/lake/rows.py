@@ -1,6 +1,6 @@
-"""Rows of a window as its data files show them: counts and bounds a partition, and offsets, without Spark.
+"""Rows of a window in its data files: counts and bounds per partition, and offsets, without Spark.
 
-File statistics answer where each file holds one Kafka partition; else two columns of the files are read.
+If each file holds one Kafka partition, file statistics suffice; otherwise two columns of the files are read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PartitionRows:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """One version of a table, for whoever asks for many windows: to open it for each costs as much as it has files.
+    """One version of a table, opened once for many windows, since the cost of opening it grows with its number of files.
 
     `files` are the data files of each window at that version.
     """
@@ -58,20 +58,20 @@ class Opened:
 
     @classmethod
     def at(cls, table: Folder, version: int | None = None) -> Opened:
-        """At a version, the newest by default."""
+        """Open the table at a version, by default the newest."""
         return cls(table, load_log.window_files(load_log.file_actions(table, version)))
 
     def partition_rows(self, key: str) -> dict[int, PartitionRows]:
-        """Counts and bounds by partition from the files' own columns; memory is flat."""
+        """Return counts and bounds by partition from the files' columns; memory is flat."""
         return _bounds(self._offsets(key))
 
     def topic_id_of(self, key: str) -> str:
-        """The topic id in the rows of one window. Raises LedgerCorruptError where they name none or several."""
+        """Return the topic id in the rows of one window. Raises LedgerCorruptError if there is none or several."""
         ids = [batch.column("topic_id") for batch in self._batches(key, ["topic_id"])]
         return _only_one(self.table, key, pa.chunked_array(ids, pa.string()))
 
     def offsets_of(self, key: str) -> dict[int, npt.NDArray[np.int64]]:
-        """As the function of that name."""
+        """Return the same as the function `offsets_of`."""
         return _sorted(self._offsets(key))
 
     def _offsets(self, key: str) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
@@ -79,13 +79,13 @@ class Opened:
 
     def _batches(self, key: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
         for path in self.files.get(key, load_log.NO_FILES).paths:
-            # A log's paths are percent-encoded.
+            # Paths in a log are percent-encoded.
             with reading_files(self.table, key), self.table.open(unquote(path)) as file:
                 yield from parquet.blocks(parquet.opened(file), _BLOCK_ROWS, columns)
 
 
 def from_statistics(files: list[dict[str, Any]]) -> dict[int, PartitionRows] | None:
-    """Counts and bounds by partition from file statistics; None where a file mixes partitions or has no statistics."""
+    """Return counts and bounds by partition from file statistics; None if a file mixes partitions or has no statistics."""
     found: dict[int, PartitionRows] = {}
     for file in files:
         if file["num_records"] == 0:
@@ -101,25 +101,27 @@ def from_statistics(files: list[dict[str, Any]]) -> dict[int, PartitionRows] | N
 def _only_one(table: Folder, key: str, ids: pa.ChunkedArray) -> str:
     found = pc.unique(ids).to_pylist()
     if len(found) != 1:
-        raise LedgerCorruptError(f"the rows of window {key} in {table.name} name topic ids {found}, and not just one")
+        raise LedgerCorruptError(
+            f"the rows of window {key} in {table.name} have topic ids {found} instead of exactly one"
+        )
     return str(found[0])
 
 
 def offsets_of(table: Folder, key: str, version: int | None = None) -> dict[int, npt.NDArray[np.int64]]:
-    """Every offset of one window, sorted, by partition."""
+    """Return every offset of one window, sorted, by partition."""
     return _sorted(_offsets(table, key, version))
 
 
 def offsets_in_files(folder: Folder) -> dict[int, npt.NDArray[np.int64]]:
-    """Every offset in the Parquet files of `folder`, sorted, by partition."""
+    """Return every offset in the Parquet files of `folder`, sorted, by partition."""
     with folder.reading():
         return _sorted(_split(folder.parquet_files().to_batches(columns=["kafka_partition", "kafka_offset"])))
 
 
 def readable_offsets(table: Folder, paths: Iterable[str]) -> tuple[dict[int, npt.NDArray[np.int64]], bool]:
-    """Every offset in data files of a window, as the table's log has their paths, sorted, by partition.
+    """Return every offset in data files of a window, sorted, by partition. `paths` are in the form of the table's log.
 
-    Files that are gone or damaged are passed over; also gives whether there is none of those.
+    Missing or damaged files are skipped; also returns true if there were none.
     """
     pieces: list[tuple[int, npt.NDArray[np.int64]]] = []
     whole = True
@@ -156,7 +158,7 @@ def readable_topic_id(table: Folder, paths: Iterable[str]) -> str | None:
 def batches_of(
     table: Folder, key: str, version: int, columns: Sequence[str], where: pc.Expression | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Columns of the rows of one window at a version, all of them or those of `where`, in no order; memory is flat.
+    """Yield columns of the rows of one window at a version, all rows or those of `where`, in no order; memory is flat.
 
     Raises FilesLostError.
     """
@@ -169,19 +171,19 @@ def batches_of(
 def difference(
     left: Mapping[int, npt.NDArray[np.int64]], right: Mapping[int, npt.NDArray[np.int64]]
 ) -> dict[int, tuple[OffsetRange, ...]]:
-    """The offsets in `left` that `right` lacks, as ranges by partition."""
+    """Return the offsets in `left` that `right` lacks, as ranges by partition."""
     empty: npt.NDArray[np.int64] = np.array([], dtype=np.int64)
     missing = {p: np.setdiff1d(offsets, right.get(p, empty)) for p, offsets in left.items()}
     return {p: ranges_of(offsets) for p, offsets in missing.items() if len(offsets)}
 
 
 def named(ranges: Mapping[int, tuple[OffsetRange, ...]]) -> str:
-    """`ranges` for a message; an empty text where there are none."""
+    """Name `ranges` for a message; an empty text if there are none."""
     return ranges_text((p, r.start, r.end) for p, parts in ranges.items() for r in parts)
 
 
 def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """`(partition, offsets)` of a batch with the columns kafka_partition and kafka_offset."""
+    """Yield `(partition, offsets)` of a batch with the columns kafka_partition and kafka_offset."""
     partitions = batch.column("kafka_partition")
     offsets = batch.column("kafka_offset").to_numpy(zero_copy_only=False)
     for partition in pc.unique(partitions).to_pylist():
@@ -198,7 +200,7 @@ def _offsets(table: Folder, key: str, version: int | None) -> Iterator[tuple[int
 
 @contextmanager
 def reading_files(table: Folder, key: str) -> Iterator[None]:
-    """For a block that reads data files of a window. Raises FilesLostError where the log names what is gone or no Parquet."""
+    """Wrap a block that reads a window's data files. Raises FilesLostError if one in the log is missing or is not Parquet."""
     try:
         with table.reading():
             yield
@@ -207,7 +209,7 @@ def reading_files(table: Folder, key: str) -> Iterator[None]:
 
 
 def _dataset(table: Folder, key: str, version: int | None = None) -> ds.Dataset:
-    """The files of one window alone: those of other windows are not opened."""
+    """Return the files of one window; those of other windows are not opened."""
     with table.reading():
         return datasets.of(table.delta(version), "window", key)
 

@@ -1,6 +1,6 @@
-"""What a declared schema changes of a table's: additions, which old rows have as null, and all else, which is refused. Pure.
+"""Differences of a declared schema and a table's: additions, null in old rows, and all others, which are refused. Pure.
 
-Old files stay as they are, so a column keeps its place, its name and its type for as long as the table does.
+Old files stay as they are, so a column keeps its place, its name and its type for as long as the table exists.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 REQUIRED: Final = "platform_assets.required"
-"""Metadata of a column that has a value in each row that is no tombstone. Delta's own constraint would refuse those."""
+"""Metadata of a column with a value in each row except tombstones, which Delta's own constraint would refuse."""
 
 _NAMES: Final = {
     pa.bool_(): "BOOLEAN",
@@ -30,7 +30,7 @@ Fields = dict[str, pa.Field]
 
 
 def type_name(kind: pa.DataType) -> str:
-    """A type as Spark's DDL has it."""
+    """Return a type in Spark's DDL."""
     if pa.types.is_struct(kind):
         return f"STRUCT<{', '.join(f'{f.name}: {type_name(f.type)}' for f in kind)}>"
     if pa.types.is_list(kind):
@@ -43,25 +43,25 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def fingerprint(schema: pa.Schema) -> str:
-    """Names the columns of a table, their types and which are required; comments are no part of it."""
+    """Return a fingerprint of a table's columns, their types and which are required; comments do not count."""
     text = "\n".join(f"{f.name} {type_name(f.type)} {is_required(f)}" for f in schema)
     return sha256(text.encode()).hexdigest()[:12]
 
 
 def is_required(field: pa.Field) -> bool:
-    """Whether a column was declared `NOT NULL`."""
+    """Return true if a column was declared `NOT NULL`."""
     return (field.metadata or {}).get(REQUIRED.encode()) == b"true"
 
 
 def breaking(table: pa.Schema, declared: pa.Schema) -> tuple[str, ...]:
-    """What `declared` changes of the columns of `table` other than to add some, a sentence each, in order of the table."""
+    """Return the changes of `declared` to the columns of `table` other than additions, one sentence each, in table order."""
     return tuple(_breaking({f.name: f for f in table}, {f.name: f for f in declared}, ""))
 
 
 def merged(table: pa.Schema, declared: pa.Schema, last: tuple[str, ...] = ()) -> pa.Schema:
-    """The columns of `table` in their order, then what `declared` adds, then the columns `last`; comments as declared.
+    """Return the columns of `table` in their order, then those that `declared` adds, then `last`; comments as declared.
 
-    Nothing may be `breaking`.
+    No change may be `breaking`.
     """
     fields = _merged(list(table), list(declared))
     return pa.schema([f for f in fields if f.name not in last] + [f for name in last for f in fields if f.name == name])
@@ -79,7 +79,7 @@ def _breaking(table: Fields, declared: Fields, below: str) -> Iterator[str]:
             continue
         yield from _retyped(field.type, now.type, place)
         if is_required(now) and not is_required(field):
-            yield f"{place} becomes NOT NULL, and rows of the table may lack it"
+            yield f"{place} becomes NOT NULL, but rows of the table may lack it"
 
 
 def _retyped(table: pa.DataType, declared: pa.DataType, place: str) -> Iterator[str]:
@@ -90,7 +90,7 @@ def _retyped(table: pa.DataType, declared: pa.DataType, place: str) -> Iterator[
     elif pa.types.is_map(table) and pa.types.is_map(declared):
         yield from _retyped(table.item_type, declared.item_type, f"{place}{{}}")
     elif table != declared:
-        yield f"{place} is {type_name(table)} in the table and {type_name(declared)} as declared"
+        yield f"{place} is {type_name(table)} in the table but {type_name(declared)} in the declaration"
 
 
 def _merged(table: list[pa.Field], declared: list[pa.Field]) -> list[pa.Field]:

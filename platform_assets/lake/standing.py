@@ -1,7 +1,7 @@
-"""What the log of a table has of loads by now: their rows, in whatever files OPTIMIZE has put them since.
+"""Present state of loads in a table's log: their rows, in the files to which OPTIMIZE has moved them since.
 
-A commit that only rearranges says so of each of its files. The rows are the load's up to the last one of those; any other
-commit to the window may have changed them.
+A commit that only rearranges declares so for each of its files. Up to the last such commit, the rows are the load's; any
+other commit to the window may have changed them.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class _Followed:
 
 
 def standing(table: Folder, loads: Sequence[LoadCommit], newest: int) -> dict[str, LoadCommit]:
-    """Each of `loads`, one a window, as it stands at the newest version that nothing but rearranging commits led to; by window.
+    """Return each of `loads`, one per window, at the newest version reached by rearranging commits only; by window.
 
-    A load whose files are its own still is given as it is. One pass over the log, up to the version `newest`.
+    A load that still has its own files is returned unchanged. One pass over the log, up to the version `newest`.
     """
     found = {load.metadata.window.key: load for load in loads}
     begin = {key: Stand(load.version, load.adds) for key, load in found.items() if load.adds is not None}
@@ -99,7 +99,7 @@ def follow(table: Folder, begin: Mapping[str, Stand], newest: int) -> dict[str, 
 
 
 def _touched(commit: Commit, owner: dict[str, str]) -> set[str]:
-    """The windows of which `commit` names files."""
+    """Return the windows whose files `commit` names."""
     added = {add.partition.get("window") or "" for add in commit.adds}
     return added | {owner[path] for path in commit.removes if path in owner}
 
@@ -124,9 +124,9 @@ def oldest_files(table: Folder, newest: int) -> tuple[int, pa.Table]:
 
 
 def versions_of(table: Folder, key: str, newest: int) -> Iterator[int]:
-    """Versions up to `newest` between which the window's files may have changed, the newest first.
+    """Yield versions up to `newest` between which the window's files may have changed, newest first.
 
-    One of them has each set of files that the log can still be asked for.
+    They include every set of files that the log can still show.
     """
     yield newest
     folders = tuple(f"{folder}/" for folder in window_folders(key))
@@ -136,7 +136,7 @@ def versions_of(table: Folder, key: str, newest: int) -> Iterator[int]:
             yield version
             yield version - 1
         version -= 1
-    # The oldest one that may still be read: what was committed before is in its checkpoint.
+    # The oldest version that may still be readable: earlier commits are in its checkpoint.
     yield version + 1
     # Older checkpoints outlive the commits around them until a clean-up deletes them too.
     yield from reversed([number for number in _checkpoints(table) if number <= version])

@@ -1,6 +1,6 @@
 """VACUUM: deleting the files of a table that its newest version does not name, once they are old enough.
 
-Loads that died leave files which no version names, and replaced windows leave those of past versions.
+Loads that died leave files that no version names, and replaced windows leave those of past versions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from platform_assets.model.tables import TableRef
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """Files of `table` that were deleted, or would be: paths relative to its folder, and bytes in all."""
+    """Files of `table` that were deleted, or would be: paths relative to its folder, and total size in bytes."""
 
     table: TableRef
     files: tuple[str, ...]
@@ -24,12 +24,11 @@ class Vacuumed:
 
 
 def vacuum(table: TableRef, folder: Folder, *, retain_hours: int | None = None, dry_run: bool = False) -> Vacuumed:
-    """Delete what the newest version does not name and is older than `retain_hours`, by default the table's own retention.
+    """Delete files that the newest version does not name and that are older than `retain_hours`, by default the table's retention.
 
-    That is its property `delta.deletedFileRetentionDuration`, and a week where it has none; versions of before then can
-    be read no more, and restore no window. Everything in the folder is listed, since files that no version ever named are
-    in no log. Raises ConfigurationError for less than the table's own retention: a load may need that long, and so may
-    its readers.
+    The table's retention is its property `delta.deletedFileRetentionDuration`, or a week without it. Older versions can no
+    longer be read, and cannot restore a window. Lists the whole folder, since files that no version ever named are in no
+    log. Raises ConfigurationError for less than the table's retention: a load, and readers, may need that long.
     """
     with folder.writing():
         delta = folder.delta()
@@ -40,9 +39,9 @@ def vacuum(table: TableRef, folder: Folder, *, retain_hours: int | None = None, 
                 raise
             raise ConfigurationError(
                 f"files of {table} cannot be deleted after {retain_hours} hours: {e}. Keep them for longer, or first shorten the "
-                "table's retention, its property delta.deletedFileRetentionDuration."
+                "table's retention, which is its property delta.deletedFileRetentionDuration."
             ) from e
-        # On an object store, delta-rs takes directory markers for files, and deletes none of them.
+        # On an object store, delta-rs treats directory markers as files, and deletes none of them.
         sizes = {path: size for path in found if (size := folder.size(path)) is not None}
         if sizes and not dry_run:
             deleted = set(delta.vacuum(retain_hours, dry_run=False, full=True))

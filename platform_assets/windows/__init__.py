@@ -1,1 +1,1 @@
-"""The life of a window: sealed, loaded, loaded again, given up, rebuilt."""
+"""The life of a window: sealing, loading, re-loading, accepting a loss, rebuilding."""

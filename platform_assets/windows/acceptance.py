@@ -1,4 +1,4 @@
-"""Accepting a loss: an operator's explicit word, written into the ledger, that certain offsets will not be loaded."""
+"""Accepting a loss: an operator's explicit decision, recorded in the ledger, that certain offsets will not be loaded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from platform_assets.windows.generations import Ranges
 from platform_assets.windows.sealing import checked_state
 
 _ALL: Final = 1_000_000
-"""Ranges that evidence lists: of more than these the rest is named by the next call."""
+"""Limit of ranges that evidence lists; the next call names the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ class Loss:
 
 
 def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings: ClientSettings) -> list[Loss]:
-    """What keeps `sealed` from being loaded, or explained, and can be accepted.
+    """Return the losses that keep `sealed` from being loaded, or explained, and that can be accepted.
 
-    First expired offsets and those of a log that the topic had before: the brokers say at once which these are. Only without any
-    of them, a window that is not loaded is searched for unreadable timestamps and for batches beyond the limits, which reads all of
-    it once; and of a loaded window the offsets are named that the brokers have no record of and no reason for.
+    Expired offsets and those of a former log of the topic come first, since the brokers report these at once. If there are none, a
+    window that is not loaded is searched for unreadable timestamps and for batches beyond the limits, which reads all of it once. For
+    a loaded window, these are the offsets for which the brokers have neither a record nor a reason.
 
-    What was accepted already is left out, and what the table has; of a damaged window nothing is named, since it may be healed, nor
-    of rows without a receipt. Raises what `sealing.checked_state` raises.
+    Offsets that the table has, or that were accepted already, are left out. A damaged window has no losses here, since it may be
+    repaired, and neither have rows without a receipt. Raises what `sealing.checked_state` raises.
     """
     known = _known(sealed, ledger)
     if known is None:
@@ -77,7 +77,7 @@ def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings
 def _refused(
     sealed: SealedWindow, ranges: Mapping[int, OffsetRange], known: Ranges, settings: ClientSettings
 ) -> list[Loss]:
-    # Imported where it is used: compiled kernels take a while to load, and a code location needs none of them.
+    # Imported here because compiled kernels are slow to load, and a code location does not need them.
     from platform_assets.engines.columnar.refused import find_refused
 
     pieces = Records(sealed.topic, sealed.topic_id, sealed.key, TopicRanges(ranges), known).pieces
@@ -91,8 +91,8 @@ def _refused(
 def _unexplained(
     sealed: SealedWindow, ranges: Mapping[int, OffsetRange], cluster: Cluster, settings: ClientSettings
 ) -> Ranges:
-    """Which of `ranges` Kafka holds nothing of, though nothing says why."""
-    # Imported where it is used: the protocol's schemas take a while to load, and a code location needs none of them.
+    """Return the parts of `ranges` of which Kafka holds nothing, without a reason."""
+    # Imported here because the protocol's schemas are slow to load, and a code location does not need them.
     from platform_assets.kafka.evidence.gathering import gather_evidence
 
     compacted = cluster.is_compacted(sealed.topic)
@@ -115,9 +115,9 @@ def _losses(sealed: SealedWindow, lost: Ranges, known: Ranges, cause: str) -> li
 
 
 def _known(sealed: SealedWindow, ledger: Ledger) -> Ranges | None:
-    """The offsets of the window that the table has, or whose loss was accepted.
+    """Return the offsets of the window that the table has, or whose loss was accepted.
 
-    None where each offset is accounted for, and where the table's rows are not those of the receipt, or there is none of them.
+    None if each offset is accounted for, if the table's rows are not those of the receipt, or if one of the two is missing.
     """
     table = TableRef.raw(sealed.topic)
     folder = ledger.lake.table(table)
@@ -141,7 +141,7 @@ def _known(sealed: SealedWindow, ledger: Ledger) -> Ranges | None:
 
 
 def accept(sealed: SealedWindow, losses: list[Loss], author: Author, ledger: Ledger) -> None:
-    """Write the acceptance of `losses` into the ledger. The window's next load then goes on without those offsets."""
+    """Record the acceptance of `losses` in the ledger. The window's next load then leaves out those offsets."""
     details = {
         loss.cause: {str(p): [[r.start, r.end] for r in parts] for p, parts in loss.ranges.items()} for loss in losses
     }

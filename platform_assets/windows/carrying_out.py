@@ -1,8 +1,7 @@
 """Carrying out what operators decided about a topic's log: `accept-generation` and `accept-cluster`.
 
-A decision names all of its effects and is recorded first. The cut that starts the new generation decides: until exactly that cut
-is recorded, the decision has no effect. Once it is, everything else follows from the decision, by whoever comes next: the command
-itself, a sensor tick or a load.
+A decision names all of its effects and is recorded first. It takes effect when exactly the cut that starts the new generation is
+recorded. Then the command itself, the next sensor tick or the next load carries out the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from platform_assets.model.windows import edge_of
 from platform_assets.windows.receipts import Proof, receipt_of
 
 MOVED: Final = "moved_ranges"
-"""Detail of a decision on a cluster: the offsets that come in the new generation's first window, by window and partition."""
+"""Key in a cluster decision's details: the offsets that come with the new generation's first window, by window and partition."""
 
 _Ranges = dict[int, tuple[OffsetRange, ...]]
 
@@ -38,14 +37,14 @@ _lock = threading.Lock()
 
 
 def fields_of(ranges: Mapping[int, tuple[OffsetRange, ...]]) -> dict[str, list[list[int]]]:
-    """Offsets by partition, as a decision's details have them."""
+    """Offsets by partition in the form of a decision's details."""
     return {str(p): [[r.start, r.end] for r in parts] for p, parts in ranges.items()}
 
 
 def carry_out(ledger: Ledger, topic: str) -> None:
     """Complete the decisions on the log of `topic` whose cut is recorded. Cheap if nothing was decided since the last call.
 
-    A decision that left nothing to do costs a look-up of the windows that it names, however old the table is.
+    A completed decision costs a look-up of the windows that it names, however old the table is.
     Raises what writing to the ledger and to the raw table raises; the next call continues.
     """
     newest = ledger.newest_cut(topic)
@@ -74,7 +73,7 @@ def _complete(decision: Decision, ledger: Ledger) -> None:
     for key, (ranges, was_loaded) in named.items():
         receipt = receipts.get(key)
         if decision.kind == "generation" and not was_loaded and receipt is not None:
-            # A load of the former log came before the cut: it has read what there was.
+            # A load of the former log came before the cut, so it has read what was there.
             continue
         lost = erasure_rules.without(ranges, accepted.get(key, {}))
         if lost or (decision.kind == "cluster" and (receipt is None or receipt.rows)):
@@ -95,7 +94,7 @@ def _complete(decision: Decision, ledger: Ledger) -> None:
 
 
 def _named(details: Mapping[str, Any]) -> dict[str, tuple[_Ranges, bool]]:
-    """The offsets that the decision is about by window, and whether the window was loaded when it was made."""
+    """By window, the offsets of the decision, and true if the window was loaded when the decision was made."""
     if "lost" in details:
         return {lost["window"]: (_ranges(lost["ranges"]), lost["loaded"]) for lost in details["lost"]}
     return {key: (_ranges(ranges), False) for key, ranges in details.get(MOVED, {}).items()}
@@ -113,9 +112,9 @@ def _reason(decision: Decision) -> str:
 
 
 def _empty(window: SealedWindow, ledger: Ledger) -> None:
-    """Load a moved window without rows, also if a load from the former cluster committed just before the cut was recorded.
+    """Load a moved window without rows, even if a load from the former cluster committed just before the cut was recorded.
 
-    The commit refuses a load that is still under way there: its rows come with the new generation, each once.
+    The commit refuses a load from there that is still in progress: its rows come with the new generation, each once.
     """
     began, table = time.monotonic(), TableRef.raw(window.topic)
     raw_table.create(ledger.lake.table(table), window.topic)

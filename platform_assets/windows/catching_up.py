@@ -1,7 +1,7 @@
-"""Loading many windows: those that were never loaded are written by one job of the engine, and committed one by one, in order.
+"""Loading many windows: one engine job writes those that were never loaded; they are committed one by one, in order.
 
-What is decided of a window is what `loading` decides of one that comes alone. Windows that need more than reading Kafka, such
-as those that were loaded before, do come alone, at their turn. They may be of several topics.
+Each window is treated as `loading` treats a single one. Windows that need more than reading Kafka, such as those that were
+loaded before, are loaded individually when it is their turn. The windows may belong to several topics.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from platform_assets.windows.replacing import Loaded
 _log = logger(__name__)
 
 RECEIPTS_AT_ONCE: Final = 50
-"""Windows whose receipts one append has, where many topics are loaded together: an append costs as much as a small window."""
+"""Receipts per append when many topics are loaded together: an append costs as much as a small window."""
 TOPICS_IN_VAIN: Final = 3
-"""After so many topics for which a service did not answer it is taken to be gone: each may have been waited for."""
+"""A service counts as unavailable after it did not answer for this many topics, since each may have been waited for."""
 
 _Item = tuple[Loader, str]
-"""A window by its key, and what loads windows of its topic."""
+"""The loader of a window's topic, and the window's key."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A window that is to be loaded for the first time."""
+    """A window to be loaded for the first time."""
 
     sealed: SealedWindow
     metadata: LoadMetadata
@@ -51,9 +51,9 @@ class _Prepared:
 
 
 def load_many(loader: Loader, keys: Sequence[str]) -> Iterator[tuple[str, Loaded | PlatformError]]:
-    """Load each window of `keys`, which differ, in this order; gives what became of it, as soon as it is known.
+    """Load each window of `keys`, which are distinct, in this order; yield each outcome as soon as it is known.
 
-    A window that fails holds up no other. Errors are those of `Loader.load`.
+    A window that fails does not block the others. Errors are those of `Loader.load`.
     """
     for _, key, outcome in _load([(loader, keys)], receipts_at_once=1):
         yield key, outcome
@@ -62,11 +62,11 @@ def load_many(loader: Loader, keys: Sequence[str]) -> Iterator[tuple[str, Loaded
 def load_together(
     wanted: Sequence[tuple[Loader, Sequence[str]]],
 ) -> Iterator[tuple[Loader, str, Loaded | PlatformError]]:
-    """The same of windows of several topics, each with its loader, which share one lake; they may share jobs of an engine.
+    """Load windows of several topics as `load_many` does. Loaders share one lake, and may share jobs of an engine.
 
-    Loaders that have the same engine are to have the same value of it. Receipts of up to `RECEIPTS_AT_ONCE` windows are recorded
-    together, and what became of a window is given once its receipt is. A run that is killed in between leaves commits without
-    one, which the next run finds, as it finds that of a window alone.
+    Loaders with the same engine must share one object. Receipts of up to `RECEIPTS_AT_ONCE` windows are recorded together, and a
+    window's outcome is yielded once its receipt is recorded. A run that is killed in between leaves commits without a receipt,
+    which the next run finds, as for a single window.
     """
     yield from _load(wanted, RECEIPTS_AT_ONCE)
 
@@ -92,7 +92,7 @@ def _topic(loader: Loader) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Unrecorded:
-    """A load that is committed, and whose receipt is not recorded yet."""
+    """A committed load whose receipt is not recorded yet."""
 
     loader: Loader
     key: str
@@ -102,7 +102,7 @@ class _Unrecorded:
 def _load_batch(
     batch: Sequence[_Item], sealed: Mapping[tuple[str, str], SealedWindow], receipts_at_once: int
 ) -> Iterator[tuple[Loader, str, Loaded | PlatformError]]:
-    # A window that comes alone needs none of it.
+    # A single window does not need this.
     prepared = _prepared_together(batch, sealed) if len(batch) > 1 else {}
     orders = [p.order for p in prepared.values() if isinstance(p, _Prepared)]
     first = batch[0][0]
@@ -120,10 +120,12 @@ def _load_batch(
                 yield loader, key, outcome
             yield from _recorded(waiting)
         finally:
-            # Whoever asked has gone, or something failed that is no window's: what is committed is recorded all the same.
+            # The caller has stopped, or something other than a window failed: record what is committed anyway.
             for loader, key, outcome in _recorded(waiting):
                 if isinstance(outcome, PlatformError):
-                    _log.warning("%s: window %s is loaded and not in the ledger: %s", _topic(loader), key, outcome)
+                    _log.warning(
+                        "%s: window %s is loaded but not recorded in the ledger: %s", _topic(loader), key, outcome
+                    )
 
 
 def _outcome(
@@ -146,7 +148,7 @@ def _outcome(
 
 
 def _recorded(waiting: list[_Unrecorded]) -> list[tuple[Loader, str, Loaded | PlatformError]]:
-    """Record the receipts of all that wait, none of which does then; what became of each, an error being that of all."""
+    """Record all waiting receipts and clear the list; return each outcome. An error is that of all of them."""
     if not waiting:
         return []
     loads = list(waiting)
@@ -161,7 +163,7 @@ def _recorded(waiting: list[_Unrecorded]) -> list[tuple[Loader, str, Loaded | Pl
 def _prepared_together(
     batch: Sequence[_Item], sealed: Mapping[tuple[str, str], SealedWindow]
 ) -> dict[tuple[str, str], _Prepared | PlatformError]:
-    """What `_prepared` gives of each topic. What is wrong with one is found, and said, when it is the turn of its windows."""
+    """Return what `_prepared` returns for each topic. A topic's errors are raised when it is the turn of its windows."""
     found: dict[tuple[str, str], _Prepared | PlatformError] = {}
     unreachable = 0
     for topic, of_topic in groupby(batch, lambda item: _topic(item[0])):
@@ -189,10 +191,10 @@ def _committed(loader: Loader, window: _Prepared, written: Iterator[Written | Pl
 
 
 def _sealed(loader: Loader, keys: Sequence[str]) -> dict[str, SealedWindow]:
-    """Those of the windows that are in the ledger, by key; the others are sealed when it is their turn."""
+    """Return the windows that are in the ledger, by key; the others are sealed when it is their turn."""
     edges: list[datetime] = []
     for key in keys:
-        with suppress(ValueError):  # no key of a window, which is an error when it is its turn
+        with suppress(ValueError):  # not a window key: raised when it is its turn
             edges.append(edge_of(key))
     if not edges:
         return {}
@@ -203,9 +205,9 @@ def _sealed(loader: Loader, keys: Sequence[str]) -> dict[str, SealedWindow]:
 
 
 def _prepared(loader: Loader, windows: Sequence[SealedWindow]) -> dict[str, _Prepared | PlatformError]:
-    """Those of the windows that an engine may read together: with offsets, of one generation, and without rows or receipt.
+    """Return the windows that an engine may read together: with offsets, of one generation, and without rows or receipt.
 
-    The error is there instead where the brokers no longer have a window's offsets.
+    If the brokers no longer have a window's offsets, its value is the error.
     """
     if not windows:
         return {}
@@ -214,7 +216,7 @@ def _prepared(loader: Loader, windows: Sequence[SealedWindow]) -> dict[str, _Pre
     carrying_out.carry_out(loader.ledger, topic)
     sealing.check_ledger_knows_table(table, loader.ledger.lake, loader.ledger.newest_cut(topic))
     raw_table.create(loader.table, topic)
-    # Opened before the receipts are read, as for each window alone.
+    # Opened before the receipts are read, as for a single window.
     erasure_rules.apply(loader.ledger, windows)
     opened = loader.replacer.open()
     held = opened.held()

@@ -1,8 +1,8 @@
-"""The second clock: what closes an edge is that its time has passed here and somewhere else.
+"""The second clock: an edge closes when its time has passed on this machine and on another one.
 
-A machine whose clock runs ahead would cut edges that have not come yet, a thousand at a time, and its topics would then be
-silent until they have. So where an edge is about to be cut, a clock of another machine is asked: Kafka's controllers', or
-the lake's where those do not tell it. Where all of them are this machine, there is no second one.
+A machine whose clock is ahead would cut future edges, a thousand at a time, and its topics would then be silent until those
+times. So before an edge is cut, another machine's clock is read: that of Kafka's controllers or, if they do not report it,
+the lake's. If all of them are this machine, there is no second clock.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.lake.location import Lake
 
 TOLERANCE: Final = timedelta(seconds=30)
-"""How far two clocks may lie apart: a cut that comes so early is a valid one, its window ends a little sooner."""
+"""Largest accepted difference of two clocks. A cut that comes so early is valid; its window ends a little sooner."""
 _KEPT_SECONDS: Final = 60.0
 
 
 class ClockAheadError(Retryable):
-    """An edge has passed by this machine's clock, and by another one it has not."""
+    """An edge has passed by this machine's clock, but not by another clock."""
 
     def __init__(self, topic: str, clock: str, seconds: int, edge: str) -> None:
         self.topic, self.clock, self.seconds, self.edge = topic, clock, seconds, edge
         super().__init__(
-            f"the clock of this machine is {seconds:,} s ahead of that of {clock}, by which edge {edge} of topic {topic!r} has "
-            "not come yet: nothing is cut there. Set the clock of this machine right, or the other one; cutting then goes on by "
-            "itself."
+            f"the clock of this machine is {seconds:,} s ahead of that of {clock}, by which window boundary {edge} of "
+            f"topic {topic!r} has not passed yet. It was not cut. Correct the clock of this machine, or the other one; "
+            "cutting then continues by itself."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class OtherClock:
-    """What another clock showed, and whose it is."""
+    """The time that another clock showed, and its owner."""
 
     name: str
     now: datetime
 
     def ahead(self, now: datetime) -> timedelta | None:
-        """How far `now` lies ahead of it; None within the tolerance."""
+        """Return how far `now` is ahead of this clock; None within the tolerance."""
         ahead = now - self.now
         return ahead if ahead > TOLERANCE else None
 
     def error(self, topic: str, now: datetime, edge: datetime) -> ClockAheadError:
-        """What is wrong where `edge`, which has passed at `now`, has not by this clock."""
+        """Return the error for an `edge` that has passed at `now`, but not by this clock."""
         seconds = round((now - self.now).total_seconds())
         return ClockAheadError(topic, self.name, seconds, edge.astimezone(UTC).isoformat(timespec="minutes"))
 
 
 Ask = Callable[[Cluster, Lake, datetime], OtherClock]
-"""What `other_clock` is: tests and benchmarks live at times of their own."""
+"""Type of `other_clock`, which tests and benchmarks replace, since they use times of their own."""
 
 _seen: dict[tuple[str, Lake], tuple[float, OtherClock]] = {}
 _lock = threading.Lock()
 
 
 def other_clock(cluster: Cluster, lake: Lake, now: datetime) -> OtherClock:
-    """Ask Kafka's controllers, or write a file to the lake and see when that was.
+    """Ask Kafka's controllers for the time, or write a file to the lake and read its time.
 
-    Where that was done less than a minute ago, its answer is reckoned on: topics whose windows close at one time are cut by one
-    answer. Not where `now` lies ahead of that. Raises BrokerRefusedError and LakeNotWritableError.
+    An answer less than a minute old is extrapolated, so topics whose windows close at the same time share one answer, unless
+    `now` is ahead of that. Raises BrokerRefusedError and LakeNotWritableError.
     """
     key = (cluster.settings.bootstrap_servers, lake)
     with _lock:

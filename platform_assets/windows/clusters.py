@@ -1,9 +1,9 @@
-"""A topic that has moved to another cluster with its offsets: an operator states that each stands for the same record as before.
+"""Topics moved to another cluster with their offsets: an operator states that each offset is still the same record.
 
-That cannot be proved from offsets alone. What can be is checked: the log has at least what was cut. The statement starts a new
-generation of the topic's log, at the newest edge, so that cuts say which cluster they are of. Where the topic has kept its id, as on
-restored disks, windows that were sealed before are loaded from the new cluster as ever. Where it has another one, as with a mirror,
-those that wait are loaded without rows, and their offsets come in the first window of the new generation.
+That cannot be proved from offsets alone. What can be proved is checked: the log has at least what was cut. The statement starts a
+new generation of the topic's log at the newest edge, so cuts name their cluster. If the topic has kept its id, as on restored
+disks, windows that were sealed before are loaded from the new cluster as usual. If its id is new, as with a mirror, windows that
+wait are loaded without rows, and their offsets come with the first window of the new generation.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from platform_assets.windows import carrying_out
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The log that goes on on another cluster: `newest` is the cut of the former one, `first` the one that it would start with,
-    at the same edge; `moved` are windows that wait, and whose offsets come in the window behind `first` instead."""
+    """The continuation of a log on another cluster: `newest` is the last cut of the former log, `first` the first of the new one,
+    at the same edge; `moved` are waiting windows whose offsets come with the window after `first` instead."""
 
     newest: RecordedCut
     first: RecordedCut
     moved: tuple[SealedWindow, ...]
 
     def details(self) -> dict[str, Any]:
-        """As plain JSON values; offsets are exclusive ends."""
+        """Plain JSON values; offsets are exclusive ends."""
         ranges = {w.key: {p: (r,) for p, r in w.ranges.items() if r.size} for w in self.moved}
         return {
             "edge": key_of(self.newest.edge),
@@ -52,7 +52,7 @@ class Continuation:
 
     @property
     def keys(self) -> list[str]:
-        """Of the windows that are moved, ascending."""
+        """Keys of the moved windows, ascending."""
         return [window.key for window in self.moved]
 
 
@@ -66,15 +66,15 @@ def _log(cut: RecordedCut) -> dict[str, Any]:
 
 
 def find(topic: str, ledger: Ledger, cluster: Cluster) -> Continuation | None:
-    """The log of `topic` on the cluster that answers now, where the ledger's is of another; None where it is not.
+    """Return the log of `topic` on the current cluster, if the ledger's is on another cluster; otherwise None.
 
-    Raises ConfigurationError for a topic that no cut was ever recorded of, and where windows are loaded behind one that waits and
-    would have to be moved; TruncationError where the log has less than was cut; BrokerUnreachableError where a partition has no
-    leader; and what describing a topic raises.
+    Raises ConfigurationError for a topic without any recorded cut, and if windows are loaded after one that waits and would have to
+    be moved; TruncationError if the log has less than was cut; BrokerUnreachableError if a partition has no leader; and what
+    describing a topic raises.
     """
     newest = ledger.newest_cut(topic)
     if newest is None:
-        raise ConfigurationError(f"nothing was ever recorded of topic {topic!r}, so there is nothing to decide")
+        raise ConfigurationError(f"no cut of topic {topic!r} was ever recorded, so there is nothing to decide")
     state = cluster.topic(topic)
     if newest.is_of_cluster(state.cluster_id):
         return None
@@ -96,10 +96,10 @@ def find(topic: str, ledger: Ledger, cluster: Cluster) -> Continuation | None:
 
 
 def accept(found: Continuation, author: Author, ledger: Ledger) -> None:
-    """Let the log go on.
+    """Continue the log on the new cluster.
 
-    The decision names everything and is recorded first. It takes effect with the cut, and not at all if that is refused; the windows
-    that are moved are closed after the cut, by `carrying_out.carry_out` if this is cut short. Raises LedgerConflictError if another
+    The decision names everything and is recorded first. It takes effect with the cut, and not at all if the cut is refused. The moved
+    windows are closed after the cut, by `carrying_out.carry_out` if this call is interrupted. Raises LedgerConflictError if another
     process has recorded cuts since, or has loaded a window that would be moved.
     """
     topic = found.newest.topic
@@ -146,10 +146,10 @@ def _waiting(ledger: Ledger, newest: RecordedCut) -> tuple[SealedWindow, ...]:
     loaded = [w.key for w in windows if w.key not in waiting and w.ranges.size]
     if loaded or len(windows) < len(waiting):
         raise ConfigurationError(
-            f"window {key_of(since)} of {table} waits, and later ones are loaded ({_named(loaded)}), or it is of an earlier "
-            "generation: its offsets cannot come with another window. Load it from the former cluster first, by its "
-            f"KAFKA_BOOTSTRAP_SERVERS: `platform-assets load {table} {key_of(since)}`; where that is gone, run "
-            f"`platform-assets accept-generation {topic} "
+            f"window {key_of(since)} of {table} is not loaded, and its offsets cannot come with another window, because "
+            f"later windows are loaded ({_named(loaded)}) or it belongs to an earlier generation. Load it from the "
+            f"former cluster first, with that cluster's KAFKA_BOOTSTRAP_SERVERS: `platform-assets load {table} "
+            f"{key_of(since)}`. If that cluster is gone, run `platform-assets accept-generation {topic} "
             '--reason "…"` instead'
         )
     return tuple(windows)

@@ -1,7 +1,7 @@
-"""Two raw tables compared, window by window and partition by partition: by digests, and where those differ, by offsets.
+"""Comparison of two raw tables, window by window and partition by partition: by digests and, if those differ, by offsets.
 
-Both tables' files are read, by one implementation of the digests. Where they differ, rows are held against each other column by
-column, some thousands at a time, so that memory does not grow with the window.
+Both tables' files are read, with one implementation of the digests. If the digests differ, rows are compared column by column,
+some thousands at a time, so that memory does not grow with the window.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from platform_assets.windows.generations import Ranges
 from platform_assets.windows.replacing import same
 
 _AT_ONCE: Final = 1 << 14
-"""Rows of one partition that are held against each other at a time."""
+"""Rows of one partition that are compared at a time."""
 _COLUMNS: Final = tuple(name for name in raw_table.COLUMN_NAMES if name not in ("topic_id", "window"))
 _NEVER_NULL: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_timestamp_type")
 _NOTHING: Final = Measured.of_nothing()
@@ -37,7 +37,7 @@ _NONE: Final[Offsets] = np.array([], dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Altered:
-    """Offsets that both tables have, with other content in `columns`."""
+    """Offsets that both tables have, with different content in `columns`."""
 
     offsets: tuple[OffsetRange, ...]
     columns: tuple[str, ...]
@@ -47,7 +47,7 @@ class Altered:
 class PartitionComparison:
     """The rows of one partition of a window in both tables, and the offsets at which they differ.
 
-    `repeated` are offsets that either table has more than one row of.
+    `repeated` are offsets with more than one row in either table.
     """
 
     partition: int
@@ -60,11 +60,11 @@ class PartitionComparison:
 
     @property
     def equal(self) -> bool:
-        """Whether both digests are the same."""
+        """True if both digests are the same."""
         return self.live == self.fresh
 
     def details(self) -> dict[str, Any]:
-        """As plain JSON values; digests as decimal texts, offsets as `[start, end]`, end exclusive."""
+        """Plain JSON values; digests as decimal texts, offsets as `[start, end]`, end exclusive."""
         return {
             "partition": self.partition,
             "equal": self.equal,
@@ -79,10 +79,10 @@ class PartitionComparison:
 
 @dataclass(frozen=True, slots=True)
 class WindowComparison:
-    """One window in both tables. `problem` says why it could not be compared, or what else is wrong with it.
+    """One window in both tables. `problem` says why it could not be compared, or names another fault of it.
 
-    `left_out` are offsets that Kafka has no more, or that were accepted as lost: the fresh table cannot have them, and
-    `rows_left_out` rows of the live table are of them.
+    `left_out` are offsets that Kafka no longer has, or that were accepted as lost: the fresh table cannot have them. The live table
+    has `rows_left_out` rows at these offsets.
     """
 
     window: str
@@ -93,7 +93,7 @@ class WindowComparison:
 
     @property
     def equal(self) -> bool:
-        """Whether all that could be compared is the same in both, and nothing kept it from being compared."""
+        """True if both tables are the same in everything that could be compared, and nothing prevented the comparison."""
         return not self.problem and all(p.equal for p in self.partitions)
 
     @property
@@ -102,7 +102,7 @@ class WindowComparison:
         return sum(p.fresh.rows for p in self.partitions)
 
     def details(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Plain JSON values."""
         return {
             "window": self.window,
             "equal": self.equal,
@@ -115,7 +115,7 @@ class WindowComparison:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One window in one of the tables, at one version of it; `version` is None where there is no table."""
+    """One window in one of the tables, at one version of the table; `version` is None if there is no table."""
 
     folder: Folder
     version: int | None
@@ -124,7 +124,7 @@ class _Side:
 
     @classmethod
     def of(cls, ledger: Ledger, sealed: SealedWindow, left_out: Ranges) -> _Side:
-        """As the table stands now."""
+        """Return the window at the table's current version."""
         folder = ledger.lake.table(TableRef.raw(sealed.topic))
         return cls(folder, load_log.version(folder) if load_log.exists(folder) else None, sealed.key, left_out)
 
@@ -137,12 +137,12 @@ class _Side:
                 raise FilesLostError(
                     f"raw/{self.folder.name}",
                     self.window,
-                    f"rows lack one of {', '.join(_NEVER_NULL)}, as no load writes them",
+                    f"rows lack one of {', '.join(_NEVER_NULL)}, which every load writes",
                 )
             yield batch
 
     def measured(self) -> tuple[dict[int, Measured], int]:
-        """The digests of the rows by partition, and the number of rows at the offsets `left_out`, which take no part."""
+        """Return the digests of the rows by partition, and the number of rows at the offsets `left_out`, which are not compared."""
         found: dict[int, Measured] = {}
         skipped = 0
         for batch in self.batches():
@@ -163,7 +163,7 @@ class _Side:
         return found[self._wanted(partition, found)]
 
     def rows_at(self, partition: int, offsets: Offsets) -> pa.Table:
-        """The rows at these offsets, which the window has once each and which ascend."""
+        """Return the rows at these offsets, which are ascending and which the window has exactly once each."""
         near = (
             (pc.field("kafka_partition") == partition)
             & (pc.field("kafka_offset") >= int(offsets[0]))
@@ -180,7 +180,7 @@ class _Side:
 
 
 def compare(sealed: SealedWindow, live: Ledger, fresh: Ledger) -> WindowComparison:
-    """One window of the raw table of `live`, as it stands now, and that of `fresh`, into which it was loaded."""
+    """Compare one window of the current raw table of `live` with that of `fresh`, into which it was loaded."""
     table = TableRef.raw(sealed.topic)
     left_out = fresh.accepted_losses(table, sealed.key)
     sides = [_Side.of(ledger, sealed, left_out) for ledger in (live, fresh)]
@@ -201,21 +201,19 @@ def compare(sealed: SealedWindow, live: Ledger, fresh: Ledger) -> WindowComparis
 def _problem(
     sealed: SealedWindow, live: Receipt | None, fresh: Receipt | None, held: Measured | None, made: Measured, stray: int
 ) -> str:
-    """What is wrong beside rows that differ; `held` is None where not all rows of the live table were measured."""
+    """Name a fault other than differing rows; `held` is None if not all rows of the live table were measured."""
     if fresh is None or stray or not same(made, fresh):
-        return (
-            "the fresh table does not hold what was loaded into it: somebody changed it, so delete it and replay again"
-        )
+        return "the fresh table does not hold what was loaded into it, because somebody changed it: delete it and replay again"
     if live is None:
-        return f"the live table has not loaded it: `platform-assets load {TableRef.raw(sealed.topic)} {sealed.key}`"
+        return f"the live table has not loaded it: run `platform-assets load {TableRef.raw(sealed.topic)} {sealed.key}`"
     if (live.topic_id, live.ranges) != (sealed.topic_id, sealed.ranges):
         return (
-            f"the live table's receipt is of topic id {live.topic_id} and {live.ranges.triples()}, its cuts are of "
+            f"the live table's receipt has topic id {live.topic_id} and {live.ranges.triples()}, but its cuts have "
             f"{sealed.topic_id} and {sealed.ranges.triples()}"
         )
     if held is not None and held == made and not same(held, live):
         return (
-            "both tables are the same, and the live table's receipt is of other rows: "
+            "both tables are the same, but the live table's receipt describes other rows: "
             f"`platform-assets audit {live.table} --deep --windows {sealed.key}` says what to do"
         )
     return ""
@@ -245,13 +243,13 @@ def _partition(partition: int, held: Measured, made: Measured, live: _Side, fres
 
 
 def _differing(left: pa.Table, right: pa.Table) -> tuple[npt.NDArray[np.bool_], set[str]]:
-    """Which rows of two tables of the same offsets differ, and in which columns."""
+    """Return the rows in which two tables with the same offsets differ, and the columns that differ."""
     found, names = np.zeros(left.num_rows, np.bool_), set[str]()
     for name in _COLUMNS:
         pair = [_values(side[name]) for side in (left, right)]
         if pair[0].equals(pair[1]):
             continue
-        # Lists and bytes with nulls are compared as Python has them; only some thousand rows come here.
+        # Lists and bytes with nulls are compared as Python values; only some thousand rows reach this.
         differs = np.array([a != b for a, b in zip(pair[0].to_pylist(), pair[1].to_pylist(), strict=True)])
         found |= differs
         names.add(name)
@@ -259,7 +257,7 @@ def _differing(left: pa.Table, right: pa.Table) -> tuple[npt.NDArray[np.bool_], 
 
 
 def _values(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """As numbers where they are times: Python's own end with the year 9999."""
+    """Return times as numbers, since Python's times end with the year 9999."""
     return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
 
 

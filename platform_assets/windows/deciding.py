@@ -1,6 +1,6 @@
-"""What an operator decides about a topic or a window: what is known is said, it is confirmed, and then it is done.
+"""Operators' decisions about a topic or a window: report the facts, ask for confirmation, then act.
 
-A command of a shell and a job of Dagster's take the same steps, and differ in how they speak and how they ask.
+Shell commands and Dagster jobs take the same steps; they differ in how they report and how they ask.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from platform_assets.windows.loading import Loader
 from platform_assets.windows.salvage import Remains
 
 _RULE: Final = (
-    "later loads leave out records with these keys in windows that are sealed by now, and in later generations those that were sent "
-    "before now"
+    "later loads leave out records with these keys in windows that are sealed by now, and in later generations those "
+    "that were sent before now"
 )
 
 
 @dataclass(frozen=True)
 class Deciding:
-    """Decisions on one topic by `author`; where that is None, only what would be decided is said.
+    """Decisions on one topic by `author`; None is a dry run, which only reports what would be decided.
 
-    `say` takes a line for people. `confirm` asks, and ends by an error of its own where the answer is no. Services are
-    reached when they are needed.
+    `say` prints a line for people. `confirm` asks, and raises an error of its own if the answer is no. Services are connected to
+    when they are needed.
     """
 
     declaration: TopicDeclaration
@@ -59,7 +59,7 @@ class Deciding:
     def loss(self, window: str) -> None:
         """Accept that offsets of a window will never be loaded, or are lost.
 
-        Raises UnknownWindowError; and what `acceptance.find_losses` and, for a window that is loaded, `salvage.find` raise.
+        Raises UnknownWindowError, what `acceptance.find_losses` raises and, for a loaded window, what `salvage.find` raises.
         """
         topic, table = self.declaration.topic, self.declaration.raw_table
         try:
@@ -81,31 +81,31 @@ class Deciding:
         for loss in losses:
             self.say(f"{table} {window}: {loss.offsets:,} offsets, {loss.cause}: {_named(loss.ranges)}")
         if losses and self.author is not None:
-            self.confirm("Accept that these are never loaded?")
+            self.confirm("Accept that these offsets are never loaded?")
             acceptance.accept(sealed, losses, self.author, self.ledger)
             self.say(
                 f"accepted; now run `platform-assets load {table} {window}`, or let the topic's sensor do it. If that load names "
-                "more that it cannot take, run this again"
+                "more offsets that it cannot load, run this again"
             )
         if losses:
             return
         receipt = self.ledger.receipts(table, [window]).get(window)
         held = load_log.files_if_any(self.ledger.lake.table(table), window)
         if not held.paths if receipt is None else not receipt.rows:
-            self.say(f"{table} {window}: nothing keeps it from being loaded; nothing was accepted")
+            self.say(f"{table} {window}: nothing prevents it from being loaded; nothing was accepted")
         elif self.author is None:
-            what = "it is loaded" if receipt is not None else "the table has it, and the ledger has no receipt of it"
+            what = "it is loaded" if receipt is not None else "the table has it, but the ledger has no receipt for it"
             number = held.rows if receipt is None else receipt.rows
             rows = "" if number is None else f", with {number:,} rows"
             self.say(
-                f"{table} {window}: {what}{rows}. It would be loaded again, which heals it if it is damaged; only of rows that are "
-                "nowhere any more would the loss be accepted"
+                f"{table} {window}: {what}{rows}. It would be loaded again, which repairs it if it is damaged; the "
+                "loss would be accepted only of rows that no longer exist anywhere"
             )
         else:
             self._remains(sealed, self.author)
 
     def generation(self) -> NewGeneration | None:
-        """Go on with the log that the topic has now; gives what was found, None where it is the log that the ledger knows.
+        """Continue with the log that the topic has now; return it, or None if it is the log that the ledger knows.
 
         Raises what `generations.find` and `generations.accept` raise.
         """
@@ -117,11 +117,13 @@ class Deciding:
         if self.author is not None:
             self.confirm("Accept the new log, and that these offsets are never loaded?")
             generations.accept(found, self.author, self.ledger)
-            self.say("accepted; the sensor goes on at the next edge, and asks for the windows that are named")
+            self.say(
+                "accepted; the sensor continues at the next window boundary, and requests the windows listed above"
+            )
         return found
 
     def continuation(self) -> Continuation | None:
-        """Go on on another cluster with the same offsets; gives what was found, None where the cluster is the same.
+        """Continue on another cluster with the same offsets; return the continuation, or None if the cluster is the same.
 
         Raises what `clusters.find` and `clusters.accept` raise.
         """
@@ -141,9 +143,7 @@ class Deciding:
         if self.author is not None:
             self.confirm("Does each offset stand for the same record there?")
             clusters.accept(found, self.author, self.ledger)
-            self.say(
-                "accepted; to see that it is so, load a window that is loaded again: it is compared by its digests"
-            )
+            self.say("accepted; to verify this, load a window again that is already loaded: its digests are compared")
         return found
 
     def erasure(
@@ -155,14 +155,13 @@ class Deciding:
         past_versions_expire: bool = False,
         forget_keys: bool = False,
     ) -> dict[str, Any]:
-        """Erase the records at `offsets` of a generation, or those with one of `keys`, and what an erasure before has left.
+        """Erase the records at `offsets` of a generation, or those with one of `keys`, and finish earlier erasures.
 
-        Unless they `forget_keys`, later loads leave out records with the keys in windows that are sealed by now and in earlier
-        generations, and in later generations those that were sent before now. Gives what was found and done, as plain JSON values.
+        Later loads leave out records with the keys in windows that are sealed by now and in earlier generations and, in later
+        generations, those that were sent before now; not with `forget_keys`. Returns what was found and done as plain JSON values.
         Raises what `Erasure` raises; ErasureUnfinishedError if windows are damaged, so that not all of their rows could be compared
-        with the keys; and PastVersionsKeptError where the lake's
-        bucket keeps what is deleted, unless `past_versions_expire` says that its rules delete that after a time. A dry run does not
-        ask for that, since whoever asks writes a file to know.
+        with the keys; and PastVersionsKeptError if the lake's bucket keeps deleted files, unless `past_versions_expire` states that
+        the bucket's rules delete them after a time. A dry run does not check that, since the check writes a file.
         """
         keeps_versions = self.author is not None and self.ledger.lake.root.keeps_versions()
         if keeps_versions and not past_versions_expire:
@@ -174,7 +173,7 @@ class Deciding:
         self._say_selected(selected)
         unfinished = erasure.unfinished()
         if unfinished:
-            self.say(f"{table}: records of an erasure before are not gone yet from {len(unfinished):,} windows")
+            self.say(f"{table}: {len(unfinished):,} windows still hold records of an earlier erasure")
         damaged = erasure.damaged(unreadable) if keys else []
         if damaged:
             self.say(
@@ -187,14 +186,14 @@ class Deciding:
         }
         nothing = not unfinished and not any(each.offsets for each in selected)
         if nothing and not damaged and (forget_keys or not keys):
-            self.say(f"{table} has no such record; nothing was erased")
+            self.say(f"{table} has no such records; nothing was erased")
             return found
         if self.author is None:
             return found
         self.confirm(
-            f"{table} has no such record. Record the keys, so that {_RULE}?"
+            f"{table} has no such records. Record the keys, so that {_RULE}?"
             if nothing
-            else "Erase these for good, and the older files of these windows?"
+            else "Erase these permanently, and the older files of these windows?"
         )
         if keys:
             recorded = erasure.record_keys(keys, selected, self.author, searched, unreadable, forget=forget_keys)
@@ -215,13 +214,16 @@ class Deciding:
             )
         if nothing and not done.windows:
             self.say(
-                f"{table} has no such record; nothing was erased. {_RULE[0].upper()}{_RULE[1:]}. Newer records are loaded"
+                f"{table} has no such records; nothing was erased. {_RULE[0].upper()}{_RULE[1:]}. Newer records are loaded"
             )
         else:
-            self.say(f"erased; {done.windows:,} windows hold none of the records, and no load brings them back")
+            self.say(
+                f"erased; {done.windows:,} windows no longer hold any of the records, and no load brings them back"
+            )
         if keeps_versions:
             self.say(
-                "the bucket keeps the deleted files as past versions: the records are gone once its lifecycle rule has deleted those"
+                "the bucket keeps the deleted files as past versions: the records are gone once its lifecycle rule has "
+                "deleted those"
             )
         return {**found, "done": done.to_fields(), "past_versions": keeps_versions}
 
@@ -231,7 +233,7 @@ class Deciding:
             self.say(f"{self.declaration.raw_table} {each.sealed.key}: {each.offsets:,} {what}: {_named(each.ranges)}")
 
     def adoption(self, other: str, *, past_versions_expire: bool = False) -> dict[str, Any]:
-        """Have the erasures by key of topic `other` hold for this one too. Raises what `erasure` raises."""
+        """Apply the erasures by key of topic `other` to this topic too. Raises what `erasure` raises."""
         if self.author is None:
             raise AssertionError("adopting erasures has no dry run")
         keeps_versions = self.ledger.lake.root.keeps_versions()
@@ -242,11 +244,11 @@ class Deciding:
         rules = erasure.adopt(other, self.author)
         done = erasure.run(self.author)
         rows = done.rows.get(table.name, 0)
-        self.say(f"{table}: {rules:,} more erasures by key of topic {other} hold; {rows:,} rows were erased")
+        self.say(f"{table}: {rules:,} more erasures by key of topic {other} apply; {rows:,} rows were erased")
         return {"adopted": rules, "done": done.to_fields(), "past_versions": keeps_versions}
 
     def park(self, windows: Sequence[str], table: TableRef | None = None) -> None:
-        """Set windows of `table` aside, the raw one by default. Raises what `parking.park` raises."""
+        """Park windows of `table`, by default the raw table. Raises what `parking.park` raises."""
         if self.author is None:
             raise AssertionError("parking has no dry run")
         of = self._asked_for(table)
@@ -254,15 +256,15 @@ class Deciding:
         self.say(f"{of}: parked {', '.join(windows)}")
 
     def unpark(self, windows: Sequence[str], table: TableRef | None = None) -> None:
-        """Bring parked windows of `table` back, the raw one by default. Raises what `parking.unpark` raises."""
+        """Unpark windows of `table`, by default the raw table. Raises what `parking.unpark` raises."""
         if self.author is None:
             raise AssertionError("parking has no dry run")
         of = self._asked_for(table)
         parking.unpark(of, windows, self.author, self.ledger)
-        self.say(f"{of}: {', '.join(windows)} will be asked for again")
+        self.say(f"{of}: {', '.join(windows)} will be requested again")
 
     def _asked_for(self, table: TableRef | None) -> TableRef:
-        """The table whose windows the sensor asks for where `table` is named: dead letters come with decoded rows."""
+        """Return the table whose windows the sensor requests for `table`: dead letters come with decoded rows."""
         made_together = table == self.declaration.dead_letter_table
         return self.declaration.decoded_table if made_together else table or self.declaration.raw_table
 
@@ -280,15 +282,17 @@ class Deciding:
         with left.discarded_if_refused():
             if left.receipt.rows and not left.receipt.is_found:
                 self.say(
-                    f"{name}: {left.rows_gone:,} of {left.receipt.rows:,} rows are nowhere any more, among {_named(left.gone)}"
+                    f"{name}: {left.rows_gone:,} of {left.receipt.rows:,} rows no longer exist anywhere, among "
+                    f"{_named(left.gone)}"
                 )
             else:
                 gone = _named(left.gone) or "none"
                 self.say(f"{name}: nothing proves what was loaded; offsets that have no row: {gone}")
             self.say(
-                f"{left.from_kafka:,} rows were read from Kafka again, {left.from_files:,} are as data files of the table have them"
+                f"{left.from_kafka:,} rows were read from Kafka again, {left.from_files:,} come from data files of "
+                "the table"
             )
-            self.confirm("Accept that the others are lost, and have the window hold these?")
+            self.confirm("Accept that the others are lost, and that the window holds only these?")
         receipt = left.accept(author)
         self.say(f"accepted; the window holds {receipt.rows:,} rows, table version {receipt.table_version}")
 
@@ -307,10 +311,10 @@ class Deciding:
             self.say(f"  partition {partition} at offset {offset} (the former one was sealed up to {sealed})")
         for lost in found.lost:
             what = (
-                "has no row of them, and nobody knows whether there were records" if lost.loaded else "was never loaded"
+                "has no row for them, and it is not known if there were records" if lost.loaded else "was never loaded"
             )
             self.say(f"  window {lost.window.key} {what}: {lost.offsets:,} offsets: {_named(lost.ranges)}")
-        self.say("  records of the former log behind those offsets were in no window; how many is not known")
+        self.say("  records of the former log after those offsets were in no window; their number is not known")
 
 
 def _few(keys: Sequence[str]) -> str:

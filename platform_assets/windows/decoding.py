@@ -1,7 +1,7 @@
-"""Decoding one window of a topic: its raw rows become typed rows or dead letters, each of them one of the two.
+"""Decoding one window of a topic: each of its raw rows becomes either a typed row or a dead letter.
 
-Both tables are a pure function of the raw window and of what is declared. Dead letters are committed first, then decoded rows, and
-then both receipts at once: without them, or with those of another declaration, the window is decoded again.
+Both tables are a pure function of the raw window and the declaration. Dead letters are committed first, then decoded rows, and
+then both receipts at once: without receipts, or with those of another declaration, the window is decoded again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _RACES = 3
 
 @dataclass(frozen=True, slots=True)
 class DecodedWindow:
-    """A window that is in both tables, and what the last load did to have it there."""
+    """A window that is in both tables, and what the last load did to it."""
 
     decoded: Receipt
     dead_letters: Receipt
@@ -59,7 +59,7 @@ class DecodedWindow:
 
 @dataclass(frozen=True, slots=True)
 class _Receipts:
-    """Those of one window in both tables, of which one may be missing."""
+    """The receipts of one window in both tables; either may be missing."""
 
     decoded: Receipt | None
     dead_letters: Receipt | None
@@ -69,12 +69,12 @@ class _Receipts:
         return self.decoded is not None and self.dead_letters is not None
 
     def are_of(self, declaration: str) -> bool:
-        """Whether both are of loads by this declaration; windows without offsets are by any."""
+        """True if both loads used this declaration; windows without offsets match any."""
         both = (self.decoded, self.dead_letters)
         return all(r is not None and r.made_from is not None and r.made_from.declaration == declaration for r in both)
 
     def are_made_from(self, raw: Receipt) -> bool:
-        """Whether they are of just the rows that the raw table has of the window: an accepted loss leaves it fewer."""
+        """True if they describe exactly the rows that the raw table has for the window: an accepted loss leaves fewer."""
         if self.decoded is None or self.dead_letters is None:
             return False
         return self.decoded.offsets + self.dead_letters.offsets == raw.offsets
@@ -82,39 +82,40 @@ class _Receipts:
 
 @dataclass(frozen=True)
 class WindowDecoder:
-    """All that decoding windows of one topic needs. Raises ConfigurationError where it is not declared how."""
+    """Decodes windows of one topic. Raises ConfigurationError if the topic has no `decode:`."""
 
     declaration: TopicDeclaration
     ledger: Ledger
     engine: DecodeEngine
     run_id: str = ""
     before_step: Callable[[str], None] = lambda step: None
-    """Called before each step that cannot be undone, by its name; for tests, which let a process die there."""
+    """Called with the name of each step that cannot be undone, before it; tests let a process die there."""
 
     @property
     def decoded(self) -> WindowReplacer:
-        """What replaces windows of the decoded table."""
+        """The replacer of the decoded table's windows."""
         return WindowReplacer(self.declaration.decoded_table, self.ledger, self.engine, self.run_id)
 
     @property
     def dead_letters(self) -> WindowReplacer:
-        """What replaces windows of the table of dead letters."""
+        """The replacer of the dead-letter table's windows."""
         return WindowReplacer(self.declaration.dead_letter_table, self.ledger, self.engine, self.run_id)
 
     @cached_property
     def declared(self) -> DecodeDeclaration:
-        """How records are decoded. Raises ConfigurationError where they are not."""
+        """The declaration of how records are decoded. Raises ConfigurationError if there is none."""
         if self.declaration.decode is None:
             raise ConfigurationError(
-                f"topic {self.declaration.topic!r} has no `decode:` in its YAML, and so no table {self.declaration.decoded_table}"
+                f"topic {self.declaration.topic!r} has no `decode:` in its YAML, so it has no table "
+                f"{self.declaration.decoded_table}"
             )
         return self.declaration.decode
 
     def decode(self, key: str) -> DecodedWindow:
         """Decode the window with this key, so that each of its raw rows is in one of the two tables.
 
-        Raises NotLoadedError where the raw table has not got it; SchemaChangeError, DecodingDiffersError and other LoadErrors,
-        which leave both tables as they were; ConcurrentLoadError where others kept committing the same window first.
+        Raises NotLoadedError if the raw table does not have it; SchemaChangeError, DecodingDiffersError and other LoadErrors,
+        which leave both tables unchanged; ConcurrentLoadError if others kept committing the same window first.
         """
         digest, before = self.declared.digest_of(key), self._receipts(key)
         for attempt in range(_RACES):
@@ -122,7 +123,7 @@ class WindowDecoder:
                 return self._once(key)
             except ConcurrentLoadError as e:
                 now = self._receipts(key)
-                # Whose declaration is the newer one, nobody can say here: it is for a run to come, by the one that it finds.
+                # Nothing here shows which declaration is newer: a later run decodes with the declaration that it finds.
                 lost_to_another = now != before and now.are_there and not now.are_of(digest)
                 if attempt == _RACES - 1 or lost_to_another:
                     raise
@@ -154,9 +155,9 @@ class WindowDecoder:
         return self._decode(raw, self._order(raw, raw.table_version, layout, str(uuid.uuid4())), erased or {}, decided)
 
     def _check_replaced(self, columns: pa.Schema) -> None:
-        """Decode the oldest and the newest window that have rows into the columns that are to replace the table's, and drop that.
+        """Decode the oldest and the newest window with rows into the replacement columns, and discard the result.
 
-        Raises ReplacedRowsError where one of them would have fewer rows.
+        Raises ReplacedRowsError if one of them would have fewer rows.
         """
         table = self.declaration.decoded_table
         entries = self.ledger.commit_rows(table, columns=["window", "rows"])
@@ -175,10 +176,10 @@ class WindowDecoder:
                 raise ReplacedRowsError(table.name, replaced, key, rows[key], after, sum(rows.values()), len(rows))
 
     def differences(self, key: str) -> tuple[str, ...] | None:
-        """How rows and dead letters would differ from those of the receipts, were the window decoded again: by table, empty
-        where they are the same. Neither tables nor ledger are changed.
+        """Describe, by table, how rows and dead letters would differ from the receipts' if the window were decoded again; empty
+        if they are the same. Neither the tables nor the ledger are changed.
 
-        None for a window that was not decoded by today's declaration, or has no offsets. Raises LoadErrors as `decode` does.
+        Returns None for a window that was not decoded with today's declaration, or has no offsets. Raises LoadErrors as `decode` does.
         """
         raw, known = self.ledger.receipts(self.declaration.raw_table, [key]).get(key), self._receipts(key)
         if raw is None or raw.table_version is None or not known.are_of(self.declared.digest_of(key)):
@@ -196,7 +197,7 @@ class WindowDecoder:
         )
 
     def _order(self, raw: Receipt, loaded: int, layout: pa.Schema, load_id: str) -> DecodeOrder:
-        """What is to be decoded: the window of `raw`, which the raw table had at version `loaded`, wherever it can be read still."""
+        """Return the order to decode the window of `raw`, in the raw table at version `loaded`, from where it can be read."""
         return DecodeOrder(
             topic=self.declaration.topic,
             window=raw.window.key,
@@ -210,13 +211,13 @@ class WindowDecoder:
         )
 
     def _version_with(self, raw: Receipt, loaded: int) -> int:
-        """A version of the raw table that has the rows of `raw`; where its files are gone, the rows of the newest are read first."""
+        """Return a version of the raw table that has the rows of `raw`; if its files are gone, verify the newest rows first."""
         folder, key = self.ledger.lake.table(raw.table), raw.window.key
         version, matches = load_log.version_and_match(folder, key, raw.files_digest, loaded)
         if not matches:
             replacer = WindowReplacer(raw.table, self.ledger, self.engine, self.run_id)
             if replacer.proved(raw) is None:
-                raise FilesLostError(raw.table.name, key, "the table has other rows of it than its load committed")
+                raise FilesLostError(raw.table.name, key, "the table's rows are not those that its load committed")
         return version
 
     def _decode(self, raw: Receipt, order: DecodeOrder, erased: Ranges, decided: int | None) -> DecodedWindow:
@@ -256,9 +257,9 @@ class WindowDecoder:
         rows: WindowCommit,
         began: float,
     ) -> DecodedWindow:
-        """Keep what the tables have, heal what is damaged, or refuse where the same declaration gives other rows now.
+        """Keep what the tables have, repair what is damaged, or refuse if the same declaration gives other rows now.
 
-        Rows that were measured against other expectations are kept, and get a receipt with the figures of today's.
+        Rows that were measured against other expectations are kept, and get a receipt with the figures for today's expectations.
         """
         if known.decoded is None or known.dead_letters is None:
             raise AssertionError("unreachable: both have receipts")
@@ -270,7 +271,7 @@ class WindowDecoder:
                 not self.dead_letters.is_intact(known.dead_letters),
                 not self.decoded.is_intact(known.decoded),
             )
-        # Both tables go on naming the same raw load, of which the newest one has proved its rows equal.
+        # Both tables still name the same raw load; the newest raw load has proved its rows equal.
         of_rows = replace(of_rows, made_from=known.decoded.made_from)
         metadata = replace(of_rows, figures=None)
         seconds = time.monotonic() - began
@@ -296,7 +297,7 @@ class WindowDecoder:
         return DecodedWindow(decoded, dead, "healed" if healed else "unchanged")
 
     def _empty(self, raw: Receipt) -> DecodedWindow:
-        """A window without offsets: nothing is written, and both tables have its receipt."""
+        """Record receipts in both tables for a window without offsets; nothing is written."""
         known = self._receipts(raw.window.key)
         dead = known.dead_letters or empty_receipt(self.declaration.dead_letter_table, raw, self.run_id)
         decoded = known.decoded or empty_receipt(self.declaration.decoded_table, raw, self.run_id)
@@ -331,18 +332,18 @@ class WindowDecoder:
             raise
 
     def _check_conserved(self, raw: Receipt, written: DecodedFiles) -> None:
-        """Raise FilesLostError where the rows of both tables are not just those that the raw load committed."""
+        """Raise FilesLostError if the rows of both tables are not exactly those that the raw load committed."""
         both = written.decoded.measured.offsets + written.dead_letters.measured.offsets
         if both != raw.offsets:
             detail = (
                 f"its files gave {written.decoded.measured.rows:,} decoded rows and {written.dead_letters.measured.rows:,} dead "
-                f"letters, and the receipt of load {raw.load_id} is of {raw.rows:,} rows"
+                f"letters, but the receipt of load {raw.load_id} has {raw.rows:,} rows"
                 + ("" if both.rows != raw.rows else " with other offsets")
             )
             raise FilesLostError(raw.table.name, raw.window.key, detail)
 
     def _check_nothing_erased(self, window: str, erased: Ranges, decided: int | None) -> None:
-        """Raise ConcurrentLoadError where an operator has had records erased since the raw rows were read."""
+        """Raise ConcurrentLoadError if an operator has erased records since the raw rows were read."""
         lake, topic = self.ledger.lake, self.declaration.topic
         if decisions.version(lake, decided) != decided and (
             erased_of(self.ledger, topic, [window]).get(window, {}) != erased
@@ -351,7 +352,7 @@ class WindowDecoder:
 
     @contextmanager
     def _deleted_if_refused(self, written: DecodedFiles, *, decoded_only: bool = False) -> Iterator[None]:
-        """Delete what was written where the block, in which none of it is committed, does not end well."""
+        """Delete what was written if the block, in which none of it is committed, fails."""
         try:
             yield
         except BaseException:
@@ -372,5 +373,5 @@ def _rows_proof(raw: Receipt, written: DecodedFiles) -> Proof:
 def _difference(receipt: Receipt, now: Written) -> str:
     if now.measured.rows != receipt.rows:
         return f"{now.measured.rows:,} rows instead of the {receipt.rows:,} of load {receipt.load_id}"
-    what = "the same offsets and other content" if now.measured.offsets == receipt.offsets else "other offsets"
-    return f"{now.measured.rows:,} rows as of load {receipt.load_id}, of {what}"
+    what = "the same offsets but different content" if now.measured.offsets == receipt.offsets else "different offsets"
+    return f"{now.measured.rows:,} rows, as many as load {receipt.load_id}, with {what}"

@@ -1,6 +1,6 @@
-"""What to say where Kafka gives other records than a window's receipt tells: which of the two changed, and what to do.
+"""Explanation for a window whose records in Kafka differ from its receipt: which of the two changed, and what to do.
 
-Pure. The table settles it: its rows are measured too, as long as its files are those of the receipt.
+Pure. The table decides: its rows are measured too, as long as its files are those of the receipt.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from platform_assets.model.digest import Measured
 
 
 def explain(receipt: Receipt, now: Measured, held: Measured | None, *, gone: str = "", new: str = "") -> str:
-    """Sentences on `receipt` and what Kafka gives `now`, which differ.
+    """Explain the difference between `receipt` and what Kafka gives `now`.
 
-    `held` is what the table's own rows come to, None where their files are not those of the receipt or are lost. `gone`
-    and `new` name the offsets that only the table, and only Kafka, has.
+    `held` is the measure of the table's own rows; None if their files are not those of the receipt or are lost. `gone` names the
+    offsets that only the table has, `new` those that only Kafka has.
     """
     seen = _seen(receipt, now)
     if held == now:
-        return f"{seen}, and the table's own rows are just what Kafka gives. {MEND_LEDGER}"
+        return f"{seen}, but the table's own rows are exactly those in Kafka. {MEND_LEDGER}"
     named = "".join(f"; {what}: {text}" for what, text in (("gone", gone), ("new", new)) if text)
     return f"{seen}{named}. {_cause(receipt, now)} {_table(receipt, held)}"
 
@@ -26,25 +26,25 @@ def explain(receipt: Receipt, now: Measured, held: Measured | None, *, gone: str
 def _seen(receipt: Receipt, now: Measured) -> str:
     if now.rows != receipt.rows:
         than = "fewer" if now.rows < receipt.rows else "more"
-        return f"Kafka gives {now.rows:,} rows, {than} than the {receipt.rows:,} of the receipt"
-    same = "the same offsets but other content" if now.offsets == receipt.offsets else "other offsets"
-    return f"Kafka gives {now.rows:,} rows as before, of {same}"
+        return f"Kafka has {now.rows:,} rows, {than} than the {receipt.rows:,} of the receipt"
+    same = "the same offsets but different content" if now.offsets == receipt.offsets else "different offsets"
+    return f"Kafka has {now.rows:,} rows, as many as the receipt, with {same}"
 
 
 def _cause(receipt: Receipt, now: Measured) -> str:
     if now.rows < receipt.rows:
         return (
-            "Likely cause: compaction or retention took records, or an unclean leader election or a broker restored from "
+            "Likely cause: compaction or retention removed records, or an unclean leader election or a broker restored from "
             "a copy lost them."
         )
     if now.rows > receipt.rows:
         return (
-            "Records never come to be in a range that was stable: the log was written again after an unclean leader "
-            "election, or in a broker restored from a copy."
+            "Records are never added to a range that was stable: the log was rewritten after an unclean leader election, or on a "
+            "broker restored from a copy."
         )
     where = "these" if now.offsets == receipt.offsets else "this range of"
     return (
-        f"Likely cause: other records were written to {where} offsets after an unclean leader election, or in a broker "
+        f"Likely cause: other records were written to {where} offsets after an unclean leader election, or on a broker "
         "restored from a copy."
     )
 
@@ -57,7 +57,7 @@ def _table(receipt: Receipt, held: Measured | None) -> str:
         )
     if (held.offsets, held.content) != (receipt.offsets, receipt.content):
         return (
-            "The table's rows are neither those of the receipt nor what Kafka gives: files were damaged, or the ledger was "
-            "edited; compare both with a backup."
+            "The table's rows are neither those of the receipt nor those in Kafka: files were damaged, or the ledger was "
+            "edited. Compare both with a backup."
         )
-    return "The table keeps what was loaded first; nothing needs doing unless the topic itself has to be mended."
+    return "The table keeps what was loaded first; no action is needed unless the topic itself has to be repaired."

@@ -1,5 +1,5 @@
-"""Records that a rule by key erases, found in data files that no commit names yet: of windows that were not loaded when the rule was
-made, of damaged ones that are healed, and of logs that came later under the topic's name."""
+"""Search for records that a rule by key erases, in data files that no commit names yet: of windows that were not loaded when the
+rule was made, of damaged windows that are repaired, and of later logs under the topic's name."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _RACES: Final = 10
 
 
 def record_found(ledger: Ledger, folder: Folder, paths: Iterable[str], window: SealedWindow) -> bool:
-    """Look in the files of a window for records that a rule by key erases, and have the ledger of loads name them; whether there are
-    some that it did not name yet. `paths` are as a log has them."""
+    """Search the files of a window for records that a rule by key erases, and record them in the ledger of loads; return true if the
+    ledger lacked some. `paths` are in the form of the Delta log."""
     rules = erasure_rules.of(ledger, window.topic)
     concerned = rules.keys_for(window)
     if not concerned:
@@ -52,10 +52,10 @@ def record_found(ledger: Ledger, folder: Folder, paths: Iterable[str], window: S
 
 
 def fence_loads(eraser: WindowEraser) -> None:
-    """Refuse first loads that are under way and that the rules by key concern, once a rule is recorded.
+    """Refuse first loads in progress to which the rules by key apply, once a rule is recorded.
 
-    A load that has files by now may have had its last check before the rule, and commit after the tables are searched. One that has
-    none yet meets the rule in its last check. Raises what committing raises.
+    A load that has files by now may have made its last check before the rule, and may commit after the tables are searched. A load
+    without files yet finds the rule in its last check. Raises what committing raises.
     """
     ledger, table = eraser.ledger, eraser.declaration.raw_table
     folder, rules = ledger.lake.table(table), erasure_rules.of(ledger, table.topic)
@@ -70,7 +70,7 @@ def fence_loads(eraser: WindowEraser) -> None:
         try:
             deque(eraser.erase(table, {key: {} for key in waiting if key not in loaded}, concerned), maxlen=0)
         except ConcurrentLoadError:
-            # A load has committed, and its rows are searched.
+            # A load has committed, so its rows are searched.
             if attempt == _RACES - 1:
                 raise
         else:
@@ -98,10 +98,10 @@ def _hits(block: pa.RecordBatch, rules: Rules, concerned: Sequence[KeyRule], win
 def _of_the_past(
     block: pa.RecordBatch, rules: Rules, rule: KeyRule, window: SealedWindow
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which rows are records that were there when the rule was made: what somebody sends afterwards is theirs again.
+    """Return which rows are records that existed when the rule was made; records sent afterwards are not erased.
 
-    All records of an earlier generation were. In a later log that is told by the producer's timestamp; where the broker set it, all
-    count as copies.
+    All records of earlier generations existed then. In a later log, the producer's timestamp decides; if the broker set the
+    timestamp, all records count as copies.
     """
     if rule.generation in rules.same_log(window.generation):
         partitions, offsets = (np.asarray(block[name].to_numpy(zero_copy_only=False)) for name in _COLUMNS[1:3])

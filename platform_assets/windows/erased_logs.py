@@ -1,6 +1,6 @@
-"""What logs and ledger say of values of erased records: bounds of columns, and samples of rows that failed an expectation.
+"""Values of erased records in logs and the ledger: bounds of columns, and samples of rows that failed an expectation.
 
-Data files alone hold records, but a log has the least and the greatest value of a column where another writer put them there, and
+Only data files hold records, but a log has the least and the greatest value of a column if another writer put them there, and
 a commit of decoded rows and its receipt have up to three failing values of each expectation.
 """
 
@@ -22,16 +22,16 @@ from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 
 _PLACES: Final = frozenset({"kafka_partition", "kafka_offset", "kafka_timestamp"})
-"""Columns whose bounds say where records are, and nothing of what is in them."""
+"""Columns whose bounds say where records are, not what is in them."""
 _ATTEMPTS: Final = 20
 
 Ranges = Mapping[int, tuple[OffsetRange, ...]]
 
 
 def clean(ledger: Ledger, tables: Sequence[TableRef], windows: Mapping[str, Ranges]) -> None:
-    """Have neither the logs of `tables` nor the ledger of loads hold values of records at these offsets, by window.
+    """Remove values of records at these offsets, by window, from the logs of `tables` and the ledger of loads.
 
-    Raises LakeNotWritableError, and LedgerConflictError where others kept writing to the ledger: running it again goes on.
+    Raises LakeNotWritableError, and LedgerConflictError if others kept writing to the ledger; running it again continues.
     """
     for table in tables:
         folder = ledger.lake.table(table)
@@ -54,7 +54,7 @@ def _bounds(
 
 
 def _metadata(windows: Mapping[str, Ranges], text: str) -> str:
-    """A commit's metadata without samples of erased rows."""
+    """Return a commit's metadata without samples of erased rows."""
     fields = _parsed(text)
     if not isinstance(fields, dict) or fields.get("window") not in windows or "expectations" not in fields:
         return text
@@ -68,7 +68,7 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        return None  # of somebody else's commit, whose metadata need not be JSON
+        return None  # another writer's commit, whose metadata need not be JSON
 
 
 def _without_samples(figures: Mapping[str, Any], erased: Ranges) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _is_erased(sample: Mapping[str, Any], erased: Ranges) -> bool:
 
 
 def _clean_receipts(ledger: Ledger, table: TableRef, windows: Mapping[str, Ranges]) -> None:
-    """Take figures with samples of erased rows out of receipts that no longer count, and out of the files that they were in."""
+    """Remove figures with samples of erased rows from receipts that no longer count, and from the files that they were in."""
     folder = ledger.lake.commits
     for _ in range(_ATTEMPTS):
         found = known_files.of_commits(ledger.lake).rows(table.ledger_name, ["window", "load_id", "expectations"])
@@ -105,8 +105,8 @@ def _clean_receipts(ledger: Ledger, table: TableRef, windows: Mapping[str, Range
             continue  # others wrote meanwhile
         break
     else:
-        raise LedgerConflictError(f"others kept writing to {folder.name}: run the erasure again, which goes on")
-    # Files that were folded or updated stay on disk otherwise. Readers of the ledger follow its log at each call.
+        raise LedgerConflictError(f"others kept writing to {folder.name}: run the erasure again, which continues")
+    # Otherwise, files that were folded or updated stay on disk. Readers of the ledger follow its log at each call.
     folder.erase(replaced_files(folder, lambda partition: partition.get("table") == table.ledger_name))
     redact(folder, lambda partition, known: _of_ledger(table, partition, known))
 

@@ -1,8 +1,8 @@
-"""Taking erased records out of the tables of a topic: each window that has some is written again without them, for good.
+"""Removing erased records from the tables of a topic: each window that has some is rewritten without them.
 
-Rows come from the tables' own files, since Kafka may no longer have them, and count as those of the receipt where their digests are.
-The ledger names the offsets before this begins, and each window gets a commit: a load leaves the offsets out, or is refused by that
-commit, or came first and has its rows taken out.
+Rows come from the tables' own files, since Kafka may no longer have them. They count as the receipt's rows if their digests are.
+The ledger names the offsets before this begins, and each window gets a commit: a load leaves the offsets out, or is refused by
+that commit, or came first and has its rows removed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _IDENTITY: Final = ["kafka_partition", "kafka_offset"]
 
 @dataclass(frozen=True, slots=True)
 class ErasedWindow:
-    """A window of a table that was written again: `rows` are gone from it, and its new files have `bytes`."""
+    """A rewritten window of a table: `rows` were removed, and its new files have `bytes`."""
 
     table: TableRef
     window: str
@@ -69,7 +69,7 @@ class ErasedWindow:
 
 @dataclass(frozen=True)
 class WindowEraser:
-    """Takes records out of windows of the tables of one topic. It needs neither Kafka nor Spark."""
+    """Removes records from windows of the tables of one topic. It needs neither Kafka nor Spark."""
 
     declaration: TopicDeclaration
     ledger: Ledger
@@ -77,14 +77,14 @@ class WindowEraser:
 
     @property
     def tables(self) -> tuple[TableRef, ...]:
-        """Those that may hold records of the topic, the raw one first: the others are made from it."""
+        """Tables that may hold records of the topic, the raw one first: the others are made from it."""
         d = self.declaration
         return d.raw_table, d.dead_letter_table, d.decoded_table
 
     def settle(self, window: str, erased: Ranges) -> bool:
-        """Have no table hold rows at `erased` of a window; whether one did. For loads, which meet what was cut short.
+        """Remove rows at `erased` of a window from all tables; return true if there were any. For loads after an interrupted erasure.
 
-        A damaged window is left to them: raises nothing of it.
+        A damaged window is left to the load: no error is raised for it.
         """
         found = False
         for table in self.tables:
@@ -100,13 +100,13 @@ class WindowEraser:
     def erase(
         self, table: TableRef, windows: Mapping[str, Ranges], sealed: Mapping[str, Window] | None = None
     ) -> Iterator[ErasedWindow | PlatformError]:
-        """Have `table` and its old files hold nothing at the given offsets, window by window; gives those that were written again.
+        """Remove the given offsets from `table` and its old files, window by window; yield the rewritten windows.
 
-        With `sealed`, which has their edges, every window gets a commit, also if nothing is written: a load or decoding that read the
+        With `sealed`, which has their edges, every window gets a commit, even if nothing is written: a load or decoding that read the
         records before they were named is refused.
 
-        Where a window's rows are not those of its receipt, the error is there instead: the window has to be loaded again first.
-        Raises what committing raises; running it again goes on.
+        If a window's rows are not those of its receipt, its error is yielded instead: the window has to be loaded again first.
+        Raises what committing raises; running it again continues.
         """
         if not load_log.exists(self.ledger.lake.table(table)):
             return
@@ -117,7 +117,7 @@ class WindowEraser:
     def _together(
         self, table: TableRef, windows: Mapping[str, Ranges], sealed: Mapping[str, Window]
     ) -> Iterator[ErasedWindow | PlatformError]:
-        # Opened before the receipts are read: what others commit from here on is a conflict.
+        # Opened before the receipts are read: a later commit by others is a conflict.
         opened = WindowCommit(self.ledger.lake, table)
         held, receipts = opened.files(), self.ledger.receipts(table, list(windows))
         raw = receipts if table.kind == "raw" else self.ledger.receipts(self.declaration.raw_table, list(windows))
@@ -152,7 +152,7 @@ class WindowEraser:
 
 @dataclass(frozen=True)
 class _Window:
-    """One window of one table, with what log and ledger have of it."""
+    """One window of one table, with its entries in the log and the ledger."""
 
     eraser: WindowEraser
     table: TableRef
@@ -168,12 +168,12 @@ class _Window:
         return self.eraser.ledger.lake.table(self.table)
 
     def written_again(self, commit: WindowCommit) -> Receipt | PlatformError | None:
-        """The receipt of the window without the rows, which the caller records; None where there is nothing to be done."""
+        """Rewrite the window without the rows; return the new receipt, which the caller records, or None if nothing is to be done."""
         began = time.monotonic()
         metadata = self._metadata()
         if metadata is None and self.files.paths:
             return FilesLostError(
-                self.table.name, self.key, "neither the ledger nor the table's log names the load of its rows"
+                self.table.name, self.key, "neither the ledger nor the table's log has a load of its rows"
             )
         if metadata is None:
             self._fence(commit)
@@ -193,12 +193,12 @@ class _Window:
             kept, figures, damaged = Written(load_folder(self.key, metadata.load_id), (), NO_ROWS, None), None, True
             error = lost
         else:
-            error = FilesLostError(self.table.name, self.key, "its rows are not those that its receipt names")
+            error = FilesLostError(self.table.name, self.key, "its rows are not those of its receipt")
         if damaged:
             (self.folder / kept.folder).delete()
             if self.table.kind == "raw":
                 return error
-            # What is made from the raw table can be made again, so it is emptied, and named as of no declaration.
+            # Tables made from the raw table can be made again, so the window is emptied, and marked as of no declaration.
             _log.warning("%s The window is emptied, and has to be decoded again.", error)
             kept, figures = replace(kept, files=(), measured=NO_ROWS), None
             made_from = None if metadata.made_from is None else replace(metadata.made_from, declaration="")
@@ -206,14 +206,14 @@ class _Window:
         try:
             made = commit.replace_for_good(replace(metadata, figures=figures), kept.files)
         except (ConcurrentLoadError, TableRefusedError, LakeNotWritableError):
-            # The last one also says that an old file could not be deleted, once the commit was made.
+            # LakeNotWritableError may also mean that an old file could not be deleted after the commit was made.
             if not commit.is_made(metadata):
                 (self.folder / kept.folder).delete()
             raise
         return self._receipt(made, kept.measured, began)
 
     def _metadata(self) -> LoadMetadata | None:
-        """As the window's load had it, with an id of its own; None where nothing was loaded."""
+        """Return the metadata of the window's load with a new id; None if nothing was loaded."""
         load_id, run_id = str(uuid.uuid4()), self.eraser.run_id
         r, is_raw = self.receipt, self.table.kind == "raw"
         erased = self.erased if is_raw else {}
@@ -235,13 +235,13 @@ class _Window:
             )
         if not self.files.paths:
             return None
-        # A load whose run ended before its receipt.
+        # A load whose run ended before it recorded its receipt.
         found = (c.metadata for c in load_log.load_commits(self.folder) if c.metadata.window.key == self.key)
         base = next(found, None)
         return None if base is None else replace(base, load_id=load_id, run_id=run_id, erased=erased)
 
     def _fence(self, commit: WindowCommit) -> None:
-        """Refuse loads that are under way, and delete their files, among them those of loads that died."""
+        """Refuse loads in progress, and delete their files, including those of loads that died."""
         if self.fenced is not None:
             commit.fence(Fence(self.fenced, str(uuid.uuid4())))
 
@@ -263,11 +263,11 @@ class _Window:
         return found
 
     def _kept(self, load_id: str) -> tuple[Written, Measured, FiguresByDigest | None]:
-        """New files of the rows that stay; what all rows come to, and what those that stay do against what is expected of them.
+        """Write new files of the rows that stay; return them, the measure of all rows, and the expectation figures of those that stay.
 
-        Memory is that of a row group, however large the window is. Raises FilesLostError, and no file is left then.
+        Memory is bounded by one row group, however large the window is. Raises FilesLostError; no file is left then.
         """
-        # Imported where it is used: it brings compiled code, which a code location needs none of.
+        # Imported here because it loads compiled code, which a code location does not need.
         from platform_assets.engines.decoding.rows import by_partition, in_order
 
         below = load_folder(self.key, load_id)
@@ -307,7 +307,7 @@ class _Window:
         return series
 
     def _measure(self) -> Any:
-        """What takes the digests of the table's rows."""
+        """Return the measure that takes the digests of the table's rows."""
         if self.table.kind == "raw":
             from platform_assets.engines.columnar.digests import measured
         else:
@@ -315,7 +315,7 @@ class _Window:
         return measured
 
     def _of_commit(self, began: float) -> Receipt | None:
-        """The receipt of a commit that has taken the rows out, and that the ledger lacks, because a run ended between the two."""
+        """Return the receipt of a commit that removed the rows, if the ledger lacks it because a run ended between the two."""
         r = self.receipt
         if r is None or r.files_digest == self.files.digest:
             return None
@@ -332,14 +332,14 @@ class _Window:
 
     def _receipt(self, made: LoadCommit, kept: Measured, began: float) -> Receipt:
         seconds, lake = time.monotonic() - began, self.eraser.ledger.lake
-        # Made from the table, and not a load that Dagster would have to know of.
+        # Made from the table, so not a load that Dagster has to know about.
         return receipt_of(lake, self.table, made, kept, kind="rebuilt", seconds=seconds, proof=self._proof(kept))
 
     def _blocks(self, path: str) -> Iterator[pa.RecordBatch]:
         return data_files.blocks(self.folder, path, self.key, _BLOCK_ROWS)
 
     def _proof(self, kept: Measured) -> Proof | None:
-        """What was proved of the window stays so, and what is gone is a hole of its own; None where nothing was."""
+        """Keep what was proved of the window, with the removed rows as a hole of their own; None if nothing was proved."""
         if self.table.kind != "raw":
             elsewhere = DEAD_LETTERS if self.table.kind == "decoded" else DECODED
             return None if self.raw is None else proof_of(self.raw, elsewhere, max(self.raw.rows - kept.rows, 0))
@@ -351,7 +351,7 @@ class _Window:
 
 
 class _FiguresOf:
-    """What is expected of decoded rows, counted again for those that stay; nothing for tables and loads without."""
+    """Expectation figures of decoded rows, counted again for those that stay; none for tables and loads without expectations."""
 
     def __init__(self, window: _Window) -> None:
         self.kept = NO_ROWS
@@ -364,7 +364,7 @@ class _FiguresOf:
         self._is_wanted = wanted
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Rows that stay."""
+        """Count rows that stay."""
         if not self._expected or not rows.num_rows:
             return
         from platform_assets.engines.decoding.measuring import Measurer
@@ -374,7 +374,7 @@ class _FiguresOf:
         self._measurer.add(rows)
 
     def finished(self, written: Written) -> FiguresByDigest | None:
-        """The figures, once the files are written; None where none are kept."""
+        """Return the figures, once the files are written; None if none are kept."""
         if not self._is_wanted:
             return None
         from platform_assets.engines.decoding import uniqueness

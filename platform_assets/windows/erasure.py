@@ -1,7 +1,7 @@
-"""Erasure: records that must go, by offset or by key, are named in the ledger and then taken out of every table and file.
+"""Erasure: records, selected by offset or by key, are named in the ledger and then removed from every table and file.
 
-Recorded first, they are left out by every load from then on; so an erasure that is cut short is gone on with by running it again.
-A key is compared and forgotten: the ledger has coordinates alone.
+Since they are recorded first, every later load leaves them out, and running an interrupted erasure again continues it.
+Keys are compared and not kept: the ledger has only coordinates.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _log = logger(__name__)
 _BLOCK_ROWS: Final = 65_536
 _PLACE: Final = ["kafka_partition", "kafka_offset"]
 _RACES: Final = 10
-"""Loads of the same windows that may come first, one after the other."""
+"""Retries when loads of the same windows commit first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """Offsets of one sealed window that are to be erased, by partition.
+    """Offsets of one sealed window to be erased, by partition.
 
-    Of a window that is loaded only those that have a row, so that each stands for a record; of another one all that were named.
+    For a loaded window, only offsets that have a row, so each stands for a record; for others, all offsets that were named.
     """
 
     sealed: SealedWindow
@@ -63,7 +63,7 @@ class Selected:
         return sum(size_of(parts) for parts in self.ranges.values())
 
     def to_fields(self) -> dict[str, Any]:
-        """As plain JSON values, with offsets as `[partition, start, end]`, end exclusive."""
+        """Return plain JSON values, with offsets as `[partition, start, end]`, end exclusive."""
         return {
             "window": self.sealed.key,
             "generation": self.sealed.generation,
@@ -74,20 +74,20 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What an erasure did: rows taken out and bytes written again, by table, in how many windows, and what old files had."""
+    """The result of an erasure: by table the rows removed and bytes rewritten, the number of windows, and what old files had."""
 
     windows: int
     rows: Mapping[str, int]
     bytes: Mapping[str, int]
 
     def to_fields(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return {"windows": self.windows, "rows": dict(self.rows), "bytes_written": dict(self.bytes)}
 
 
 @dataclass(frozen=True)
 class Erasure:
-    """Erases records of one topic from a lake, and from the replays inside of it."""
+    """Erases records of one topic from a lake, and from the replays inside it."""
 
     declaration: TopicDeclaration
     ledger: Ledger
@@ -100,9 +100,9 @@ class Erasure:
         return self.declaration.topic
 
     def at_offsets(self, wanted: Ranges, generation: int | None = None) -> list[Selected]:
-        """The records at the offsets `wanted`, by partition, of a generation of the topic's log, the newest one by default.
+        """Select the records at the offsets `wanted`, by partition, of a generation of the topic's log, by default the newest.
 
-        Raises ConfigurationError for offsets that are in no sealed window.
+        Raises ConfigurationError for offsets that are not in a sealed window.
         """
         newest = self.ledger.newest_cut(self.topic)
         number = generation or (1 if newest is None else newest.generation)
@@ -113,17 +113,17 @@ class Erasure:
             if left:
                 raise ConfigurationError(
                     f"offsets {', '.join(map(str, left[:5]))} of partition {partition} of topic {self.topic!r} are in no sealed "
-                    f"window of generation {number}; nothing was changed. What is newer can be erased once its window is sealed"
+                    f"window of generation {number}; nothing was changed. Newer records can be erased once their window is sealed"
                 )
         return self._selected([(w, found) for w, found in parts if found])
 
     def of_keys(
         self, keys: Sequence[bytes], unreadable: set[str] | None = None, searched: set[str] | None = None
     ) -> list[Selected]:
-        """The records with one of these keys that the raw table has. Memory is that of a batch and of what is found.
+        """Select the records in the raw table with one of these keys. Memory is bounded by one batch and the records found.
 
         Windows with a file that cannot be read are added to `unreadable`; without it, the first raises FilesLostError.
-        Files in `searched` are passed over, and those that were read are added to it.
+        Files in `searched` are skipped, and those that were read are added to it.
         """
         folder = self.ledger.lake.table(self.declaration.raw_table)
         if not load_log.exists(folder):
@@ -146,7 +146,7 @@ class Erasure:
         sealed = {w.key: w for w in self.ledger.windows(self.topic) if w.key in found}
         if unknown := sorted(set(found) - set(sealed)):
             raise ConfigurationError(
-                f"{self.declaration.raw_table} has rows of windows that the ledger has no cuts of ({', '.join(unknown[:3])}); "
+                f"{self.declaration.raw_table} has rows of windows without cuts in the ledger ({', '.join(unknown[:3])}); "
                 "nothing was changed. Run `platform-assets rebuild-ledger` first"
             )
         return [
@@ -157,13 +157,13 @@ class Erasure:
         ]
 
     def unfinished(self) -> list[str]:
-        """The keys of windows that an erasure has named and not done with, and of those whose rows have come back since."""
+        """Return the keys of windows that an erasure has named and not finished, and of those whose rows have returned since."""
         return sorted({*decisions.unfinished_erasures(self.ledger.lake, self.topic), *self.returned()})
 
     def returned(self) -> dict[str, Ranges]:
-        """The erased offsets that a table of the lake has rows of, by window: as one that was put back to an older version.
+        """Return the erased offsets for which a table of the lake has rows, by window: for example after going back to an old version.
 
-        Reads partition and offset of all rows in windows that erasures have named.
+        Reads the partition and offset of all rows in windows that erasures have named.
         """
         erased = erased_of(self.ledger, self.topic)
         found: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
@@ -174,7 +174,7 @@ class Erasure:
             opened = rows.Opened.at(folder)
             for key in sorted(set(erased).intersection(opened.files)):
                 held = _offsets(opened, key)
-                # What cannot be read may be there.
+                # Rows that cannot be read may be among them.
                 there = erased[key] if held is None else {p: common(r, held.get(p, ())) for p, r in erased[key].items()}
                 for partition, parts in there.items():
                     if parts:
@@ -183,8 +183,8 @@ class Erasure:
         return dict(found)
 
     def damaged(self, unreadable: Collection[str] = ()) -> list[str]:
-        """The keys of windows whose rows are not those of their receipts, and `unreadable` ones: records with a key may come back
-        with rows that the raw table lacks now."""
+        """Return the keys of windows whose rows are not those of their receipts, and the `unreadable` ones: records with a key may
+        return with rows that the raw table lacks now."""
         table = self.declaration.raw_table
         folder = self.ledger.lake.table(table)
         if not load_log.exists(folder):
@@ -208,9 +208,9 @@ class Erasure:
         *,
         forget: bool = False,
     ) -> list[Selected]:
-        """Record `selected`, which `of_keys` has found, and the keys unless it is to `forget` them; gives all that was recorded.
+        """Record `selected`, the result of `of_keys`, and the keys unless they are to be forgotten; return all that was recorded.
 
-        Loads may have committed since that search, or be about to: these are refused, and the files of those searched.
+        The files of loads that have committed since that search are searched; loads about to commit are refused.
         """
         self.record(selected, author, () if forget else keys)
         if not forget:
@@ -221,10 +221,10 @@ class Erasure:
         return all_found
 
     def record(self, selected: Sequence[Selected], author: Author, keys: Sequence[bytes] = ()) -> bool:
-        """Have the ledger name the offsets; gives whether it lacked some. From then on no load reads them, and `run` has them gone.
+        """Record the offsets in the ledger; return true if it lacked some. From then on no load reads them, and `run` removes them.
 
-        With `keys`, it gets salted digests of these too: later loads find the records that the raw table does not have yet, or has
-        again under other offsets.
+        With `keys`, the ledger gets their salted digests too: later loads find the records that the raw table does not have yet, or
+        gets again at other offsets.
         """
         known = erased_of(self.ledger, self.topic, [s.sealed.key for s in selected]) if selected else {}
         new = [replace(s, ranges=erasure_rules.without(s.ranges, known.get(s.sealed.key, {}))) for s in selected]
@@ -252,15 +252,15 @@ class Erasure:
         return bool(new)
 
     def adopt(self, other: str, author: Author) -> int:
-        """Have the rules by key of topic `other` hold here too, as its records were copied; gives the number of new rules.
+        """Apply the rules by key of topic `other` to this topic too, to which its records were copied; return the number of new rules.
 
-        Records that are loaded already are named, so that `run` has them gone. Raises ConfigurationError if there are no such rules.
+        Records that are loaded already are recorded, so that `run` removes them. Raises ConfigurationError if there are no such rules.
         """
         theirs = erasure_rules.of(self.ledger, other).keys
         if not theirs:
             raise ConfigurationError(
-                f"topic {other!r} has no erasure by key in this lake whose keys were kept, so nothing was changed. Check the name; "
-                "if keys were forgotten, run `platform-assets erase` with each key"
+                f"topic {other!r} has no erasure by key in this lake whose keys were kept, so nothing was changed. Check "
+                "the name; if keys were forgotten, run `platform-assets erase` with each key"
             )
         known = {(rule.salt, rule.digests) for rule in erasure_rules.of(self.ledger, self.topic).keys}
         new = [rule for rule in theirs if (rule.salt, rule.digests) not in known]
@@ -284,15 +284,15 @@ class Erasure:
         return len(new)
 
     def _key_fields(self, keys: Sequence[bytes], until: Mapping[int, int]) -> dict[str, Any]:
-        """One salt for all keys of a topic, so that a load takes one digest a key."""
+        """Return the fields of the keys' digests. All keys of a topic share one salt, so a load takes one digest per key."""
         known = erasure_rules.of(self.ledger, self.topic).keys
         salt = known[0].salt if known else secrets.token_bytes(16)
         return erasure_rules.fields_of_keys(keys, salt, until)
 
     def run(self, author: Author) -> Done:
-        """Have what the ledger names be gone, of all windows that no erasure is done with or that have rows of it again.
+        """Remove the records that the ledger names from all windows that no erasure has finished or that have such rows again.
 
-        Running it again goes on. Raises ErasureUnfinishedError where some windows could not be done: the others are.
+        Running it again continues. Raises ErasureUnfinishedError if some windows could not be done; the others are.
         """
         unfinished, returned = decisions.unfinished_erasures(self.ledger.lake, self.topic), self.returned()
         if not unfinished and not returned:
@@ -331,7 +331,7 @@ class Erasure:
         sealed: Mapping[str, Window],
         failed: dict[str, PlatformError],
     ) -> Iterator[ErasedWindow]:
-        """The windows of a table that were written again; those that could not be are put into `failed`."""
+        """Yield the rewritten windows of a table; add those that failed to `failed`."""
         done = 0
         for attempt in range(_RACES):
             try:
@@ -348,7 +348,7 @@ class Erasure:
                     raise
 
     def _named(self, keys: Sequence[str]) -> dict[str, Ranges]:
-        """All offsets that decisions have named of these windows, which the ledger of loads has from here on, too."""
+        """Return all offsets that decisions name in these windows, and record them in the ledger of loads too."""
         named = dict[str, list[list[int]]]()
         reasons = dict[str, str]()
         for decision in decisions.decisions(self.ledger.lake, self.topic, ("erase",)):
@@ -362,14 +362,14 @@ class Erasure:
         }
         sealed = {w.key: w for w in self.ledger.windows(self.topic) if w.key in lacking}
         for key, window in sealed.items():
-            # Cut short between the two ledgers.
+            # Interrupted between the two ledgers.
             self.ledger.record_acceptances([(window, lacking[key])], reasons[key], ERASED)
         return windows
 
     def _in_replays(
         self, windows: Mapping[str, Ranges], author: Author, gone: dict[str, int], written: dict[str, int]
     ) -> Done:
-        """The same in all replays; `gone` and `written` get what was done there."""
+        """Erase in all replays; add the rows and bytes to `gone` and `written`."""
         for name in sorted((self.ledger.lake.root / "replays").folders()):
             done = self._in_replay(name, windows, author)
             for table_name in done.rows:
@@ -378,7 +378,7 @@ class Erasure:
         return Done(0, gone, written)
 
     def _in_replay(self, name: str, windows: Mapping[str, Ranges], author: Author) -> Done:
-        """The same in the lake that a replay made inside of this one."""
+        """Erase in the lake that a replay made inside this one."""
         other = replace(self, ledger=Ledger(self.ledger.lake.replay(name)))
         if not load_log.exists(other.ledger.lake.table(self.declaration.raw_table)):
             return Done(0, {}, {})
@@ -405,7 +405,7 @@ class Erasure:
 
 
 def _offsets(opened: rows.Opened, key: str) -> dict[int, tuple[OffsetRange, ...]] | None:
-    """The offsets that have a row in a window; None if one of its files is lost."""
+    """Return the offsets that have a row in a window; None if one of its files is lost."""
     try:
         return {p: ranges_of(offsets) for p, offsets in opened.offsets_of(key).items()}
     except FilesLostError as lost:

@@ -15,18 +15,18 @@ _RANGE: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
 
 
 def parsed_ranges(texts: Sequence[str]) -> dict[int, tuple[OffsetRange, ...]]:
-    """Offsets by partition, of texts `PARTITION:START-END` with exclusive ends. Raises ValueError, which says what is wrong."""
+    """Parse texts `PARTITION:START-END` with exclusive ends into offsets by partition. Raises ValueError, which names the mistake."""
     found: list[list[int]] = []
     for text in texts:
         named = _RANGE.fullmatch(text)
         if named is None or int(named[2]) >= int(named[3]):
-            raise ValueError(f"{text!r} is not PARTITION:START-END with START before END, as 0:4711-4712")
+            raise ValueError(f"{text!r} is not PARTITION:START-END with START before END, such as 0:4711-4712")
         found.append([int(part) for part in named.groups()])
     return merge_named(found)
 
 
 def within(wanted: Ranges, window: SealedWindow) -> dict[int, tuple[OffsetRange, ...]]:
-    """The parts of `wanted` that lie in a window."""
+    """Return the parts of `wanted` inside a window."""
     found = {
         p: common(parts, [window.ranges.by_partition[p]])
         for p, parts in wanted.items()
@@ -36,10 +36,10 @@ def within(wanted: Ranges, window: SealedWindow) -> dict[int, tuple[OffsetRange,
 
 
 def joined(ranges: Ranges, named: Sequence[Sequence[int]]) -> dict[int, tuple[OffsetRange, ...]]:
-    """`ranges` and those that are named as `[partition, start, end]`."""
+    """Return `ranges` joined with those given as `[partition, start, end]`."""
     return merge_named(chain(((p, r.start, r.end) for p, parts in ranges.items() for r in parts), named))
 
 
 def triples(ranges: Ranges) -> list[list[int]]:
-    """As plain JSON values, `[partition, start, end]`."""
+    """Return plain JSON values, `[partition, start, end]`."""
     return [[p, r.start, r.end] for p, parts in sorted(ranges.items()) for r in merge(parts)]

@@ -1,6 +1,6 @@
-"""What lies ahead of a table in its topic's log: how far it lags, what holds it back, and when retention overtakes it.
+"""Retention forecast of a table: how far it lags behind its topic's log, what holds it back, and when retention overtakes it.
 
-Nothing is loaded or decided by it. What the brokers do not say, or not to this client, is named and left out.
+It loads and decides nothing. Facts that the brokers do not report, or not to this client, are named and left out.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from platform_assets.kafka.batches.observing import ObservingBrokers, OpenTransaction
 
 _RATE_OVER: Final = timedelta(hours=1)
-"""How long before the newest cut the rate is taken from, at least where there is a cut."""
+"""Minimum age, before the newest cut, of the cut that the rate is measured from, if there is one."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionAhead:
-    """One partition. Offsets are exclusive ends, None where the brokers do not say: `loaded` ends the gap-free loaded stretch,
-    `stable` what is committed or aborted, `end` what is replicated, open transactions included. `forecast` is None where
-    it could not be made."""
+    """One partition. Offsets are exclusive ends, None if the brokers do not report them: `loaded` ends the gap-free loaded range,
+    `stable` what is committed or aborted, `end` what is replicated, open transactions included. `forecast` is None if it
+    could not be made."""
 
     partition: int
     loaded: int
@@ -44,7 +44,7 @@ class PartitionAhead:
 
     @property
     def lag(self) -> int | None:
-        """Offsets that could be sealed or loaded by now, and are not loaded."""
+        """Offsets that could be sealed or loaded by now, but are not loaded."""
         return None if self.stable is None else offsets.lag(self.stable, self.loaded)
 
     @property
@@ -55,9 +55,9 @@ class PartitionAhead:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """All partitions of a topic, ascending, and the transactions that are open in those with offsets held back.
+    """All partitions of a topic, ascending, and the open transactions in those with offsets held back.
 
-    `retention` is None where the brokers do not tell it. `unknown` says what could not be found out, and why.
+    `retention` is None if the brokers do not report it. `unknown` names the facts that could not be found out, and why.
     """
 
     topic: str
@@ -68,36 +68,36 @@ class Ahead:
 
     @property
     def hours(self) -> float | None:
-        """Until retention may overtake the first offset that is not loaded; None where none is in sight."""
+        """Hours until retention may overtake the first offset that is not loaded; None if that is not expected."""
         found = (p.forecast.hours for p in self.partitions if p.forecast is not None)
         return min((h for h in found if h is not None), default=None)
 
     def held_back_by(self, transaction: OpenTransaction) -> int:
-        """Offsets of its partition that wait for this transaction, its own included."""
+        """Return the number of offsets of its partition that wait for this transaction, including its own."""
         ends = {p.partition: p.end for p in self.partitions}
         end = ends.get(transaction.partition)
         return 0 if end is None else offsets.lag(end, transaction.start)
 
 
 def look(declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster, now: datetime | None = None) -> Ahead:
-    """Ask the brokers what lies ahead of the topic's raw table, within the cluster's deadline.
+    """Ask the brokers for the lag and retention of the topic's raw table, within the cluster's deadline.
 
-    `now` is the time by which ages count, that of the call by default. Raises what describing a topic and listing its offsets
-    raises, and what reading the ledger does.
+    Ages are measured at `now`, by default the time of the call. Raises what describing a topic, listing its offsets and reading
+    the ledger raise.
     """
     topic = declaration.topic
     state = cluster.topic(topic)
     stable = {p: f.offset for p, f in cluster.last_stable_offsets(state).items()}
-    # Asked for behind them, so that they are not below.
+    # Asked for after the others, so that they are not below them.
     ends = {p: f.offset for p, f in cluster.high_watermarks(state).items()}
     starts = {p: f.offset for p, f in cluster.log_starts(state).items()}
     now = now or datetime.now(UTC)
-    # What an operator has parked is nobody's to load, so its loss is none to warn of.
+    # Nothing loads a parked window, so there is no warning about its loss.
     parked = decisions.parking(ledger.lake, declaration.raw_table).parked
     reached = position.loaded_to(ledger, declaration.raw_table, parked)
     unknown: list[str] = []
     if reached is not None and (reached.topic_id != state.topic_id or not reached.is_of_cluster(state.cluster_id)):
-        # Another log than the ledger's, which whoever cuts or loads refuses: its offsets are not those that are loaded.
+        # A log other than the ledger's, which cutting and loading refuse: its offsets are not those that are loaded.
         reached = None
     # Nothing was cut yet, so the first cut will be at the log start.
     loaded = dict(starts) if reached is None else {p: reached.cut.offsets.get(p, 0) for p in state.partitions}
@@ -128,14 +128,14 @@ def _logs(
     rates: Mapping[int, float],
     unknown: list[str],
 ) -> dict[int, PartitionLog]:
-    """What the forecast of each partition needs to know; the brokers are asked only of those in which something waits."""
+    """Return the facts for the forecast of each partition; the brokers are asked only about partitions with offsets that wait."""
     known = [p for p in ends if p in starts and p in loaded]
     waiting = [p for p in known if max(loaded[p], starts[p]) < ends[p] and loaded[p] >= starts[p]]
     sizes: Mapping[int, int] = {}
     if retention.size is not None and waiting:
         sizes = _asked(unknown, "log sizes", lambda: brokers.sizes(waiting)) or {}
         if not sizes:
-            unknown.append("log sizes: the brokers tell none, as where this client may not describe the cluster")
+            unknown.append("log sizes: the brokers report none, as when this client may not describe the cluster")
     stamps: dict[int, datetime] = {}
     if retention.time is not None:
         stamps = _asked(unknown, "age of records", lambda: _stamps(brokers, waiting, loaded)) or {}
@@ -143,7 +143,7 @@ def _logs(
 
 
 def _stamps(brokers: ObservingBrokers, waiting: Sequence[int], loaded: Mapping[int, int]) -> dict[int, datetime]:
-    """By partition: the highest timestamp of the batch that has the first offset that is not loaded."""
+    """Return, by partition, the highest timestamp of the batch that contains the first offset that is not loaded."""
     stamps = {p: brokers.newest_timestamp(p, loaded[p]) for p in waiting}
     return {
         p: datetime.fromtimestamp(stamp / 1000, UTC)
@@ -153,7 +153,7 @@ def _stamps(brokers: ObservingBrokers, waiting: Sequence[int], loaded: Mapping[i
 
 
 def _rates(ledger: Ledger, reached: RecordedCut, ends: Mapping[int, int], now: datetime) -> dict[int, float]:
-    """Offsets that come in a second, by partition: since the newest cut, or one that is up to an hour older."""
+    """Return new offsets per second, by partition, since the newest cut or one that is up to an hour older."""
     newest = ledger.newest_cut(reached.topic)
     assert newest is not None
     cuts = ledger.cuts(newest.topic, newest.edge - _RATE_OVER, newest.edge)
@@ -166,7 +166,7 @@ def _rates(ledger: Ledger, reached: RecordedCut, ends: Mapping[int, int], now: d
 
 @contextmanager
 def _observing(cluster: Cluster, state: TopicState) -> Iterator[ObservingBrokers]:
-    # Another Kafka client, which takes a while to import: a command that asks nothing does not pay for it.
+    # A second Kafka client that is slow to import: commands that do not ask for this do not load it.
     from platform_assets.kafka.batches.observing import ObservingBrokers
 
     deadline = time.monotonic() + cluster.timeout if cluster.deadline is None else cluster.deadline
@@ -184,7 +184,7 @@ def _observing(cluster: Cluster, state: TopicState) -> Iterator[ObservingBrokers
 
 
 def _asked(unknown: list[str], what: str, call: Callable[[], T]) -> T | None:
-    """What `call` gives; None where the brokers do not say, which is then named in `unknown`."""
+    """Return the result of `call`; None if the brokers do not report it, which is then named in `unknown`."""
     from platform_assets.kafka.batches.wire import Stopped
 
     try:
@@ -192,7 +192,7 @@ def _asked(unknown: list[str], what: str, call: Callable[[], T]) -> T | None:
     except PlatformError as e:
         unknown.append(f"{what}: {e}")
     except Stopped:
-        unknown.append(f"{what}: the brokers did not answer in the time allowed")
+        unknown.append(f"{what}: the brokers did not answer in time")
     return None
 
 

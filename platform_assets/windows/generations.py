@@ -1,10 +1,10 @@
-"""Generations of a topic's log: what a re-created topic or a truncated log costs, and how an operator lets the new log go on.
+"""Generations of a topic's log: what a re-created topic or a truncated log loses, and how an operator accepts the new log.
 
-A generation is one life of a log: within it, an offset of a partition never stands for two records. A topic that is deleted
-and made again starts a new one at its log start, under another topic id. A log that lost its end starts a new one where it was
-cut off, under the same id; what lies before that belongs to both. Each window belongs to one generation. The new one starts at
-the newest edge of the old one, so every time is in one window still, and records of the new log from before the decision are in
-its first window.
+A generation is one lifetime of a log: within it, an offset of a partition never stands for two records. A topic that is deleted
+and created again starts a new generation at its log start, with another topic id. A log that lost its end starts a new one where
+it was cut off, with the same id; offsets before that belong to both. Each window belongs to one generation. The new generation
+starts at the newest edge of the old one, so every time is still in exactly one window, and records of the new log from before the
+decision are in its first window.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Ranges = Mapping[int, tuple[OffsetRange, ...]]
 """Offsets by partition."""
 
 Change = Literal["re-created", "truncated", "moved to another cluster"]
-"""What became of the log: the last with another topic id, since a log that moved with its id is cut off, or the same."""
+"""The change of the log. The last value implies another topic id: a log that moved with its id is truncated, or unchanged."""
 
 FORMER_LOG: Final = "they are of a log that the topic had before: it was re-created or truncated since"
 
 
 @dataclass(frozen=True, slots=True)
 class LostOffsets:
-    """Offsets of a sealed window that the log no longer has and the table has no row of.
+    """Offsets of a sealed window that the log no longer has, and for which the table has no row.
 
-    `loaded` says that the window is loaded: whether there were records, or markers alone, was never found out.
+    `loaded` means that the window is loaded; it was never determined if there were records or only markers.
     """
 
     window: SealedWindow
@@ -54,10 +54,10 @@ class LostOffsets:
 
 @dataclass(frozen=True, slots=True)
 class NewGeneration:
-    """The log that stands under a topic's name now, and is not the one of the ledger's `newest` cut.
+    """The log that a topic's name now has, which is not the log of the ledger's `newest` cut.
 
-    `first` is the cut that it would start with: at the same edge, with the next number. `lost` are offsets of sealed windows
-    that are in no table; what the old log held behind `newest` was in no window, and how much that was is not known.
+    `first` is the cut that it would start with: at the same edge, with the next generation number. `lost` are offsets of sealed
+    windows that are in no table; records of the old log after `newest` were in no window, and their number is not known.
     """
 
     kind: Change
@@ -71,7 +71,7 @@ class NewGeneration:
         return self.newest.topic
 
     def details(self) -> dict[str, Any]:
-        """As plain JSON values, with offsets as `[start, end]`, end exclusive."""
+        """Return plain JSON values, with offsets as `[start, end]`, end exclusive."""
         return {
             "change": self.kind,
             "edge": key_of(self.newest.edge),
@@ -98,14 +98,14 @@ def _log(cut: RecordedCut) -> dict[str, Any]:
 
 
 def find(topic: str, ledger: Ledger, cluster: Cluster) -> NewGeneration | None:
-    """What stands under the name of `topic` now, where it is another log than the ledger's; None where it is the same.
+    """Return the current log of `topic` if it differs from the ledger's; None if it is the same.
 
-    Raises ConfigurationError for a topic that no cut was ever recorded of, BrokerUnreachableError where a partition has no leader, and
-    what describing a topic raises.
+    Raises ConfigurationError for a topic without any recorded cut, BrokerUnreachableError if a partition has no leader, and what
+    describing a topic raises.
     """
     newest = ledger.newest_cut(topic)
     if newest is None:
-        raise ConfigurationError(f"nothing was ever recorded of topic {topic!r}, so there is nothing to decide")
+        raise ConfigurationError(f"no cut of topic {topic!r} was ever recorded, so there is nothing to decide")
     state = cluster.topic(topic)
     if state.topic_id != newest.topic_id:
         starts = cluster.log_starts(state)
@@ -116,13 +116,13 @@ def find(topic: str, ledger: Ledger, cluster: Cluster) -> NewGeneration | None:
         return NewGeneration(kind, newest, first, _lost(ledger, newest, first))
     ends = cluster.last_stable_offsets(state)
     moved = not newest.is_of_cluster(state.cluster_id)
-    # What leader epochs say of one cluster's log says nothing of another's.
+    # Leader epochs of one cluster say nothing about another cluster's log.
     at_most = {p: min(newest.cut.at(p), f.offset) for p, f in ends.items()}
     reached = at_most if moved else truncation.reached(cluster, state, newest, ends)
     if not newest.cut.regressions(reached):
         if moved:
             raise ConfigurationError(
-                f"topic {topic!r} has kept its id on another cluster, and has all that was cut: it is the same log. Run "
+                f"topic {topic!r} has kept its id on another cluster and has all offsets that were cut: it is the same log. Run "
                 f'`platform-assets accept-cluster {topic} --reason "…"`'
             )
         return None
@@ -132,11 +132,11 @@ def find(topic: str, ledger: Ledger, cluster: Cluster) -> NewGeneration | None:
 
 
 def accept(found: NewGeneration, author: Author, ledger: Ledger) -> None:
-    """Let `found` go on: windows are sealed from it from the next edge on, and what is lost stays named.
+    """Accept `found`: from the next edge on, windows are sealed from it, and the losses stay recorded.
 
-    The decision names everything and is recorded first. It takes effect with the cut, and not at all if that is refused; the losses
-    are accepted after the cut, by `carrying_out.carry_out` if this is cut short. Raises LedgerConflictError if another process has
-    recorded cuts since.
+    The decision names everything and is recorded first. It takes effect with the cut, and not at all if the cut is refused. The losses
+    are accepted after the cut, by `carrying_out.carry_out` if this call is interrupted. Raises LedgerConflictError if another process
+    has recorded cuts since.
     """
     lost = tuple(lost.window.key for lost in found.lost)
     decisions.record(
@@ -151,8 +151,8 @@ def accept(found: NewGeneration, author: Author, ledger: Ledger) -> None:
 
 
 def within_log(ledger: Ledger, window: SealedWindow | Receipt) -> dict[int, OffsetRange]:
-    """Of each partition of a window the offsets that the log of today may still have: all of them, unless a later generation
-    goes on from before their end; none of those of another topic id."""
+    """Return the offsets of a window that today's log may still have, by partition: all, unless a later generation continues
+    from before their end; none if the window has another topic id."""
     left = dict(window.ranges.items())
     newest = ledger.newest_cut(window.topic)
     if newest is None or newest.generation <= window.generation:
@@ -167,7 +167,7 @@ def within_log(ledger: Ledger, window: SealedWindow | Receipt) -> dict[int, Offs
 
 
 def beyond_log(ledger: Ledger, window: SealedWindow | Receipt) -> Ranges:
-    """The other offsets of the window: they are no longer those of its records. Empty where there are none."""
+    """Return the offsets of the window that no longer stand for its records. Empty if there are none."""
     left = within_log(ledger, window)
     beyond = {p: r.minus([left[p]]) for p, r in window.ranges.items()}
     return {p: parts for p, parts in beyond.items() if parts}
@@ -194,7 +194,7 @@ def _check_complete(cluster: Cluster, state: TopicState, found: Mapping[int, obj
 
 
 def _lost(ledger: Ledger, newest: RecordedCut, first: RecordedCut) -> tuple[LostOffsets, ...]:
-    """What the sealed windows of the generation of `newest` lose once `first` is accepted."""
+    """Return the losses of the sealed windows in the generation of `newest` once `first` is accepted."""
     table = TableRef.raw(newest.topic)
     folder = ledger.lake.table(table)
     windows = [w for w in ledger.windows(newest.topic) if w.generation == newest.generation and w.ranges.size]
@@ -207,7 +207,7 @@ def _lost(ledger: Ledger, newest: RecordedCut, first: RecordedCut) -> tuple[Lost
         if receipt is not None and receipt.holes is not None and not receipt.holes.get("below log start"):
             continue
         if receipt is not None and files.get(window.key, load_log.NO_FILES).digest != receipt.files_digest:
-            # Damaged, or written again by others: its next load says what can be had.
+            # Damaged, or rewritten by others: its next load reports what is left.
             continue
         gone = {p: r.minus([r.before(first.cut.at(p) if same else r.start)]) for p, r in window.ranges.items()}
         if any(gone.values()):
@@ -217,7 +217,7 @@ def _lost(ledger: Ledger, newest: RecordedCut, first: RecordedCut) -> tuple[Lost
     for window, missing in beyond:
         held = _held(folder, window.key) if window.key in files else {}
         if held is None:
-            # Damaged as well: its next load says what can be had.
+            # Damaged as well: its next load reports what is left.
             continue
         known = accepted.get(window.key, {})
         left = {p: subtract(parts, (*held.get(p, ()), *known.get(p, ()))) for p, parts in missing.items()}
@@ -228,9 +228,9 @@ def _lost(ledger: Ledger, newest: RecordedCut, first: RecordedCut) -> tuple[Lost
 
 
 def _held(folder: Folder, key: str) -> Ranges | None:
-    """The offsets that the table has of a window; None if one of its files is lost.
+    """Return the offsets of a window in the table; None if one of its files is lost.
 
-    Rows without a receipt are loaded: the next load of the window writes the receipt.
+    Rows without a receipt count as loaded: the next load of the window writes the receipt.
     """
     try:
         found = rows.offsets_of(folder, key)

@@ -1,6 +1,6 @@
-"""Loading one window of a topic into its raw table: seal it, make sure that Kafka has it, and have its rows replaced.
+"""Loading one window of a topic into its raw table: seal it, make sure that Kafka has it, and replace its rows.
 
-What is the same for every table is in `replacing`; here is what raw tables have to do with Kafka.
+Steps that every table shares are in `replacing`; this module has those of raw tables, which involve Kafka.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _log = logger(__name__)
 _RACES = 5
 
 Losses = Mapping[int, tuple[OffsetRange, ...]]
-"""Offsets that are not to be read, by partition."""
+"""Offsets to leave out, by partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """By partition, the first offset that the brokers still have, and the end, exclusive, of what is stable."""
+    """By partition, the first offset that the brokers still have, and the exclusive end of the stable ones."""
 
     starts: Mapping[int, int]
     ends: Mapping[int, int]
@@ -63,7 +63,7 @@ class LogBounds:
 
 @dataclass(frozen=True)
 class Loader:
-    """All that loading windows of one topic needs."""
+    """Loads windows of one topic."""
 
     declaration: TopicDeclaration
     cluster: Cluster
@@ -74,20 +74,20 @@ class Loader:
 
     @property
     def table(self) -> Folder:
-        """Where the raw table is."""
+        """The folder of the raw table."""
         return self.ledger.lake.table(self.declaration.raw_table)
 
     @property
     def replacer(self) -> WindowReplacer:
-        """What replaces windows of the raw table."""
+        """The replacer of the raw table's windows."""
         return WindowReplacer(self.declaration.raw_table, self.ledger, self.engine, self.run_id)
 
     def load(self, key: str) -> Loaded:
         """Load the window with this key, so that the table holds it exactly once.
 
         Raises the errors of `sealing.sealed_window`; OffsetsExpiredError, UnreadableTimestampError, TruncationError,
-        ReloadDiffersError and other LoadErrors, which leave the table as it was; ConcurrentLoadError where other runs
-        kept committing the same window first; CommitOutcomeUnknownError where the engine went away.
+        ReloadDiffersError and other LoadErrors, which leave the table unchanged; ConcurrentLoadError if other runs
+        kept committing the same window first; CommitOutcomeUnknownError if the connection to the engine broke.
         """
         deadline = time.monotonic() + 60
         self.ledger.create()
@@ -111,21 +111,21 @@ class Loader:
         loaded = self._load_without(sealed)
         came_back = loaded.outcome in ("restored", "kept", "healed")
         if loaded.outcome in ("restored", "kept"):
-            # Rows that were not read from Kafka just now, and searched on the way.
+            # These rows were not just read from Kafka, and so not searched for erased keys.
             files = load_log.files_of(self.table, sealed.key).paths
             erased_keys.record_found(self.ledger, self.table, files, sealed)
         if came_back and (erased := self.erased(sealed)) and eraser.settle(sealed.key, erased):
-            # A damaged window came back as it was before the erasure.
+            # A damaged window was restored to its state before the erasure.
             return Loaded(self.replacer.receipt(sealed.key) or loaded.receipt, loaded.outcome)
         return loaded
 
     def erased(self, sealed: SealedWindow) -> Losses:
-        """The offsets of a window whose records were erased, by partition."""
+        """Return the offsets of a window whose records were erased, by partition."""
         return erased_of(self.ledger, sealed.topic, [sealed.key]).get(sealed.key, {})
 
     def _load_without(self, sealed: SealedWindow) -> Loaded:
         replacer = self.replacer
-        # Opened before anything else is read: an erasure that is named from here on commits to the window, which is a conflict.
+        # Opened before anything else is read: an erasure recorded later commits to the window, which is a conflict.
         commit = replacer.open()
         decided, accepted = self.decided(), self.ledger.accepted_losses(self.declaration.raw_table, sealed.key)
         receipt = replacer.receipt(sealed.key)
@@ -163,8 +163,8 @@ class Loader:
     ) -> Loaded:
         if receipt.ranges != sealed.ranges:
             raise ReloadDiffersError(
-                sealed.topic, sealed.key, f"the receipt is of {receipt.ranges.triples()}, the cuts of the window are "
-                f"{sealed.ranges.triples()}; the ledger contradicts itself, restore it from a backup"
+                sealed.topic, sealed.key, f"the receipt has {receipt.ranges.triples()}, but the cuts of the window are "
+                f"{sealed.ranges.triples()}. The ledger contradicts itself; restore it from a backup"
             )  # fmt: skip
         metadata = replace(metadata, found=receipt.is_found)
         # What holds no row cannot be lost by retention, so only the span of the rows has to be there still.
@@ -214,7 +214,7 @@ class Loader:
         metadata: LoadMetadata,
         cause: LoadError | Terminal,
     ) -> Loaded:
-        """The window as the table has it, or from a past version where it is damaged: Kafka no longer has its records.
+        """Keep the window as the table has it or, if it is damaged, restore it from a past version: Kafka no longer has its records.
 
         Raises `cause` where the table is intact and the log is not the one that was read, and LostForGoodError or FoundRowsError
         where no version has the recorded rows.
@@ -230,19 +230,19 @@ class Loader:
         return self.replacer.restore(commit, receipt, metadata, gone, kafka=kafka)
 
     def decided(self) -> int | None:
-        """The version of the table of decisions, to be noted before `accepted` is read: see `last_check`."""
+        """Return the version of the table of decisions. Take it before reading `accepted`: see `last_check`."""
         return decisions.version(self.ledger.lake)
 
     def last_check(
         self, sealed: SealedWindow, needed: TopicRanges, accepted: Losses, decided: int | None
     ) -> Callable[[], None]:
-        """Return the check of what may have changed while a window was read, to be called before the commit.
+        """Return the check of facts that may have changed while a window was read, to be called before the commit.
 
-        `needed` is what `check_held` found before the read. The topic's id is asked for again, since Spark's connector reads by
-        name; so is the end of the log, since a new leader may have truncated it in the meantime and written other records
-        at these offsets. `accepted` was not read, and `decided` was noted before that: records that an operator has had erased
-        since are not to be committed, and what was written is not searched for keys that were erased since. Raises what `bounds`
-        raises, and ConcurrentLoadError.
+        `needed` is what `check_held` found before the read. The check asks for the topic's id again, since Spark's connector reads
+        by name, and for the end of the log, since a new leader may have truncated it in the meantime and written other records
+        at these offsets. `accepted` was not read, and `decided` was taken before that: records that an operator has erased since
+        must not be committed, and the written files were not searched for keys erased since. Raises what `bounds` raises, and
+        ConcurrentLoadError.
         """
         rules = erasure_rules.of(self.ledger, sealed.topic).keys_for(sealed)
 
@@ -262,9 +262,9 @@ class Loader:
         return check
 
     def bounds(self, topic: str, needed: Mapping[int, int]) -> LogBounds:
-        """What the brokers have of the topic, which is the one that the ledger knows, and has all before `needed` as it was cut.
+        """Return what the brokers have of the topic, after checking that it is the ledger's and has all before `needed` as it was cut.
 
-        `needed` is by partition, exclusive. Raises what `truncation.stable_offsets` raises.
+        `needed` has exclusive ends by partition. Raises what `truncation.stable_offsets` raises.
         """
         newest = self.ledger.newest_cut(topic)
         state = sealing.checked_state(self.cluster, topic, newest)
@@ -275,10 +275,10 @@ class Loader:
     def check_held(
         self, sealed: SealedWindow, needed: TopicRanges, accepted: Losses, bounds: LogBounds | None = None
     ) -> LogBounds:
-        """Make sure that Kafka still has `needed` of a window, before anything is read; gives what it has of the topic.
+        """Make sure, before anything is read, that Kafka still has `needed` of a window; return what it has of the topic.
 
-        It is asked for `bounds` where they are not given, unless nothing is left to be read of the window, since its log is
-        another one now.
+        Kafka is asked for `bounds` if they are not given, unless nothing of the window is left to be read because its log is a
+        different one now.
         """
         inside = generations.within_log(self.ledger, sealed)
         gone = {p: wanted.minus([inside[p], *accepted.get(p, ())]) for p, wanted in needed.items()}
@@ -303,13 +303,13 @@ class Loader:
 
     def _expired(self, sealed: SealedWindow, lost: list[tuple[int, int, int]], why: str = "") -> OffsetsExpiredError:
         remedy = (
-            f'Accept the loss with `platform-assets accept-loss {self.declaration.raw_table} {sealed.key} --reason "…"`; the '
-            "window then loads what is left, and the loss stays in the ledger."
+            f'To accept the loss, run `platform-assets accept-loss {self.declaration.raw_table} {sealed.key} --reason "…"`; the '
+            "window then loads what is left, and the loss is recorded in the ledger."
         )
         return OffsetsExpiredError(sealed.topic, sealed.key, lost, remedy, why)
 
     def records(self, sealed: SealedWindow, without: Losses) -> Records:
-        """What to read of a window: all that is still in the topic's log, less `without`."""
+        """Return the records to read for a window: all that are still in the topic's log, except `without`."""
         beyond = generations.beyond_log(self.ledger, sealed)
         skipped = {p: (*without.get(p, ()), *beyond.get(p, ())) for p in sealed.ranges.by_partition}
         return Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, skipped)
@@ -324,9 +324,9 @@ class Loader:
         )
 
     def without_erased_keys(self, sealed: SealedWindow, written: Written) -> Written:
-        """`written`, if no rule by key erases a record in it.
+        """Return `written` if no rule by key erases a record in it.
 
-        Else the ledger names those records from now on, what was written is deleted, and ConcurrentLoadError says to begin again.
+        Otherwise record those records in the ledger, delete what was written, and raise ConcurrentLoadError to begin again.
         """
         if erased_keys.record_found(self.ledger, self.table, (quote(f.path) for f in written.files), sealed):
             self.replacer.delete(written)
@@ -334,7 +334,7 @@ class Loader:
         return written
 
     def metadata(self, sealed: SealedWindow, first_cut: tuple[datetime, Cut] | None = None) -> LoadMetadata:
-        """What a load of the window would commit, with an id of its own. `first_cut` is looked up where it is not given."""
+        """Return the metadata that a load of the window would commit, with a new id. `first_cut` is looked up if it is not given."""
         return LoadMetadata(
             sealed.topic,
             sealed.topic_id,
@@ -356,5 +356,5 @@ class Loader:
 
 
 def _before_ends(needed: TopicRanges, inside: Mapping[int, OffsetRange]) -> dict[int, OffsetRange]:
-    """By partition what of `needed` lies before the end of `inside`; empty ranges are left out."""
+    """Return the parts of `needed` before the end of `inside`, by partition; empty ranges are left out."""
     return {p: left for p, wanted in needed.items() if (left := wanted.before(inside[p].end)).size}

@@ -1,4 +1,4 @@
-"""Parking windows: a window that cannot be loaded is set aside, so that nobody asks for it, until somebody takes it up again."""
+"""Parking windows: a window that cannot be loaded is set aside, so no run is requested for it until it is unparked."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from platform_assets.model.tables import TableRef
 
 
 def park(table: TableRef, keys: Sequence[str], author: Author, ledger: Ledger) -> None:
-    """Have nobody ask for the windows `keys` any more. All are parked, or none is.
+    """Stop requesting runs for the windows `keys`. Either all are parked, or none.
 
-    Raises UnknownWindowError for a window that is not sealed, and ConfigurationError for one that is loaded: nobody asks for it
-    anyway.
+    Raises UnknownWindowError for a window that is not sealed, and ConfigurationError for one that is loaded, for which no runs
+    are requested anyway.
     """
     for key in keys:
         try:
@@ -24,20 +24,24 @@ def park(table: TableRef, keys: Sequence[str], author: Author, ledger: Ledger) -
         except ValueError as e:
             raise UnknownWindowError(table.topic, key, "a key has the form YYYY-MM-DD-HH:MM, in UTC") from e
         if sealed is None:
-            raise UnknownWindowError(table.topic, key, "the ledger has no sealed window of that key")
+            raise UnknownWindowError(table.topic, key, "the ledger has no sealed window with that key")
     loaded = sorted(ledger.receipts(table, list(keys)))
     if loaded:
-        raise ConfigurationError(f"{', '.join(loaded)} of {table}: loaded, so nobody asks for it; nothing was parked")
+        raise ConfigurationError(
+            f"{', '.join(loaded)} of {table}: already loaded, so it cannot be parked; nothing was parked"
+        )
     _record("park", table, keys, author, ledger)
 
 
 def unpark(table: TableRef, keys: Sequence[str], author: Author, ledger: Ledger) -> None:
-    """Have the windows `keys` asked for again. Raises ConfigurationError for one that is not parked; nothing is changed then."""
+    """Request runs for the windows `keys` again. Raises ConfigurationError, and changes nothing, if one is not parked."""
     parked = decisions.parking(ledger.lake, table).parked
     others = sorted(set(keys) - set(parked))
     if others:
-        known = ", ".join(parked) or "none is"
-        raise ConfigurationError(f"{', '.join(others)} of {table}: not parked ({known}); nothing was changed")
+        known = ", ".join(parked) or "none"
+        raise ConfigurationError(
+            f"{', '.join(others)} of {table}: not parked (parked windows: {known}); nothing was changed"
+        )
     _record("unpark", table, keys, author, ledger)
 
 

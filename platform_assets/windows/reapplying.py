@@ -1,4 +1,4 @@
-"""After a restore: erasures that were decided since the backup hold for what was put back, and for what is loaded from now on."""
+"""Repeating erasures after a restore: those decided since the backup apply to the restored rows and to later loads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from platform_assets.windows.erasure import Erasure
 
 @dataclass(frozen=True, slots=True)
 class Reapplied:
-    """What was erased again of one topic: rows by table. `unfinished` says which windows could not be done, and what to do."""
+    """Rows of one topic that were erased again, by table. `unfinished` names the windows that failed, and what to do."""
 
     topic: str
     rows: Mapping[str, int]
@@ -24,16 +24,16 @@ class Reapplied:
 
 
 def decided(lake: Lake) -> list[Decision]:
-    """The erasures of all topics, to be read before anything is put back."""
+    """Return the erasures of all topics. Call this before anything is restored."""
     return decisions.decisions(lake, None, ("erase",))
 
 
 def reapply(
     lake: Lake, before: Sequence[Decision], author: Author, declaration_of: Callable[[str], TopicDeclaration]
 ) -> list[Reapplied]:
-    """Record those decisions of `before` that the restored ledger lacks, and erase again what the tables have of all of them.
+    """Record the decisions of `before` that the restored ledger lacks, and erase the rows of all of them again.
 
-    Gives the topics of which there was something to do.
+    Returns the topics that had something to erase.
     """
     erasure_rules.forget()
     known = {_identity(d) for d in decided(lake)}

@@ -2,7 +2,7 @@
 
 The cuts between loaded windows are in the commits' metadata. Windows whose commits have left the log are restored
 from the rows: any cut between the last row of a window and the first of the next gives the same rows again. Edges
-between two loaded windows at which nothing lies were windows without offsets. No new cut is taken.
+between two loaded windows without offsets in between were windows without offsets. No new cut is taken.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from platform_assets.windows.receipts import empty_receipt, receipt_of
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What was restored for one topic."""
+    """Entries that were restored for one topic."""
 
     topic: str
     cuts: int
     receipts: int
     merged: tuple[str, ...]
-    """Windows that now reach over several former ones: those were sealed, and none of them loaded."""
+    """Windows that now span several former ones, which were sealed and not loaded."""
     unread: tuple[FilesLostError, ...]
     """Why the receipts of other windows are still lacking."""
     found: tuple[str, ...] = ()
@@ -57,9 +57,9 @@ def rebuild(
 ) -> Rebuilt:
     """Restore the entries of one topic that its raw table proves and the ledger lacks. Running it again is safe.
 
-    Receipts are recorded as they are restored, so one that is cut short goes on where it was. `progress` is called with what is
-    being read. Raises LedgerCorruptError where the table's commits contradict each other or what the ledger still has, and
-    what reading the table raises, but for lost files.
+    Receipts are recorded as they are restored, so an interrupted call continues where it was. `progress` is called with what is
+    being read. Raises LedgerCorruptError if the table's commits contradict each other or the rest of the ledger, and what reading
+    the table raises, except for lost files.
     """
     ledger.create()
     table = ledger.lake.table(declaration.raw_table)
@@ -70,7 +70,7 @@ def rebuild(
     cuts, merged = cuts_of(declaration, loads, newest)
     if cuts and not ledger.record_cuts(cuts, newest.edge if newest is not None else None):
         raise LedgerConflictError(
-            f"another process records cuts of topic {declaration.topic!r}: stop its sensor, then rebuild again"
+            f"another process is recording cuts of topic {declaration.topic!r}: stop its sensor, then rebuild again"
         )
     _restore_erasures(declaration.topic, ledger, loads)
     known = ledger.receipts(declaration.raw_table)
@@ -103,7 +103,7 @@ def _made_up_start(
 
 
 def _restore_erasures(topic: str, ledger: Ledger, loads: Sequence[LoadCommit]) -> None:
-    """Record which offsets were erased, so that no load brings those records back: the newest load of each window names them."""
+    """Record the erased offsets, which the newest load of each window names, so that no load brings those records back."""
     named = {load.metadata.window.key: load.metadata.erased for load in loads if load.metadata.erased}
     known = erased_of(ledger, topic, list(named)) if named else {}
     lacking = [
@@ -119,9 +119,9 @@ def _restore_erasures(topic: str, ledger: Ledger, loads: Sequence[LoadCommit]) -
 def cuts_of(
     declaration: TopicDeclaration, loads: Sequence[LoadCommit], newest: RecordedCut | None
 ) -> tuple[list[RecordedCut], tuple[str, ...]]:
-    """The cuts that `loads` (ascending) imply after `newest`, and the windows that merge several. Pure.
+    """Return the cuts that `loads` (ascending) imply after `newest`, and the windows that merge several. Pure.
 
-    Raises LedgerCorruptError where two loads overlap.
+    Raises LedgerCorruptError if two loads overlap.
     """
     cuts: list[RecordedCut] = []
     merged: list[str] = []
@@ -132,12 +132,12 @@ def cuts_of(
             continue
         start = Cut({p: r.start for p, r in m.ranges.items()})
         if at is None:
-            # Where the first cut is not known, all that lies before the first load may have been sealed and not loaded.
+            # If the first cut is not known, everything before the first load may have been sealed and not loaded.
             edge, first = m.first_cut or (declaration.first_edge, Cut(dict.fromkeys(start.offsets, 0)))
             at = _cut(m, *((edge, first) if edge < m.window.start else (m.window.start, start)))
             cuts.append(at)
         if m.generation > at.generation:
-            # Windows of the log before that nobody loaded have no offsets that could still be known.
+            # Offsets of windows of the former log that were never loaded can no longer be known.
             edge, first = m.first_cut or (m.window.start, start)
             cuts += [_cut(m, e, at.cut, of=at) for e in closed_edges(declaration.schedule, at.edge, edge)]
             at = _cut(m, max(edge, at.edge), first)
@@ -175,7 +175,7 @@ def _check_agree(topic: str, ledger: Ledger, loads: Sequence[LoadCommit]) -> Non
         m = load.metadata
         if m.window.key in windows and windows[m.window.key] != m.ranges:
             raise LedgerCorruptError(
-                f"window {m.window} of topic {topic!r}: the ledger has {windows[m.window.key].triples()}, the table's "
+                f"window {m.window} of topic {topic!r}: the ledger has {windows[m.window.key].triples()}, but the table's "
                 f"commit {load.version} has {m.ranges.triples()}. Move _ledger away and rebuild from the tables alone."
             )
 
@@ -187,9 +187,9 @@ def _receipts(
     engine: LoadEngine,
     progress: Callable[[str], None],
 ) -> Iterator[list[Receipt | FilesLostError]]:
-    """The receipt of each load, as many together as were read in one query.
+    """Yield the receipt of each load, in batches of those read in one query.
 
-    Rows that OPTIMIZE has put into other files are read there, and those that were changed since at the version of their load.
+    Rows that OPTIMIZE has moved are read from their new files; rows that were changed since are read at the version of their load.
     """
     if not loads:
         return
@@ -199,7 +199,7 @@ def _receipts(
     table_id = load_log.table_id(table)
     loads = [replace(load, table_id=table_id) for load in loads]
     stand = standing(table, loads, newest)
-    # What is as its load left it can be read at the newest version, and with others.
+    # Windows unchanged since their load can be read together, at the newest version.
     unchanged, changed = list[LoadCommit](), list[LoadCommit]()
     for load in stand.values():
         (unchanged if is_unchanged(load, newest, opened.files) else changed).append(load)
@@ -217,7 +217,7 @@ def _receipts(
         found = list[Receipt | FilesLostError]()
         for key, outcome in measured.items():
             at = opened if version == newest else None
-            # The files of OPTIMIZE may be damaged, and those of the load be there still.
+            # The files of OPTIMIZE may be damaged while those of the load still exist.
             if isinstance(outcome, FilesLostError) and loaded[key] is not by_key[key]:
                 by_key[key], at = loaded[key], None
                 outcome = dict(measured_at(engine, lake, declaration.raw_table, [key], loaded[key].version))[key]
@@ -228,17 +228,17 @@ def _receipts(
 def measured_at(
     reader: TableReader, lake: Lake, table: TableRef, keys: Sequence[str], version: int
 ) -> Iterator[tuple[str, Measured | PlatformError]]:
-    """What `reader` measures; FilesLostError for each window of a version that the log no longer reaches back to."""
+    """Yield the measures of `reader`; FilesLostError for each window of a version that the log no longer has."""
     folder = lake.table(table)
     if version < load_log.version(folder) and load_log.files_if_kept(folder, keys[0], version) is None:
         for key in keys:
-            yield key, FilesLostError(table.name, key, f"the table's log no longer reaches back to version {version}")
+            yield key, FilesLostError(table.name, key, f"the table's log no longer has version {version}")
         return
     yield from reader.measure(table, keys, version)
 
 
 def is_unchanged(load: LoadCommit, newest: int, files: Mapping[str, WindowFiles]) -> bool:
-    """Whether the version `newest` of the table, which has `files`, has the window as this load left it."""
+    """Return true if the version `newest` of the table, which has `files`, has the window as this load left it."""
     added = load_log.added_files(load)
     now = files.get(load.metadata.window.key, load_log.NO_FILES)
     return load.version == newest or (added is not None and added[0].digest == now.digest)

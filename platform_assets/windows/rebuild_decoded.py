@@ -1,7 +1,7 @@
 """Restoring the receipts of decoded windows from the commits of both tables, after the ledger was lost or rolled back.
 
-A window has its receipts again where the newest loads of both tables are of one declaration and their rows add up to the raw ones.
-Any other is left without, and is decoded again.
+A window's receipts are restored if the newest loads of both tables used one declaration and their rows add up to the raw ones.
+Any other window has no receipts, and is decoded again.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def rebuild_decoded(
     *,
     progress: Callable[[str], None] = lambda text: None,
 ) -> int:
-    """Record the receipts that the ledger lacks and the tables prove; gives for how many windows.
+    """Record the receipts that the ledger lacks and the tables prove; return the number of windows.
 
-    The ledger has those of the raw table already. Raises what reading the tables raises, but for lost files.
+    The ledger has the receipts of the raw table already. Raises what reading the tables raises, except for lost files.
     """
     tables = (declaration.decoded_table, declaration.dead_letter_table)
     raw = ledger.receipts(declaration.raw_table)
@@ -46,7 +46,7 @@ def rebuild_decoded(
     empty = [raw[key] for key in lacking if raw[key].table_version is None]
     rows, letters = (_loads(ledger, table) for table in tables)
     done = 0
-    # Windows without offsets are in no log: they count as decoded where the tables are.
+    # Windows without offsets are in no log: they count as decoded if the tables exist.
     if rows or letters:
         ledger.record_receipts([empty_receipt(table, receipt, "") for receipt in empty for table in tables])
         done = len(empty)
@@ -80,7 +80,7 @@ def rebuild_decoded(
 
 
 class _Reader:
-    """Reads windows of one table: those that are as their loads left them together, and any other at the version of its load."""
+    """Reads windows of one table: those unchanged since their loads together, and any other at the version of its load."""
 
     def __init__(self, reader: TableReader, lake: Lake, table: TableRef) -> None:
         folder = lake.table(table)
@@ -89,11 +89,11 @@ class _Reader:
         self._opened = Opened.at(folder, self._newest)
 
     def opened_for(self, load: LoadCommit) -> Opened | None:
-        """The newest version of the table, where it has the window as `load` left it."""
+        """Return the newest version of the table if it has the window as `load` left it."""
         return self._opened if is_unchanged(load, self._newest, self._opened.files) else None
 
     def measured(self, loads: Sequence[LoadCommit]) -> dict[str, Measured]:
-        """What the table holds of the windows of `loads`, by key; those whose files are lost left out."""
+        """Return the measures of the windows of `loads`, by key, without those whose files are lost."""
         together: list[LoadCommit] = []
         others: list[tuple[list[LoadCommit], int]] = []
         for load in loads:
@@ -114,12 +114,12 @@ class _Reader:
 
 
 def _are_of_one(rows: LoadCommit, letters: LoadCommit) -> bool:
-    """Whether the loads of both tables are of one declaration, and made from one load."""
+    """Return true if the loads of both tables used one declaration and were made from the same raw load."""
     return rows.metadata.made_from == letters.metadata.made_from
 
 
 def _loads(ledger: Ledger, table: TableRef) -> dict[str, LoadCommit]:
-    """The newest load of each window, with the files that it is in by now where it was only rearranged."""
+    """Return the newest load of each window, with its present files if it was only rearranged."""
     folder = ledger.lake.table(table)
     loads = newest_loads(folder)
     if loads:

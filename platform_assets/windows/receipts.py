@@ -1,4 +1,4 @@
-"""Receipts: what a load put into the table, as its files show it, with what its digests prove."""
+"""Receipts: the rows that a load put into the table, according to its files, and what their digests prove."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from platform_assets.model.offsets import OffsetRange, repeats
 from platform_assets.model.tables import TableRef
 
 DEAD_LETTERS, DECODED, WITHOUT_ROW = "dead letters", "decoded", "without a raw row"
-"""What offsets of a window are that have no row in one of the two tables made from a raw one."""
+"""Kinds of offsets that have no row in one of the two tables made from a raw one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is proved of a window by what it was made from: its offsets without a row by kind, and that none has two."""
+    """Proof from a window's source: its offsets without a row, by kind, and that no offset has two rows."""
 
     holes: Mapping[str, int]
     by: str
@@ -39,16 +39,16 @@ def receipt_of(
     proof: Proof | None = None,
     opened: rows.Opened | None = None,
 ) -> Receipt:
-    """The receipt of `commit` to `table`, whose rows of the window gave `measured`; `seconds` is the load's duration.
+    """Return the receipt of `commit` to `table`, whose rows of the window gave `measured`; `seconds` is the load's duration.
 
-    As many rows as offsets, with the digest that just these offsets have, prove the window dense and free of
-    duplicates. Any other is read back for duplicates, and stays open until the broker accounts for its holes; unless there is
-    a `proof`. `opened` is a version of the table that has the window as `commit` left it. Raises LoadError where Spark observed
-    another number of rows than the files hold.
+    As many rows as offsets, with the digest of exactly these offsets, prove that the window is dense and has no duplicates.
+    Any other window without a `proof` is read back for duplicates, and stays open until the broker accounts for its holes.
+    `opened` is a version of the table that has the window as `commit` left it. Raises LoadError if Spark observed a different
+    number of rows than the files hold.
     """
     m, path = commit.metadata, lake.table(table)
     files, statistics = load_log.added_files(commit) or load_log.files_at(path, m.window.key, commit.version)
-    # These files are all that the window has: the table, which may be large, is not opened again for them.
+    # These are all of the window's files, so the table, which may be large, is not opened again.
     opened = opened or rows.Opened(path, {m.window.key: files})
     found = rows.from_statistics(statistics)
     if found is None:
@@ -56,7 +56,7 @@ def receipt_of(
     held = sum(p.rows for p in found.values())
     if held != measured.rows:
         raise LoadError(
-            f"window {m.window} of {table}: Spark observed {measured.rows} rows, the files of version {commit.version} "
+            f"window {m.window} of {table}: Spark observed {measured.rows} rows, but the files of version {commit.version} "
             f"hold {held}. No receipt was written; load the window again."
         )
     if proof is None and measured.rows == m.ranges.size and measured.offsets == dense_digest(m.ranges):
@@ -89,14 +89,14 @@ def receipt_of(
 
 
 def proof_of(raw: Receipt, elsewhere: str, rows: int) -> Proof:
-    """The raw load proves which offsets there are; those of both tables add up to them. Erased records are none of theirs either."""
+    """Return the proof by the raw load, whose offsets are those of both tables together. Neither has the erased records."""
     erased = (raw.holes or {}).get(ERASED, 0)
     holes = {elsewhere: rows, WITHOUT_ROW: raw.missing - erased, ERASED: erased}
     return Proof({kind: number for kind, number in holes.items() if number}, "offsets of the raw load")
 
 
 def proved_again(receipt: Receipt, files: WindowFiles, version: int, table_id: str) -> Receipt:
-    """The receipt of a window whose rows, as the table of this id has them at `version`, are proved to be those of its load."""
+    """Return the receipt of a window whose rows in `version` of the table with this id are proved to be those of its load."""
     return replace(
         receipt,
         kind=receipt.kind if receipt.is_found else "proof",
@@ -110,7 +110,7 @@ def proved_again(receipt: Receipt, files: WindowFiles, version: int, table_id: s
 
 
 def empty_receipt(table: TableRef, sealed: SealedWindow | Receipt, run_id: str) -> Receipt:
-    """The receipt of a window without offsets, which is loaded without a run: nothing can be missing."""
+    """Return the receipt of a window without offsets, which counts as loaded without a run: nothing can be missing."""
     return Receipt(
         table=table,
         topic=sealed.topic,
@@ -141,5 +141,5 @@ def _of_partition(r: OffsetRange, found: rows.PartitionRows | None) -> Partition
 
 
 def _duplicates(opened: rows.Opened, key: str) -> int:
-    """Number of rows that share their offset with another."""
+    """Return the number of rows that share their offset with another row."""
     return sum(len(repeats(offsets)) for offsets in opened.offsets_of(key).values())

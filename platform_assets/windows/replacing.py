@@ -1,7 +1,7 @@
-"""Replacing one window of a table: files written beside the table's, compared with the receipt, and committed or deleted.
+"""Replacing one window of a table: new files are written, compared with the receipt, and committed or deleted.
 
-It knows nothing of where rows come from, so it serves every kind of table. Whatever could refuse a load has its say before
-the commit; what was written until then is named by no commit, and deleted.
+It does not depend on the source of the rows, so it serves every kind of table. Everything that could refuse a load is checked
+before the commit; if the load is refused, the files written so far are in no commit, and are deleted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _log = logger(__name__)
 Outcome = Literal["loaded", "empty", "unchanged", "kept", "healed", "restored", "replaced"]
 """loaded: first load; empty: no offsets; unchanged: read again and proved equal; kept: its source no longer has the records,
 and the table's rows are proved to be those of the load; healed: proved equal, and written again; restored: from a past
-version of the table, since its source no longer has the records; replaced: by what another declaration makes of its records."""
+version of the table, since its source no longer has the records; replaced: decoded with another declaration."""
 
 Write = Callable[[str], Written]
 """Writes the window's files, given the load's id."""
@@ -55,7 +55,7 @@ Write = Callable[[str], Written]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A window that is in the table, and what the last load did to have it there."""
+    """A window that is in the table, and what the last load did to it."""
 
     receipt: Receipt
     outcome: Outcome
@@ -63,9 +63,9 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """The table's files of a window at its version `version`, and what their rows come to; None where files are lost.
+    """A window's files at version `version` of the table, and the measure of their rows; None if files are lost.
 
-    `as_recorded` says that they are the files of the receipt.
+    `as_recorded` is true if they are the files of the receipt.
     """
 
     version: int
@@ -74,7 +74,7 @@ class _Held:
     as_recorded: bool
 
     def has(self, receipt: Receipt) -> bool:
-        """Whether its rows are those of `receipt`."""
+        """Return true if its rows are those of `receipt`."""
         return self.measured is not None and same(self.measured, receipt)
 
 
@@ -89,23 +89,23 @@ class WindowReplacer:
 
     @property
     def folder(self) -> Folder:
-        """Where the table is."""
+        """The folder of the table."""
         return self.ledger.lake.table(self.table)
 
     def open(self) -> WindowCommit:
-        """To be called before the receipt is read: what others commit from here on is a conflict."""
+        """Open the table. Call this before reading the receipt: a later commit by others is then a conflict."""
         return WindowCommit(self.ledger.lake, self.table)
 
     def receipt(self, key: str) -> Receipt | None:
-        """The receipt of a window; None where it was never loaded."""
+        """Return the receipt of a window; None if it was never loaded."""
         return self.ledger.receipts(self.table, [key]).get(key)
 
     def first(
         self, commit: WindowCommit, metadata: LoadMetadata, write: Write, before_commit: Callable[[], None]
     ) -> Loaded:
-        """Load a window that has no receipt. `before_commit` raises where the load has to be refused after all.
+        """Load a window that has no receipt. `before_commit` raises if the load has to be refused after all.
 
-        Raises UnprovedRowsError where the table has rows of the window that the load would not bring again.
+        Raises UnprovedRowsError if the table has rows of the window that the load would not restore.
         """
         made = self.committed(commit, metadata, write, before_commit)
         self._record(made.receipt)
@@ -114,7 +114,7 @@ class WindowReplacer:
     def committed(
         self, commit: WindowCommit, metadata: LoadMetadata, write: Write, before_commit: Callable[[], None]
     ) -> Loaded:
-        """The same without recording the receipt, which the caller does: until then the load is as one whose run was killed."""
+        """Load a window like `first`, but let the caller record the receipt: until then, the run counts as killed."""
         began = time.monotonic()
         written = self._written(commit, metadata, write)
         with self._deleted_if_refused(written):
@@ -132,7 +132,7 @@ class WindowReplacer:
         write: Write,
         before_commit: Callable[[], None],
     ) -> Loaded:
-        """Write the window's rows again, and keep the table, heal it, restore it or refuse.
+        """Write the window's rows again, and keep the table, repair it, restore it or refuse.
 
         Raises ReloadDiffersError where the rows are not those of `receipt`, and the table's are not damaged; LostForGoodError
         where they are, and no past version has them; FoundRowsError instead where a rebuilt ledger found the rows, and they may not
@@ -169,7 +169,7 @@ class WindowReplacer:
         for version in self.past_versions(receipt):
             measured = self._measured_at(receipt, version)
             if isinstance(measured, FilesLostError):
-                _log.info("version %d of %s is no way back: %s", version, receipt.table, measured)
+                _log.info("version %d of %s cannot be restored: %s", version, receipt.table, measured)
                 continue
             if isinstance(measured, PlatformError):
                 raise measured
@@ -187,7 +187,7 @@ class WindowReplacer:
     def replace(
         self, commit: WindowCommit, metadata: LoadMetadata, written: Written, seconds: float, proof: Proof
     ) -> Receipt:
-        """Commit what was written, whatever the window held; its receipt, which the caller records."""
+        """Commit what was written, whatever the window held; return the receipt, which the caller records."""
         made = self.commit(commit, metadata, written)
         return receipt_of(
             self.ledger.lake, self.table, made, written.measured, kind="load", seconds=seconds, proof=proof
@@ -203,10 +203,10 @@ class WindowReplacer:
             self.commit(commit, metadata, Written(load_folder(key, metadata.load_id), (), NO_ROWS, None))
 
     def recover(self, opened: WindowCommit, metadata: LoadMetadata) -> Receipt | None:
-        """The receipt of a commit that the ledger lacks, because a run ended between the two; None without one.
+        """Return the receipt of a commit that the ledger lacks because a run ended between the two; None if there is no such commit.
 
-        `opened` is the table before anything was decided. `metadata` says which window it has to be of, and of which offsets.
-        None also where its files are lost: what it held can then be had from its source alone.
+        `opened` is the table before anything was decided. `metadata` gives the window and offsets that the commit must have.
+        Also None if the commit's files are lost: its rows can then come only from their source.
         """
         key = metadata.window.key
         if not opened.holds(key):
@@ -220,29 +220,29 @@ class WindowReplacer:
                 continue
             ((_, measured),) = self.engine.measure(self.table, [key], load.version)
             if isinstance(measured, FilesLostError):
-                _log.warning("version %d of %s is no proof of what was loaded: %s", load.version, self.table, measured)
+                _log.warning("version %d of %s does not prove what was loaded: %s", load.version, self.table, measured)
                 continue
             if isinstance(measured, PlatformError):
                 raise measured
-            _log.info("window %s was committed as version %d and not in the ledger", key, commit.version)
+            _log.info("window %s was committed as version %d but not recorded in the ledger", key, commit.version)
             return self._record(self._receipt(load, measured, began))
         return None
 
     def _as_it_stands(self, load: LoadCommit) -> list[LoadCommit]:
-        """A load with its files of today, as far as they were only rearranged, and with its own."""
+        """Return a load with its present files, if they were only rearranged, and with its own."""
         now = standing(self.folder, [load], load_log.version(self.folder))[load.metadata.window.key]
         return [load] if now is load else [now, load]
 
     def proved(self, receipt: Receipt) -> Receipt | None:
-        """The receipt of a window whose rows in the table are still those of `receipt`; None where they are not.
+        """Return the receipt of a window whose rows in the table are still those of `receipt`; None if they are not.
 
-        Where they are in other files by now, it names those, and is recorded.
+        If they are in other files by now, the receipt names those, and is recorded.
         """
         held = self._held(receipt)
         return self._proved(receipt, held) if held.has(receipt) else None
 
     def is_intact(self, receipt: Receipt) -> bool:
-        """Whether the table's rows of the window are those of the receipt, whichever files they are in."""
+        """Return true if the table's rows of the window are those of the receipt, whichever files they are in."""
         return self._held(receipt).has(receipt)
 
     def _proved(self, receipt: Receipt, held: _Held) -> Receipt:
@@ -251,7 +251,7 @@ class WindowReplacer:
         return self._record(proved_again(receipt, held.files, held.version, load_log.table_id(self.folder)))
 
     def _held(self, receipt: Receipt) -> _Held:
-        """What the table has of the window, which is read: files may be damaged, or those that OPTIMIZE has made."""
+        """Read the window in the table: files may be damaged, or made by OPTIMIZE."""
         version = load_log.version(self.folder)
         files = load_log.files_of(self.folder, receipt.window.key, version)
         measured = self._measured_at(receipt, version)
@@ -268,9 +268,9 @@ class WindowReplacer:
         return measured
 
     def past_versions(self, receipt: Receipt) -> Iterator[int]:
-        """Versions in which the window had other files than now: that of the receipt, then the newest first.
+        """Yield versions in which the window had different files: first that of the receipt, then the newest first.
 
-        All that the log reaches back to: it is followed along the commits that touched the window.
+        Goes back as far as the log does, following the commits that touched the window.
         """
         current, key = load_log.version(self.folder), receipt.window.key
         recorded = [] if receipt.table_version is None else [receipt.table_version]
@@ -299,9 +299,9 @@ class WindowReplacer:
         return ReloadDiffersError(receipt.topic, receipt.window.key, text)
 
     def _check_brings_all(self, commit: WindowCommit, metadata: LoadMetadata, written: Written) -> None:
-        """Raise UnprovedRowsError where the table has rows of a window without receipt that `written` lacks.
+        """Raise UnprovedRowsError if the table has rows of a window without a receipt that `written` lacks.
 
-        Nothing says whose rows they are, and they may be the only ones left. Erased records are not missed.
+        Nothing proves where these rows come from, and they may be the only copies. Erased records do not count as missing.
         """
         key = metadata.window.key
         if not commit.holds(key):
@@ -315,7 +315,7 @@ class WindowReplacer:
             raise UnprovedRowsError(self.table.name, key, files.rows, found, named)
 
     def _check_inside(self, metadata: LoadMetadata, written: Written) -> None:
-        """Raise ReloadDiffersError where a file has rows outside of the window's offsets: an engine's defect."""
+        """Raise ReloadDiffersError if a file has rows outside the window's offsets, which is a defect of the engine."""
         ranges = metadata.ranges.by_partition
         for file in written.files:
             low, high = file.statistics.get("minValues", {}), file.statistics.get("maxValues", {})
@@ -326,7 +326,7 @@ class WindowReplacer:
             if r is None or low["kafka_offset"] not in r or high["kafka_offset"] not in r:
                 text = (
                     f"the {self.engine.name} engine wrote rows of partition {partition} from offset {low['kafka_offset']} to "
-                    f"{high['kafka_offset']}, outside of {r or 'every range'}. Report this as a defect."
+                    f"{high['kafka_offset']}, outside {r or 'every range'}. Report this as a defect."
                 )
                 raise ReloadDiffersError(metadata.topic, metadata.window.key, text)
 
@@ -351,7 +351,7 @@ class WindowReplacer:
 
     @contextmanager
     def _deleted_if_refused(self, written: Written) -> Iterator[None]:
-        """Delete what was written where the block, in which nothing is committed, does not end well."""
+        """Delete what was written if the block, in which nothing is committed, fails."""
         try:
             yield
         except BaseException:
@@ -359,8 +359,8 @@ class WindowReplacer:
             raise
 
     def _written(self, commit: WindowCommit, metadata: LoadMetadata, write: Write, *, loaded: bool = False) -> Written:
-        """What `write` has written. Raises ConcurrentLoadError where it failed after another load committed the window,
-        since that one deletes the files of all that came before it."""
+        """Call `write` and return its result. Raises ConcurrentLoadError if it failed after another load committed the window,
+        since that load deletes the files of all earlier ones."""
         key = metadata.window.key
         try:
             return write(metadata.load_id)
@@ -372,19 +372,19 @@ class WindowReplacer:
             raise
 
     def commit(self, commit: WindowCommit, metadata: LoadMetadata, written: Written) -> LoadCommit:
-        """Commit what was written as all that the window holds. Raises what `WindowCommit.replace` raises."""
+        """Commit what was written as the whole window. Raises what `WindowCommit.replace` raises."""
         try:
             return commit.replace(replace(metadata, engine=written.engine), written.files)
         except (ConcurrentLoadError, TableRefusedError, LakeNotWritableError):
-            # These alone say that no commit names the files.
+            # Only these errors mean that no commit names the files.
             self.delete(written)
             raise
 
     def delete(self, written: Written) -> None:
-        """Delete what was written and is not to be committed."""
+        """Delete files that were written and will not be committed."""
         (self.folder / written.folder).delete()
 
 
 def same(measured: Measured, receipt: Receipt) -> bool:
-    """Whether rows are those of a receipt."""
+    """Return true if rows are those of a receipt."""
     return measured.offsets == receipt.offsets and measured.content == receipt.content

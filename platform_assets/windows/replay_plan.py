@@ -1,4 +1,4 @@
-"""What a replay would do: of each window what was recorded, what Kafka still has, and what is kept since it has not."""
+"""Plan of a replay: for each window, what was recorded, what Kafka still has, and what is kept because Kafka has lost it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from platform_assets.windows.generations import Ranges
 from platform_assets.windows.loading import Loader
 
 Deed = Literal["empty", "load", "refuse", "compare", "keep"]
-"""What loading the window in place would do. empty: it has no offsets; load: it was never loaded; refuse: the same, and
-Kafka no longer has offsets of it; compare: it is read again; keep: Kafka no longer has all of its rows, so the table's own are
-proved by their digests."""
+"""Effect of loading the window in place. empty: it has no offsets; load: it was never loaded; refuse: it was never loaded, and
+Kafka no longer has some of its offsets; compare: it is read again; keep: Kafka no longer has all of its rows, so the table's own
+are proved by their digests."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedWindow:
-    """One window of a replay. `held` and `gone` are the offsets of it that Kafka still has, and has no more."""
+    """One window of a replay. `held` are its offsets that Kafka still has, `gone` those that Kafka no longer has."""
 
     sealed: SealedWindow
     receipt: Receipt | None
@@ -31,12 +31,12 @@ class PlannedWindow:
 
     @property
     def records(self) -> int | None:
-        """Rows by its receipt; None where it was never loaded."""
+        """Number of rows in its receipt; None if it was never loaded."""
         return None if self.receipt is None else self.receipt.rows
 
     @property
     def deed(self) -> Deed:
-        """What loading it in place would do."""
+        """Effect of loading it in place."""
         if not self.sealed.ranges.size:
             return "empty"
         if self.receipt is None or self.receipt.kind == "empty":
@@ -49,13 +49,13 @@ class PlannedWindow:
         return "keep" if self._lacks(spans) else "compare"
 
     def _lacks(self, needed: Ranges) -> bool:
-        """Whether Kafka lacks some of `needed` whose loss nobody has accepted."""
+        """Return true if Kafka lacks some of `needed` whose loss was not accepted."""
         return any(
             subtract(common(parts, self.gone.get(p, ())), self.accepted.get(p, ())) for p, parts in needed.items()
         )
 
     def details(self) -> dict[str, Any]:
-        """As plain JSON values, with offsets as `[start, end]`, end exclusive."""
+        """Return plain JSON values, with offsets as `[start, end]`, end exclusive."""
         return {
             "window": self.sealed.key,
             "generation": self.sealed.generation,
@@ -69,10 +69,10 @@ class PlannedWindow:
 
 
 def plan(loader: Loader, windows: Sequence[SealedWindow]) -> tuple[PlannedWindow, ...]:
-    """What a replay of sealed `windows` of the loader's topic would do; asks the brokers, and changes nothing.
+    """Return what a replay of sealed `windows` of the loader's topic would do. Asks the brokers; changes nothing.
 
-    Raises TopicRecreatedError, TruncationError, ClusterChangedError, TopicMissingError: a log that is not the ledger's any more is
-    replayed by nobody before an operator has decided. BrokerUnreachableError, also where a partition has no leader.
+    Raises TopicRecreatedError, TruncationError, ClusterChangedError, TopicMissingError: a log that is no longer the ledger's is
+    not replayed before an operator has decided. Raises BrokerUnreachableError, also if a partition has no leader.
     """
     topic, ledger, table = loader.declaration.topic, loader.ledger, loader.declaration.raw_table
     keys = [w.key for w in windows]

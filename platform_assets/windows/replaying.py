@@ -1,7 +1,7 @@
-"""Replaying beside: windows loaded once more, into a lake of its own inside the lake, by the same loader as ever.
+"""Replaying into a separate table: windows are loaded again, by the same loader, into a lake inside the lake.
 
-That lake has a ledger of its own, in which the cuts are those of the live one. So the same offsets are read, and what is
-decided, committed and written down touches nothing of the live table: not its rows, its receipts, its checks or its position.
+That lake has its own ledger with the live ledger's cuts. So the same offsets are read, and no decision, commit or entry affects
+the live table: not its rows, its receipts, its checks or its position.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from platform_assets.windows.replacing import Loaded
 from platform_assets.windows.replay_plan import PlannedWindow
 
 _OVERTAKEN: Final = 5
-"""How often retention may take offsets of one window while it is being read."""
+"""Attempts per window if retention deletes some of its offsets while it is being read."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A stretch that is loaded beside the live table. `fresh` is the loader of the replay's own lake, with a ledger there.
+    """A range loaded into a separate table. `fresh` is the loader of the replay's own lake, with a ledger there.
 
-    One that was cut short is gone on with by making it again with the same name: windows that it has are read again and proved.
+    An interrupted replay is continued by making it again with the same name: windows that it has are read again and proved.
     """
 
     live: Loader
@@ -46,16 +46,16 @@ class Replay:
 
     @classmethod
     def begin(cls, live: Loader, fresh: Loader, planned: Sequence[PlannedWindow]) -> Replay:
-        """Bring the cuts of the windows, and of all after them, into the replay's ledger.
+        """Copy the cuts of the windows, and of all after them, to the replay's ledger.
 
-        Raises ConfigurationError where Kafka has nothing of any of them, or that ledger has cuts of another stretch, and
-        LedgerConflictError where another process writes to it.
+        Raises ConfigurationError if Kafka has no offsets of any of them, or if that ledger has cuts of another range, and
+        LedgerConflictError if another process writes to it.
         """
         topic, windows = live.declaration.topic, [p.sealed for p in planned]
         if any(p.gone for p in planned) and not any(p.held for p in planned):
             raise ConfigurationError(
-                f"Kafka has none of these offsets of topic {topic!r} any more, so nothing can be loaded beside "
-                f"{live.declaration.raw_table}. Without --into, the table's own rows are proved by their receipts."
+                f"Kafka no longer has any of these offsets of topic {topic!r}, so nothing can be loaded into a separate table. "
+                f"Without --into, the rows of {live.declaration.raw_table} are proved by their receipts."
             )
         fresh.ledger.create()
         have = fresh.ledger.cuts(topic)
@@ -63,13 +63,13 @@ class Replay:
         cuts = live.ledger.cuts(topic, start=have[0].edge if have else start)
         if [_place(c) for c in have] != [_place(c) for c in cuts[: len(have)]] or (have and have[0].edge > start):
             raise ConfigurationError(
-                f"{fresh.ledger.lake} holds a replay of another stretch of topic {topic!r}: choose another name, or delete that "
-                "folder; no table of the lake is in it"
+                f"{fresh.ledger.lake} holds a replay of another range of topic {topic!r}. Choose another name, or delete that "
+                "folder, which has none of the lake's tables"
             )
         newest = have[-1].edge if have else None
         if cuts[len(have) :] and not fresh.ledger.record_cuts(cuts[len(have) :], newest):
             raise LedgerConflictError(
-                f"another process replays into {fresh.ledger.lake}: wait for it, and run it again"
+                f"another process is replaying into {fresh.ledger.lake}: wait until it ends, then run this again"
             )
         replay = cls(live, fresh)
         replay._take_over_losses([w.key for w in windows])
@@ -78,9 +78,9 @@ class Replay:
     def load(
         self, windows: Sequence[SealedWindow], forget_session: Callable[[], None]
     ) -> Iterator[tuple[str, Loaded | PlatformError]]:
-        """Load each of the windows, as far as Kafka has their offsets; gives what became of it, in their order.
+        """Load each of the windows, as far as Kafka has their offsets; yield the outcomes in their order.
 
-        What Kafka has no more is written down in the replay's ledger. `forget_session` is called where the connection to Spark
+        Offsets that Kafka no longer has are recorded in the replay's ledger. `forget_session` is called if the connection to Spark
         broke, so that the next window gets a new one.
         """
         by_key = {w.key: w for w in windows}
@@ -96,13 +96,13 @@ class Replay:
             yield key, outcome
 
     def compare(self, sealed: SealedWindow, outcome: Loaded | PlatformError) -> WindowComparison:
-        """The window in both tables, or why it cannot be compared."""
+        """Compare the window in both tables, or report why it cannot be compared."""
         if isinstance(outcome, PlatformError):
             return WindowComparison(sealed.key, (), {}, 0, f"it could not be loaded: {outcome}")
         return comparing.compare(sealed, self.live.ledger, self.fresh.ledger)
 
     def _take_over_losses(self, keys: Sequence[str]) -> None:
-        """What was accepted as lost of the live table is not to be read here either, as in its own loads."""
+        """Leave out offsets that were accepted as lost in the live table, as its own loads do."""
         table, topic = self.live.declaration.raw_table, self.live.declaration.topic
         known = self.fresh.ledger.accepted_losses_of(table, keys)
         done = self.fresh.ledger.receipts(table, keys)
@@ -115,7 +115,7 @@ class Replay:
 
 
 def fresh_loader(live: Loader, name: str, engine: Callable[[Lake], LoadEngine]) -> Loader:
-    """The loader of the replay of this name; `engine` makes the engine for tables of a lake. Raises ConfigurationError."""
+    """Return the loader of the replay with this name; `engine` makes the engine for tables of a lake. Raises ConfigurationError."""
     ledger = Ledger(live.ledger.lake.replay(name))
     return replace(live, ledger=ledger, engine=engine(ledger.lake))
 

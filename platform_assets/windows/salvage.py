@@ -1,8 +1,8 @@
-"""What is left of a window that is lost for good, or that nothing proves: its rows replaced by those that can still be had, and the
-others accepted as lost.
+"""Accepting the rest of a window that is lost for good or cannot be proved: its rows are replaced by those that still exist, and
+the others are accepted as lost.
 
-Rows come from Kafka, as far as it still has the offsets, and from data files of the table's versions that can still be read. Those
-from files are taken as they are: digests prove a window whole, and nothing proves a part of it any more.
+Rows come from Kafka, as far as it still has the offsets, and from data files of the table's versions that can still be read. Rows
+from files are taken as they are: a digest proves only a whole window, not a part of it.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _RACES: Final = 5
 
 @dataclass(frozen=True)
 class Remains:
-    """What is left of one damaged window, written and not committed yet.
+    """The rest of one damaged window, written and not committed yet.
 
-    `from_kafka` and `from_files` are numbers of rows; `gone` are the offsets of the window that have none, but for the `erased` ones.
-    Where some never had one, as those of transaction markers, they are among them: of `rows_gone` it is known that they were there.
+    `from_kafka` and `from_files` are numbers of rows; `gone` are the offsets of the window without a row, except the `erased` ones.
+    These include offsets that never had a row, such as transaction markers; `rows_gone` counts only rows known to have existed.
     """
 
     loader: Loader
@@ -69,12 +69,12 @@ class Remains:
 
     @property
     def rows_gone(self) -> int:
-        """Rows that the receipt has and that are nowhere any more; none are known of where nothing proves what was loaded."""
+        """Rows of the receipt that no longer exist anywhere; 0 if nothing proves what was loaded."""
         return self._rows_less - self.rows_erased
 
     @property
     def rows_erased(self) -> int:
-        """Rows that the receipt has and that were erased since."""
+        """Rows of the receipt that were erased since."""
         named = sum(size_of(parts) for parts in self.erased.values())
         return min(max(named - (self.receipt.holes or {}).get(ERASED, 0), 0), self._rows_less)
 
@@ -88,7 +88,7 @@ class Remains:
 
     @contextmanager
     def discarded_if_refused(self) -> Iterator[None]:
-        """Discard it where the block does not end well."""
+        """Discard what was written if the block fails."""
         try:
             yield
         except BaseException:
@@ -96,11 +96,11 @@ class Remains:
             raise
 
     def accept(self, author: Author) -> Receipt:
-        """Have the window hold what is left, and write down what is gone, who says so and why.
+        """Make the rest the window, and record the losses, the author and the reason.
 
-        The decision names everything and comes first. It takes effect with the commit, and not at all if that is refused, as when the
-        window was healed meanwhile; cut short after it, the window is damaged as before, and the decision can be made again. Raises
-        what committing raises.
+        The decision names everything and is recorded first. It takes effect with the commit, and not at all if the commit is refused,
+        for example because the window was repaired meanwhile. If this is interrupted after the decision, the window is damaged as
+        before, and the decision can be made again. Raises what committing raises.
         """
         began, ledger, table = time.monotonic(), self.loader.ledger, self.receipt.table
         details = {
@@ -126,7 +126,7 @@ class Remains:
         return receipt
 
     def _check_erased(self) -> None:
-        """Raise ConcurrentLoadError where records were erased since this was written, which it may hold."""
+        """Raise ConcurrentLoadError if records were erased since this was written, since it may hold them."""
         loader, sealed = self.loader, self.sealed
         files = (quote(file.path) for file in self.written.files)
         erasure_rules.apply(loader.ledger, [sealed])
@@ -135,7 +135,7 @@ class Remains:
             raise ConcurrentLoadError(self.receipt.table.name, sealed.key)
 
     def _with_holes(self, receipt: Receipt) -> Receipt:
-        """The holes that were explained stay so, and the rows that went are lost or erased."""
+        """Return the receipt with its explained holes, and with the missing rows as lost or erased."""
         if self.receipt.holes is None or self._rows_less <= 0:
             return receipt
         more = {ACCEPTED_LOSS: self.rows_gone, ERASED: self.rows_erased}
@@ -146,9 +146,9 @@ class Remains:
 
 
 def find(loader: Loader, sealed: SealedWindow) -> Remains | None:
-    """What is left of a window that is lost for good, or of rows without a receipt that a load cannot bring again.
+    """Return the rest of a window that is lost for good, or of rows without a receipt that a load cannot restore.
 
-    None where neither is so, since loading it again has just made it whole. Raises what `Loader.load` raises, but for
+    Returns None in any other case: loading the window again has just repaired it. Raises what `Loader.load` raises, except
     LostForGoodError and UnprovedRowsError.
     """
     try:
@@ -210,7 +210,7 @@ def _written(
 
 
 def _not_in_kafka(loader: Loader, sealed: SealedWindow) -> Ranges:
-    """The offsets of the window that Kafka cannot be asked for: expired, of a former log, or accepted as lost before."""
+    """Return the offsets of the window that cannot be read from Kafka: expired, of a former log, or accepted as lost before."""
     inside = generations.within_log(loader.ledger, sealed)
     accepted = loader.ledger.accepted_losses(loader.declaration.raw_table, sealed.key)
     if any(r.size for r in inside.values()):
@@ -232,7 +232,7 @@ def _not_in_kafka(loader: Loader, sealed: SealedWindow) -> Ranges:
 
 
 def _past_rows(loader: Loader, receipt: Receipt) -> Iterator[pa.Table]:
-    """Rows of the window's data files that can be read, file by file: those that its load committed first."""
+    """Yield rows of the window's readable data files, file by file, starting with those that its load committed."""
     table, key = loader.table, receipt.window.key
     current = load_log.version(table)
     first = [] if receipt.table_version is None else [receipt.table_version]
@@ -249,7 +249,7 @@ def _past_rows(loader: Loader, receipt: Receipt) -> Iterator[pa.Table]:
 
 
 def _without_held(part: pa.Table, receipt: Receipt, held: dict[int, Offsets], erased: Ranges) -> pa.Table:
-    """The rows of `part` that are of the window and whose offsets are not in `held` or `erased`, each once; `held` has them then."""
+    """Return the rows of `part` in the window whose offsets are not in `held` or `erased`, each once, and add them to `held`."""
     of_log = pc.equal(part["topic_id"], receipt.topic_id)
     partitions, offsets = (np.asarray(part[name].to_numpy()) for name in ("kafka_partition", "kafka_offset"))
     wanted: list[Offsets] = []

@@ -41,21 +41,22 @@ _RACES = 5
 
 
 class StartMovedError(ConfigurationError):
-    """`start` was set to a time before the first window, which has all older records already."""
+    """`start` was moved before the first window, which already has all older records."""
 
     def __init__(self, topic: str, start: str, first: str) -> None:
         self.topic, self.start, self.first = topic, start, first
         super().__init__(
-            f"start {start} of topic {topic!r} lies before its first window, which begins at {first} and has all older records "
-            f'too: there is nothing to load before it. No window is sealed until `start` in its defs.yaml is "{first}", or later.'
+            f"start {start} of topic {topic!r} is before its first window, which begins at {first} and has all older records, "
+            "so there is nothing to load before it. No window is sealed until you set `start` in its defs.yaml to "
+            f'"{first}" or later.'
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
-    """What one attempt found: edges recorded by this call, and whether closed edges are left for the next one.
+    """Result of one attempt: edges recorded by this call, and true if closed edges are left for the next one.
 
-    `before` is the newest cut that they follow on; None where they are the first ones.
+    `before` is the newest cut before them; None if they are the first ones.
     """
 
     recorded: tuple[RecordedCut, ...]
@@ -63,14 +64,14 @@ class Sealing:
     before: RecordedCut | None = None
 
     def windows_since(self, edge: datetime | None) -> list[SealedWindow] | None:
-        """The windows that this call sealed, where nothing else was sealed since `edge`; None where something was."""
+        """Return the windows that this call sealed, if nothing else was sealed since `edge`; otherwise None."""
         if self.before is None or self.before.edge != edge or not self.recorded:
             return None
         return windows_between((self.before, *self.recorded))
 
 
 def pending_edges(declaration: TopicDeclaration, newest: datetime | None, now: datetime, limit: int) -> list[datetime]:
-    """The closed edges that no cut is recorded for, ascending, `limit` at most."""
+    """Return closed edges without a recorded cut, ascending, at most `limit`."""
     if newest is not None:
         return closed_edges(declaration.schedule, newest, now, limit)
     first = declaration.first_edge
@@ -89,12 +90,12 @@ def seal(
     deadline: float,
     clock: clocks.Ask | None = None,
 ) -> Sealing:
-    """Record the cuts of the edges that have closed by `now`, or by `until` where that is earlier.
+    """Record the cuts of the edges that have closed by `now`, or by `until` if that is earlier.
 
-    Edges that have not passed by another clock, `clock` where one is given, are left out. Stops with what it has at
-    `deadline` (of `time.monotonic`) or when the broker goes away; the next call goes on from there.
+    Edges that have not passed by another clock, `clock` if given, are left out. Stops with what it has at `deadline` (of
+    `time.monotonic`) or if the broker becomes unavailable; the next call continues from there.
 
-    Raises, and records nothing then: ClockAheadError, StartMovedError, BrokerUnreachableError, TopicMissingError,
+    Raises one of these, and records nothing then: ClockAheadError, StartMovedError, BrokerUnreachableError, TopicMissingError,
     ClusterChangedError, TopicRecreatedError, EndMovedBackError, TruncationError and LedgerLostError.
     """
     topic = declaration.topic
@@ -107,12 +108,14 @@ def seal(
         other = plan.clock
         if ledger.record_cuts(plan.cuts, plan.before.edge if plan.before else None):
             return Sealing(plan.cuts, plan.more, plan.before)
-    raise LedgerConflictError(f"{_RACES} others recorded edges of topic {topic!r} first; run it again")
+    raise LedgerConflictError(
+        f"{_RACES} times, another process recorded window boundaries of topic {topic!r} first. Run it again"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Cuts of one topic that were taken and are not recorded yet; `before`, `more` as `Sealing` has them."""
+    """Cuts of one topic that were taken but not recorded yet; `before` and `more` as in `Sealing`."""
 
     cuts: tuple[RecordedCut, ...]
     more: bool
@@ -131,9 +134,9 @@ def propose(
     clock: clocks.Ask | None = None,
     other: OtherClock | None = None,
 ) -> Plan | None:
-    """What `seal` would record, by calls to a `cluster` that `deadline` bounds; None where no edge is to be cut.
+    """Return the cuts that `seal` would record, by calls to a `cluster` bounded by `deadline`; None if no edge is to be cut.
 
-    `other` is what another clock showed where it was asked already. Raises what `seal` raises.
+    `other` is the time of another clock, if it was asked already. Raises what `seal` raises.
     """
     topic = declaration.topic
     newest = ledger.newest_cut(topic)
@@ -171,7 +174,7 @@ def sealed_window(
     *,
     deadline: float,
 ) -> SealedWindow:
-    """The window with this key, sealed by this call where nobody has yet.
+    """Return the window with this key, sealed by this call if it was not sealed before.
 
     Raises UnknownWindowError, WindowBeforeStartError, WindowOpenError, and what `seal` raises.
     """
@@ -188,11 +191,11 @@ def sealed_window(
         end = _closing_edge(declaration, ledger, key, start, now)
         sealing = seal(declaration, cluster, ledger, now, until=end, deadline=deadline)
         if not sealing.recorded and ledger.window(topic, key) is None:
-            raise UnknownWindowError(topic, key, "it lies inside a longer window that is recorded")
+            raise UnknownWindowError(topic, key, "it is inside a longer recorded window")
 
 
 def checked_state(cluster: Cluster, topic: str, newest: RecordedCut | None) -> TopicState:
-    """Describe the topic, and make sure that it is the one whose offsets the ledger has."""
+    """Describe the topic, and check that it is the one whose offsets the ledger has."""
     state = cluster.topic(topic)
     if newest is not None and not newest.is_of_cluster(state.cluster_id):
         raise ClusterChangedError(topic, newest.cluster_id or "", state.cluster_id or "")
@@ -202,10 +205,10 @@ def checked_state(cluster: Cluster, topic: str, newest: RecordedCut | None) -> T
 
 
 def check_start(declaration: TopicDeclaration, ledger: Ledger) -> None:
-    """Raise StartMovedError where `start` was set to an earlier time than the one that the first window was cut by.
+    """Raise StartMovedError if `start` was set to an earlier time than the one that the first window was cut by.
 
-    A later one changes nothing of what was sealed. Nor is a `start` moved that lies less than the first window's length before
-    it: an earlier schedule had no edge in between.
+    A later `start` does not change sealed windows. A `start` less than one window length before the first window does not count as
+    moved: an earlier schedule had no edge in between.
     """
     first = stretches.first_edge(ledger, declaration.topic)
     if first is None or declaration.first_edge >= first:
@@ -217,14 +220,14 @@ def check_start(declaration: TopicDeclaration, ledger: Ledger) -> None:
 
 
 def check_ledger_knows_table(table: TableRef, lake: Lake, newest: RecordedCut | None) -> None:
-    """Raise LedgerLostError where `table` holds a window that the ledger has no cut for."""
+    """Raise LedgerLostError if `table` holds a window for which the ledger has no cut."""
     edge = newest.edge if newest else None
     load = load_log.load_beyond(lake.table(table), edge)
     held = load_log.expired_beyond(lake.table(table), edge) if load is None else load.metadata.window
     if held is None:
         return
-    known = f"the ledger's newest edge is {key_of(newest.edge)}" if newest else "the ledger has no cut of the topic"
-    raise LedgerLostError(table.name, f"the table holds window {held}, {known}")
+    known = f"the ledger's newest cut is {key_of(newest.edge)}" if newest else "the ledger has no cut of the topic"
+    raise LedgerLostError(table.name, f"the table has window {held}, but {known}")
 
 
 def _closing_edge(declaration: TopicDeclaration, ledger: Ledger, key: str, start: datetime, now: datetime) -> datetime:
@@ -237,10 +240,10 @@ def _closing_edge(declaration: TopicDeclaration, ledger: Ledger, key: str, start
         recorded = ledger.cuts(topic, end=start)
         if not recorded:
             raise WindowBeforeStartError(topic, key, key_of(ledger.cuts(topic)[0].edge))
-        raise UnknownWindowError(topic, key, f"it lies inside window {key_of(recorded[-1].edge)}")
+        raise UnknownWindowError(topic, key, f"it is inside window {key_of(recorded[-1].edge)}")
     window = window_starting_at(declaration.schedule, start)
     if window is None:
-        raise UnknownWindowError(topic, key, f"no edge of schedule {declaration.schedule!r} is at that time")
+        raise UnknownWindowError(topic, key, f"schedule {declaration.schedule!r} has no window boundary at that time")
     if window.end > now:
         raise WindowOpenError(topic, key, window.end.astimezone(UTC).isoformat())
     return window.end
@@ -273,7 +276,7 @@ def _take_cuts(
             except Retryable:
                 if not cuts:
                     raise
-                # The time ran out in the middle of a look-up, or the broker does not answer: what was found stays found.
+                # The time ran out during a look-up, or the broker does not answer: the offsets found so far are kept.
                 break
             previous = _grown(state, previous, edge, found, stable)
             cuts.append(previous)
@@ -302,7 +305,7 @@ def _grown(
 
 
 def _epoch_of(partition: int, offset: int, previous: RecordedCut, found: FoundOffset | None) -> int | None:
-    """A leader epoch that nothing before `offset` is above: that of what was found there, or of the cut before."""
+    """Return a leader epoch that no record before `offset` exceeds: that of the found offset, or of the cut before."""
     if found is not None and offset <= found.offset:
         return found.leader_epoch
     return previous.leader_epochs.get(partition)

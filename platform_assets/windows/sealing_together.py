@@ -1,4 +1,4 @@
-"""Sealing windows of many topics at once: their cuts are taken one topic after the other, and recorded in one commit."""
+"""Sealing windows of many topics: their cuts are taken topic by topic, and recorded in one commit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from platform_assets.windows import clocks, sealing
 from platform_assets.windows.sealing import Plan, Sealing
 
 _AT_ONCE: Final = 250
-"""Topics whose cuts one commit records: what was taken for them is lost where a process ends before."""
+"""Topics per commit: their cuts are lost if the process ends before it."""
 
 
 def seal_together(
@@ -29,9 +29,9 @@ def seal_together(
     deadline: float,
     clock: clocks.Ask | None = None,
 ) -> Mapping[str, Sealing | PlatformError]:
-    """What `sealing.seal` gives or raises for each of the topics that it came to before `taking_until`, by topic, in order.
+    """Return what `sealing.seal` returns or raises for each topic reached before `taking_until`, by topic, in order.
 
-    Both times are of `time.monotonic`; the first topic is always come to. One that fails holds up no other.
+    Both times are of `time.monotonic`; the first topic is always reached. A topic that fails does not block the others.
     """
     found: dict[str, Sealing | PlatformError] = {}
     for at in range(0, len(declarations), _AT_ONCE):
@@ -69,7 +69,7 @@ def _sealed(
         proposed = [Proposed(p.cuts, p.before.edge if p.before else None) for p in plans.values()]
         recorded = ledger.record_cuts_of_many(proposed) if proposed else frozenset()
     except PlatformError:
-        # Of one topic, and it is not said of which: each is recorded by itself then.
+        # An error of one unknown topic: record each topic by itself.
         recorded = frozenset()
     for d in declarations:
         taken = plans.get(d.topic)
@@ -79,7 +79,7 @@ def _sealed(
             found[d.topic] = Sealing(taken.cuts, taken.more, taken.before)
             continue
         try:
-            # Another process was faster: what is left to cut follows on its edges.
+            # Another process was faster: the remaining cuts come after its edges.
             found[d.topic] = sealing.seal(d, cluster, ledger, now, deadline=deadline, clock=clock)
         except PlatformError as e:
             found[d.topic] = e

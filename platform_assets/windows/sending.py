@@ -1,4 +1,4 @@
-"""Dead letters of windows to a Kafka topic, as the records that they were, with the reason in headers."""
+"""Sending dead letters to a Kafka topic, as the original records, with the reason in headers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from platform_assets.lake import dead_letters
 from platform_assets.lake.location import Folder
 
 PREFIX: Final = "dead_letter."
-"""Of the headers that are added, behind those that the record had."""
+"""Prefix of the added headers, which come after the record's own."""
 _ADDED: Final = (
     "topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp", "window", "side", "reason", "place", "detail", "declaration",
 )  # fmt: skip
 
 
 def send(outbox: Outbox, table: Folder, versions: Mapping[str, int]) -> Sent:
-    """Send those of the windows that are the keys of `versions`, each as `table` has it at that version.
+    """Send the dead letters of the windows that are the keys of `versions`, each from that version of `table`.
 
-    What was sent before, of whatever window, is not sent again. Raises what `Outbox.send` does, and FilesLostError.
+    Dead letters that were sent before, of any window, are not sent again. Raises what `Outbox.send` raises, and FilesLostError.
     """
     return outbox.send(letters(outbox.source, table, versions))
 
 
 def letters(topic: str, table: Folder, versions: Mapping[str, int]) -> Iterator[Letter]:
-    """The dead letters of `topic`, window after window; memory is that of a few blocks."""
+    """Yield the dead letters of `topic`, window by window; memory is bounded by a few blocks."""
     for key, version in sorted(versions.items()):
         for row in dead_letters.rows(table, key, version):
             yield _letter(topic, row)

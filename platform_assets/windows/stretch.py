@@ -1,4 +1,4 @@
-"""A stretch of a topic, named by windows, by offsets or by the records' timestamps: the sealed windows that it touches."""
+"""Ranges of a topic, given by windows, by offsets or by the records' timestamps, and the sealed windows that they touch."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ class ByOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ByTimestamps:
-    """Records whose timestamp lies in `[since, until)`, both aware."""
+    """Records with a timestamp in `[since, until)`; both are timezone-aware."""
 
     since: datetime
     until: datetime
 
     def __post_init__(self) -> None:
         if self.since >= self.until:
-            raise ConfigurationError(f"no timestamp lies from {_text(self.since)} on and before {_text(self.until)}")
+            raise ConfigurationError(
+                f"the range from {_text(self.since)} until {_text(self.until)} is empty: its start is not before its end"
+            )
 
 
 Stretch = ByKeys | ByOffsets | ByTimestamps
@@ -47,16 +49,17 @@ Stretch = ByKeys | ByOffsets | ByTimestamps
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The sealed windows that a stretch touches, ascending. `note` says what else is to be known of them, if anything."""
+    """The sealed windows that a range touches, ascending. `note` has a remark for the user, if any."""
 
     windows: tuple[SealedWindow, ...]
     note: str = ""
 
 
 def find(stretch: Stretch, topic: str, ledger: Ledger) -> Touched:
-    """The sealed windows of `topic` that `stretch` touches.
+    """Return the sealed windows of `topic` that `stretch` touches.
 
-    Raises UnknownWindowError for a key or a span without a sealed window, and ConfigurationError for offsets that are in none.
+    Raises UnknownWindowError for a key or a range of keys without a sealed window, and ConfigurationError for offsets that are not in
+    a sealed window.
     """
     if isinstance(stretch, ByKeys):
         found = {w.key: w for name in stretch.names for w in _named(name, topic, ledger)}
@@ -71,9 +74,7 @@ def _named(name: str, topic: str, ledger: Ledger) -> Sequence[SealedWindow]:
         try:
             span = Span.parse(name)
         except ValueError as e:
-            raise UnknownWindowError(
-                topic, name, "windows from A to B are named A..B, with keys YYYY-MM-DD-HH:MM"
-            ) from e
+            raise UnknownWindowError(topic, name, "a range of windows is A..B, with keys YYYY-MM-DD-HH:MM") from e
         start = None if span.first is None else edge_of(span.first)
         windows = [w for w in ledger.windows(topic, start) if w.key in span]
         if not windows:
@@ -84,7 +85,7 @@ def _named(name: str, topic: str, ledger: Ledger) -> Sequence[SealedWindow]:
     except ValueError as e:
         raise UnknownWindowError(topic, name, "a key has the form YYYY-MM-DD-HH:MM, in UTC") from e
     if window is None:
-        raise UnknownWindowError(topic, name, "the ledger has no sealed window of that key")
+        raise UnknownWindowError(topic, name, "the ledger has no sealed window with that key")
     return [window]
 
 
@@ -112,9 +113,9 @@ def _bounds(ranges: Sequence[OffsetRange]) -> tuple[int, int]:
 
 
 def _with_timestamps(stretch: ByTimestamps, topic: str, ledger: Ledger) -> Iterator[SealedWindow]:
-    """Those that hold such a record, by the statistics of the table's files, and those of that time without a file.
+    """Yield windows that hold such a record, by the statistics of the table's files, and those of that time without a file.
 
-    Any window may hold any timestamp; where nothing was loaded, the window's own time is all that is known.
+    Any window may hold any timestamp; if nothing was loaded, only the window's own time is known.
     """
     folder = ledger.lake.table(TableRef.raw(topic))
     spans: dict[str, bool] = {}

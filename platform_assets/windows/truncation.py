@@ -1,8 +1,8 @@
-"""Whether a log still has what was cut: its end by offset, and by leader epochs where its leader has changed since.
+"""Detection of truncated logs: by the offset of the log's end, and by leader epochs if the leader has changed since.
 
 A log that was truncated and has grown back ends where it should, with other records. Records of one leader epoch are written
-by one leader, and a cut names the epoch that it was made under: where that epoch now ends before the cut, what lies between is
-of a later leader.
+by one leader, and a cut names the epoch that it was made under: if that epoch now ends before the cut, the records in between
+come from a later leader.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 from platform_assets.ledger.entries import RecordedCut
 
 _ASKS: Final = 8
-"""How often an end that lies too early is asked for, before it is taken for one that stays so."""
+"""Attempts to read a log end that is too early, before it counts as permanent."""
 _PAUSE: float = 0.5
-"""Seconds between two of them. A new leader learns within that how far its log is replicated (KAFKA-7703)."""
+"""Seconds between two attempts. A new leader learns within that time how far its log is replicated (KAFKA-7703)."""
 
 
 class EndMovedBackError(Retryable):
-    """A log ends before an offset that was already recorded, and it cannot be said yet whether that passes."""
+    """A log ends before an offset that was already recorded, and it is not known yet if this is temporary."""
 
     def __init__(self, topic: str, partition: int, recorded: int, found: int) -> None:
         self.topic, self.partition, self.recorded, self.found = topic, partition, recorded, found
         super().__init__(
-            f"topic {topic!r} partition {partition} is said to end at offset {found}, before offset {recorded} that a cut "
-            "recorded. Right after a change of its leader that passes by itself; nothing was changed, so run it again."
+            f"topic {topic!r} partition {partition} is reported to end at offset {found}, before offset {recorded} that a cut "
+            "recorded. Right after a leader change, this is temporary. Nothing was changed, so run it again."
         )
 
 
 def stable_offsets(
     cluster: Cluster, state: TopicState, cut: RecordedCut | None, needed: Mapping[int, int]
 ) -> dict[int, FoundOffset]:
-    """The last stable offsets, where the log has all that lies before `needed` (by partition, exclusive) as it was at `cut`.
+    """Return the last stable offsets, if the log has all before `needed` (by partition, exclusive) as it was at `cut`.
 
-    `cut` is the newest one, and `needed` lies nowhere behind it. Partitions out of reach are left out.
+    `cut` is the newest one, and `needed` is nowhere after it. Unreachable partitions are left out.
 
     Raises:
-        TruncationError: it has not.
-        EndMovedBackError: an end lies before `needed`, and there is no time left to see whether that passes.
+        TruncationError: the log does not have all of it.
+        EndMovedBackError: an end is before `needed`, and no time is left to see if that is temporary.
     """
     for ask in range(_ASKS):
         stable = cluster.last_stable_offsets(state)
@@ -58,10 +58,10 @@ def stable_offsets(
 
 
 def reached(cluster: Cluster, state: TopicState, cut: RecordedCut, stable: Mapping[int, FoundOffset]) -> dict[int, int]:
-    """By partition of `stable`, the last stable offsets: up to where the log is still the one that `cut` was taken from.
+    """Return, by partition of `stable` (the last stable offsets), the end up to which the log is still the one of `cut`.
 
-    Where no epoch was recorded with the cut, or it stayed the same, or no broker knows where it ended, that is the end of
-    the log.
+    That is the end of the log if no epoch was recorded with the cut, if the epoch is still the same, or if no broker knows where
+    it ended.
     """
     ends = _ends_of_changed(cluster, state, cut, stable)
     return {p: min(o for o in (cut.cut.at(p), f.offset, ends.get(p)) if o is not None) for p, f in stable.items()}
@@ -74,7 +74,7 @@ def _check_epochs(
     needed: Mapping[int, int],
     stable: Mapping[int, FoundOffset],
 ) -> None:
-    """Raise TruncationError where an epoch ends too early."""
+    """Raise TruncationError if an epoch ends too early."""
     if cut is None:
         return
     for partition, end in _ends_of_changed(
@@ -87,7 +87,7 @@ def _check_epochs(
 def _ends_of_changed(
     cluster: Cluster, state: TopicState, cut: RecordedCut, stable: Mapping[int, FoundOffset]
 ) -> dict[int, int | None]:
-    """Where the epoch of `cut` ends, by partition. Leaders that have not changed since the cut are not asked."""
+    """Return the end of the epoch of `cut`, by partition. Leaders that have not changed since the cut are not asked."""
     changed = {
         p: epoch
         for p, epoch in cut.leader_epochs.items()
@@ -97,7 +97,7 @@ def _ends_of_changed(
 
 
 def _epoch_ends(cluster: Cluster, state: TopicState, epochs: Mapping[int, int]) -> dict[int, int | None]:
-    from platform_assets.kafka.batches.epochs import EpochBrokers  # loads a second Kafka client, seldom needed
+    from platform_assets.kafka.batches.epochs import EpochBrokers  # loads a second Kafka client, rarely needed
     from platform_assets.kafka.batches.wire import Stopped
 
     deadline = time.monotonic() + cluster.timeout

@@ -170,8 +170,8 @@ def test_a_window_that_is_lost_for_good_holds_what_is_left(lake: LakeMaker, brok
     assert refused.exit_code == 1, "nobody said yes"
     assert lk.snapshot() == before
     said = follow(shell, found.value, "--yes", "--by", "ann")
-    assert "2 of 40 rows are nowhere any more, among partition 1 offsets [3, 4), partition 1 offsets [5, 6)" in said
-    assert "33 rows were read from Kafka again, 5 are as data files of the table have them" in said
+    assert "2 of 40 rows no longer exist anywhere, among partition 1 offsets [3, 4), partition 1 offsets [5, 6)" in said
+    assert "33 rows were read from Kafka again, 5 come from data files of the table" in said
     left = [r for r in good if (r.partition, r.offset) not in {(1, 3), (1, 5)}]
     assert [r.whole for r in lk.rows()] == [r.whole for r in left]
     receipt = lk.ledger.receipts(lk.declaration.raw_table)[key]

@@ -69,8 +69,8 @@ def test_check_names_a_start_with_which_nothing_is_sealed_and_the_remedy_helps(s
     file = shell.declare("orders", start="2025-12-01T00:00Z")
     done = shell.run("check")
     assert done.exit_code == 1
-    assert f"{file}:5: start: start 2025-12-01T00:00Z of topic 'orders' lies before its first window" in done.stdout
-    (better,) = re.findall(r'until `start` in its defs.yaml is "(.*?)", or later', done.stdout)
+    assert f"{file}:5: start: start 2025-12-01T00:00Z of topic 'orders' is before its first window" in done.stdout
+    (better,) = re.findall(r'until you set `start` in its defs.yaml to "(.*?)" or later', done.stdout)
     shell.declare("orders", start=better)
     assert shell.run("check").exit_code == 0
 

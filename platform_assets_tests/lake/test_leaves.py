@@ -33,7 +33,7 @@ def declared(value: str, key: str | None = None) -> Any:
     ],
 )
 def test_columns_of_one_path_are_refused_when_they_are_declared(value: str, key: str | None, path: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"'{path}' is there twice, .* leave one of the two out"):
+    with pytest.raises(ConfigurationError, match=rf"'{path}' occurs twice, .* Leave out one of the two"):
         declared(value, key)
 
 

@@ -76,7 +76,7 @@ def test_what_others_write_into_commits_is_not_taken_for_a_load(text: str | None
 
 def test_metadata_of_a_later_release_is_refused() -> None:
     text = json.dumps({**json.loads(METADATA.to_json()), "platform_assets": 2})
-    with pytest.raises(LedgerCorruptError, match="version 2, this release reads 1: upgrade"):
+    with pytest.raises(LedgerCorruptError, match="version 2, but this release supports only 1: upgrade"):
         LoadMetadata.from_json(text)
 
 

@@ -65,7 +65,7 @@ def test_no_object_has_them_any_more(topic: MadeTopic, windows: list[SealedWindo
     said: list[str] = []
     found = deciding(topic, said).erasure({}, [WHO])
     assert len(found["windows"]) == 2
-    assert said[-1].startswith("erased; 2 windows hold none of the records")
+    assert said[-1].startswith("erased; 2 windows no longer hold any of the records")
     check_gone(topic, windows)
 
 

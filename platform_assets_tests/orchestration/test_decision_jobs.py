@@ -143,10 +143,10 @@ def test_the_same_cluster_has_nothing_to_accept(lk: TopicLake) -> None:
     ("job", "config", "why"),
     [
         ("accept_loss", {"window": "yesterday"}, "YYYY-MM-DD-HH:MM"),
-        ("accept_loss", {"window": "2020-01-01-00:00"}, "no sealed window of that key"),
+        ("accept_loss", {"window": "2020-01-01-00:00"}, "no sealed window with that key"),
         ("erase_records", {"offsets": ["0:7"]}, "PARTITION:START-END"),
         ("erase_records", {"offsets": ["0:0-9"], "dry_run": False}, "in no sealed window"),
-        ("park_windows", {"windows": ["2020-01-01-00:00"]}, "no sealed window of that key"),
+        ("park_windows", {"windows": ["2020-01-01-00:00"]}, "no sealed window with that key"),
         ("accept_generation", {"reason": " "}, "needs a reason"),
         ("accept_generation", {"topic": "another"}, "'another' is no table of this project"),
     ],

@@ -555,7 +555,9 @@ def test_a_missing_topic_skips_the_tick_with_its_name_and_remedy_and_keeps_the_c
     ):
         ticked = sensor(context)
     assert isinstance(ticked, dg.SensorResult)
-    assert "topic 'no-such-topic' does not exist on the broker. Create it" in str(ticked.skip_reason)
+    assert "topic 'no-such-topic' does not exist on the broker. Nothing was changed. Create it" in str(
+        ticked.skip_reason
+    )
     assert ticked.cursor == cursor_at(START)
     assert not ticked.run_requests
 

@@ -188,7 +188,10 @@ def test_a_receipt_of_other_rows_or_of_another_topic_id_is_noticed(tables: Table
     tables.fill(tables.fresh)
     ledger = Ledger(Lake.at(tables.live))
     (entry,) = ledger.receipts(TableRef.raw(TOPIC)).values()
-    for change, said in (({"content_digest": 4711}, "receipt is of other rows"), ({"topic_id": "B" * 22}, "B" * 22)):
+    for change, said in (
+        ({"content_digest": 4711}, "receipt describes other rows"),
+        ({"topic_id": "B" * 22}, "B" * 22),
+    ):
         ledger.record_receipts([replace(entry, **change)])
         found = tables.compared()
         assert not found.equal
@@ -209,4 +212,4 @@ def test_rows_without_an_offset_are_a_problem_of_their_window(tables: Tables) ->
     tables.fill(tables.live)
     tables.fill(tables.fresh)
     samples.append(tables.live, TOPIC, with_value(3, "kafka_offset", None)(samples.rows(WINDOW.key, {0: [3]})))
-    assert "as no load writes them" in tables.compared().problem
+    assert "which every load writes" in tables.compared().problem

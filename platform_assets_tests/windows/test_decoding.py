@@ -360,7 +360,7 @@ def test_raw_rows_that_are_not_those_of_the_receipt_are_not_decoded(decoding: De
     for path in decoding.lake.table.rglob("*.parquet"):
         rows = pa.parquet.read_table(path)
         pa.parquet.write_table(rows.slice(1), path)
-    with pytest.raises(FilesLostError, match="dead letters, and the receipt of load"):
+    with pytest.raises(FilesLostError, match="dead letters, but the receipt of load"):
         decoding.decoder().decode(key)
     assert decoding.orphans() == []
 

@@ -90,7 +90,7 @@ def test_columns_that_rows_cannot_be_decoded_into_replace_none_until_their_loss_
     with pytest.raises(SchemaChangeError) as refused:
         declared_again(text).decode(second)
     said = str(refused.value)
-    assert said.index("3 rows in 2 windows leave it") < said.index("`replaces: ")
+    assert said.index("removes its 3 rows in 2 windows") < said.index("`replaces: ")
     assert f"Version {refused.value.version} of the table keeps them" in said
     before = DeltaTable(tmp_path / "decoded" / "orders")
     # Also by a window that has nothing to lose.

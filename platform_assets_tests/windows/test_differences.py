@@ -13,7 +13,7 @@ from testbed import samples
 
 RECEIPT = samples.receipt(samples.sealed("t", "2026-01-01-00:00", p0=(0, 20)), {0: range(10)}, version=7)
 HELD = Measured(RECEIPT.offsets, RECEIPT.content)
-NOTHING_TO_DO = "The table keeps what was loaded first; nothing needs doing"
+NOTHING_TO_DO = "The table keeps what was loaded first; no action is needed"
 
 
 def measured(rows: int, offsets: int = 1, content: int = 2) -> Measured:
@@ -27,20 +27,28 @@ ALTERED = Measured(RECEIPT.offsets, Digest(10, 3))
 @pytest.mark.parametrize(
     ("now", "seen", "cause"),
     [
-        (FEWER, "9 rows, fewer than the 10 of the receipt", "Likely cause: compaction or retention took records"),
+        (FEWER, "9 rows, fewer than the 10 of the receipt", "Likely cause: compaction or retention removed records"),
         (
             MORE,
             "11 rows, more than the 10 of the receipt",
-            "the log was written again after an unclean leader election",
+            "the log was rewritten after an unclean leader election",
         ),
-        (ELSEWHERE, "10 rows as before, of other offsets", "other records were written to this range of offsets"),
-        (ALTERED, "10 rows as before, of the same offsets but other content", "were written to these offsets"),
+        (
+            ELSEWHERE,
+            "10 rows, as many as the receipt, with different offsets",
+            "other records were written to this range of offsets",
+        ),
+        (
+            ALTERED,
+            "10 rows, as many as the receipt, with the same offsets but different content",
+            "were written to these offsets",
+        ),
     ],
 )
 def test_kafka_changed(now: Measured, seen: str, cause: str) -> None:
     text = differences.explain(RECEIPT, now, HELD, gone="partition 0 offsets [3, 4)")
 
-    assert text.startswith(f"Kafka gives {seen}; gone: partition 0 offsets [3, 4). ")
+    assert text.startswith(f"Kafka has {seen}; gone: partition 0 offsets [3, 4). ")
     assert cause in text
     assert NOTHING_TO_DO in text
     assert "edited" not in text
@@ -51,7 +59,7 @@ def test_kafka_changed(now: Measured, seen: str, cause: str) -> None:
 def test_receipt_was_edited_where_the_table_has_what_kafka_gives(now: Measured) -> None:
     text = differences.explain(RECEIPT, now, now)
 
-    assert ", and the table's own rows are just what Kafka gives. The ledger was edited: restore _ledger" in text
+    assert ", but the table's own rows are exactly those in Kafka. The ledger was edited: restore _ledger" in text
     assert "cause" not in text
     assert NOTHING_TO_DO not in text
 
@@ -61,7 +69,7 @@ def test_table_was_changed_too(now: Measured) -> None:
     other, damaged = differences.explain(RECEIPT, now, None), differences.explain(RECEIPT, now, measured(5))
 
     assert "compare with version 7 of raw/t" in other
-    assert "neither those of the receipt nor what Kafka gives" in damaged
+    assert "neither those of the receipt nor those in Kafka" in damaged
     assert NOTHING_TO_DO not in other + damaged
 
 
@@ -81,4 +89,4 @@ def edited(receipt: Receipt, rows: int) -> Receipt:
 def test_edited_number_of_rows_is_named_as_that(rows: int, than: str) -> None:
     text = differences.explain(edited(RECEIPT, rows), HELD, HELD)
 
-    assert text.startswith(f"Kafka gives 10 rows, {than} than the {rows} of the receipt, and the table's own rows")
+    assert text.startswith(f"Kafka has 10 rows, {than} than the {rows} of the receipt, but the table's own rows")

@@ -109,7 +109,7 @@ def test_erase_reads_the_tables_before_it_says_that_all_is_erased(
     assert topic.erasure.unfinished() == [w.key for w in windows]
     said: list[str] = []
     erase(topic, said)
-    assert said[-1] == "erased; 2 windows hold none of the records, and no load brings them back"
+    assert said[-1] == "erased; 2 windows no longer hold any of the records, and no load brings them back"
     check_gone(topic)
     erase(topic, said)
     assert "nothing was erased" in said[-1]

@@ -361,11 +361,11 @@ def test_a_reload_against_an_edited_receipt_is_refused_and_says_that_it_was_edit
     for edit, seen in (
         (more_rows, "10 rows, fewer than the 12 of the receipt"),
         (fewer_rows, "10 rows, more than the 8 of the receipt"),
-        (other_offsets, "10 rows as before, of other offsets"),
-        (other_content, "10 rows as before, of the same offsets but other content"),
+        (other_offsets, "10 rows, as many as the receipt, with different offsets"),
+        (other_content, "10 rows, as many as the receipt, with the same offsets but different content"),
     ):
         lk.ledger.record_receipts([edit(true)])
-        with pytest.raises(ReloadDiffersError, match=f"{seen}, and the table's own rows .* The ledger was edited"):
+        with pytest.raises(ReloadDiffersError, match=f"{seen}, but the table's own rows .* The ledger was edited"):
             lk.load(key)
         assert (whole(lk.rows()), lk.version()) == (rows_before, version)
     lk.ledger.record_receipts([true])

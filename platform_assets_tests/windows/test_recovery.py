@@ -201,7 +201,7 @@ def test_rows_that_were_changed_are_not_decoded(
     where = f"window = '{windows[0].key}' AND kafka_partition = 1 AND kafka_offset = 4"
     table(topic).update({"value": "arrow_cast('changed', 'Binary')"}, predicate=where)
     vacuum(table(topic))
-    with pytest.raises(PlatformError, match="other rows of it than its load committed"):
+    with pytest.raises(PlatformError, match="rows are not those that its load committed"):
         topic.decoder().decode(windows[0].key)
     # What the error names.
     assert loader_of(topic, kafka).load(windows[0].key).outcome == "healed"
@@ -276,7 +276,7 @@ def test_a_lost_ledger_is_noticed_though_no_load_is_left_in_the_log(
     kafka.expire(0, 10)
     kafka.expire(1, 10)
     now = windows[-1].window.end
-    with pytest.raises(LedgerLostError, match=f"the table holds window {windows[-1].key}.*rebuild-ledger"):
+    with pytest.raises(LedgerLostError, match=f"the table has window {windows[-1].key}.*rebuild-ledger"):
         sealing.propose(topic.declaration, kafka, topic.ledger, now, deadline=time.monotonic() + 5)
     done = rebuilt(topic)
     assert (done.receipts, done.unread) == (len(windows), ())

@@ -61,7 +61,7 @@ def test_it_has_the_cuts_from_its_first_window_on_and_follows_the_live_one(live:
 def test_a_name_that_holds_another_stretch_is_refused_and_another_name_or_a_deleted_folder_is_not(live: Loader) -> None:
     windows = live.ledger.windows(TOPIC)
     begin(live, "r", windows[1:])
-    with pytest.raises(ConfigurationError, match="choose another name, or delete that folder"):
+    with pytest.raises(ConfigurationError, match="Choose another name, or delete that folder"):
         begin(live, "r", windows)
     assert places(begin(live, "s", windows)) == places(live.ledger)
     live.ledger.lake.replay("r").root.delete()
@@ -70,7 +70,7 @@ def test_a_name_that_holds_another_stretch_is_refused_and_another_name_or_a_dele
 
 def test_cuts_that_are_not_the_live_ones_are_refused(live: Loader, tmp_path: Path) -> None:
     samples.recorded(tmp_path / "replays" / "r", TOPIC, [{0: 0}, {0: 11}])
-    with pytest.raises(ConfigurationError, match="holds a replay of another stretch"):
+    with pytest.raises(ConfigurationError, match="holds a replay of another range"):
         begin(live, "r", live.ledger.windows(TOPIC))
 
 
@@ -84,7 +84,7 @@ def test_where_kafka_has_nothing_any_more_nothing_is_made(live: Loader, tmp_path
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../raw", "a/b", ".hidden", "a b", "x" * 101])
 def test_a_name_that_would_lead_elsewhere_is_refused(live: Loader, name: str) -> None:
-    with pytest.raises(ConfigurationError, match="is no name for a replay"):
+    with pytest.raises(ConfigurationError, match="cannot be the name of a replay"):
         fresh_loader(live, name, lambda lake: cast(Any, None))
 
 

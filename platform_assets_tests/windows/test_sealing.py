@@ -612,10 +612,14 @@ def test_who_loses_every_race_says_so(sealer: Callable[..., Sealer], monkeypatch
     ("key", "error", "message"),
     [
         ("2026-01-01T00:00", UnknownWindowError, r"'2026-01-01T00:00' is not a window.*YYYY-MM-DD-HH:MM"),
-        ("2026-01-01-00:30", UnknownWindowError, r"inside window 2026-01-01-00:00|no edge of schedule '0 \* \* \* \*'"),
-        ("2026-01-01-05:30", UnknownWindowError, r"no edge of schedule '0 \* \* \* \*'"),
-        ("2025-12-31-23:00", WindowBeforeStartError, "before its first edge 2026-01-01-00:00"),
-        ("2025-12-31-23:30", WindowBeforeStartError, "before its first edge 2026-01-01-00:00"),
+        (
+            "2026-01-01-00:30",
+            UnknownWindowError,
+            r"inside window 2026-01-01-00:00|schedule '0 \* \* \* \*' has no window boundary at that time",
+        ),
+        ("2026-01-01-05:30", UnknownWindowError, r"schedule '0 \* \* \* \*' has no window boundary at that time"),
+        ("2025-12-31-23:00", WindowBeforeStartError, "before the topic's first window boundary, 2026-01-01-00:00"),
+        ("2025-12-31-23:30", WindowBeforeStartError, "before the topic's first window boundary, 2026-01-01-00:00"),
         ("2026-01-01-03:00", WindowOpenError, r"still open: it closes at 2026-01-01T04:00:00\+00:00"),
         ("2027-01-01-03:00", WindowOpenError, r"still open: it closes at 2027-01-01T04:00:00\+00:00"),
     ],

@@ -298,7 +298,7 @@ def test_where_no_epoch_is_known_a_log_that_has_grown_back_is_found_by_digest(sh
     assert {c.leader_epochs[0] for c in lk.ledger.cuts(lk.topic) if 0 in c.leader_epochs} == {None}
     lk.send(numbered(6, stem="of the new leader"))
     before = lk.snapshot()
-    with pytest.raises(ReloadDiffersError, match="of the same offsets but other content") as found:
+    with pytest.raises(ReloadDiffersError, match="with the same offsets but different content") as found:
         lk.load(second)
     assert "unclean leader election" in str(found.value)
     assert lk.snapshot() == before

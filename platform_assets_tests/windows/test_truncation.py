@@ -119,7 +119,7 @@ def test_an_end_that_stays_back_is_a_truncation(sealer: Sealer) -> None:
 
 
 def test_without_the_time_to_see_whether_it_passes_the_next_tick_asks_again(sealer: Sealer) -> None:
-    with pytest.raises(EndMovedBackError, match="said to end at offset 3, before offset 10"):
+    with pytest.raises(EndMovedBackError, match="reported to end at offset 3, before offset 10"):
         sealer.seal(2, SteppingBack(sealer.cluster, 7, 1_000), seconds=0.4)
     assert sealer.seal(2) == 10
 

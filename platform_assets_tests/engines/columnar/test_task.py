@@ -268,7 +268,7 @@ def test_failures_come_back_typed_and_leave_no_file(lake: LakeMaker, tmp_path: P
     (tmp_path / "file").touch()
     broken: Any = None
     for changed, kind, text in (
-        (past, UnstableEndError, "stable up to offset 10"),
+        (past, UnstableEndError, "stable only up to offset 10"),
         (of_source(wanted, topic_id="AAAAAAAAAAAAAAAAAAAAAA"), TopicRecreatedError, "was re-created"),
         (replace(wanted, bootstrap="127.0.0.1:1"), BrokerUnreachableError, "within 1 s"),
         (of_source(wanted, table=str(tmp_path / "file")), LakeNotWritableError, "Not a directory"),

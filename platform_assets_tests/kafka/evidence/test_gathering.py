@@ -255,7 +255,7 @@ def test_open_transaction_bounds_what_may_be_asked(history: History) -> None:
     history.send(one, 2)
     history.send(plain, 2)
     history.check((0, 3), (0, 0))
-    with pytest.raises(UnstableEndError, match=r"stable up to offset 3 only; offsets \[3, 4\)"):
+    with pytest.raises(UnstableEndError, match=r"stable only up to offset 3; offsets \[3, 4\)"):
         history.gather((0, 4))
     with pytest.raises(TruncationError, match="ends at offset 7, before offset 8"):
         history.gather((0, 8))
