@@ -1,8 +1,8 @@
-"""Adding entries to a table of the ledger, once: also where an object store has lost the answer to the commit.
+"""Adding entries to a table of the ledger exactly once, even if an object store lost the answer to the commit.
 
-A client that got no answer sends its request again, and is refused, since the first one was taken. Delta-rs takes that for
-another writer's commit and would put the same entries into the next version too. So each commit carries an application
-transaction of those it is about: with it, a commit of the same ones that came first is a conflict, which is looked up in the log.
+A client that got no answer sends its request again, and is refused because the first one succeeded. delta-rs treats that as
+another writer's commit and would add the same entries to the next version too. So each commit carries an application transaction
+for its tables or topics: an earlier commit for the same ones is then a conflict, which is looked up in the log.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from platform_assets.ledger import version
 from platform_assets.model.logs import logger
 
 _PREFIX: Final = "entries/"
-"""Of the application transactions; a table's or topic's name follows, so that there are no more of them than of those."""
+"""Prefix of the application transactions. A table's or topic's name follows, which bounds their number."""
 _ATTEMPTS: Final = 50
-"""Commits about the same ones that may come first, one after the other."""
+"""Attempts when commits for the same tables or topics come first."""
 NUMBERS: Final = 1 << 62
 
 _log = logger(__name__)
 
 
 def append(folder: Folder, handle: DeltaTable, entries: pa.Table, about: Collection[str]) -> DeltaTable:
-    """Commit `entries` to the table in `folder` through `handle`; gives the handle that has them.
+    """Commit `entries` to the table in `folder` through `handle`; return the handle that has them.
 
-    `about` are the names of the tables or topics that they are of. Inside of `Folder.writing`: raises what delta-rs raises.
+    `about` names the tables or topics of the entries. Call it inside `Folder.writing`: it raises what delta-rs raises.
     """
-    # Not a count: of two writers, each has to know its own.
+    # Random, not a count: two writers must not have the same mark.
     number = secrets.randbelow(NUMBERS)
     marks = {f"{_PREFIX}{name}": number for name in sorted(about)}
     properties = CommitProperties(
@@ -48,7 +48,12 @@ def append(folder: Folder, handle: DeltaTable, entries: pa.Table, about: Collect
         except failures.RAISED as e:
             now = newest(folder, e)
             if is_made(folder, marks, before, now.version()):
-                _log.info("the entries of %s are in the log of %s, although that ended with: %s", about, folder, e)
+                _log.info(
+                    "the entries of %s are in the log of %s, although the commit ended with the error: %s",
+                    about,
+                    folder,
+                    e,
+                )
                 return now
             if not isinstance(e, CommitFailedError) or now.version() == before or attempt == _ATTEMPTS - 1:
                 raise
@@ -59,7 +64,7 @@ def append(folder: Folder, handle: DeltaTable, entries: pa.Table, about: Collect
 
 
 def newest(folder: Folder, error: Exception) -> DeltaTable:
-    """The table as it is after `error`. Raises `error` where that cannot be read either: nobody knows what was written."""
+    """Return the table after `error`. Raises `error` if the table cannot be read: it is unknown what was written."""
     try:
         return folder.delta()
     except PlatformError as unread:
@@ -67,6 +72,6 @@ def newest(folder: Folder, error: Exception) -> DeltaTable:
 
 
 def is_made(folder: Folder, marks: dict[str, int], before: int, newest: int) -> bool:
-    """Whether a commit after `before`, up to `newest`, carries these transactions."""
+    """Return true if a commit after `before`, up to `newest`, carries these transactions."""
     found = (delta_log.commit(folder, number) for number in range(before + 1, newest + 1))
     return any(commit is not None and marks.items() <= commit.transactions.items() for commit in found)

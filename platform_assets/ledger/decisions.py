@@ -1,8 +1,8 @@
-"""Decisions: what operators have decided, when, who, and why; a small Delta table beside the two ledgers.
+"""Operators' decisions: what, when, who and why; a small Delta table next to the two ledgers.
 
-A decision is written before it takes effect, so what takes effect can always be read here. What a table or the ledgers hold
-counts for itself: an acceptance of a loss is in `commits`, a new generation in `cuts`: a decision whose cut was refused has no effect.
-That a window is parked is here alone.
+A decision is recorded before it takes effect, so every effect can be looked up here. Tables and ledgers have the effects
+themselves: an acceptance of a loss is in `commits`, a new generation in `cuts`; a decision whose cut was refused has no effect.
+Only parked windows are recorded nowhere else.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from platform_assets.model.tables import TableRef
 from platform_assets.model.topics import checked_topic
 
 DecisionKind = Literal["loss", "generation", "cluster", "park", "unpark", "erase", "erased"]
-"""loss: offsets that will not be loaded; generation: a topic's log that goes on as another one; cluster: a
-log that goes on on another cluster with its offsets; park, unpark: a window that the
-sensor does not ask for, and does again; erase: records that have to go; erased: that they are gone."""
+"""loss: offsets that will not be loaded; generation: a topic continues with another log; cluster: a log continues on
+another cluster with its offsets; park, unpark: the sensor stops or resumes requesting a window; erase: records to
+erase; erased: they were erased."""
 
 TABLE: Final = "table"
-"""Detail of a decision on windows of a table that is not the raw one: the table's name."""
+"""Key in a decision's details: the name of the table, if it is not the raw one."""
 
 _NAME_LENGTH: Final = 200
 
@@ -71,25 +71,25 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who decides, and why."""
+    """The person who decides, and the reason."""
 
     name: str
     reason: str
 
     @classmethod
     def of(cls, name: str | None, reason: str | None, run: str | None = None) -> Author:
-        """Name who decides: what was claimed, and in brackets at the end what the platform knows by itself.
+        """Name the author: the claimed name, followed in brackets by what the platform knows itself.
 
         Args:
-            name: as given, which nobody has checked. By default the account of this process.
-            reason: as given.
-            run: id of the Dagster run that decides; its process's account is that of every run.
+            name: the given name, unchecked. By default the account of this process.
+            reason: the given reason.
+            run: id of the deciding Dagster run, since all runs share one process account.
 
         Raises:
             ConfigurationError: there is no reason.
         """
         if not (reason or "").strip():
-            raise ConfigurationError("a decision needs a reason, which the ledger keeps: say why with --reason")
+            raise ConfigurationError("a decision needs a reason, which the ledger keeps: add --reason")
         known = f"Dagster run {run}" if run is not None else f"uid {os.getuid()}"
         claimed = " ".join((name or "").replace("[", "(").replace("]", ")").split())[:_NAME_LENGTH]
         own = known if run is not None else f"{_account()} [{known}]"
@@ -97,7 +97,7 @@ class Author:
 
 
 def _account() -> str:
-    """The name of the account of this process by the system, and not by variables that its user may set."""
+    """Return the account name of this process from the system, not from variables that its user may set."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -105,7 +105,7 @@ def _account() -> str:
 
 
 def record(lake: Lake, decision: Decision) -> None:
-    """Write a decision down. Raises LakeNotWritableError."""
+    """Record a decision. Raises LakeNotWritableError."""
     folder = lake.decisions
     if not delta_log.exists(folder):
         columns = [Field(n, PrimitiveType(t), metadata={"comment": c}) for n, (t, c) in DECISION_COLUMNS.items()]
@@ -131,7 +131,7 @@ def record(lake: Lake, decision: Decision) -> None:
 
 
 def decisions(lake: Lake, topic: str | None, kinds: Sequence[DecisionKind] = ()) -> list[Decision]:
-    """All decisions on `topic`, or on every topic, or those of `kinds`, the oldest first."""
+    """Return the decisions on `topic`, or on every topic, all or those of `kinds`, oldest first."""
     if not delta_log.exists(lake.decisions):
         return []
     handle = lake.decisions.delta()
@@ -139,7 +139,7 @@ def decisions(lake: Lake, topic: str | None, kinds: Sequence[DecisionKind] = ())
     condition = pc.scalar(True) if topic is None else pc.field("topic") == topic
     if kinds:
         condition &= pc.field("kind").isin(list(kinds))
-    # Some clocks count whole seconds: of one second, what was asked for comes before its end.
+    # Some clocks count whole seconds: within one second, a request comes before its completion.
     order = [("decided_at", "ascending"), ("kind", "ascending")]
     rows = dataset.to_table(filter=condition).sort_by(order).to_pylist()
     return [
@@ -157,25 +157,25 @@ def decisions(lake: Lake, topic: str | None, kinds: Sequence[DecisionKind] = ())
 
 
 def version(lake: Lake, at_least: int | None = None) -> int | None:
-    """The version of the table of decisions, which each decision raises; None where nothing was ever decided.
+    """Return the version of the table of decisions, which each decision increases; None if nothing was ever decided.
 
-    Cheap where the version `at_least` is known: a file is looked for.
+    Cheap if the version `at_least` is known: it only looks for a file.
     """
     return delta_log.newest_version(lake.decisions, at_least)
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedErasure:
-    """Offsets of one window, by partition, that have to go and are not known to be gone; `decision` is the newest one on them."""
+    """Offsets of one window, by partition, that are to be erased and are not known to be; `decision` is the newest on them."""
 
     ranges: Mapping[int, tuple[OffsetRange, ...]]
     decision: Decision
 
 
 def unfinished_erasures(lake: Lake, topic: str) -> dict[str, UnfinishedErasure]:
-    """The windows in which records have to go and are not known to be gone, by key.
+    """Return the windows with records that are to be erased and are not known to be, by key.
 
-    That is the difference of offsets: what `erase` names and no `erased` does, whichever was written last.
+    These are the offsets that an `erase` names and no `erased` does, in any order.
     """
     wanted, done, newest = dict[str, list[list[int]]](), dict[str, list[list[int]]](), dict[str, Decision]()
     for decision in decisions(lake, topic, ("erase", "erased")):
@@ -185,7 +185,7 @@ def unfinished_erasures(lake: Lake, topic: str) -> dict[str, UnfinishedErasure]:
         elif "offsets" in decision.details:
             _add(done, decision)
         else:
-            # An earlier release has finished all that was decided on these windows until then.
+            # An earlier release has finished everything decided on these windows until then.
             for key in decision.windows:
                 wanted.pop(key, None)
     left = dict[str, UnfinishedErasure]()
@@ -204,19 +204,19 @@ def _add(named: dict[str, list[list[int]]], decision: Decision) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Parking:
-    """Which windows of a table are parked, by the decision that parked them, and when others were last unparked, by key."""
+    """A table's parked windows, with the decisions that parked them, and the times when others were last unparked, by key."""
 
     parked: Mapping[str, Decision] = field(default_factory=dict)
     unparked: Mapping[str, datetime] = field(default_factory=dict)
 
 
 def parking(lake: Lake, table: TableRef) -> Parking:
-    """Of each window the newest decision counts. A window that was loaded since is parked no more than any other."""
+    """Return the parked windows: the newest decision on a window counts. A window loaded since is not parked."""
     return _parking(decisions(lake, table.topic, ("park", "unpark")), table)
 
 
 def parking_of_many(lake: Lake, tables: Iterable[TableRef]) -> dict[TableRef, Parking]:
-    """The same of several tables, by one look at the decisions."""
+    """Return the parked windows of several tables, reading the decisions once."""
     found = decisions(lake, None, ("park", "unpark"))
     return {table: _parking(found, table) for table in tables}
 

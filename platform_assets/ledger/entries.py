@@ -1,4 +1,4 @@
-"""Entries of the ledgers: their values, their columns, and how one becomes the other."""
+"""Entries of the ledgers: their values, their columns, and the conversion between them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from platform_assets.model.tables import TableLoad, TableRef
 from platform_assets.model.windows import Window
 
 Taken = Literal["log start", "last stable offset", "timestamp", "carried", "rebuilt", "accepted"]
-"""How an offset of a cut was found; "carried" where the partition was out of reach, "accepted" where an operator has accepted
-that a new generation goes on from there."""
+"""Source of a cut's offset; "carried" if the partition was unreachable, "accepted" if an operator has accepted that a new
+generation continues from there."""
 
 ACCEPTED_LOSS: Final = "accepted loss"
 ERASED: Final = "erased"
-"""Kinds of holes that an operator decided on: offsets that are lost, and records that had to go. No load reads either."""
+"""Kinds of holes that an operator decided on: lost offsets, and erased records. No load reads either."""
 Hole = Literal["accepted loss", "erased"]
 
 CommitKind = Literal["load", "empty", "rebuilt", "found", "proof", "acceptance"]
@@ -84,10 +84,10 @@ COMMIT_COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class RecordedCut:
-    """A cut as the ledger holds it: `cut` at `edge`, for the topic id of `generation`.
+    """A cut in the ledger: `cut` at `edge`, for the topic id of `generation`.
 
-    A generation is one life of a topic's log: within it no offset ever stands for two records. The first cut of the next one is at
-    the edge of the last cut of the one before, so an edge may have a cut of each: the end of one window, the start of another.
+    A generation is one lifetime of a topic's log: within it, no offset ever stands for two records. The first cut of the next one is
+    at the edge of the last cut of the one before, so an edge may have a cut of each: the end of one window and the start of another.
     """
 
     topic: str
@@ -100,7 +100,7 @@ class RecordedCut:
     cluster_id: str | None = None
 
     def is_of_cluster(self, cluster_id: str | None) -> bool:
-        """Whether it was taken from the cluster of that id, as far as both are known."""
+        """Return true if it was taken from the cluster with that id, or if either id is unknown."""
         return self.cluster_id is None or cluster_id is None or self.cluster_id == cluster_id
 
 
@@ -123,7 +123,7 @@ class SealedWindow:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReceipt:
-    """What a load put into the table for one partition: `rows` rows within `range`; offsets None where 0 rows."""
+    """Rows that a load put into the table for one partition: `rows` within `range`; the offsets are None for 0 rows."""
 
     range: OffsetRange
     rows: int
@@ -133,13 +133,13 @@ class PartitionReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one load of one window committed. `bytes` is the size of its files, `seconds` its duration.
+    """Result of one load of one window. `bytes` is the size of its files, `seconds` its duration.
 
-    It was made from the offset ranges of its partitions, of `topic_id`, read by `engine`; or, where `made_from` says so, from
-    the load of those offsets into another table. `engine` is None where no engine read it, or that was not recorded.
-    `confirmed_by` is the other engine, where that one has read the same rows. `figures` are what the rows come to against what was
-    expected of them when they were measured last; None where nothing was. `table_id` is Delta's id of the table: versions of a table
-    that was made again begin anew.
+    It was made from the offset ranges of its partitions, of `topic_id`, read by `engine`; or, if `made_from` is set, from
+    the load of those offsets into another table. `engine` is None if no engine read it, or if it was not recorded.
+    `confirmed_by` is the other engine, if it has read the same rows. `figures` are the results of the expectations at the last
+    measurement; None without expectations. `table_id` is Delta's id of the table: versions of a table that was created again
+    start over.
     """
 
     table: TableRef
@@ -245,7 +245,7 @@ def recorded_cuts(rows: pa.Table) -> list[RecordedCut]:
             cut=Cut({m["partition"]: m["offset"] for m in members}),
             taken={m["partition"]: m["taken"] for m in members},
             leader_epochs={m["partition"]: m["leader_epoch"] for m in members},
-            # A ledger that an earlier release made lacks the column until a cut is recorded.
+            # A ledger from an earlier release lacks the column until a cut is recorded.
             cluster_id=members[0].get("cluster_id"),
         )
     return list(cuts.values())
@@ -318,7 +318,7 @@ def _json(figures: FiguresByDigest) -> str:
 def acceptance_table(
     window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str, hole: Hole = ACCEPTED_LOSS
 ) -> pa.Table:
-    """Entries that no load reads `ranges` of `window`, since they are lost or erased; they hold no rows and never count as a load."""
+    """Return entries that make loads leave out `ranges` of `window`, lost or erased; they have no rows and never count as a load."""
     entry = {
         "table": TableRef.raw(window.topic).ledger_name,
         "window": window.key,
@@ -346,16 +346,16 @@ COLUMNS_OF_NEWEST: Final = (
     "table_version",
     "recorded_at",
 )
-"""What `newest_entries` goes by."""
+"""Columns that `newest_entries` uses."""
 IN_ORDER: Final = (("life", "ascending"), ("version", "ascending"), ("recorded_at", "ascending"))
-"""Of the columns of `ranked`: of a window, the last entry counts."""
+"""Sort order of `ranked`'s columns: the last entry of a window counts."""
 
 
 def ranked(rows: pa.Table) -> pa.Table:
-    """`rows` with the columns `life` and `version`: when the table that an entry is of last had one of the window, and its version.
+    """Return `rows` with the columns `life`, when an entry's table last had an entry of the window, and `version`, the entry's.
 
-    A table that was moved away and made again begins with version 0, and its entries count before those of its former life.
-    Releases that do not know the id of a table leave it empty, and may write between and after entries that have one: while pods
+    A table that was moved away and created again starts at version 0, and its entries take precedence over those of its former
+    life. Releases that do not know the table's id leave it empty, and may write between and after entries with an id: while pods
     are upgraded, or after going back to such a release. Such an entry belongs to the same life as the window's entry before it.
     """
     rows = rows.append_column("version", pc.fill_null(rows["table_version"], -1))
@@ -365,13 +365,13 @@ def ranked(rows: pa.Table) -> pa.Table:
     moments = of.append_column("moment", of["recorded_at"].cast(pa.int64()))
     lives = moments.group_by(["window", "of"]).aggregate([("moment", "max")])
     joined = moments.join(lives, ["window", "of"])
-    # Entries before the first one with an id come from releases that did not know it, and are the oldest ones.
+    # Entries before the first one with an id come from releases that did not know it, and are the oldest.
     life = pc.if_else(pc.equal(joined["of"], ""), 0, joined["moment_max"])
     return joined.append_column("life", life).select([*rows.column_names, "life"])
 
 
 def _filled(rows: pa.Table) -> pa.Table:
-    """`rows`, sorted, with the column `of`: the id of the table in the entry, or in the last entry of the window before it."""
+    """Return `rows`, sorted, with the column `of`: the table id of the entry, or of the last entry of the window before it."""
     ordered = rows.sort_by([("window", "ascending"), ("recorded_at", "ascending")]).combine_chunks()
     windows, ids = ordered["window"], ordered["table_id"]
     begins = pa.concat_arrays([pa.array([True]), *pc.not_equal(windows[1:], windows[:-1]).chunks])
@@ -380,9 +380,9 @@ def _filled(rows: pa.Table) -> pa.Table:
 
 
 def newest_entries(rows: pa.Table) -> pa.Table:
-    """Of each window the entry with the highest version of the table's newest life; of equal ones that recorded last.
+    """Return, for each window, the entry with the highest version of the table's newest life; of equal ones, the latest.
 
-    One load may be written down twice: by its run, and by one that found no receipt and mended it.
+    One load may be recorded twice: by its run, and by a run that found no receipt and added it.
     """
     if rows.num_rows == 0:
         return rows

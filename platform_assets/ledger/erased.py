@@ -1,4 +1,4 @@
-"""Which records were erased: their offsets, window by window, as the ledger of loads has them. Their keys are nowhere."""
+"""Offsets of erased records, by window, from the ledger of loads. Their keys are not stored."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from platform_assets.model.windows import edge_of
 def erased_of(
     ledger: Ledger, topic: str, keys: Sequence[str] | None = None
 ) -> dict[str, dict[int, tuple[OffsetRange, ...]]]:
-    """The offsets of erased records, by window and partition, ascending; of all windows, or of those in `keys`.
+    """Return the offsets of erased records, by window and partition, ascending; of all windows, or of those in `keys`.
 
-    They count from when they are recorded on, whether the rows are gone by then or not. Windows without any are left out.
+    They count as soon as they are recorded, even if the rows still exist. Windows without any are left out.
     """
     among = None if keys is None else [edge_of(key) for key in keys]
     columns = ["window", "kind", "partition", "start", "end", "holes"]

@@ -1,8 +1,8 @@
-"""Erasures as rules: what the decisions of a topic say of any window, also of one that was sealed after they were made.
+"""Erasures as rules: a topic's decisions applied to any window, even one sealed after they were made.
 
-A decision names offsets of a generation. One that was made by key also has salted digests of the keys. The offsets hold for every
-window of the same log, whatever its edges; the digests also for logs that come later under the topic's name, where the same records
-have other offsets.
+A decision names offsets of a generation. A decision by key also has salted digests of the keys. The offsets apply to every window of
+the same log, whatever its edges; the digests also apply to later logs under the topic's name, where the same records have other
+offsets.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from platform_assets.model.offsets import OffsetRange, common, merge, merge_name
 from platform_assets.model.windows import edge_of
 
 ADOPTED: Final = 0
-"""The generation of a rule by key that was made for another topic: all windows of this one are of a later log."""
+"""Generation of a rule by key that was made for another topic: all windows of this topic belong to a later log."""
 KEYS: Final = "keys"
-"""Detail of an erasure by key: `salt`, `digests`, and `until`, the ends of what was sealed then, by partition."""
+"""Key in the details of an erasure by key: `salt`, `digests`, and `until`, the sealed ends at that time, by partition."""
 _DIGEST_BYTES: Final = 16
 
 Ranges = Mapping[int, tuple[OffsetRange, ...]]
@@ -35,8 +35,8 @@ Ranges = Mapping[int, tuple[OffsetRange, ...]]
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """Records with one of these keys are erased: in `generation` before the offsets `until`, in earlier ones all, and in later ones
-    if they were sent before `decided_at`."""
+    """Erases records with one of these keys: in `generation` before the offsets `until`, in earlier generations all, and in later
+    ones if they were sent before `decided_at`."""
 
     generation: int
     until: Mapping[int, int]
@@ -46,7 +46,7 @@ class KeyRule:
     reason: str
 
     def adopted_fields(self) -> dict[str, Any]:
-        """The rule, as the details of a decision on another topic have it."""
+        """Return the rule in the form of a decision's details on another topic."""
         digests = sorted(found.hex() for found in self.digests)
         made = self.decided_at.isoformat()
         return {"salt": self.salt.hex(), "digests": digests, "until": {}, "decided_at": made}
@@ -54,21 +54,21 @@ class KeyRule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Of one topic: erased offsets by generation, merged; rules by key; and the generation whose offsets a later one continues."""
+    """Rules of one topic: erased offsets by generation, merged; rules by key; and generations whose offsets a later one continues."""
 
     offsets: Mapping[int, Ranges]
     keys: tuple[KeyRule, ...]
     continues: Mapping[int, int]
 
     def same_log(self, generation: int) -> tuple[int, ...]:
-        """The generations whose offsets stand for the same records as those of `generation`, itself included."""
+        """Return the generations, including `generation`, whose offsets stand for the same records as its own."""
         found = [generation]
         while found[-1] in self.continues:
             found.append(self.continues[found[-1]])
         return tuple(found)
 
     def erased_in(self, window: SealedWindow) -> dict[int, tuple[OffsetRange, ...]]:
-        """The offsets of a window that decisions name."""
+        """Return the offsets of a window that decisions name."""
         found: dict[int, tuple[OffsetRange, ...]] = {}
         for generation in self.same_log(window.generation):
             for partition, parts in self.offsets.get(generation, {}).items():
@@ -82,7 +82,7 @@ class Rules:
         return found
 
     def keys_for(self, window: SealedWindow) -> tuple[KeyRule, ...]:
-        """The rules by key that may concern records of a window."""
+        """Return the rules by key that may apply to records of a window."""
         return tuple(rule for rule in self.keys if self._may_concern(rule, window))
 
     def _may_concern(self, rule: KeyRule, window: SealedWindow) -> bool:
@@ -97,7 +97,7 @@ _lock = threading.Lock()
 
 
 def of(ledger: Ledger, topic: str) -> Rules:
-    """The rules of a topic. Cheap while nothing was decided since the last call."""
+    """Return the rules of a topic. Cheap if nothing was decided since the last call."""
     with _lock:
         known = _known.get((ledger.lake, topic))
     newest = ledger.newest_cut(topic)
@@ -112,7 +112,7 @@ def of(ledger: Ledger, topic: str) -> Rules:
 
 
 def forget() -> None:
-    """Have the next look read all again: the ledger was put back."""
+    """Discard what was read, because the ledger was restored."""
     with _lock:
         _known.clear()
 
@@ -149,7 +149,7 @@ def _key_rule(decision: Decision) -> KeyRule:
 
 
 def is_in_force(decision: Decision, ledger: Ledger) -> bool:
-    """Whether the very cut that a decision on a log names is recorded, and not another one of the same number."""
+    """Return true if exactly the cut named by a decision on a log is recorded, not another one with the same number."""
     edge, to = edge_of(decision.details["edge"]), decision.details["to"]
     offsets = {int(p): offset for p, offset in to["offsets"].items()}
     return any(
@@ -159,7 +159,7 @@ def is_in_force(decision: Decision, ledger: Ledger) -> bool:
 
 
 def apply(ledger: Ledger, windows: Sequence[SealedWindow]) -> None:
-    """Have the ledger of loads name what the rules say of windows of one topic, before they are read."""
+    """Record in the ledger of loads what the rules erase in windows of one topic, before these are read."""
     if not windows:
         return
     rules = of(ledger, windows[0].topic)
@@ -172,17 +172,17 @@ def apply(ledger: Ledger, windows: Sequence[SealedWindow]) -> None:
 
 
 def without(ranges: Ranges, known: Ranges) -> dict[int, tuple[OffsetRange, ...]]:
-    """`ranges` without those that are known already."""
+    """Return `ranges` without the `known` ones."""
     left = {p: subtract(parts, known.get(p, ())) for p, parts in ranges.items()}
     return {p: parts for p, parts in left.items() if parts}
 
 
 def digest(key: bytes, salt: bytes) -> bytes:
-    """What a decision keeps of a key: who has the lake can test a guess with it, and not read the key from it."""
+    """Return the digest of a key that a decision keeps: with the lake, one can test a guess, but not read the key."""
     return hashlib.blake2b(key, key=salt, digest_size=_DIGEST_BYTES).digest()
 
 
 def fields_of_keys(keys: Sequence[bytes], salt: bytes, until: Mapping[int, int]) -> dict[str, Any]:
-    """What the details of a decision have of keys."""
+    """Return the details of a decision about keys."""
     digests = sorted(digest(key, salt).hex() for key in set(keys))
     return {"salt": salt.hex(), "digests": digests, "until": {str(p): end for p, end in sorted(until.items())}}

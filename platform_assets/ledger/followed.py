@@ -1,6 +1,6 @@
-"""The ledger of loads followed commit by commit, by one process for all tables: what each commit adds to each of them.
+"""The ledger of loads, followed commit by commit by one process for all tables: the entries that each commit adds.
 
-After a load a tick of a topic so costs a look at the newest commits, which all topics share, and not a read of the ledger.
+So after a load, a topic's tick reads only the newest commits, which all topics share, not the whole ledger.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from platform_assets.lake.location import Folder
 from platform_assets.ledger import pruning
 
 _KEPT: Final = 2_000
-"""Commits that are remembered: a table that has not asked for so many is read whole once."""
+"""Commits that are remembered: a table that was not asked about for longer is read completely once."""
 _LATELY_SECONDS: Final = 5.0
 _BLOCK_ROWS: Final = 1 << 16
 _COLUMNS: Final = ["window_start", "kind", "recorded_at"]
@@ -30,7 +30,7 @@ _COLUMNS: Final = ["window_start", "kind", "recorded_at"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is said of a window: it is loaded or, where `accepted_at` is there, a loss of it was accepted then."""
+    """An entry of a window: it is loaded or, if `accepted_at` is set, a loss of it was accepted then."""
 
     start: datetime
     accepted_at: datetime | None
@@ -38,7 +38,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """A file that a commit adds: its one entry, or None where it has to be read for what it has."""
+    """A file that a commit adds: its only entry, or None if the file has to be read."""
 
     path: str
     entry: Entry | None
@@ -46,14 +46,14 @@ class _Added:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A commit. `added` is by table; None where it removes or rewrites what it does not say, so that all is to be read."""
+    """A commit. `added` is by table; None if the commit removes or rewrites unknown entries, so that all have to be read."""
 
     at: Anchor
     added: Mapping[str, tuple[_Added, ...]] | None
 
 
 class FollowedCommits:
-    """What one process knows of one ledger of loads."""
+    """One process's knowledge of one ledger of loads."""
 
     def __init__(self, path: Folder) -> None:
         self._path = path
@@ -62,22 +62,22 @@ class FollowedCommits:
         self._asked = -math.inf
 
     def newest(self) -> Anchor | None:
-        """The newest commit; None where there is no ledger."""
+        """Return the newest commit; None if there is no ledger."""
         with self._lock:
             self._follow()
             return self._steps[-1].at if self._steps else None
 
     def newest_lately(self) -> Anchor | None:
-        """The same, as it was some seconds ago at most: the sensors of all topics ask at about the same time."""
+        """Return the newest commit as of at most some seconds ago: the sensors of all topics ask at about the same time."""
         with self._lock:
             if time.monotonic() >= self._asked + _LATELY_SECONDS:
                 self._follow()
             return self._steps[-1].at if self._steps else None
 
     def entries_since(self, seen: Anchor, table: str) -> tuple[Anchor, list[Entry]] | None:
-        """The newest commit, and the entries of `table` in the commits after `seen`; None where all has to be read.
+        """Return the newest commit, and the entries of `table` in the commits after `seen`; None if all have to be read.
 
-        That is where the ledger was put back or edited, or where `seen` is too long ago.
+        That is so if the ledger was restored or edited, or if `seen` is too old.
         """
         with self._lock:
             self._follow()
@@ -122,17 +122,17 @@ def _step(commit: Commit) -> _Step:
 
 
 def _only_entry(file: DataFile) -> Entry | None:
-    """What a file says by its statistics, where all its rows are of one window and none accepts a loss."""
+    """Return the entry of a file from its statistics, if all its rows are of one window and none accepts a loss."""
     statistics = file.statistics or {}
     low, high = statistics.get("minValues", {}), statistics.get("maxValues", {})
     start, kind = low.get("window_start"), low.get("kind")
     if start is None or start != high.get("window_start") or kind is None or "acceptance" in (kind, high.get("kind")):
         return None
-    # Kinds are in order of their letters, and "acceptance" is the first: it would be the lowest.
+    # "acceptance" is alphabetically the first kind, so it would be the minimum.
     return Entry(datetime.fromisoformat(start).astimezone(UTC), None)
 
 
 @lru_cache(maxsize=64)
 def of(path: Folder) -> FollowedCommits:
-    """One a ledger and process: the sensors of all topics ask."""
+    """Return the one per ledger and process, which the sensors of all topics share."""
     return FollowedCommits(path)

@@ -1,8 +1,8 @@
-"""Which data files a ledger has, followed from commit to commit by one process, and the small ones among them as they were read.
+"""A ledger's data files, followed from commit to commit by one process, and the content of the small ones.
 
 A tick of a thousand topics, and a run of hundreds of windows, ask for the entries of one topic after the other: the ledger's log,
-which is of all of them, is then read once, and each of its small files once. A file of a Delta table never changes; one that
-is another all the same, as in a ledger that was put in the place of this one, is read again.
+which covers all topics, is then read once, and each of its small files once. A file of a Delta table never changes; if one
+differs anyway, as in a ledger that replaced this one, it is read again.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from platform_assets.lake.remembered import Remembered
 from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS, UTC_MICROS, arrow_type
 
 _SMALL_BYTES: Final = 1 << 16
-"""Files up to this size are read whole and kept. Of larger ones, in which long histories are folded, the wanted rows are read."""
+"""Files up to this size are read completely and kept. Of larger ones, which hold long folded histories, only wanted rows are read."""
 _REMEMBERED_BYTES: Final = 64 << 20
-"""Of rows that are kept by one process, of all ledgers together."""
+"""Limit of the rows that one process keeps, for all ledgers together."""
 
 _remembered: Remembered[tuple[Folder, str], pa.Table] = Remembered(_REMEMBERED_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A data file, by its path below the ledger's folder; the times of its entries, both inclusive, None where they are not known."""
+    """A data file: its path below the ledger's folder, and the range of its entries' times, inclusive, None if not known."""
 
     path: str
     bytes: int
@@ -45,7 +45,7 @@ class _File:
     last: datetime | None
 
     def may_have(self, start: datetime | None, end: datetime | None, among: Sequence[datetime] | None) -> bool:
-        """Whether an entry of it may lie in `[start, end]`, or be one of `among`."""
+        """Return true if an entry in it may be in `[start, end]`, or be one of `among`."""
         if self.first is None or self.last is None:
             return True
         if (start is not None and self.last < start) or (end is not None and self.first > end):
@@ -55,9 +55,9 @@ class _File:
 
 @dataclass(slots=True)
 class _Seen:
-    """The files as they were at a commit, by the value of the partition column and by path; and in which value a path is.
+    """The files at a commit, by the value of the partition column and by path; and the value of each path.
 
-    `checkpoint` was the newest one, and `stamps` are those of the log files that a reader starts with now: it, and all behind it.
+    `checkpoint` was the newest one, and `stamps` are those of the log files that a reader starts with: it, and all later ones.
     """
 
     at: Anchor
@@ -68,7 +68,7 @@ class _Seen:
 
 
 class KnownFiles:
-    """What one process knows of the files of one ledger, which is partitioned by `partition` and has a time in `time`."""
+    """One process's knowledge of the files of one ledger, which is partitioned by `partition` and has a time in `time`."""
 
     def __init__(self, folder: Folder, partition: str, time: str, columns: Mapping[str, tuple[str, str]]) -> None:
         self._folder = folder
@@ -80,9 +80,9 @@ class KnownFiles:
         self._lock = threading.Lock()
 
     def doubt(self) -> None:
-        """Have the next look make sure that the log is still the one that was read, and open the ledger again where it is not.
+        """Make the next read check that the log is still the one that was read, and open the ledger again if it is not.
 
-        What was put in the place of the newest commit is noticed without it, and damage to what lies before that with it alone.
+        A replaced newest commit is noticed without this; damage to earlier files only with it.
         """
         self._doubted = True
 
@@ -95,9 +95,9 @@ class KnownFiles:
         end: datetime | None = None,
         among: Sequence[datetime] | None = None,
     ) -> pa.Table:
-        """The entries of the topic or table `value` by the newest commit, in no order; none where there is no ledger.
+        """Return the entries of the topic or table `value` at the newest commit, in no order; none if there is no ledger.
 
-        Those alone whose time is in `[start, end]`, both inclusive, and is one of `among`. Columns that an older ledger lacks are
+        Only entries whose time is in `[start, end]`, both inclusive, and is one of `among`. Columns that an older ledger lacks are
         null. Raises the errors of `lake.failures`.
         """
         condition = self._condition(start, end, among)
@@ -120,7 +120,7 @@ class KnownFiles:
         return rows.append_column(self._partition, values).select(schema.names)
 
     def first(self, value: str) -> datetime | None:
-        """The oldest time of the entries of `value`, by the statistics of files where they have any; None without entries."""
+        """Return the oldest time of the entries of `value`, by the statistics of files if they have any; None without entries."""
         files = self._files(value)
         known = [file.first for file in files if file.first is not None]
         if len(known) < len(files):
@@ -142,7 +142,7 @@ class KnownFiles:
         return functools.reduce(operator.and_, conditions) if conditions else None
 
     def _kept(self, file: _File) -> pa.Table | None:
-        """The rows of a small file, read now unless they were before; None for a large one."""
+        """Return the rows of a small file, reading it only once; None for a large one."""
         if file.bytes > _SMALL_BYTES:
             return None
         key, stamp = (self._folder, file.path), self._folder.stamp(file.path)
@@ -167,7 +167,7 @@ class KnownFiles:
             return () if seen is None else tuple(seen.files.get(value, {}).values())
 
     def _followed(self) -> _Seen | None:
-        # Known again only when all went well.
+        # Kept only if everything succeeded.
         seen, self._seen = self._seen, None
         if self._doubted and seen is not None and not self._is_as_read(seen):
             seen = None
@@ -183,14 +183,14 @@ class KnownFiles:
     def _is_as_read(self, seen: _Seen) -> bool:
         if delta_log.newest_checkpoint(self._folder) != seen.checkpoint:
             return False
-        # An object of a bucket is replaced whole or not at all, and to ask for each of them takes its time.
+        # An object of a bucket is replaced completely or not at all, and a request for each would be slow.
         return self._folder.is_in_store or all(self._folder.stamp(n) == stamp for n, stamp in seen.stamps.items())
 
     def _all(self) -> _Seen | None:
-        """Opened as a table, so that one which this release cannot read is refused."""
+        """Open the ledger as a table, so that one which this release cannot read is refused."""
         at = delta_log.newest_anchor(self._folder)
         if at is None:
-            # Without its newest commits it may be there all the same, for delta-rs to say what is wrong with it.
+            # The table may exist without its newest commits; delta-rs then reports the problem.
             if self._folder.has_delta_log():
                 self._folder.delta()
             return None
@@ -247,16 +247,16 @@ def _utc(at: datetime | None) -> datetime | None:
 
 
 def of_cuts(lake: Lake) -> KnownFiles:
-    """The files of the ledger of cuts: by topic, and by edge."""
+    """Return the files of the ledger of cuts, by topic and by edge."""
     return _of(lake.cuts, "topic", "edge")
 
 
 def of_commits(lake: Lake) -> KnownFiles:
-    """The files of the ledger of loads: by table, and by the start of the window."""
+    """Return the files of the ledger of loads, by table and by the start of the window."""
     return _of(lake.commits, "table", "window_start")
 
 
 @lru_cache(maxsize=64)
 def _of(folder: Folder, partition: str, time: str) -> KnownFiles:
-    """One a ledger and process."""
+    """Return the one per ledger and process."""
     return KnownFiles(folder, partition, time, CUT_COLUMNS if partition == "topic" else COMMIT_COLUMNS)

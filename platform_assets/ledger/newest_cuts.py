@@ -1,5 +1,4 @@
-"""The newest cut of each topic, followed from commit to commit of the ledger: while nothing is recorded, asking for it costs
-nothing."""
+"""The newest cut of each topic, followed from commit to commit of the ledger: while nothing is recorded, a look-up is free."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import RecordedCut
 
 APP_PREFIX = "cuts/"
-"""Of the application transaction that carries a topic's newest edge; the topic follows."""
+"""Prefix of the application transaction that carries a topic's newest edge; the topic follows."""
 _KEPT_FOR = 16
-"""Versions after which a handle is opened again: it gets slower with each commit that it has taken in."""
+"""Versions after which a handle is opened again: it gets slower with each commit that it has read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was known at a commit: versions of application transactions by id, and cuts by topic."""
+    """State at a commit: versions of application transactions by id, and cuts by topic."""
 
     at: Anchor
     versions: dict[str, int] = field(default_factory=dict)
@@ -33,7 +32,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A handle that stays open, the commit that it stands at, and the version that it was opened at."""
+    """A handle that stays open, its present commit, and the version that it was opened at."""
 
     handle: DeltaTable
     at: Anchor
@@ -41,7 +40,7 @@ class _Kept:
 
 
 class NewestCuts:
-    """What one process knows of one ledger of cuts. Where a ledger was edited or put back, it is read whole."""
+    """One process's knowledge of one ledger of cuts. A ledger that was edited or restored is read completely."""
 
     def __init__(self, path: Folder) -> None:
         self._path = path
@@ -51,13 +50,13 @@ class NewestCuts:
 
     @contextmanager
     def handle(self) -> Iterator[DeltaTable]:
-        """The ledger at its newest commit, for one caller at a time, to look up and to commit through.
+        """Lend the ledger at its newest commit to one caller at a time, for look-ups and commits.
 
-        It stays open in between: reading the whole log takes longer than a commit. It is opened again where the
-        commit that it stands at is not in the log, as after a backup was put back, and after an error.
+        It stays open in between: reading the whole log takes longer than a commit. It is opened again after an error, and if
+        its commit is not in the log, for example after a restore.
         """
         with self._lock:
-            # Kept again only when all went well.
+            # Kept only if everything succeeded.
             kept, self._kept = self._kept, None
             if kept is not None and self._goes_on(kept):
                 handle, opened_at = kept.handle, kept.opened_at
@@ -75,7 +74,7 @@ class NewestCuts:
         return young and delta_log.anchor(self._path, kept.at.version) == kept.at
 
     def versions(self, app_ids: Iterable[str]) -> dict[str, int]:
-        """The newest version of each of the application transactions `app_ids` that has any."""
+        """Return the newest version of each of the application transactions `app_ids` that has one."""
         seen = self._follow()
         if seen is None:
             return {}
@@ -89,12 +88,12 @@ class NewestCuts:
         return {app: seen.versions[app] for app in wanted if app in seen.versions}
 
     def keep(self, cut: RecordedCut) -> None:
-        """Remember a cut that was read or recorded: it never changes."""
+        """Keep a cut that was read or recorded: it never changes."""
         if self._seen is not None:
             self._seen.cuts[cut.topic] = cut
 
     def cut(self, topic: str) -> RecordedCut | None:
-        """The cut of `topic` that was kept last, if no commit since has touched what was recorded."""
+        """Return the last kept cut of `topic`, if no commit since has changed what was recorded."""
         seen = self._follow()
         return None if seen is None else seen.cuts.get(topic)
 
@@ -114,7 +113,7 @@ def _advanced(seen: _Seen, commits: Sequence[Commit]) -> _Seen:
     for commit in commits:
         for app, version in commit.transactions.items():
             if versions.get(app) == version:
-                # A new generation starts at the edge that is the newest already.
+                # A new generation starts at the edge that is already the newest.
                 cuts.pop(app.removeprefix(APP_PREFIX), None)
         versions |= commit.transactions
         recorded = commit.transactions and not commit.removes
@@ -125,5 +124,5 @@ def _advanced(seen: _Seen, commits: Sequence[Commit]) -> _Seen:
 
 @lru_cache(maxsize=64)
 def of(path: Folder) -> NewestCuts:
-    """One a ledger and process: the sensors of all topics ask at each tick."""
+    """Return the one per ledger and process, which the sensors of all topics use at each tick."""
     return NewestCuts(path)

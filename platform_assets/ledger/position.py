@@ -1,4 +1,4 @@
-"""How far a table holds a topic's log without a gap: one offset a partition, behind which nothing is certain."""
+"""The end of a table's gap-free part of a topic's log: one offset per partition, after which nothing is certain."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from platform_assets.model.tables import TableRef
 
 
 def loaded_to(ledger: Ledger, table: TableRef, aside: Collection[str] = ()) -> RecordedCut | None:
-    """The cut that ends the gap-free loaded stretch of the newest generation: of its offsets, exclusive, none is missing.
+    """Return the cut that ends the gap-free loaded range of the newest generation: no offset before it is missing.
 
-    Where windows wait, that is the start of the first of them, whatever is loaded behind it; those with the keys `aside` wait for
-    nothing. None where nothing was ever cut.
+    If windows wait, that is the start of the first of them, whatever is loaded after it; windows with the keys `aside` do not
+    count as waiting. None if nothing was ever cut.
     """
     newest = ledger.newest_cut(table.topic)
     if newest is None:
@@ -26,5 +26,5 @@ def loaded_to(ledger: Ledger, table: TableRef, aside: Collection[str] = ()) -> R
     (at_first, *_) = ledger.cuts(table.topic, first, first)[-1:]
     if at_first.generation == newest.generation:
         return at_first
-    # What waits is of a former log, so of the newest one nothing is known to be loaded.
+    # The waiting window belongs to a former log, so nothing of the newest log is known to be loaded.
     return next(cut for cut in ledger.cuts(table.topic, first) if cut.generation == newest.generation)

@@ -1,6 +1,6 @@
-"""Superseded proofs: each deep audit writes an entry per window and partition, and of those only the newest counts.
+"""Removal of superseded proofs: each deep audit writes an entry per window and partition, and only the newest counts.
 
-What is removed was never read again: loads, acceptances and the entry of each window that counts stay as they are.
+Removed entries would never be read again: loads, acceptances and the entry of each window that counts stay.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from deltalake import CommitProperties, DeltaTable, WriterProperties
 from platform_assets.ledger.entries import IN_ORDER, ranked
 
 MARK: Final = '{"platform_assets_pruned":1}'
-"""`userMetadata` of a commit that removes nothing that counts."""
+"""`userMetadata` of a commit that removes no entry that counts."""
 COLUMNS: Final = ["window", "kind", "table_id", "table_version", "recorded_at"]
-"""Of the ledger, what has to be known to find superseded proofs."""
+"""Columns of the ledger that are needed to find superseded proofs."""
 _FEWEST_ROWS: Final = 1000
-"""Rows of a table below which none are worth removing."""
+"""Minimum rows of a table for a removal."""
 _MOST_BATCHES: Final = 1000
-"""Batches that one commit removes; each is named in it."""
+"""Maximum batches that one commit removes; it names each."""
 
 
 def is_worth_reading(rows: int, new_rows: int) -> bool:
-    """Whether the last `new_rows` of `rows` took the ledger past a power of two: so it is read ever more rarely as it grows."""
+    """Return true if the last `new_rows` of `rows` passed a power of two, so that reads get rarer as the ledger grows."""
     return rows >= _FEWEST_ROWS and rows.bit_length() > (rows - new_rows).bit_length()
 
 
 def superseded_batches(entries: pa.Table) -> list[datetime]:
-    """When the proofs were recorded that can go: batches, written in one commit, of which no proof counts any longer.
+    """Return the recording times of removable proofs: batches, each written in one commit, of which no proof counts any more.
 
-    `entries` are all rows of one table in the ledger, with `COLUMNS`. Empty where less than half of them would go: what
-    remains is written again. Which entry of a window counts is as `entries.newest_entries` has it.
+    `entries` are all rows of one table in the ledger, with `COLUMNS`. Empty if less than half of them could be removed, since
+    the rest has to be rewritten. `entries.newest_entries` defines which entry of a window counts.
     """
     entries = entries.filter(pc.not_equal(entries["kind"], "acceptance"))
     if not entries.num_rows:

@@ -1,4 +1,4 @@
-"""Recording cuts, of one topic or of many in one commit: by compare-and-set on the newest edge of each topic."""
+"""Recording cuts of one topic, or of many in one commit, by compare-and-set on the newest edge of each topic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from platform_assets.model.logs import logger
 _log = logger(__name__)
 
 _MARK = "recorded/"
-"""Of the application transactions by which a writer knows its own commit; a topic's name follows."""
+"""Prefix of the application transactions by which a writer recognizes its own commit; a topic's name follows."""
 
 NewestCut = Callable[[DeltaTable, str], RecordedCut | None]
 """Reads the newest cut of a topic through a handle."""
@@ -37,12 +37,12 @@ class Proposed:
 
     @property
     def topic(self) -> str:
-        """Whose cuts they are."""
+        """The topic of the cuts."""
         return self.cuts[0].topic
 
     @property
     def app_id(self) -> str:
-        """Of the application transaction that carries the topic's newest edge."""
+        """Id of the application transaction that carries the topic's newest edge."""
         return app_id(self.topic)
 
 
@@ -54,12 +54,12 @@ def record(
     newest_cut: NewestCut,
     complete: Callable[[DeltaTable], None],
 ) -> frozenset[str]:
-    """Commit, through `handle`, those of `proposed` (one a topic) that nobody was faster with; gives their topics.
+    """Commit, through `handle`, those of `proposed` (one per topic) that no other writer has overtaken; return their topics.
 
-    All that are recorded are so in one commit. Where another writer recorded edges of one of them meanwhile, the commit is
-    refused and made again without that topic. An object store may take a commit and lose its answer, so a commit that seems
-    refused is looked for in the log, by a mark of its own. Raises LedgerCorruptError where cuts do not ascend or shrink, and
-    LedgerConflictError; nothing is recorded then.
+    They are recorded in one commit. If another writer recorded edges of one of them meanwhile, the commit is refused and made
+    again without that topic. An object store may accept a commit and lose its answer, so a commit that seems refused is
+    looked up in the log by its own mark. Raises LedgerCorruptError if cuts do not ascend, or shrink, and LedgerConflictError;
+    nothing is recorded then.
     """
     fit = [p for p in proposed if _fits(known, handle, p, newest_cut)]
     while fit:
@@ -83,13 +83,16 @@ def record(
             now = appending.newest(folder, e)
             if appending.is_made(folder, marks, before, now.version()):
                 _log.info(
-                    "the cuts of %d topics are in the log of %s, although that ended with: %s", len(fit), folder, e
+                    "the cuts of %d topics are in the log of %s, although the commit ended with the error: %s",
+                    len(fit),
+                    folder,
+                    e,
                 )
                 handle.update_incremental()
             elif not isinstance(e, CommitFailedError):
                 raise
             else:
-                # Refused: another writer recorded edges of one of these topics since the handle saw the newest commit.
+                # Refused: another writer recorded edges of one of these topics after the newest commit of the handle.
                 left = [p for p in fit if now.transaction_version(p.app_id) == handle.transaction_version(p.app_id)]
                 if len(left) < len(fit):
                     fit = left
@@ -99,7 +102,7 @@ def record(
                     raise named from e
                 topics = f"topic {fit[0].topic!r}" if len(fit) == 1 else f"{len(fit)} topics, such as {fit[0].topic!r},"
                 raise LedgerConflictError(
-                    f"cuts of {topics} could not be recorded among other writers; run it again"
+                    f"cuts of {topics} could not be recorded because of other writers; run it again"
                 ) from None
         for p in fit:
             known.keep(p.cuts[-1])
@@ -123,10 +126,10 @@ def _fits(known: NewestCuts, handle: DeltaTable, proposed: Proposed, newest_cut:
 
 
 def app_id(topic: str) -> str:
-    """The application transaction that carries the newest edge of a topic."""
+    """Return the id of the application transaction that carries the newest edge of a topic."""
     return f"{newest_cuts.APP_PREFIX}{topic}"
 
 
 def epoch(edge: datetime) -> int:
-    """An edge as that transaction has it: seconds since 1970."""
+    """Return an edge as that transaction's version: seconds since 1970."""
     return round(edge.timestamp())

@@ -1,4 +1,4 @@
-"""Taking receipts out of the ledger whose loads a table no longer has, because an older copy was put in its place."""
+"""Removing receipts from the ledger whose loads a table no longer has, because an older copy replaced it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from platform_assets.model.tables import TableRef
 
 
 def forget_loads(lake: Lake, table: TableRef, version: int, table_id: str | None = None) -> tuple[str, ...]:
-    """Remove what the ledger says of loads and proofs of `table` behind `version`; gives the keys of windows without receipt now.
+    """Remove the ledger's entries on loads and proofs of `table` after `version`; return the keys of windows now without a receipt.
 
-    So is what it says of a table of this name with another id than `table_id`, Delta's: that was made again since, or before.
+    Also removes entries on a table of this name with a Delta id other than `table_id`, which was created earlier or later.
 
-    Of a window that was loaded before too, the entry of that load counts again. Accepted losses stay, and so do windows without
-    offsets, which are in no version. Nothing else may write to the ledger meanwhile: it raises LakeNotWritableError or
-    LakeUnavailableError then, and has removed nothing.
+    If a window was loaded before too, the entry of that load counts again. Accepted losses stay, and so do windows without
+    offsets, which are in no version. Nothing else may write to the ledger meanwhile: otherwise this raises LakeNotWritableError
+    or LakeUnavailableError, and removes nothing.
     """
     entries = known_files.of_commits(lake).rows(table.ledger_name, ["window", "kind", "table_id", "table_version"])
     known = entries.filter(pc.not_equal(entries["kind"], "acceptance"))

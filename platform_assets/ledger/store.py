@@ -1,9 +1,9 @@
-"""The two ledgers: `cuts`, which fixes offsets to edges, and `commits`, which says what each load put into a table.
+"""The two ledgers: `cuts`, which assigns offsets to edges, and `commits`, which records what each load put into a table.
 
 Both are small Delta tables under `<lake root>/_ledger`, written without Spark. A cut is recorded by compare-and-set:
 each commit to `cuts` carries a Delta application transaction `cuts/<topic>` whose version is the newest edge in epoch
-seconds. The look-up of the newest edge and the commit go through one table handle, so a handle that has become stale
-is refused and the loser reads the winner's cut.
+seconds. The look-up of the newest edge and the commit go through one table handle, so a stale handle is refused and the
+loser reads the winner's cut.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ _log = logger(__name__)
 _FOLD_AT_FILES = 16
 _CHECKPOINT_AT_COMMITS = 32
 _FOLDED_BYTES = 4 << 20
-"""Files of this size are left alone, so that a long ledger is not written again each time."""
+"""Files of this size are not folded again, so that a long ledger is not rewritten each time."""
 
 FOLDED = WriterProperties(max_row_group_size=1 << 14)
-"""Some windows of a long ledger are then read from the row groups that hold them, not from hundreds of thousands of rows."""
+"""So that reading some windows of a long ledger reads only their row groups, not hundreds of thousands of rows."""
 
 
 class Ledger:
-    """The ledgers under one lake root. An instance may be shared and kept; a new one, and `create`, have the next look at a
-    ledger make sure that what this process knows of its files still holds."""
+    """The ledgers under one lake root. An instance may be shared and kept; a new one, and `create`, make the next read check
+    that this process's knowledge of the files is still correct."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -67,11 +67,11 @@ class Ledger:
 
     @property
     def lake(self) -> Lake:
-        """The lake that it is of."""
+        """The ledger's lake."""
         return self._lake
 
     def create(self) -> None:
-        """Create the tables where they are missing. Raises LakeNotWritableError and LedgerNewerError."""
+        """Create missing tables. Raises LakeNotWritableError and LedgerNewerError."""
         version.bring_up(self._lake)
         self._doubt()
         for path, columns, partition in ((self._cuts, CUT_COLUMNS, "topic"), (self._commits, COMMIT_COLUMNS, "table")):
@@ -92,17 +92,17 @@ class Ledger:
     # --- cuts -------------------------------------------------------------------------------------------------
 
     def newest_edges(self, topics: Iterable[str]) -> dict[str, datetime]:
-        """The newest recorded edge of each topic that has any.
+        """Return the newest recorded edge of each topic that has one.
 
-        Followed from commit to commit, so that asking costs nothing while nothing is recorded. It is a hint:
-        what is recorded is decided by `record_cuts`.
+        Followed from commit to commit, so a call is free while nothing is recorded. It is a hint: `record_cuts` decides
+        what is recorded.
         """
         asked = list(topics)
         versions = newest_cuts.of(self._cuts).versions(app_id(t) for t in asked)
         return {t: datetime.fromtimestamp(v, UTC) for t in asked if (v := versions.get(app_id(t))) is not None}
 
     def newest_cut(self, topic: str) -> RecordedCut | None:
-        """The cut at the newest edge of `topic`, or None where none was ever recorded."""
+        """Return the cut at the newest edge of `topic`; None if none was ever recorded."""
         edge = self.newest_edges([topic]).get(topic)
         known = newest_cuts.of(self._cuts)
         cut = known.cut(topic)
@@ -113,27 +113,27 @@ class Ledger:
         return None if edge is None else cut
 
     def cuts(self, topic: str, start: datetime | None = None, end: datetime | None = None) -> list[RecordedCut]:
-        """The recorded cuts of edges in `[start, end]`, both ends inclusive, ascending."""
+        """Return the recorded cuts of edges in `[start, end]`, both ends inclusive, ascending."""
         version.check(self._lake)
         return recorded_cuts(known_files.of_cuts(self._lake).rows(topic, start=start, end=end))
 
     def cut_rows(self, topic: str, start: datetime | None = None) -> pa.Table:
-        """The rows of `cuts` of one topic, one an edge and partition, in no order; edges from `start` on."""
+        """Return the rows of `cuts` of one topic, one per edge and partition, in no order; edges from `start` on."""
         version.check(self._lake)
         return known_files.of_cuts(self._lake).rows(topic, start=start)
 
     def edges(self, topic: str, start: datetime | None = None) -> list[str]:
-        """The keys of all recorded edges of `topic` from `start` on, ascending; the last has no sealed window yet."""
+        """Return the keys of all recorded edges of `topic` from `start` on, ascending; the last has no sealed window yet."""
         version.check(self._lake)
         edges = known_files.of_cuts(self._lake).rows(topic, ["edge"], start=start)["edge"]
         return [key_of(e) for e in pc.unique(edges).sort().to_pylist()]
 
     def windows(self, topic: str, start: datetime | None = None, end: datetime | None = None) -> list[SealedWindow]:
-        """The sealed windows that lie within `[start, end]`, ascending."""
+        """Return the sealed windows within `[start, end]`, ascending."""
         return windows_between(self.cuts(topic, start, end))
 
     def window(self, topic: str, key: str) -> SealedWindow | None:
-        """The sealed window with this key, or None where no recorded edge starts it or none ends it yet."""
+        """Return the sealed window with this key; None if no recorded edge starts it, or none ends it yet."""
         start = edge_of(key)
         rows = self.cut_rows(topic, start)
         edges = pc.unique(rows["edge"]).sort()[:2]
@@ -144,14 +144,14 @@ class Ledger:
     def record_cuts(self, cuts: Sequence[RecordedCut], after: datetime | None) -> bool:
         """Record the cuts of one topic, in ascending order of edge, if its newest recorded edge is still `after`.
 
-        All or none are recorded, in one commit. False says that another process was first, also with a new generation that
-        starts at the same edge: read its cuts and go on from them. Raises LedgerCorruptError where the cuts do not ascend
-        or shrink.
+        All or none are recorded, in one commit. False means that another process was first, possibly with a new generation that
+        starts at the same edge: read its cuts and continue from them. Raises LedgerCorruptError if the cuts do not ascend, or
+        shrink.
         """
         return bool(self.record_cuts_of_many([Proposed(tuple(cuts), after)]))
 
     def record_cuts_of_many(self, proposed: Sequence[Proposed]) -> frozenset[str]:
-        """The same of several topics, in one commit; the topics whose cuts were recorded, the others having been overtaken."""
+        """Record cuts of several topics in one commit; return the topics whose cuts were recorded. The others were overtaken."""
         known = newest_cuts.of(self._cuts)
         with known.handle() as handle, self._cuts.writing():
             recorded = record(
@@ -162,7 +162,7 @@ class Ledger:
         return recorded
 
     def _newest_known(self, topic: str, edge: datetime) -> RecordedCut | None:
-        """The newest cut at `edge`, by the files that are known; None where later ones were recorded since, or none is there."""
+        """Return the newest cut at `edge` from the known files; None if later ones were recorded since, or if there is none."""
         version.check(self._lake)
         cuts = recorded_cuts(known_files.of_cuts(self._lake).rows(topic, start=edge))
         return cuts[-1] if {cut.edge for cut in cuts} == {edge} else None
@@ -175,7 +175,7 @@ class Ledger:
         cuts = recorded_cuts(self._cut_rows(handle, topic, edge, None))
         if {c.edge for c in cuts} != {edge}:
             raise LedgerCorruptError(
-                f"the ledger names {edge:%Y-%m-%d %H:%M}Z as newest edge of topic {topic!r}, and its rows end at "
+                f"the ledger names {edge:%Y-%m-%d %H:%M}Z as the newest window boundary of topic {topic!r}, but its rows end at "
                 f"{[str(c.edge) for c in cuts] or 'none'}: restore _ledger/cuts or run `platform-assets rebuild-ledger`"
             )
         return cuts[-1]
@@ -191,7 +191,7 @@ class Ledger:
     # --- commits ----------------------------------------------------------------------------------------------
 
     def record_receipts(self, receipts: Sequence[Receipt]) -> None:
-        """Append what loads committed. Of several entries for a window, the one with the highest version counts."""
+        """Append receipts of loads. Of several entries for a window, the one with the highest version counts."""
         if not receipts:
             return
         handle = self._append(receipt_table(receipts))
@@ -208,10 +208,10 @@ class Ledger:
         start: datetime | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """The rows of `commits` that count, newest entry of each window only, one row a partition.
+        """Return the rows of `commits` that count: the newest entry of each window, one row per partition.
 
-        Of all windows, of those in `keys`, or of those that start at `start` or later. With `columns`, those are read, and the
-        few that say which entry is the newest; all the others, most of a ledger's bytes, are not.
+        Of all windows, of those in `keys`, or of those that start at `start` or later. With `columns`, only these are read, and
+        the few that determine the newest entry; the others, most of a ledger's bytes, are not.
         """
         version.check(self._lake)
         read = None if columns is None else sorted({*columns, *COLUMNS_OF_NEWEST, "kind"})
@@ -220,11 +220,11 @@ class Ledger:
         return newest_entries(rows.filter(pc.field("kind") != "acceptance"))
 
     def receipts(self, table: TableRef, keys: Sequence[str] | None = None) -> dict[str, Receipt]:
-        """The newest receipt of each loaded window, by key; of all windows, or of those in `keys`."""
+        """Return the newest receipt of each loaded window, by key; of all windows, or of those in `keys`."""
         return {r.window.key: r for r in receipts_in(self.commit_rows(table, keys))}
 
     def record_acceptance(self, window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str) -> None:
-        """Write down that the loss of `ranges` of `window`, by partition, was accepted, and why."""
+        """Record that the loss of `ranges` of `window`, by partition, was accepted, and the reason."""
         self.record_acceptances([(window, ranges)], reason)
 
     def record_acceptances(
@@ -233,16 +233,16 @@ class Ledger:
         reason: str,
         hole: Hole = ACCEPTED_LOSS,
     ) -> None:
-        """The same of several windows, in one commit; or, where `hole` says so, that the records there are erased."""
+        """Record accepted losses of several windows in one commit; or, depending on `hole`, that the records are erased."""
         if losses:
             self._append(pa.concat_tables([acceptance_table(w, ranges, reason, hole) for w, ranges in losses]))
 
     def accepted_losses(self, table: TableRef, key: str) -> dict[int, tuple[OffsetRange, ...]]:
-        """The ranges of a window whose loss an operator accepted, or whose records were erased, by partition."""
+        """Return the ranges of a window whose loss an operator accepted, or whose records were erased, by partition."""
         return self.accepted_losses_of(table, [key]).get(key, {})
 
     def accepted_losses_of(self, table: TableRef, keys: Sequence[str]) -> dict[str, dict[int, tuple[OffsetRange, ...]]]:
-        """The same of several windows, by key; windows without any are left out."""
+        """Return accepted and erased ranges of several windows, by key; windows without any are left out."""
         version.check(self._lake)
         rows = known_files.of_commits(self._lake).rows(table.ledger_name, among=[edge_of(key) for key in keys])
         accepted: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
@@ -253,13 +253,13 @@ class Ledger:
         return accepted
 
     def _append(self, entries: pa.Table) -> DeltaTable:
-        """Add `entries` to the ledger of loads; the handle that committed them."""
+        """Add `entries` to the ledger of loads; return the handle that committed them."""
         with self._commits.writing():
             handle = self._commits.delta()
             try:
                 _complete(handle, COMMIT_COLUMNS)
             except CommitFailedError:
-                # Another process has added them first, or will be refused the same way.
+                # Another process has added the columns first, or will be refused the same way.
                 handle = self._commits.delta()
                 if _lacking(handle, COMMIT_COLUMNS):
                     raise
@@ -268,15 +268,15 @@ class Ledger:
     # --- both -------------------------------------------------------------------------------------------------
 
     def _prune(self, handle: DeltaTable, table: TableRef, new_rows: int) -> None:
-        """Remove superseded proofs once they are most of what the ledger has of a table, so that audits do not slow reads.
+        """Remove superseded proofs once they are most of a table's entries, so that audits do not slow down reads.
 
-        `handle` stands at the commit that wrote `new_rows` proofs.
+        `handle` is at the commit that wrote `new_rows` proofs.
         """
         with self._commits.reading():
             adds = pa.table(handle.get_add_actions(flatten=True))
         of_table = adds.filter(pc.equal(adds["partition.table"], table.ledger_name))
         small = of_table.filter(pc.less(of_table["size_bytes"], _FOLDED_BYTES // 2))
-        # Small ones come one by one, and are counted once: when they are folded.
+        # Small batches come one by one, and are counted once, when they are folded.
         fold_is_due = small.num_rows >= _FOLD_AT_FILES
         new = max(new_rows, pc.sum(small["num_records"]).as_py() or 0) if fold_is_due else new_rows
         if not pruning.is_worth_reading(pc.sum(of_table["num_records"]).as_py() or 0, new):
@@ -288,14 +288,14 @@ class Ledger:
                 pruning.remove(handle, table.ledger_name, batches, FOLDED)
                 self._tidy(self._commits, handle)
         except failures.RAISED as e:
-            # Another process wrote meanwhile: nothing was removed, and the next proofs try it again.
+            # Another process wrote meanwhile: nothing was removed, and the next proofs try again.
             _log.info("did not remove superseded proofs of %s this time: %s", table, e)
 
     def _tidy(self, path: Folder, handle: DeltaTable) -> None:
-        """Delete files that were replaced long ago, and let readers start from here.
+        """Delete files that were replaced long ago, and write a checkpoint for readers to start from.
 
-        Otherwise they start from the newest hundredth version, which is where delta-rs makes a checkpoint. Each holds the
-        files of all topics, so that not every fold is worth one.
+        Otherwise they start from the newest hundredth version, where delta-rs makes a checkpoint. A checkpoint has the files of
+        all topics, so not every fold is worth one.
         """
         handle.vacuum(dry_run=False)
         if handle.version() - (delta_log.newest_checkpoint(path) or 0) >= _CHECKPOINT_AT_COMMITS:
@@ -304,8 +304,8 @@ class Ledger:
     def _compact(self, path: Folder, handle: DeltaTable, column: str, values: Collection[str]) -> None:
         """Fold the small files of each of these topics or tables into one, so that reads stay flat as windows grow.
 
-        `handle` stands at the commit that it was just used for. Of many topics, whose files become many at the same commit, some
-        are folded now, those with the most files first, and the others by the commits to come.
+        `handle` is at the commit that it was just used for. If many topics have many files after the same commit, some are folded
+        now, those with the most files first, and the others after later commits.
         """
         try:
             adds = pa.table(handle.get_add_actions(flatten=True))
@@ -322,14 +322,14 @@ class Ledger:
             )
             self._tidy(path, handle)
         except failures.RAISED as e:
-            # Another process folded the same files first, or will next time: the entries themselves are safe.
+            # Another process folded the same files first, or a later call will: the entries themselves are safe.
             _log.info("did not fold the small files of %s %s this time: %s", column, sorted(values)[:3], e)
 
 
 def _rows(
     handle: DeltaTable, condition: pc.Expression, columns: list[str] | None = None, *, partition: tuple[str, str]
 ) -> pa.Table:
-    """Rows of one partition of a ledger; files of the others are not opened."""
+    """Return rows of one partition of a ledger; files of the others are not opened."""
     name, value = partition
     with failures.reading(datasets.path_of(handle)):
         dataset = datasets.of(handle, name, value)
@@ -347,12 +347,12 @@ def _fields(columns: Mapping[str, tuple[str, str]]) -> list[Field]:
 
 
 def _lacking(ledger: DeltaTable, columns: Mapping[str, tuple[str, str]]) -> list[Field]:
-    """Columns that this release has and the ledger `ledger`, made by an earlier one, has not."""
+    """Return the columns of this release that `ledger`, from an earlier release, lacks."""
     known = {field.name for field in ledger.schema().fields}
     return [field for field in _fields(columns) if field.name not in known]
 
 
 def _complete(ledger: DeltaTable, columns: Mapping[str, tuple[str, str]]) -> None:
-    """Add the columns that an earlier release's ledger lacks. Raises CommitFailedError where another process wrote meanwhile."""
+    """Add the columns that an earlier release's ledger lacks. Raises CommitFailedError if another process wrote meanwhile."""
     if lacking := _lacking(ledger, columns):
         ledger.alter.add_columns(lacking)

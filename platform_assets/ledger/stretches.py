@@ -1,4 +1,4 @@
-"""The ledger of cuts read by stretches of time, so that what one tick reads does not grow with the ledger."""
+"""Reading the ledger of cuts by ranges of time, so that a tick's reads do not grow with the ledger."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import Cut
 
 _FIRST: Final = timedelta(hours=1)
-"""How long the first stretch is; each is four times as long as the one before, until it holds enough."""
+"""Length of the first range; each is four times as long as the one before, until it has enough entries."""
 
 
 def first_edge(ledger: Ledger, topic: str) -> datetime | None:
-    """The oldest recorded edge of `topic`; by the statistics of files, so that no row is read."""
+    """Return the oldest recorded edge of `topic`, from the statistics of files, so no row is read."""
     return known_files.of_cuts(ledger.lake).first(topic)
 
 
 def first_cut(ledger: Ledger, topic: str, generation: int, before: datetime) -> tuple[datetime, Cut]:
-    """The first edge of a generation, and its cut; `before` is the start of one of its windows."""
+    """Return the first edge of a generation, and its cut; `before` is the start of one of its windows."""
     if generation > 1:
         first = next(c for c in ledger.cuts(topic, end=before) if c.generation == generation)
     else:
@@ -32,7 +32,7 @@ def first_cut(ledger: Ledger, topic: str, generation: int, before: datetime) -> 
 
 
 def next_edges(ledger: Ledger, topic: str, start: datetime, number: int) -> list[datetime]:
-    """The first `number` recorded edges at `start` or later, ascending."""
+    """Return the first `number` recorded edges at `start` or later, ascending."""
     newest = ledger.newest_edges([topic]).get(topic)
     if newest is None or start > newest:
         return []
@@ -47,7 +47,7 @@ def next_edges(ledger: Ledger, topic: str, start: datetime, number: int) -> list
 
 
 def next_windows(ledger: Ledger, topic: str, start: datetime | None, limit: int) -> list[SealedWindow]:
-    """The first `limit` sealed windows from the edge `start` on, ascending; from the first edge on without one."""
+    """Return the first `limit` sealed windows from the edge `start` on, by default from the first edge, ascending."""
     start = start or first_edge(ledger, topic)
     edges = [] if start is None else next_edges(ledger, topic, start, limit + 1)
     if len(edges) < 2:

@@ -1,7 +1,7 @@
-"""The sealed windows that no load has brought yet, followed from tick to tick of a sensor.
+"""Sealed windows that are not loaded yet, followed from tick to tick of a sensor.
 
-What one process has found it remembers, so that asking costs nothing while every window is loaded and none is sealed, and
-little after a load: the ledger of loads is followed commit by commit. Where it was edited or put back, all of it is read again.
+A process remembers its results, so a call is free while every window is loaded and none is sealed, and cheap after a
+load: the ledger of loads is followed commit by commit. If it was edited or restored, all of it is read again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from platform_assets.model.windows import Window, edge_of
 
 @dataclass(frozen=True, slots=True)
 class Unloaded:
-    """Sealed windows without a receipt, by key, ascending; `accepted` is when a loss of theirs was last accepted."""
+    """Sealed windows without a receipt, by key, ascending; `accepted` has the time when a loss of each was last accepted."""
 
     windows: Mapping[str, Window] = field(default_factory=dict)
     accepted: Mapping[str, datetime] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Unloaded:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was found when `newest` was the newest edge and the ledger of loads ended with `commits`."""
+    """The result when `newest` was the newest edge and `commits` the last commit of the ledger of loads."""
 
     newest: datetime
     commits: Anchor | None
@@ -42,16 +42,16 @@ class _Known:
 
 
 _FEW: Final = 1_000
-"""Of more windows than these all entries of the table are read: a filter by each start would take as long."""
+"""For more windows than this, all entries of the table are read: a filter by each start would take as long."""
 
 _known: dict[tuple[Lake, TableRef], _Known] = {}
 _lock = threading.Lock()
 
 
 def find(ledger: Ledger, table: TableRef, newest: datetime, sealed: Sequence[SealedWindow] | None = None) -> Unloaded:
-    """The windows of `table` before the edge `newest` that are not loaded.
+    """Return the windows of `table` before the edge `newest` that are not loaded.
 
-    `sealed` are all windows that the caller has sealed just now, up to `newest`: these need not be read.
+    `sealed` are all windows that the caller has just sealed, up to `newest`: these need not be read.
     """
     commits = followed.of(ledger.lake.commits)
     with _lock:
@@ -83,7 +83,7 @@ def find(ledger: Ledger, table: TableRef, newest: datetime, sealed: Sequence[Sea
 
 
 def accepted(ledger: Ledger, table: TableRef, keys: Sequence[str]) -> dict[str, datetime]:
-    """When a loss of these windows was last accepted, by key, whether they are loaded or not."""
+    """Return the times when a loss of these windows was last accepted, by key, for loaded windows too."""
     found = known_files.of_commits(ledger.lake).rows(
         table.ledger_name, ["window", "kind", "recorded_at"], among=[edge_of(key) for key in keys]
     )
@@ -95,7 +95,7 @@ def accepted(ledger: Ledger, table: TableRef, keys: Sequence[str]) -> dict[str, 
 
 
 def read(ledger: Ledger, topic: str, windows: Sequence[Window]) -> list[SealedWindow]:
-    """Those of `windows` with their offsets, ascending; nothing else of the ledger is opened where statistics allow it."""
+    """Return `windows` with their offsets, ascending; if statistics allow it, nothing else of the ledger is opened."""
     if not windows:
         return []
     edges = sorted({edge for w in windows for edge in (w.start, w.end)})
@@ -107,14 +107,14 @@ def read(ledger: Ledger, topic: str, windows: Sequence[Window]) -> list[SealedWi
 def _new(
     ledger: Ledger, table: TableRef, since: datetime, newest: datetime, sealed: Sequence[SealedWindow] | None
 ) -> Unloaded:
-    """The windows from `since` on that are not loaded: nobody had loaded those that the caller has sealed just now."""
+    """Return the windows from `since` on that are not loaded: those that the caller has just sealed cannot be loaded yet."""
     if sealed and (sealed[0].window.start, sealed[-1].window.end) == (since, newest):
         return Unloaded({w.key: w.window for w in sealed})
     return _without_loaded(ledger, table, _sealed(ledger, table.topic, since))
 
 
 def _advanced(known: Unloaded, entries: Iterable[followed.Entry]) -> Unloaded:
-    """What is left of `known` after these entries of the ledger."""
+    """Return `known` without the windows that these entries of the ledger load."""
     loaded, accepted = set[datetime](), dict[datetime, datetime]()
     for entry in entries:
         if entry.accepted_at is None:
@@ -127,7 +127,7 @@ def _advanced(known: Unloaded, entries: Iterable[followed.Entry]) -> Unloaded:
 
 
 def _edges(ledger: Ledger, topic: str, since: datetime | None) -> pa.Array:
-    """All edges from `since` on, ascending."""
+    """Return all edges from `since` on, ascending."""
     return pc.unique(known_files.of_cuts(ledger.lake).rows(topic, ["edge"], start=since)["edge"]).sort()
 
 
@@ -137,13 +137,13 @@ def _windows(starts: pa.Array, ends: pa.Array) -> dict[str, Window]:
 
 
 def _sealed(ledger: Ledger, topic: str, since: datetime) -> Mapping[str, Window]:
-    """All windows that start at `since` or later."""
+    """Return all windows that start at `since` or later."""
     edges = _edges(ledger, topic, since)
     return _windows(edges[:-1], edges[1:])
 
 
 def _all(ledger: Ledger, table: TableRef) -> Unloaded:
-    """What is not loaded of a table of which nothing is known yet: column by column, since nearly all of it is loaded."""
+    """Return the unloaded windows of a table not looked at before: column by column, since nearly all are loaded."""
     edges = _edges(ledger, table.topic, None)
     if len(edges) < 2:
         return Unloaded()
@@ -155,7 +155,7 @@ def _all(ledger: Ledger, table: TableRef) -> Unloaded:
 
 
 def _without_loaded(ledger: Ledger, table: TableRef, windows: Mapping[str, Window]) -> Unloaded:
-    """Those of `windows` that the ledger of loads does not name, read from it."""
+    """Return those of `windows` that are not in the ledger of loads, by reading it."""
     if not windows:
         return Unloaded()
     among = [w.start for w in windows.values()] if len(windows) <= _FEW else None

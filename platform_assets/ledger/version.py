@@ -1,8 +1,8 @@
-"""The version of a ledger: which releases can read it, and how one that an earlier release made is brought up to this one's.
+"""The version of a ledger: which releases can read it, and how a ledger from an earlier release is upgraded.
 
-A column that a release adds needs no new version: older ledgers get it with the next entry. Releases before it leave it empty, and
-not only in older entries: pods of the former image write during an upgrade, and all of them after going back to it. So an entry with
-an empty column may be newer than one with a value. A version is for a change that a release before it would misread.
+A column that a release adds needs no new version: older ledgers get it with the next entry. Earlier releases leave it empty, and
+not only in older entries: pods of the former image write during an upgrade, and all pods after going back to it. So an entry with
+an empty column may be newer than one with a value. A new version is for a change that an earlier release would misread.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ VERSION: Final = 1
 FILE: Final = "version.json"
 
 _STEPS: Final[Mapping[int, Callable[[Lake], None]]] = {}
-"""What brings a ledger to a version from the one before it. Each may be run again where it was cut short, and by two at once."""
+"""Steps that upgrade a ledger to a version from the one before. Each may be run again if interrupted, and by two at once."""
 
 
 def check(lake: Lake) -> None:
-    """Raise LedgerNewerError where a later release has written the ledger."""
+    """Raise LedgerNewerError if a later release has written the ledger."""
     found = _recorded(lake)
     if found is not None and found > VERSION:
         raise LedgerNewerError(str(lake.ledger), found, VERSION)
 
 
 def bring_up(lake: Lake) -> None:
-    """Bring the ledger up to this release's version. Raises LedgerNewerError, and what writing to the lake raises."""
+    """Upgrade the ledger to this release's version. Raises LedgerNewerError, and what writing to the lake raises."""
     recorded = _recorded(lake)
     if recorded == VERSION:
         return
     check(lake)
-    # Releases before there were versions left none, and wrote the first one.
+    # Releases before versions existed recorded none; theirs is the first version.
     for version in range((recorded or 1) + 1, VERSION + 1):
         _STEPS[version](lake)
         _record(lake, version)
@@ -46,7 +46,7 @@ def bring_up(lake: Lake) -> None:
 
 
 def fitted(ledger: DeltaTable, entries: pa.Table) -> pa.Table:
-    """`entries` as they can be added to a table of the ledger that has columns of a later release too: these stay empty."""
+    """Return `entries` in a form that fits a ledger table with columns of a later release, which stay empty."""
     for column in pa.schema(ledger.schema().to_arrow()):
         if column.name not in entries.column_names:
             entries = entries.append_column(column, pa.nulls(entries.num_rows, column.type))
@@ -61,7 +61,7 @@ def _recorded(lake: Lake) -> int | None:
         fields: Any = json.loads(content)
         return int(fields["version"])
     except (ValueError, KeyError, TypeError) as e:
-        raise LedgerCorruptError(f"{lake.ledger}/{FILE} does not name a version ({e}). {MEND_LEDGER}") from e
+        raise LedgerCorruptError(f"{lake.ledger}/{FILE} does not contain a version ({e}). {MEND_LEDGER}") from e
 
 
 def _record(lake: Lake, version: int) -> None:
