@@ -569,9 +569,9 @@ class UnprovedRowsError(LoadError):
 
 
 class FoundRowsError(UnprovedRowsError):
-    """A rebuilt ledger found the rows of a window without their load; Kafka has further records, or the rows are damaged now.
+    """A rebuilt ledger found a window's rows without their load, and Kafka has more records, or the rows are damaged now.
 
-    `kafka` says what Kafka has of the window. `new` are `(partition, start, end)` ranges that Kafka has and the table lacks; they are
+    `kafka` describes what Kafka has of the window. `new` are `(partition, start, end)` ranges that Kafka has and the table lacks,
     given if the table has all rows that the ledger found.
     """
 

@@ -37,11 +37,11 @@ FENCE_KEY = "platform_assets_fence"
 class LoadMetadata:
     """The `userMetadata` that a load writes into its Delta commit: a JSON object with a version number.
 
-    `first_cut` is the topic's first edge and its offsets: with it, a rebuilt ledger knows of windows before the first
-    load, which were sealed and never loaded. `made_from` is None where the rows were read from Kafka: they are made from
-    `ranges` of `topic_id` then, and `engine` names what read them. `figures` are what the rows come to against what is expected of
-    them, if anything is. `erased` are offsets of `ranges` whose records were erased, by partition: a rebuilt ledger knows of them too.
-    `found` says that the rows are those that a rebuilt ledger found, so that nothing proves them to be all that was loaded.
+    `first_cut` is the topic's first edge and its offsets: with it, a rebuilt ledger knows about windows before the first
+    load, which were sealed and never loaded. `made_from` is None if the rows were read from Kafka: then they come from
+    `ranges` of `topic_id`, read by `engine`. `figures` are the results of the declared expectations, if any. `erased` are
+    offsets of `ranges` whose records were erased, by partition: a rebuilt ledger knows about them too. `found` is true for rows
+    that a rebuilt ledger found, so nothing proves that they are all that was loaded.
     """
 
     topic: str
@@ -382,14 +382,14 @@ def files_if_any(path: Folder, key: str) -> WindowFiles:
 
 
 def files_if_kept(path: Folder, key: str, version: int) -> WindowFiles | None:
-    """The data files of one window at a past version; None where the log no longer reaches back to it, or is damaged there, and
-    where files alone do not say which rows the version has."""
+    """Return the data files of one window at a past version; None if the log no longer has that version or is damaged there, or if
+    files alone do not determine the version's rows."""
     actions = actions_if_kept(path, version)
     return None if actions is None else files_among(actions, key)
 
 
 def actions_if_kept(path: Folder, version: int) -> pa.Table | None:
-    """The data files of all windows at a past version, as `file_actions` has them; None as in `files_if_kept`."""
+    """Return the data files of all windows at a past version, as in `file_actions`; None as in `files_if_kept`."""
     try:
         return file_actions(path, version)
     except (TableDamagedError, TableUnsupportedError, VersionGoneError) as e:

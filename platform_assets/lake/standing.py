@@ -29,7 +29,7 @@ class Stand:
 
 @dataclass
 class _Followed:
-    """Where a window began, the newest version that is known to have the same rows, and the files that hold them there."""
+    """The version at which a window began, the newest version that is known to have the same rows, and their files there."""
 
     begin: Stand
     version: int
@@ -40,7 +40,7 @@ class _Followed:
         if {f.path for f in self.begin.files} == set(self.files):
             return self.begin
         rows, before = _rows(files), _rows(self.begin.files)
-        # A commit that says it only rearranges, and does not, has changed the window.
+        # A commit that wrongly declares that it only rearranges has changed the window.
         if rows is not None and before is not None and rows != before:
             return self.begin
         return Stand(self.version, files)
@@ -60,10 +60,10 @@ def standing(table: Folder, loads: Sequence[LoadCommit], newest: int) -> dict[st
 
 
 def follow(table: Folder, begin: Mapping[str, Stand], newest: int) -> dict[str, Stand]:
-    """Follow windows from where they `begin` through commits that only rearrange, up to the version `newest` at most; by window.
+    """Follow windows from `begin` through commits that only rearrange, at most up to the version `newest`; by window.
 
-    One whose files are still those that it began with is given as it is. The oldest version of `begin` needs no commit of its own in
-    the log: it may be that of a checkpoint.
+    A window that still has its first files is returned unchanged. The oldest version of `begin` needs no commit in the log: it may
+    be a checkpoint's.
     """
     begins: dict[int, list[str]] = {}
     for key, stand in begin.items():
@@ -110,7 +110,7 @@ def _rows(files: Sequence[DataFile]) -> int | None:
 
 
 def oldest_files(table: Folder, newest: int) -> tuple[int, pa.Table]:
-    """The oldest version that the log still leads back to commit by commit, and its data files as `file_actions` has them."""
+    """Return the oldest version that the log still reaches commit by commit, and its data files as in `file_actions`."""
     version = newest
     while version >= 0 and delta_log.commit(table, version) is not None:
         version -= 1
@@ -143,7 +143,7 @@ def versions_of(table: Folder, key: str, newest: int) -> Iterator[int]:
 
 
 def _checkpoints(table: Folder) -> list[int]:
-    """The versions of the table that have a checkpoint, ascending."""
+    """Return the versions of the table with a checkpoint, ascending."""
     names = [name for name in table.files("_delta_log") if ".checkpoint" in name]
     return sorted({int(name[:20]) for name in names if name[:20].isdigit()})
 

@@ -179,7 +179,7 @@ class Receipt:
 
     @property
     def is_found(self) -> bool:
-        """Whether these are rows that a rebuilt ledger found, and nothing says whether they are all that was loaded."""
+        """True if a rebuilt ledger found these rows, and nothing proves that they are all that was loaded."""
         return self.kind == "found" and self.holes is None
 
     @property

@@ -67,11 +67,11 @@ class Deciding:
         except ValueError as e:
             raise UnknownWindowError(topic, window, "a key has the form YYYY-MM-DD-HH:MM, in UTC") from e
         if sealed is None:
-            raise UnknownWindowError(topic, window, "the ledger has no sealed window of that key")
+            raise UnknownWindowError(topic, window, "the ledger has no sealed window with that key")
         receipt = self.ledger.receipts(table, [window]).get(window)
         if receipt is not None and receipt.is_found and self.author is not None:
             left: Remains | None = None
-            # Then the table keeps what it has, and offsets without a row may still be accepted.
+            # The table then keeps its rows, and the loss of offsets without a row may still be accepted.
             with suppress(ReloadDiffersError):
                 left = salvage.find(self._loader(), sealed)
             if left is not None:
@@ -269,11 +269,11 @@ class Deciding:
         return self.declaration.decoded_table if made_together else table or self.declaration.raw_table
 
     def _remains(self, sealed: SealedWindow, author: Author) -> None:
-        """Have what is left of a loaded window that is lost for good be the window."""
+        """Make what is left of a loaded window, whose other rows are lost for good, the window."""
         left = salvage.find(self._loader(), sealed)
         if left is None:
             name = f"{self.declaration.raw_table} {sealed.key}"
-            self.say(f"{name}: its rows are in the table and proved; nothing was accepted")
+            self.say(f"{name}: its rows are in the table and verified; nothing was accepted")
             return
         self._accept_remains(left, author)
 

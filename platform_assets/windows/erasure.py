@@ -393,7 +393,7 @@ class Erasure:
         selected = []
         for sealed, ranges in found:
             receipt = receipts.get(sealed.key)
-            # Of a damaged window, rows that the table lacks now come back with its load; and of rows that nothing proves to be all.
+            # Rows that the table lacks now return with the load of a window that is damaged, or whose rows nothing proves to be all.
             is_whole = receipt is not None and not receipt.is_found and _digest(opened, sealed.key) == receipt.offsets
             if sealed.key not in opened.files or not is_whole:
                 selected.append(Selected(sealed, ranges, False))

@@ -1,8 +1,8 @@
-"""Loads whose commits have left a table's log, restored from the rows for a ledger that is being rebuilt.
+"""Loads whose commits have left a table's log, restored from the rows when a ledger is rebuilt.
 
-The rows are those of the oldest version that the log still leads back to: what was changed since was not loaded. Any cut between the
-last row of a window and the first of the next gives the same rows again, unless rows were deleted there before: so a load made up
-here is marked as `found`.
+The rows are those of the oldest version that the log still reaches: later changes were not loads. Any cut between the last row of a
+window and the first of the next gives the same rows again, unless rows were deleted there before; so a load made up here is marked
+as `found`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Bounds = Mapping[int, rows.PartitionRows]
 class _Found:
     """The rows of a window whose commit has left the log.
 
-    `stand` is the oldest version that is known of it. `whole` says that no row is missing in `bounds`, as those of lost files may be.
+    `stand` is its oldest known version. `whole` is true if `bounds` lacks no row; rows of lost files may be missing.
     """
 
     stand: Stand
@@ -42,7 +42,7 @@ class _Found:
 
 
 def newest_loads(table: Folder) -> list[LoadCommit]:
-    """The newest load of each window that the table's log still has, in order of the windows."""
+    """Return the newest load of each window that the table's log still has, in order of the windows."""
     if not load_log.exists(table):
         return []
     newest = load_log.newest_loads(table)
@@ -55,11 +55,11 @@ def with_expired(
     loads: Sequence[LoadCommit],
     sealed: Mapping[str, SealedWindow] | None = None,
 ) -> list[LoadCommit]:
-    """`loads`, and in their order one for each window whose rows are in the table and whose commit has left the log.
+    """Return `loads` and, in order, one for each window whose rows are in the table and whose commit has left the log.
 
-    The ranges of such a window are those that `sealed` has. Else they reach from the end of its neighbour before it, or from its first
-    row where it has none, to its last row; to the start of the window right after it where that one's commit is known, or where
-    files of this one are lost. Raises LoadError where no row and no commit says which log the rows are of.
+    The ranges of such a window are those in `sealed`. Otherwise they reach from the end of the window before it, or from its first
+    row if there is none, to its last row, or to the start of the window right after it if that window's commit is known or files of
+    this one are lost. Raises LoadError if neither a row nor a commit shows to which log the rows belong.
     """
     if not load_log.exists(table):
         return list(loads)
@@ -73,12 +73,12 @@ def with_expired(
 
 
 def _found(table: Folder, known: set[str]) -> dict[str, _Found]:
-    """Windows with rows whose loads are not among those of `known`, by key, ascending."""
+    """Return windows with rows whose loads are not in `known`, by key, ascending."""
     newest = load_log.version(table)
     version, actions = oldest_files(table, newest)
     now = actions if version == newest else load_log.file_actions(table, newest)
     begin = {key: Stand(version, files) for key, files in load_log.data_files(actions).items() if key not in known}
-    # What others have brought since has no older version.
+    # Rows that others have added since are in no older version.
     late = {key: files for key, files in load_log.data_files(now).items() if key not in known and key not in begin}
     begin |= {key: Stand(newest, files) for key, files in late.items()}
     stood = follow(table, begin, newest)
@@ -94,7 +94,7 @@ def _read(table: Folder, key: str, begin: Stand, stood: Stand, today: WindowFile
         except FilesLostError:
             continue
         return _Found(begin, files, bounds, True)
-    # Some are lost: what can be read, whichever version has it, and what the log states of files with one partition.
+    # Some files are lost: take rows that can be read in any version, and the log's statistics of files with one partition.
     paths = {f.path for stand in (stood, begin) for f in stand.files} | set(today.paths)
     bounds = rows.readable_bounds(table, sorted(paths))
     for file in (f for stand in (stood, begin) for f in stand.files):
@@ -105,9 +105,9 @@ def _read(table: Folder, key: str, begin: Stand, stood: Stand, today: WindowFile
 
 
 def _logs_of(table: Folder, loads: Sequence[LoadCommit], found: Mapping[str, _Found]) -> dict[str, tuple[int, str]]:
-    """Generation and topic id of each window of `found` (ascending), as its rows have it; those without a readable row left out.
+    """Return generation and topic id of each window of `found` (ascending), from its rows; without windows that have no readable row.
 
-    Without any known load the first one is of generation 1. An id that no load names is of a generation before theirs.
+    Without any known load, the first window belongs to generation 1. An id that no load names belongs to an earlier generation.
     """
     known = {load.metadata.topic_id: load.metadata.generation for load in reversed(loads)}
     whole = [key for key, each in found.items() if each.whole]
@@ -124,10 +124,10 @@ def _logs_of(table: Folder, loads: Sequence[LoadCommit], found: Mapping[str, _Fo
         ids = {key: topic_id for key, topic_id in readable if topic_id is not None}
     if not ids and not known:
         raise LoadError(
-            f"the ledger of {'/'.join(table.uri.rsplit('/', 2)[-2:])} cannot be rebuilt: none of its data files can be read, and its "
-            "log has no load any more, so nothing says which offsets the table had. Nothing was changed. Restore the table from a "
-            "backup, then run `platform-assets rebuild-ledger`. Without a backup, move the table's folder away, and the sensor loads "
-            "what Kafka still has."
+            f"the ledger of {'/'.join(table.uri.rsplit('/', 2)[-2:])} cannot be rebuilt: none of its data files can be "
+            "read, and its log no longer has any load, so nothing shows which offsets the table had. Nothing was "
+            "changed. Restore the table from a backup, then run `platform-assets rebuild-ledger`. Without a backup, move "
+            "the table's folder away, and the sensor loads what Kafka still has."
         )
     in_order = list(dict.fromkeys(ids.values()))
     unknown = [topic_id for topic_id in in_order if topic_id not in known]
@@ -138,7 +138,7 @@ def _logs_of(table: Folder, loads: Sequence[LoadCommit], found: Mapping[str, _Fo
 
 @dataclass(frozen=True)
 class _Making:
-    """What the loads that have left the log are made of; windows by key."""
+    """Builder of the loads that have left the log; windows by key."""
 
     declaration: TopicDeclaration
     known: Mapping[str, LoadCommit]
@@ -147,7 +147,7 @@ class _Making:
     sealed: Mapping[str, SealedWindow]
 
     def loads(self) -> Iterator[LoadCommit]:
-        """All of them, ascending by window, and those that are known."""
+        """Yield all of them, and the known ones, ascending by window."""
         keys = sorted({*self.known, *self.found})
         before: LoadMetadata | None = None
         for at, key in enumerate(keys):
@@ -170,7 +170,7 @@ class _Making:
             known = self.known[following].metadata.ranges
             ends = {p: r.start for p, r in known.items() if r.start or p in start.offsets}
         elif not found.whole:
-            # It has to be loaded again anyway, so whatever lies before the next row may be its.
+            # It has to be loaded again anyway, so everything before the next row may belong to it.
             ends |= self._first_ahead(ahead, generation)
         return self._load(found, topic_id, generation, window, TopicRanges.between(start, start.grow(ends, ends)))
 
@@ -180,12 +180,12 @@ class _Making:
             edge, first = self._first_cuts.get(generation, (None, Cut({})))
             return first if edge == window.start else Cut(firsts)
         reached = Cut({p: r.end for p, r in before.ranges.items()})
-        # Behind a break in time lie windows that may never have been loaded: their offsets stay theirs.
+        # After a gap in time there may be windows that were never loaded: they keep their offsets.
         return reached if before.window.end == window.start else reached.grow(firsts, firsts)
 
     @cached_property
     def _first_cuts(self) -> dict[int, tuple[datetime, Cut]]:
-        """The first cut of each generation, as loads that are known name it."""
+        """Return the first cut of each generation, from the known loads."""
         of_known = [load.metadata for load in self.known.values()]
         return {m.generation: m.first_cut for m in of_known if m.first_cut is not None}
 
@@ -205,7 +205,7 @@ class _Making:
         return [*self.logs.values(), *others][0]
 
     def _first_ahead(self, keys: Sequence[str], generation: int) -> dict[int, int]:
-        """By partition, the first offset of the windows right after the first one of `keys`."""
+        """Return, by partition, the first offset of the windows right after the first one of `keys`."""
         first: dict[int, int] = {}
         for key, following in itertools.pairwise(keys):
             if not self._is_next(key, following, generation):
@@ -218,7 +218,7 @@ class _Making:
         return first
 
     def _is_next(self, key: str, following: str, generation: int) -> bool:
-        """Whether no window lies between both, and both are of the same log."""
+        """Return true if no window is between the two, and both belong to the same log."""
         if self._window(key, following).end != edge_of(following):
             return False
         if following in self.known:

@@ -167,7 +167,7 @@ class Loader:
                 f"{sealed.ranges.triples()}. The ledger contradicts itself; restore it from a backup"
             )  # fmt: skip
         metadata = replace(metadata, found=receipt.is_found)
-        # What holds no row cannot be lost by retention, so only the span of the rows has to be there still.
+        # Retention loses nothing where there are no rows, so Kafka only needs to have the span of the rows.
         spans = {
             p: OffsetRange.closed(part.first_offset, part.last_offset)
             for p, part in receipt.partitions.items()
@@ -180,7 +180,7 @@ class Loader:
             OffsetsExpiredError, TruncationError, TopicRecreatedError, TopicMissingError, ClusterChangedError
         ) as e:  # fmt: skip
             return self._from_the_past(sealed, commit, receipt, metadata, e)
-        # Below the log start there is nothing to ask for, and by the check above nothing that had a row.
+        # Kafka has nothing below the log start and, by the check above, no row was there.
         below = {p: OffsetRange(0, start) for p, start in bounds.starts.items()}
         check = self.last_check(sealed, needed, accepted, decided)
         refused: LoadError | None = None
@@ -194,9 +194,9 @@ class Loader:
         raise refused
 
     def _left_out(self, sealed: SealedWindow, accepted: Losses) -> list[Losses]:
-        """What the load of the receipt may have left out: all of `accepted`, or less.
+        """Return the losses that the load of the receipt may have left out: all of `accepted`, or less.
 
-        The receipt may be from before an erasure, which a damaged window keeps from its end: once it is healed, `_load` goes on.
+        The receipt may be from before an erasure, which a damaged window blocks: once it is repaired, `_load` continues it.
         """
         ways = [accepted]
         if erased := self.erased(sealed):
@@ -216,8 +216,8 @@ class Loader:
     ) -> Loaded:
         """Keep the window as the table has it or, if it is damaged, restore it from a past version: Kafka no longer has its records.
 
-        Raises `cause` where the table is intact and the log is not the one that was read, and LostForGoodError or FoundRowsError
-        where no version has the recorded rows.
+        Raises `cause` if the table is intact and the log is not the one that was read, and LostForGoodError or FoundRowsError
+        if no version has the recorded rows.
         """
         expired = cause.lost if isinstance(cause, OffsetsExpiredError) else None
         intact = self.replacer.proved(receipt)

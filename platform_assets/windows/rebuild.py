@@ -41,11 +41,11 @@ class Rebuilt:
     merged: tuple[str, ...]
     """Windows that now span several former ones, which were sealed and not loaded."""
     unread: tuple[FilesLostError, ...]
-    """Why the receipts of other windows are still lacking."""
+    """Errors of the windows whose receipts are still missing."""
     found: tuple[str, ...] = ()
-    """Windows whose loads have left the table's log: rows that were deleted or erased before may be missing in what was found."""
+    """Windows whose loads have left the table's log: the found rows may lack rows that were deleted or erased before."""
     first: Mapping[int, int] = field(default_factory=dict)
-    """Where the first window begins, by partition, where nothing but its rows says so, and that is not offset 0."""
+    """Start of the first window, by partition, if only its rows show it and it is not offset 0."""
 
 
 def rebuild(
@@ -96,7 +96,7 @@ def rebuild(
 def _made_up_start(
     newest: RecordedCut | None, cuts: Sequence[RecordedCut], loads: Sequence[LoadCommit]
 ) -> dict[int, int]:
-    """The first cut by partition, without offsets 0, where it was taken from rows alone."""
+    """Return the first cut by partition, without offsets 0, if it was taken only from rows."""
     if newest is not None or not cuts or not loads[0].metadata.found or loads[0].metadata.first_cut is not None:
         return {}
     return {p: offset for p, offset in cuts[0].cut.offsets.items() if offset}

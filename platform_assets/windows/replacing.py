@@ -134,9 +134,9 @@ class WindowReplacer:
     ) -> Loaded:
         """Write the window's rows again, and keep the table, repair it, restore it or refuse.
 
-        Raises ReloadDiffersError where the rows are not those of `receipt`, and the table's are not damaged; LostForGoodError
-        where they are, and no past version has them; FoundRowsError instead where a rebuilt ledger found the rows, and they may not
-        be all that was loaded. The table is as it was then.
+        Raises ReloadDiffersError if the rows are not those of `receipt` and the table's are not damaged; LostForGoodError if the
+        table's are damaged and no past version has them; FoundRowsError instead if a rebuilt ledger found the rows, and they may
+        not be all that was loaded. The table is unchanged then.
         """
         began = time.monotonic()
         written = self._written(commit, metadata, write, loaded=True)
@@ -160,10 +160,10 @@ class WindowReplacer:
     def restore(
         self, commit: WindowCommit, receipt: Receipt, metadata: LoadMetadata, cause: str, *, kafka: str
     ) -> Loaded:
-        """Bring a damaged window back from a past version of the table that has the recorded rows.
+        """Restore a damaged window from a past version of the table that has the recorded rows.
 
-        Its files are named by the new commit again. Raises LostForGoodError, with `cause`, where no version has them; or
-        FoundRowsError, with what `kafka` has, where a rebuilt ledger found the rows.
+        The new commit names that version's files again. Raises LostForGoodError, with `cause`, if no version has the rows; or
+        FoundRowsError, with the description `kafka`, if a rebuilt ledger found the rows.
         """
         began = time.monotonic()
         for version in self.past_versions(receipt):

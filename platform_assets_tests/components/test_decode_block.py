@@ -67,7 +67,7 @@ def test_repair_is_of_its_window_alone() -> None:
         ({"revision": True}, "revision: must be a whole number of 1 or more, not True"),
         ({"repairs": 5}, "repairs: must be a list of records, not 5"),
         ({"repairs": [{"offset": 1}]}, "repairs: each must be of the form {window: "),
-        ({"repairs": [{**REPAIR, "window": "today"}]}, "repairs: 'today' is not a window key"),
+        ({"repairs": [{**REPAIR, "window": "today"}]}, "repairs: 'today' is no key of a window"),
         ({"repairs": [{**REPAIR, "value": 1}]}, "repairs: partition and offset are whole numbers, and value is text"),
         ({"repairs": [REPAIR, REPAIR]}, "repairs: window 2026-01-31-14:00 partition 0 offset 17 is given twice"),
         ({"replaces": {"columns": "0" * 12}}, "replaces: as a mapping it is {columns: …, lost_rows: accepted}"),

@@ -548,7 +548,9 @@ def test_a_lake_root_that_is_a_file_is_named(tmp_path: Path) -> None:
 def test_rows_that_end_before_the_edge_that_the_log_names_are_corrupt(ledger: Ledger, tmp_path: Path) -> None:
     ledger.record_cuts(hourly("t", [{0: 2}, {0: 3}]), None)
     DeltaTable(tmp_path / "_ledger" / "cuts").delete("offset = 3")
-    with pytest.raises(LedgerCorruptError, match=r"2026-01-01 01:00Z as the newest window boundary of topic 't'.*rebuild-ledger"):
+    with pytest.raises(
+        LedgerCorruptError, match=r"2026-01-01 01:00Z as the newest window boundary of topic 't'.*rebuild-ledger"
+    ):
         ledger.newest_cut("t")
     with pytest.raises(LedgerCorruptError):
         ledger.record_cuts([cut("t", edge(2), {0: 9})], edge(1))

@@ -78,7 +78,7 @@ def test_both_sides_of_a_difference_are_named() -> None:
         RECEIPT, ELSEWHERE, HELD, gone="partition 0 offsets [3, 4)", new="partition 0 offsets [12, 13)"
     )
 
-    assert "of other offsets; gone: partition 0 offsets [3, 4); new: partition 0 offsets [12, 13). " in text
+    assert "with different offsets; gone: partition 0 offsets [3, 4); new: partition 0 offsets [12, 13). " in text
 
 
 def edited(receipt: Receipt, rows: int) -> Receipt:
