@@ -1,1 +1,1 @@
-"""Load engines: what reads Kafka and writes data files."""
+"""Load engines, which read Kafka and write data files."""

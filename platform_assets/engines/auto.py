@@ -1,4 +1,4 @@
-"""The columnar engine wherever it can load what is asked for, and the connector's where it cannot."""
+"""The columnar engine, with the connector engine as a fallback for what it cannot load."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logger(__name__)
 
 @dataclass
 class AutoEngine:
-    """Once the columnar engine has said that it is not fit, the connector's loads all that this value is used for."""
+    """Loads with the columnar engine until it reports that it cannot, and from then on with the connector engine."""
 
     columnar: LoadEngine
     connector: LoadEngine
@@ -26,11 +26,11 @@ class AutoEngine:
 
     @property
     def name(self) -> str:
-        """That of the engine which loads at the moment."""
+        """Name of the engine that loads at present."""
         return self._now.name
 
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
-        """As LoadEngine has it."""
+        """As in LoadEngine."""
         if self.unfit is None:
             try:
                 return self.columnar.write(records, table, load_id, records_per_file)
@@ -41,10 +41,10 @@ class AutoEngine:
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[Written | PlatformError, None, None]:
-        """As LoadEngine has it.
+        """As in LoadEngine.
 
-        Of several tables, the connector's engine loads alone what the columnar one cannot, such as one topic of an old format;
-        and all that is left where that is so of a second table, too.
+        With several tables, the connector engine loads only the table that the columnar one cannot, such as one topic in an
+        old format; if that happens for a second table, it loads all that is left.
         """
         given, unfit = 0, set[TableRef]()
         alone = len({order.table for order in orders}) == 1
@@ -56,7 +56,7 @@ class AutoEngine:
                         if alone or len(unfit) > 1:
                             self._fall(outcome, order.table, order.records.window)
                             break
-                        _log.warning("Spark's connector loads %s: %s", order.table, outcome.reason)
+                        _log.warning("loading %s with Spark's connector: %s", order.table, outcome.reason)
                         yield from self.connector.write_many([order], records_per_file)
                     else:
                         yield outcome
@@ -66,12 +66,12 @@ class AutoEngine:
 
     def _fall(self, unfit: UnfitError, table: TableRef, window: str) -> None:
         self.unfit = unfit
-        _log.warning("Spark's connector loads %s from window %s on: %s", table, window, unfit.reason)
+        _log.warning("loading %s with Spark's connector from window %s on: %s", table, window, unfit.reason)
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
     ) -> Iterator[tuple[str, Measured | PlatformError]]:
-        """As LoadEngine has it."""
+        """As in LoadEngine."""
         return self._now.measure(table, keys, version)
 
     @property

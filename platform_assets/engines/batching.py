@@ -1,4 +1,4 @@
-"""Which windows are read in one query. Pure."""
+"""Grouping of windows into queries. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Final, TypeVar
 
 _BATCH_WINDOWS: Final = 200
 _BATCH_ROWS: Final = 10_000_000
-"""What is read in one query: some seconds' worth, so that callers get a word in between two."""
+"""Rows per query: some seconds of reading, so that callers regain control between queries."""
 
 T = TypeVar("T")
 
 
 def read_together(windows: Iterable[T], rows: Callable[[T], int]) -> Iterator[list[T]]:
-    """Batches in the order given: a query costs some tenths of a second, whatever it reads. Pure.
+    """Group windows into batches, in the order given: each query costs some tenths of a second. Pure.
 
-    `rows` says how many rows a window is expected to have.
+    `rows` returns the expected number of rows of a window.
     """
     batch: list[T] = []
     rows_in_batch = 0

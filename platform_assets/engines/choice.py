@@ -1,4 +1,4 @@
-"""Which engine loads a table: the one place that knows them all."""
+"""The choice of a table's engine: the one place that knows them all."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def choose_engine(
     name: EngineName = DEFAULT_ENGINE,
     remote: str | None = None,
 ) -> LoadEngine:
-    """The engine for tables of `lake`; the functions are called when what they give is first needed.
+    """Return the engine for tables of `lake`; the functions are called when their result is first needed.
 
-    `session` is the caller's own, in which Spark's connector loads and tables are read. With `remote`, the columnar engine's
-    jobs are sent to the session there that all processes share; without, to that session too.
+    `session` is the caller's own, used to load with Spark's connector and to read tables. With `remote`, the columnar engine's
+    jobs go to the session there that all processes share; without it, to `session` too.
     """
     connector = SparkEngine(lake, settings, session)
     if name == "connector":
@@ -44,9 +44,9 @@ def choose_engine(
 def decode_engine(
     lake: Lake, session: Callable[[], SparkSession], remote: str | None = None, environ: Mapping[str, str] | None = None
 ) -> DecodeEngine:
-    """The engine for decoded tables of `lake`; otherwise as `choose_engine`, whose shared session is this one's too.
+    """Return the engine for decoded tables of `lake`. Like `choose_engine`, with which it shares the session.
 
-    `environ` says where a schema registry is, the environment of this process by default.
+    `environ` has the settings of a schema registry; by default, the environment of this process.
     """
     shared = None if remote is None else SharedSession(remote, lake, CODE)
     return DecodeEngine(lake, session, shared, environ=os.environ if environ is None else environ)

@@ -1,6 +1,6 @@
-"""What a load engine is: it writes data files of a window's records and says what it wrote, and it reads windows again.
+"""The interface of a load engine: it writes a window's records to data files, reports what it wrote, and reads windows again.
 
-An engine never commits. What it has written is compared with the receipt, and then committed by `lake.commits` or deleted.
+An engine never commits. Its files are compared with the receipt, and then committed by `lake.commits` or deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_ROWS = Measured.of_nothing()
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The committed records of one window: those in `ranges` of a topic id, less the offsets `without`, by partition."""
+    """The committed records of one window: those in `ranges` of a topic id, except the offsets `without`, by partition."""
 
     topic: str
     topic_id: str
@@ -30,7 +30,7 @@ class Records:
 
     @property
     def pieces(self) -> tuple[TopicRanges, ...]:
-        """What is left to read, as reads of at most one non-empty range a partition."""
+        """Return the remaining offsets, as reads of at most one non-empty range per partition."""
         pieces = {p: r.minus(self.without.get(p, ())) for p, r in self.ranges.items() if r.size}
         rounds = max((len(left) for left in pieces.values()), default=0)
         return tuple(TopicRanges({p: left[i] for p, left in pieces.items() if i < len(left)}) for i in range(rounds))
@@ -38,10 +38,10 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Data files in the table's folder that no commit names yet, and the digests of their rows.
+    """Data files in the table's folder that are in no commit yet, and the digests of their rows.
 
-    `folder` is where they are, relative to the table's, and holds nothing else. `engine` read their rows from Kafka; None
-    where that is not known.
+    `folder`, relative to the table's, holds these files and nothing else. `engine` read their rows from Kafka; None if that
+    is not known.
     """
 
     folder: str
@@ -52,7 +52,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The records of one window that are to be written to new files of `table`, by the load of this id."""
+    """The records of one window, to be written to new files of `table` by the load with this id."""
 
     records: Records
     load_id: str
@@ -64,29 +64,29 @@ class TableReader(Protocol):
 
     @property
     def name(self) -> str:
-        """As logs and receipts name it."""
+        """Name in logs and receipts."""
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
     ) -> Iterator[tuple[str, Measured | PlatformError]]:
-        """The digests of what `table` holds of each window at `version`, or why they cannot be had, in order of `keys`."""
+        """Yield the digests of each window of `table` at `version`, or the error, in order of `keys`."""
 
 
 class LoadEngine(TableReader, Protocol):
-    """One way to bring records of Kafka into data files, and to read them again."""
+    """One way to write Kafka's records to data files, and to read them again."""
 
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
-        """Write the records of one window to new files of `table`, a file a partition or for `records_per_file` records.
+        """Write the records of one window to new files of `table`, one file per partition or per `records_per_file` records.
 
-        Files of a write that fails are deleted, as far as they can be: none of them is in any commit. Raises the platform's
-        errors: OffsetsVanishedError, UnreadableTimestampError, UnknownOutcome where the engine went away, and others.
+        After a failure, its files are deleted, as far as possible: none of them is in any commit. Raises the platform's errors:
+        OffsetsVanishedError, UnreadableTimestampError, UnknownOutcome if the connection to the engine broke, and others.
         """
 
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[Written | PlatformError, None, None]:
-        """What `write` gives or raises for each of `orders`, in their order and as soon as it is known.
+        """Yield what `write` returns or raises for each of `orders`, in their order and as soon as it is known.
 
-        They may be of several topics. An error is of its window alone: it holds up none of the others. What was given is the
-        caller's to commit or to delete; files of what was not are deleted when the iterator is closed.
+        They may belong to several topics. An error concerns only its window and does not block the others. The caller commits or
+        deletes what was yielded; files of other orders are deleted when the iterator is closed.
         """

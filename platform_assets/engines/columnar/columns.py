@@ -31,11 +31,11 @@ SCHEMA = pa.schema(
         ("headers", _HEADERS),
     ]
 )
-"""Columns of a raw table without `window`, its partition column, which is in no file."""
+"""Columns of a raw table without `window`, its partition column, which is not in files."""
 
 BLOCK_BYTES = 1 << 20
-"""Unpacked bytes after which a block of compressed batches is closed, so that what one step has written is still in the processor's
-cache for the next one; a batch is never divided. What a fetch holds that is not compressed is one block."""
+"""Unpacked bytes after which a block of compressed batches is closed, so that the output of one step is still in the processor's
+cache for the next one; a batch is never divided. The uncompressed part of a fetch is one block."""
 _SMALLEST_RECORD = 7
 _WRONG = {
     records.CONTRADICTION: "its records contradict its header",
@@ -48,15 +48,15 @@ Ints = npt.NDArray[np.int32]
 
 
 class OldFormat(Exception):
-    """Messages of magic 0 or 1 lie at `offset`, which this engine does not read."""
+    """Messages of magic 0 or 1 at `offset`, which this engine does not read."""
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
-        super().__init__(f"messages of a format older than Kafka 0.11 lie at offset {offset}")
+        super().__init__(f"messages at offset {offset} have a format older than Kafka 0.11")
 
 
 class TimestampOutOfRange(Exception):
-    """The record at `offset` has a timestamp in ms that 64 bits do not hold as microseconds."""
+    """The timestamp in ms of the record at `offset` does not fit into 64 bits as microseconds."""
 
     def __init__(self, offset: int, timestamp: int) -> None:
         self.offset, self.timestamp = offset, timestamp
@@ -65,7 +65,7 @@ class TimestampOutOfRange(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Bodies:
-    """Bodies of batches, unpacked: those of `batches[i]` are `data[starts[i]:ends[i]]`."""
+    """Unpacked bodies of batches: that of `batches[i]` is `data[starts[i]:ends[i]]`."""
 
     data: npt.NDArray[np.uint8]
     batches: npt.NDArray[np.int64]
@@ -76,9 +76,9 @@ class _Bodies:
 def blocks(
     batches: Batches, aborted: Sequence[tuple[int, int]], topic_id: str, piece: Piece, room: Room
 ) -> Iterator[pa.RecordBatch]:
-    """The committed records of `batches` that `piece` wants, ascending, with the columns of SCHEMA; no block is empty.
+    """Yield the committed records of `batches` in `piece`, ascending, with the columns of SCHEMA; no block is empty.
 
-    `aborted` is what the broker listed for this fetch. Compressed batches are unpacked in `room`. Raises Damage, TooLarge,
+    `aborted` is the broker's list for this fetch. Compressed batches are unpacked in `room`. Raises Damage, TooLarge,
     OldFormat and TimestampOutOfRange.
     """
     for block in _blocks(batches, wanted(batches, aborted, piece), piece, room):
@@ -86,7 +86,7 @@ def blocks(
 
 
 def wanted(batches: Batches, aborted: Sequence[tuple[int, int]], piece: Piece) -> Longs:
-    """The indices of the batches with records that `piece` wants. Raises Damage and OldFormat."""
+    """Return the indices of the batches with records in `piece`. Raises Damage and OldFormat."""
     if batches.old_format:
         raise OldFormat(int(next(iter(batches)).base_offset))
     batches.verify()
@@ -96,7 +96,7 @@ def wanted(batches: Batches, aborted: Sequence[tuple[int, int]], piece: Piece) -
 
 
 def timestamps(batches: Batches, some: Longs, piece: Piece, room: Room) -> Iterator[tuple[Longs, Longs]]:
-    """Offsets and timestamps (ms) of the records that `piece` wants of the batches `some`. Raises Damage and TooLarge."""
+    """Yield offsets and timestamps (ms) of the records in `piece` of the batches `some`. Raises Damage and TooLarge."""
     for block in _blocks(batches, some, piece, room):
         yield block.offsets, block.timestamps
 
@@ -109,9 +109,9 @@ def _blocks(batches: Batches, some: Longs, piece: Piece, room: Room) -> Iterator
 
 
 def _bodies(batches: Batches, some: Longs, room: Room) -> Iterator[_Bodies]:
-    """The bodies of the batches `some`, in order; those that are not packed stay where they are.
+    """Yield the bodies of the batches `some`, in order; uncompressed ones stay in place.
 
-    The others are in `room`, until the next ones are asked for.
+    The others are in `room`, until the next ones are requested.
     """
     packed = batches.attributes & CODEC_MASK
     counts, bases = batches.records_counts, batches.base_offsets
@@ -142,13 +142,13 @@ def _bodies(batches: Batches, some: Longs, room: Room) -> Iterator[_Bodies]:
 
 
 class _Block:
-    """The records of some batches: where each part of each record is, and how long."""
+    """The records of some batches: position and size of each part of each record."""
 
     def __init__(self, batches: Batches, bodies: _Bodies, piece: Piece) -> None:
         heads = batches.headers[bodies.batches]
         counts = heads["records_count"].astype(np.int64)
         bases = heads["base_offset"].astype(np.int64)
-        # What is allocated is bounded by what is there, and not by what a header says.
+        # Allocations are bounded by the data that exists, not by a header's claim.
         if (short := _SMALLEST_RECORD * counts > bodies.ends - bodies.starts).any():
             raise Damage(int(bases[short.argmax()]), _WRONG[records.CUT_OFF])
         room = int(counts.sum())
@@ -180,7 +180,7 @@ class _Block:
         self._keys, self._values, self._headers = parts[0:2], parts[2:4], parts[4:6]
 
     def columns(self, topic_id: str) -> pa.RecordBatch:
-        """As Arrow columns."""
+        """Return the records as Arrow columns."""
         out_of_range = arrow.to_microseconds(self.timestamps)
         if out_of_range >= 0:
             raise TimestampOutOfRange(int(self.offsets[out_of_range]), int(self.timestamps[out_of_range]))
@@ -202,7 +202,7 @@ class _Block:
         )
 
     def _gathered(self, positions: Ints, sizes: Ints) -> pa.Array:
-        """The bytes at these positions; a negative size is a null."""
+        """Return the bytes at these positions; a negative size is a null."""
         count = len(sizes)
         offsets, found = np.empty(count + 1, np.int32), np.empty(arrow.total_size(sizes), np.uint8)
         validity = np.zeros((count + 7) // 8, np.uint8)

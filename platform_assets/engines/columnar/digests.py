@@ -15,7 +15,7 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 def measured(rows: pa.RecordBatch) -> Measured:
-    """Digests of rows with the columns of a raw table; `topic_id` and `window` take no part."""
+    """Return the digests of rows with the columns of a raw table, without `topic_id` and `window`."""
     sums = np.zeros(4, np.uint64)
     hashing.add_content_hashes(
         numbers(rows["kafka_partition"], np.int32),
@@ -40,14 +40,14 @@ def _header_hashes(headers: pa.ListArray) -> npt.NDArray[np.int64]:
     hashes = np.empty(len(headers), np.int64)
     each = headers.values
     if each.null_count:
-        raise ValueError("a header that is null as a whole has no digest; a raw table holds none")
+        raise ValueError("a null header has no digest; raw tables have no such headers")
     offsets = _slice(headers.buffers()[1], np.int32, headers.offset, len(headers) + 1)
     hashing.hash_headers(offsets, _validity(headers), *_bytes(each.field(0)), *_bytes(each.field(1)), hashes)
     return hashes
 
 
 def _bytes(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """The bytes of a binary or string array, its offsets into them, and its validity."""
+    """Return the bytes of a binary or string array, its offsets into them, and its validity."""
     if array.type not in (pa.binary(), pa.string()):
         raise TypeError(f"{array.type} instead of binary or string")
     _, offsets, data = array.buffers()
@@ -56,21 +56,21 @@ def _bytes(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32
 
 
 def numbers(array: pa.Array, kind: type[np.generic]) -> npt.NDArray[Any]:
-    """The values of a column as they lie in memory. Raises TypeError where some are null, or not as wide as `kind`."""
+    """Return the values of a column without a copy. Raises TypeError if there are nulls, or if the width is not that of `kind`."""
     if array.null_count or array.type.bit_width != 8 * np.dtype(kind).itemsize:
-        raise TypeError(f"{array.type} with {array.null_count} nulls is not what a raw table holds")
+        raise TypeError(f"a raw table has no {array.type} with {array.null_count} nulls")
     return _slice(array.buffers()[1], kind, array.offset, len(array))
 
 
 def _micros(array: pa.Array) -> pa.Array:
-    """The array, of times in microseconds. Raises TypeError for any other: as wide as they are, the same time has other numbers."""
+    """Return an array of times in microseconds. Raises TypeError for other units, which have the same width but other numbers."""
     if not pa.types.is_timestamp(array.type) or array.type.unit != "us":
         raise TypeError(f"{array.type} instead of a timestamp in microseconds")
     return array
 
 
 def _validity(array: pa.Array) -> npt.NDArray[np.uint8]:
-    """The validity bitmap, beginning with the array's own first bit; empty where there are no nulls."""
+    """Return the validity bitmap, starting with the array's own first bit; empty if there are no nulls."""
     if not array.null_count:
         return _NOTHING
     if array.offset % 8 == 0:

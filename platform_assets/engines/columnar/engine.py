@@ -1,4 +1,4 @@
-"""The columnar engine: Spark's Python workers read record batches and write Arrow columns; over Spark Connect."""
+"""The columnar engine: Spark's Python workers read record batches and write Arrow columns, over Spark Connect."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _log = logger(__name__)
 PATIENCE: Final = 30.0
 """Seconds that a broker may take to answer a worker, retries included."""
 FETCH_BYTES: Final = 8 << 20
-"""Bytes asked for at a time; a worker holds two answers of that size."""
+"""Bytes per fetch request; a worker holds two answers of that size."""
 
 
 @dataclass(frozen=True)
 class ColumnarEngine:
     """Loads into `lake`. `settings` and `session` are called when they are first needed.
 
-    Jobs are sent to the session that is `shared`, where there is one; in `session` tables are read.
+    Jobs are sent to the `shared` session, if there is one; tables are read in `session`.
     """
 
     lake: Lake
@@ -61,7 +61,7 @@ class ColumnarEngine:
     name: str = "columnar"
 
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
-        """As LoadEngine has it; also raises UnfitError where only the connector's engine can load them, and
+        """As in LoadEngine; also raises UnfitError if only the connector engine can load the records, and
         WorkerLostError."""
         (outcome,) = self.write_many([Order(records, load_id, table)], records_per_file)
         if isinstance(outcome, PlatformError):
@@ -71,10 +71,10 @@ class ColumnarEngine:
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[Written | PlatformError, None, None]:
-        """As LoadEngine has it, in one job of Spark, in which small windows share a task.
+        """As in LoadEngine, in one Spark job, in which small windows share a task.
 
-        A job that dies is followed by another one, for the windows that were not given by then. The window whose task
-        died fails, once it is known which one it was: for that, each gets tasks of its own.
+        After a job dies, another one loads the windows that were not yielded by then. The window whose task died fails
+        once it is identified: for that, each window gets its own tasks.
         """
         left, failed, apart = deque(orders), dict[str, PlatformError](), len(orders) == 1
         renewed = False
@@ -96,7 +96,7 @@ class ColumnarEngine:
                     for order in left:
                         self._delete(order)
                     if self.shared is not None and is_ended(lost.text) and not renewed:
-                        _log.info("the session that processes share has ended and is begun again: %s", lost.text)
+                        _log.info("the shared Spark session has ended and is started again: %s", lost.text)
                         self.shared.forget()
                         renewed = True
                         continue
@@ -108,12 +108,12 @@ class ColumnarEngine:
                     alone = lost.task is not None and len(plan.of_task(lost.task)) == 1
                     if apart or alone or isinstance(error, SparkUnreachableError | UnknownOutcome):
                         failed[plan.orders[index].load_id] = error
-                    _log.warning("a job that loads %d windows of %s ended: %s", len(todo), _tables_of(todo), error)
+                    _log.warning("a job to load %d windows of %s ended: %s", len(todo), _tables_of(todo), error)
                     apart = True
                     if self.shared is not None and isinstance(error, UnknownOutcome):
                         self.shared.forget()
                 except PlatformError as error:
-                    # There was no job: Spark, or the settings of the clients, are not to be had.
+                    # There was no job: Spark, or the clients' settings, are not available.
                     failed[todo[0].load_id] = error
         finally:
             for order in left:
@@ -122,13 +122,13 @@ class ColumnarEngine:
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
     ) -> Iterator[tuple[str, Measured | PlatformError]]:
-        """As LoadEngine has it. Spark reads the files: what this engine wrote is measured by another one."""
+        """As in LoadEngine. Spark reads the files, so another engine measures what this one wrote."""
         return measure.measure_each(self.session, self.lake, table, list(keys), version)
 
     def _outcomes(
         self, plan: Plan, records_per_file: int
     ) -> Generator[tuple[Order, Written | PlatformError], None, None]:
-        """Each order of `plan` with what became of it, in their order. Raises JobLost."""
+        """Yield each order of `plan` with its outcome, in order. Raises JobLost."""
         files, errors = list[WrittenFile](), list[PlatformError]()
         given = 0
         with closing(self._reports(plan, records_per_file)) as reports:
@@ -202,7 +202,7 @@ class ColumnarEngine:
         return Written(below, new, sum((f.measured for f in files), NO_ROWS), self.name)
 
     def _error(self, errors: Sequence[PlatformError], order: Order) -> PlatformError:
-        """Of the errors of a window's shares one that lasts, where there is one. Its files are deleted."""
+        """Return one of the errors of a window's shares, preferably a terminal one, and delete the window's files."""
         self._delete(order)
         error = min(errors, key=lambda e: not isinstance(e, Terminal))
         if not isinstance(error, TimestampOverflowError):
@@ -213,7 +213,7 @@ class ColumnarEngine:
             return e
 
     def _blamed(self, lost: JobLost, plan: Plan, left: Sequence[Order]) -> tuple[int, PlatformError]:
-        """The index of the order that a lost job is put down to, among those `left`, and its error."""
+        """Return the index, among those `left`, of the order to blame for a lost job, and its error."""
         waiting = {order.load_id for order in left}
         done = plan.of_task(lost.task) if lost.task is not None else {}
         index = next(

@@ -1,6 +1,6 @@
-"""Arrow columns to the data files of a table, written by the task that made the columns.
+"""Writing Arrow columns to a table's data files, in the task that made the columns.
 
-A file gets a name that no other has: what a task leaves behind that died or ran twice is named by no commit.
+Each file gets a unique name: files left by a task that died or ran twice are in no commit.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from platform_assets.model.digest import Measured
 
 CODEC: Final = "zstd"
 ROW_GROUP_BYTES: Final = 8 << 20
-"""Bytes of columns that are gathered before they are written, which is what a task holds in memory."""
+"""Bytes of columns that are gathered before they are written, which bounds a task's memory."""
 FILE_BYTES: Final = 512 << 20
-"""Bytes of columns after which a file is closed and another one begun."""
+"""Bytes of columns after which a new file is started."""
 CONSTANT: Final = ("topic_id", "kafka_partition", "kafka_timestamp_type")
-"""Columns of a raw table that have few values, so that a dictionary of them is worth its place."""
+"""Columns of a raw table with few values, for which a dictionary pays off."""
 COUNTING: Final = ("kafka_offset", "kafka_timestamp")
 """Columns of a raw table that are written as differences from value to value."""
 WORTH_CODEC: Final = 0.95
-"""A column whose sample the codec shrinks to more than this share of it is written as it is: readers then copy nothing."""
+"""A column whose sample the codec shrinks by less than this is written uncompressed, so readers copy nothing."""
 _SAMPLE_BYTES: Final = 64 << 10
-"""Bytes of each block's column that are tried, so that one strange block among the first ones decides little."""
+"""Sample size per block and column, so that one unusual block among the first ones has little influence."""
 _SAMPLE_ROWS: Final = _SAMPLE_BYTES // 8
-"""Rows of the same, where a value has eight bytes."""
+"""Sample size in rows, for values of eight bytes."""
 _LENGTH_BYTES: Final = 4
 _BATCH_BYTES: Final = 1 << 20
-"""What Parquet's writer encodes at a time: about a page, since it is between two batches that a page is closed."""
+"""Bytes that Parquet's writer encodes at a time: about a page, since pages are closed between two batches."""
 _FEWEST_ROWS: Final = 1 << 10
-"""What pyarrow encodes at a time by default."""
+"""Rows that pyarrow encodes at a time by default."""
 _MOST_ROWS: Final = 1 << 14
 """Pages of small columns have 20,000 rows."""
 DELTAS: Final = "DELTA_BINARY_PACKED"
@@ -51,12 +51,12 @@ Measure = Callable[[pa.RecordBatch], Measured]
 
 @dataclass
 class FileSeries:
-    """Writes rows, which come in order of partition and offset, into as few files as suit their readers.
+    """Writes rows, in order of partition and offset, into as few files as suit their readers.
 
-    A file holds one partition wherever that has `rows_apart` rows or more; smaller ones share a file. They lie in the
-    folder `below` of the table, whose files are `table`, and `stem` begins all their names. `measure` takes the digests of rows.
-    `dictionaries` names the columns that are written by dictionary, `deltas` those that are by differences, both by the paths of
-    their leaves. `seconds` is what was spent on what. Raises OSError.
+    A partition with `rows_apart` rows or more has its own files; smaller ones share a file. Files are in the folder `below` of
+    the table, whose files are `table`, with names that start with `stem`. `measure` takes the digests of rows. `dictionaries`
+    names the columns with dictionary encoding, `deltas` those with delta encoding, both by the paths of their leaves.
+    `seconds` is the time spent on each step. Raises OSError.
     """
 
     table: Files
@@ -73,7 +73,7 @@ class FileSeries:
     _open: _OpenFile | None = None
 
     def add(self, block: pa.RecordBatch) -> None:
-        """Rows of one partition, behind those that came before."""
+        """Append rows of one partition."""
         partition = block["kafka_partition"][0].as_py()
         now = self._open
         if now is not None and (
@@ -86,13 +86,13 @@ class FileSeries:
         self._open.add(partition, block)
 
     def close(self) -> None:
-        """End the file that is open; `written` has them all then."""
+        """Close the open file; `written` then has all files."""
         now, self._open = self._open, None
         if now is not None:
             self.written.append(now.close())
 
     def discard(self) -> None:
-        """Delete all that was written."""
+        """Delete all written files."""
         if self._open is not None:
             self._open.discard()
         with suppress(OSError):
@@ -100,7 +100,7 @@ class FileSeries:
 
 
 class _OpenFile:
-    """A file that is being written; the last rows of it wait for their row group to be full."""
+    """A file that is being written; its last rows wait until their row group is full."""
 
     def __init__(self, table: Files, path: str, schema: pa.Schema, series: FileSeries) -> None:
         self.partitions: dict[int, Rows] = {}
@@ -148,14 +148,14 @@ class _OpenFile:
         self._waiting.clear()
         if self._writer is not None:
             self._writer.close()
-        # What cannot be deleted is named by no commit.
+        # Files that cannot be deleted are in no commit.
         with suppress(OSError):
             if self._sink is not None:
                 self._sink.close()
             self._table.remove_files([self._name])
 
     def _write(self) -> pq.ParquetWriter:
-        """Write what waits, and give the writer, which the first rows open: they decide on the codec of each column."""
+        """Write the waiting rows; return the writer, which is opened with the first rows: they decide each column's codec."""
         began = time.perf_counter()
         writer = self._writer = self._writer or self._opened()
         if self._waiting:
@@ -184,7 +184,7 @@ class _OpenFile:
 
 
 def _rows_of(blocks: Sequence[pa.RecordBatch], size: int) -> int:
-    """About how many rows of `blocks` have `size` bytes; within what Parquet's writer may take at a time."""
+    """Return roughly the number of rows of `blocks` with `size` bytes, within the limits of Parquet's writer."""
     rows, held = sum(int(block.num_rows) for block in blocks), sum(int(block.nbytes) for block in blocks)
     return min(max(rows * size // max(held, 1), _FEWEST_ROWS), _MOST_ROWS)
 
@@ -196,11 +196,11 @@ def codecs(
     dictionaries: Collection[str],
     deltas: Collection[str] = (),
 ) -> str | dict[str, str]:
-    """The codec of each column, by the paths of its leaves: `codec`, or none for columns that it does not shrink.
+    """Return the codec of each column, by the paths of its leaves: `codec`, or none for columns that it does not shrink.
 
-    Values that are compressed, encrypted or random already cost a writer and each reader time, and gain nothing; nor do most
-    differences of numbers, which are packed bit by bit. `first` are the rows to go by; see WORTH_CODEC. Only binary columns that
-    are not in `dictionaries` and columns in `deltas` are tried, the latter as `DELTAS` encodes them; others keep the codec.
+    For compressed, encrypted or random values, a codec costs the writer and each reader time without a gain; the same holds for
+    most differences of numbers, which are bit-packed. `first` are sample rows; see WORTH_CODEC. Only binary columns that are not
+    in `dictionaries` and columns in `deltas` are tried, the latter as `DELTAS` encodes them; others keep the codec.
     """
     trial = pa.Codec(codec)
     plain = {
@@ -217,7 +217,7 @@ def codecs(
 
 
 def _packed(columns: list[str], blocks: Sequence[pa.RecordBatch], codec: str) -> set[str]:
-    """Those of the columns whose differences `codec` does not shrink: they are written, in part, to memory."""
+    """Return the columns whose differences `codec` does not shrink, by writing a sample to memory."""
     if not columns or not blocks:
         return set()
     sample = pa.Table.from_batches([block.select(columns).slice(0, _SAMPLE_ROWS) for block in blocks])
@@ -238,7 +238,7 @@ def _shrinks(blocks: Sequence[pa.Array], codec: pa.Codec) -> bool:
         begin, end = np.frombuffer(block.buffers()[1], np.int32)[[block.offset, block.offset + len(block)]].tolist()
         if begin < end:
             sample = block.buffers()[2][begin : min(end, begin + _SAMPLE_BYTES)]
-            # In front of each value lies its length, which shrinks to next to nothing.
+            # Each value is preceded by its length, which shrinks to almost nothing.
             before += len(sample) + _LENGTH_BYTES * len(block) * len(sample) / (end - begin)
             after += len(codec.compress(sample))
     return after <= before * WORTH_CODEC

@@ -1,8 +1,7 @@
 """Header keys as text. Kafka does not check that they are UTF-8, and the raw table's column is a string.
 
-What is not UTF-8 becomes U+FFFD as the Java client has it, so that both engines load the same: one for each part of a
-sequence that could have been the beginning of a character. Java takes an encoded surrogate for one such part, where
-Python sees three.
+Bytes that are not UTF-8 become U+FFFD as in the Java client, so that both engines load the same: one for each part of a
+sequence that could be the beginning of a character. For Java, an encoded surrogate is one such part; for Python, it is three.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _REPLACEMENT = "\ufffd"
 
 
 def as_text(keys: pa.Array) -> pa.Array:
-    """A binary array without nulls as a string array, of the same bytes wherever they are UTF-8."""
+    """Return a binary array without nulls as a string array, with unchanged bytes where they are UTF-8."""
     text = pa.Array.from_buffers(pa.string(), len(keys), keys.buffers(), 0)
     try:
         text.validate(full=True)
@@ -26,7 +25,7 @@ def as_text(keys: pa.Array) -> pa.Array:
 
 
 def java_text(key: bytes) -> str:
-    """`key` as the Java client decodes it."""
+    """Decode `key` like the Java client."""
     return key.decode("utf-8", "java_replace")
 
 

@@ -1,4 +1,4 @@
-"""Sending work to Spark's workers, and taking in what they report."""
+"""Sending work to Spark's workers, and receiving their reports."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ _TASK: Final = "platform_assets.engines.columnar.task"
 
 
 class Shared(Protocol):
-    """Work of any kind, in shares that tasks divide among them. It can be pickled."""
+    """Work of any kind, in shares that are divided among tasks. It can be pickled."""
 
     @property
     def shares(self) -> Sized:
-        """What one task does at a time."""
+        """The units of work of a task."""
 
 
 _parallelism: dict[str, int] = {}
 
 
 def reports_of(spark: SparkSession, work: Work, tasks: int) -> Generator[Report, None, None]:
-    """Have Spark load all shares in so many tasks, and give their reports in the order of the shares.
+    """Load all shares in Spark with this many tasks, and yield their reports in the order of the shares.
 
-    Raises what Spark raises; the reports given before that stay good. The job ends where this is closed before its end.
+    Raises what Spark raises; reports yielded before that stay valid. Closing the generator early ends the job.
     """
     with closing(texts_of(spark, work, tasks, _TASK)) as texts:
         yield from map(Report.from_json, texts)
 
 
 def texts_of(spark: SparkSession, work: Shared, tasks: int, task: str) -> Generator[str, None, None]:
-    """The same of work of any kind: what `reports` of the module `task` says of it, as JSON."""
+    """Do work of any kind like `reports_of`, with `reports` of the module `task`; yield its reports as JSON."""
     from pyspark.sql.types import StringType, StructField, StructType
 
-    # As a type and not as a text, which the server would be asked to parse.
+    # As a type: a text would have to be parsed by the server.
     schema = StructType([StructField("report", StringType())])
     tag = f"load-{uuid.uuid4()}"
     spark.addTag(tag)
@@ -63,19 +63,19 @@ def texts_of(spark: SparkSession, work: Shared, tasks: int, task: str) -> Genera
 
 @lru_cache(maxsize=16)
 def _numbers(spark: SparkSession, shares: int, tasks: int) -> DataFrame:
-    """The numbers of the shares, in so many partitions; kept, since it asks the server for its columns when it is first used."""
+    """Return the numbers of the shares, in this many partitions; cached, since its first use asks the server for its columns."""
     return spark.range(shares, numPartitions=tasks)
 
 
 def shares_of(task: int, shares: int, tasks: int) -> range:
-    """The numbers of the shares that a task of `reports_of` does: Spark divides a range into equal parts."""
+    """Return the numbers of the shares of a task of `reports_of`: Spark divides a range into equal parts."""
     return range(task * shares // tasks, (task + 1) * shares // tasks)
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks Spark runs at once, as it says itself; asked once a session, since it is a query."""
+    """Return the number of tasks that Spark runs at once; asked once per session, since it is a query."""
     if spark.session_id not in _parallelism:
-        # Those of `pyspark.sql` take a process for one of classic Spark until it has made a session of its own.
+        # The functions of `pyspark.sql` assume classic Spark until the process has made its own session.
         from pyspark.sql.connect import functions as F
 
         tasks = spark.range(1 << 16).select(F.spark_partition_id().alias("task"))
@@ -84,14 +84,14 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def _mapped(work: Shared, task: str = _TASK) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark maps over the shares' numbers.
+    """Return the function that Spark maps over the shares' numbers.
 
-    Spark sends it by value: it uses nothing of this project before it knows that the worker has the same code.
+    Spark sends it by value: it uses nothing of this project until it knows that the worker has the same code.
     """
     code, packed = CODE, pickle.dumps(work)
 
     def fit() -> tuple[Any, str]:
-        """The worker's own function that does a share, or why it has none."""
+        """Return the worker's function that does a share, or the reason why it has none."""
         try:
             from importlib import import_module
 
@@ -101,7 +101,7 @@ def _mapped(work: Shared, task: str = _TASK) -> Callable[[Iterator[pa.RecordBatc
         except (ImportError, OSError) as error:  # OSError: a compiled library of a package cannot be loaded
             return None, f"Spark's workers cannot import it ({error})"
         if own != code:
-            return None, f"Spark's workers have version {own} of its code, this process has {code}"
+            return None, f"Spark's workers have version {own} of its code, but this process has {code}"
         from platform_assets.engines.columnar.worker import begin_task
 
         begin_task()

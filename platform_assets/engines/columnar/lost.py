@@ -1,4 +1,4 @@
-"""What can be said of a job of Spark's that ended before all of it was reported."""
+"""Diagnosis of a Spark job that ended before all of its reports."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from platform_assets.engines.spark.session import without_token
 
 _NO_PYTHON: Final = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "Error from python worker", "ModuleNotFoundError",
                      "PACKAGE_NOT_INSTALLED", "UNSUPPORTED_PACKAGE_VERSION")  # fmt: skip
-"""What Spark says where it never came to running what it was sent."""
+"""Spark's texts for a job that never started to run its code."""
 
 
 class JobLost(Exception):
-    """A job ended without the reports of all its shares; by the death of a worker in `task`, where that is known."""
+    """A job ended without the reports of all its shares; if known, because a worker died in `task`."""
 
     def __init__(self, cause: Exception) -> None:
         self.cause = cause

@@ -1,4 +1,4 @@
-"""What is read by whom: ranges of offsets cut into pieces, and pieces shared out among tasks. Pure."""
+"""Assignment of reads: ranges of offsets are cut into pieces, and pieces are divided among tasks. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from platform_assets.model.offsets import OffsetRange
 
 @dataclass(frozen=True, slots=True, order=True)
 class Piece:
-    """Offsets `wanted` of one partition, to be read by one task. Both ends may lie inside a batch or a transaction."""
+    """Offsets `wanted` of one partition, for one task to read. Both ends may be inside a batch or a transaction."""
 
     partition: int
     wanted: OffsetRange
 
 
 def shares(ranges: Mapping[int, Sequence[OffsetRange]], smallest: int, most: int) -> tuple[tuple[Piece, ...], ...]:
-    """The offsets of `ranges` (by partition, ascending and apart) in shares of equal size, one a task.
+    """Divide the offsets of `ranges` (by partition, ascending and disjoint) into shares of equal size, one per task.
 
-    At most `most` shares, none of fewer than `smallest` offsets unless there are no more; a share's pieces are in order
-    of partition and offset, and so are the shares. A partition is read by as many tasks as its size asks for, and small
-    ones share a task. Empty ranges vanish; no offsets make no share.
+    Returns at most `most` shares, none with fewer than `smallest` offsets unless there are no more; pieces and shares are in
+    order of partition and offset. A large partition is read by several tasks, and small ones share a task. Empty ranges are
+    left out; without offsets, there are no shares.
     """
     if smallest < 1 or most < 1:
-        raise ValueError(f"shares of {smallest} offsets, {most} at most, are impossible")
+        raise ValueError(f"at most {most} shares of at least {smallest} offsets are impossible")
     line = [Piece(p, r) for p in sorted(ranges) for r in ranges[p] if r.size]
     total = sum(piece.wanted.size for piece in line)
     count = min(most, -(-total // smallest))
@@ -34,7 +34,7 @@ def shares(ranges: Mapping[int, Sequence[OffsetRange]], smallest: int, most: int
         at = piece.wanted.start
         while at < piece.wanted.end:
             share = passed * count // total
-            ends = -(-(share + 1) * total // count)  # the first place in the line that the next share has
+            ends = -(-(share + 1) * total // count)  # the first position of the next share
             until = min(piece.wanted.end, at + ends - passed)
             found[share].append(Piece(piece.partition, OffsetRange(at, until)))
             passed += until - at

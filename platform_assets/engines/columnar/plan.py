@@ -1,4 +1,4 @@
-"""What a job does: the shares of some windows, and how many tasks they are divided among. Pure."""
+"""Plan of a job: the shares of some windows, and the number of tasks. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 
 LARGEST_SHARE: Final = 5_000_000
-"""Offsets that one task reads at most: what is lost with a task that dies, and what others can take over."""
+"""Maximum offsets per task, which bounds the work that is lost with a task or moved to another."""
 _SHARES_A_TASK: Final = 8
-"""Of small windows: a task costs about as much as writing one of them."""
+"""Small windows per task: a task costs about as much as writing one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The shares of `orders`, in their order; share `i` is of `orders[owners[i]]`. An order without offsets has none."""
+    """The shares of `orders`, in order; share `i` belongs to `orders[owners[i]]`. An order without offsets has no shares."""
 
     orders: tuple[Order, ...]
     shares: tuple[Share, ...]
@@ -39,12 +39,12 @@ class Plan:
         *,
         apart: bool,
     ) -> Plan:
-        """Large windows have several shares. Small ones share a task, unless they are to be kept `apart`.
+        """Plan several shares for large windows; small ones share a task, unless they are to be kept `apart`.
 
-        `folder` says where a table is on the workers.
+        `folder` returns the path of a table on the workers.
 
-        `parallelism` says how many tasks run at once; it is asked for large windows alone, since that takes as long as
-        loading a small one.
+        `parallelism` returns the number of tasks that run at once; it is called only for large windows, since it takes as long
+        as loading a small one.
         """
         found: list[Share] = []
         owners: list[int] = []
@@ -69,16 +69,16 @@ class Plan:
         return cls(tuple(orders), tuple(found), tuple(owners), count if apart else together)
 
     def is_last(self, share: int) -> bool:
-        """Whether no later share is of the same order."""
+        """Return true if no later share belongs to the same order."""
         return share + 1 == len(self.owners) or self.owners[share + 1] != self.owners[share]
 
     def of_task(self, task: int) -> dict[int, tuple[Share, ...]]:
-        """What a task does, by the index of the order that it is of."""
+        """Return the shares of a task, by the index of their order."""
         done: dict[int, tuple[Share, ...]] = {}
         for number in shares_of(task, len(self.shares), self.tasks):
             done[self.owners[number]] = (*done.get(self.owners[number], ()), self.shares[number])
         return done
 
     def of_order(self, index: int) -> tuple[Share, ...]:
-        """All shares of an order."""
+        """Return all shares of an order."""
         return tuple(share for share, owner in zip(self.shares, self.owners, strict=True) if owner == index)

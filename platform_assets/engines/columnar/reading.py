@@ -1,4 +1,4 @@
-"""The rows of one piece, from the brokers to Arrow columns, in blocks of bounded size."""
+"""Reading one piece from the brokers into Arrow columns, in blocks of bounded size."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from platform_assets.model.offsets import OffsetRange
 
 
 class Overtaken(Exception):
-    """The log start has overtaken the reading: the broker no longer has `gone`."""
+    """The log start has overtaken the read: the broker no longer has `gone`."""
 
     def __init__(self, partition: int, gone: OffsetRange) -> None:
         self.partition, self.gone = partition, gone
-        super().__init__(f"partition {partition} offsets {gone} went away while they were read")
+        super().__init__(f"partition {partition} offsets {gone} were deleted while they were being read")
 
 
 def read_piece(
     brokers: Brokers, piece: Piece, buffers: Buffers, room: Room, add: Callable[[pa.RecordBatch], None]
 ) -> None:
-    """Hand the committed records of `piece` to `add`, in order of offset, with the columns of `columns.SCHEMA`.
+    """Pass the committed records of `piece` to `add`, in order of offset, with the columns of `columns.SCHEMA`.
 
-    No block is empty. Memory: two fetches, one block, and `room`, in which as much is unpacked as a block has. Raises
+    No block is empty. Memory: two fetches, one block, and `room` for unpacking, as large as a block. Raises
     Overtaken; `columns.OldFormat` and `columns.TimestampOutOfRange`; DamagedBatchError, BatchTooLargeError, EmptyAnswersError,
     UnstableEndError, TruncationError, TopicRecreatedError, TopicMissingError, BrokerUnreachableError, BrokerRefusedError; and what
     `add` raises.
@@ -43,7 +43,7 @@ def read_piece(
 
 
 class _Rows:
-    """A sink of batches that makes columns of them."""
+    """A sink of batches that turns them into columns."""
 
     def __init__(self, piece: Piece, topic_id: str, room: Room, add: Callable[[pa.RecordBatch], None]) -> None:
         self.partition, self.position, self.end = piece.partition, piece.wanted.start, piece.wanted.end
@@ -53,7 +53,7 @@ class _Rows:
         self._log_start = log_start
 
     def missing(self, until: int) -> None:
-        """What lies below the log start was dropped while this went on; elsewhere, there is no record."""
+        """Note missing offsets: below the log start they were deleted meanwhile; elsewhere, there is no record."""
         until = min(until, self.end)
         if self.position < min(until, self._log_start):
             raise Overtaken(self.partition, OffsetRange(self.position, min(until, self._log_start)))

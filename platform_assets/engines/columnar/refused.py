@@ -1,6 +1,6 @@
-"""Finding what no load can take: records whose timestamp is out of range, and batches beyond the limits.
+"""Search for records that no load accepts: timestamps out of range, and batches beyond the limits.
 
-Reads all of the offsets it is given, as fast as a load by one task does; called only after a load was refused.
+Reads all given offsets, as fast as a load by one task; called only after a load was refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PATIENCE: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What no load can take.
+    """Records and batches that no load accepts.
 
     `records` are `(partition, offset, timestamp in ms)` of records whose timestamp is out of range. `batches` are the offsets of
     batches beyond the limits, by partition.
@@ -42,7 +42,7 @@ class Refused:
 
     @property
     def ranges(self) -> dict[int, tuple[OffsetRange, ...]]:
-        """The offsets of `records`, by partition."""
+        """Return the offsets of `records`, by partition."""
         return {
             p: ranges_of(o for q, o, _ in self.records if q == p) for p in dict.fromkeys(r[0] for r in self.records)
         }
@@ -51,10 +51,10 @@ class Refused:
 def find_refused(
     settings: ClientSettings, topic: str, topic_id: str, pieces: Iterable[TopicRanges], *, most: int = MOST
 ) -> Refused:
-    """Search the offsets of `pieces` for what no load can take, up to `most` records and batches.
+    """Search the offsets of `pieces` for what no load accepts, up to `most` records and batches.
 
-    There is no limit on the time it takes, since it depends on the size of the window; it ends in BrokerUnreachableError once
-    the brokers do not answer. Raises what `gather_evidence` does, DamagedBatchError among it.
+    It has no time limit, since its duration depends on the size of the window; it ends in BrokerUnreachableError if the
+    brokers do not answer. Raises what `gather_evidence` raises, including DamagedBatchError.
     """
     found = _Found(most)
     brokers = Brokers(settings, topic, topic_id, patience=_PATIENCE, stopped=lambda: False)
@@ -90,7 +90,7 @@ class _Found:
 
 
 class _Search:
-    """A sink of batches that looks at the timestamps of their records, and keeps none of them."""
+    """A sink of batches that checks the timestamps of their records, and keeps no records."""
 
     def __init__(self, partition: int, offsets: OffsetRange, found: _Found, room: Room) -> None:
         self.partition, self.position, self.end = partition, offsets.start, offsets.end
@@ -99,7 +99,7 @@ class _Search:
         self._found, self._room = found, room
 
     def observe(self, log_start: int) -> None:
-        """What has expired in the meantime is another search's to find."""
+        """Ignore offsets that have expired meanwhile, which another search finds."""
 
     def missing(self, until: int) -> None:
         self.position = max(self.position, min(until, self.end))

@@ -1,7 +1,7 @@
-"""What a task tells the driver, a JSON text a report: a file that it wrote, or why it could not go on.
+"""Reports of a task to the driver, each a JSON text: a file that it wrote, or the error that ended it.
 
-An error is a report and not an exception, so that one window's failure neither ends the tasks of others nor arrives as
-the text of a Java exception.
+An error is a report, not an exception, so that one window's failure does not end the tasks of others or arrive as the
+text of a Java exception.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from platform_assets.model.digest import Digest, Measured
 
 
 class UnfitError(PlatformError):
-    """This engine cannot do what was asked of it here, and the connector's engine can; nothing was written."""
+    """This engine cannot load the records, but the connector engine can; nothing was written."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"the columnar engine cannot load this: {reason}. `engine: auto` or `engine: connector` loads it by Spark's "
-            "connector."
+            f"the columnar engine cannot load this: {reason}. Set `engine: auto` or `engine: connector` to load it with "
+            "Spark's connector."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Of share `share`: a file, an error, or, with neither, that it is done. `seconds` says what took how long."""
+    """A report on share `share`: a file, an error or, with neither, its completion. `seconds` has the duration of steps."""
 
     share: int
     file: WrittenFile | None = None
@@ -38,7 +38,7 @@ class Report:
     seconds: Mapping[str, float] | None = None
 
     def to_json(self) -> str:
-        """`from_json` reads it back."""
+        """Return JSON for `from_json`."""
         value: dict[str, Any] = {"share": self.share}
         if self.file is not None:
             value["file"] = file_to_json(self.file)
@@ -50,7 +50,7 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """The inverse of `to_json`; also reads what a worker says that has none of this code."""
+        """Parse the result of `to_json`, or the report of a worker that does not have this code."""
         value = json.loads(text)
         if "unfit" in value:
             return cls(value["share"], error=UnfitError(value["unfit"]))
@@ -64,7 +64,7 @@ class Report:
 
 
 def file_to_json(file: WrittenFile) -> dict[str, Any]:
-    """`file_from_json` reads it back."""
+    """Return JSON values for `file_from_json`."""
     m = file.measured
     return {
         "path": file.path,
@@ -72,13 +72,13 @@ def file_to_json(file: WrittenFile) -> dict[str, Any]:
         "partitions": {p: asdict(rows) for p, rows in file.partitions.items()},
         "timestamps": file.timestamps,
         "rows": m.rows,
-        # As texts: sums of 64-bit hashes are too wide for other readers of JSON.
+        # As texts, since sums of 64-bit hashes are too wide for other readers of JSON.
         "digests": [str(m.offsets.total), str(m.content.total)],
     }
 
 
 def file_from_json(value: Mapping[str, Any]) -> WrittenFile:
-    """The inverse of `file_to_json`."""
+    """Restore a file from `file_to_json`."""
     offsets, content = (Digest(value["rows"], int(total)) for total in value["digests"])
     return WrittenFile(
         value["path"],
@@ -90,15 +90,15 @@ def file_from_json(value: Mapping[str, Any]) -> WrittenFile:
 
 
 def error_to_json(error: PlatformError) -> dict[str, Any]:
-    """`error_from_json` reads it back."""
+    """Return JSON values for `error_from_json`."""
     return {"type": type(error).__name__, "message": str(error), "fields": vars(error)}
 
 
 def error_from_json(value: Mapping[str, Any]) -> PlatformError:
-    """The same error: its class, its message and its fields, without what its constructor would make of them."""
+    """Restore an error's class, message and fields, without calling its constructor."""
     kind = UnfitError if value["type"] == UnfitError.__name__ else getattr(errors, value["type"])
     if not issubclass(kind, PlatformError):
-        raise TypeError(f"{value['type']} is no error of the platform")
+        raise TypeError(f"{value['type']} is not an error of the platform")
     error: PlatformError = kind.__new__(kind)
     error.args = (value["message"],)
     for name, field in value["fields"].items():
@@ -107,5 +107,5 @@ def error_from_json(value: Mapping[str, Any]) -> PlatformError:
 
 
 def _frozen(value: Any) -> Any:
-    """Lists as the tuples that they were."""
+    """Convert lists back to tuples."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -1,7 +1,7 @@
-"""Which batches of a fetch hold records that a read_committed consumer gets.
+"""Selection of the batches in a fetch whose records a read_committed consumer gets.
 
-Written apart from `kafka.evidence.tally`, which decides the same for the accounts: the two are held against each other
-on random histories, so that neither is the other's only witness.
+Independent of `kafka.evidence.tally`, which decides the same for evidence: tests compare the two on random histories, so
+that an error in one does not go unnoticed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Longs = npt.NDArray[np.int64]
 
 
 def committed(batches: Batches, aborted: Sequence[tuple[int, int]]) -> Mask:
-    """Of each batch of magic 2 whether its records are committed ones, and no markers.
+    """Return, for each batch of magic 2, true if its records are committed and not markers.
 
-    `aborted` is what the broker listed for this fetch: (producer id, first offset) of each aborted transaction that
-    overlaps it. The batches of one producer are aborted from there up to the producer's next abort marker, or to the
-    end of the fetch where that has none. A control batch that the log cleaner has emptied is no marker, as in the Java
-    client (`CompletedFetch.containsAbortMarker`). Raises Damage for a marker that cannot be read.
+    `aborted` is the broker's list for this fetch: (producer id, first offset) of each aborted transaction that overlaps it.
+    The batches of a producer are aborted from there up to the producer's next abort marker, or to the end of the fetch if
+    there is none. A control batch that the log cleaner has emptied is not a marker, as in the Java client
+    (`CompletedFetch.containsAbortMarker`). Raises Damage for a marker that cannot be read.
     """
     attributes = batches.attributes
     control: Mask = attributes & CONTROL != 0
@@ -41,7 +41,7 @@ def committed(batches: Batches, aborted: Sequence[tuple[int, int]]) -> Mask:
     producers = batches.headers["producer_id"].astype(np.int64)
     in_transaction = attributes & TRANSACTIONAL != 0
     firsts = np.array([first for _, first in aborted], np.int64)
-    begun = np.searchsorted(batches.last_offsets, firsts)  # the batch that a transaction begins with
+    begun = np.searchsorted(batches.last_offsets, firsts)  # the first batch of each transaction
     markers = np.flatnonzero(control & (batches.records_counts > 0))
     markers = markers[_types(batches, markers) == ABORT]
     gone: Mask = in_transaction & _inside(producers, np.array([p for p, _ in aborted], np.int64), begun, markers)
@@ -49,7 +49,7 @@ def committed(batches: Batches, aborted: Sequence[tuple[int, int]]) -> Mask:
 
 
 def _inside(producers: Longs, aborting: Longs, begun: Longs, markers: Longs) -> Mask:
-    """Of each batch whether its producer's last aborted transaction that began with it or before is still going on.
+    """Return, for each batch, true if its producer's last aborted transaction begun at or before it is still open.
 
     `aborting[i]` began a transaction at batch `begun[i]`; `markers` are the batches that are abort markers.
     """
@@ -57,7 +57,7 @@ def _inside(producers: Longs, aborting: Longs, begun: Longs, markers: Longs) -> 
     names = np.unique(np.concatenate([producers, aborting]))
 
     def line(of: Longs, at: Longs) -> Longs:
-        """Producers behind each other, batch after batch: places that one binary search finds."""
+        """Map producer and batch to one ascending line, for a single binary search."""
         return np.searchsorted(names, of) * (count + 1) + at
 
     starts = np.sort(line(aborting, begun))

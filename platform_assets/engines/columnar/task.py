@@ -1,4 +1,4 @@
-"""What runs inside Spark's Python workers: some shares of a job."""
+"""Code that runs inside Spark's Python workers: some shares of a job."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from platform_assets.lake.files import files_at, is_in_store
 
 
 def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
-    """Do these shares, and tell of each file of a share or of its one error; ends with one that is neither where all went well.
+    """Do these shares; yield a report per file of a share or its one error, and a final report if all went well.
 
-    Where no broker answers, none is asked again for the shares that are left.
+    If no broker answers, the brokers are not asked again for the remaining shares.
     """
     gone: BrokerUnreachableError | None = None
     for number in numbers:
@@ -53,7 +53,7 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
 
 
 def _written(work: Work, share: Share) -> FileSeries:
-    """The files of a share, closed. Whatever goes wrong is an error of the platform's, and none of the files is left."""
+    """Write the files of a share and close them. Any failure is raised as an error of the platform, and no file is left."""
     series = FileSeries(files_at(share.source.table), share.folder, f"{share.pieces[0].partition:05d}", work.rows_apart)
     brokers = Brokers(
         work.settings(os.environ),
@@ -79,7 +79,7 @@ def _written(work: Work, share: Share) -> FileSeries:
 
 
 def not_written(error: OSError, table: str) -> PlatformError:
-    """The platform's error for one of the system's, met while files of the table at `table` were written."""
+    """Return the platform's error for a system error raised while files of the table at `table` were written."""
     reason = error.strerror or str(error)
     if is_in_store(table) and not isinstance(error, PermissionError):
         return LakeUnavailableError(table, reason)
@@ -87,7 +87,7 @@ def not_written(error: OSError, table: str) -> PlatformError:
 
 
 def _named(error: Exception, share: Share, piece: Piece) -> PlatformError:
-    """The platform's error for what went wrong while `piece` was read and written."""
+    """Return the platform's error for a failure while `piece` was read and written."""
     if isinstance(error, BatchTooLargeError):
         return error.of_window(share.window)
     if isinstance(error, PlatformError):
@@ -102,9 +102,9 @@ def _named(error: Exception, share: Share, piece: Piece) -> PlatformError:
         return not_written(error, share.source.table)
     triple = (piece.partition, piece.wanted.start, piece.wanted.end)
     if isinstance(error, MemoryError):
-        return WorkerLostError(share.source.topic, share.window, [triple], f"it had no memory left: {error}")
+        return WorkerLostError(share.source.topic, share.window, [triple], f"it ran out of memory: {error}")
     read = ranges_text([triple])
     return LoadError(
-        f"window {share.window} of topic {share.source.topic!r} could not be loaded: reading {read} ended in "
+        f"window {share.window} of topic {share.source.topic!r} could not be loaded: reading {read} raised "
         f"{type(error).__name__}: {error}. The table was not changed."
     )

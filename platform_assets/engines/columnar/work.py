@@ -1,4 +1,4 @@
-"""What tasks are sent out with: plain values, and no secret among them, since Spark keeps and shows plans."""
+"""The input of tasks: plain values without secrets, since Spark keeps and shows plans."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PACKAGES: Final = (
     "platform_assets.lake",
     "platform_assets.model",
 )
-"""All that a worker imports of the project; of `decoding` also the packages below it."""
+"""Packages of the project that a worker imports; for `decoding`, also its subpackages."""
 
 
 def _digest_of_code() -> str:
@@ -41,12 +41,12 @@ def _digest_of_code() -> str:
 
 
 CODE: Final = _digest_of_code()
-"""Names the code that a worker runs, as this process has it."""
+"""Version of the code that a worker runs, as in this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A life of a topic, and the table that it is loaded into: `table` is a path on the worker."""
+    """A topic with its id, and the table that it is loaded into: `table` is a path on the worker."""
 
     topic: str
     topic_id: str
@@ -55,7 +55,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one task reads and where it writes it: `folder` is relative to the table's."""
+    """The offsets that one task reads, and its output folder: `folder` is relative to the table's."""
 
     window: str
     folder: str
@@ -65,10 +65,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All shares of a job, and how brokers are reached.
+    """All shares of a job, and the connection to the brokers.
 
-    `options` are the names of the client settings that are needed; their values are the worker's own, from its
-    environment. `limits` are those of this process. `rows_apart` is the number of rows from which a partition gets a file of its own.
+    `options` are the names of the required client settings; their values come from the worker's own environment. `limits`
+    are those of this process. `rows_apart` is the number of rows from which a partition gets its own file.
     """
 
     bootstrap: str
@@ -80,11 +80,11 @@ class Work:
     limits: BatchLimits = field(default_factory=BatchLimits)
 
     def settings(self, environment: Mapping[str, str]) -> ClientSettings:
-        """The client settings, taken from a worker's environment. Raises UnfitError where that cannot be."""
+        """Return the client settings from a worker's environment. Raises UnfitError if that is not possible."""
         try:
             found = ClientSettings.from_environment(environment, self.bootstrap)
         except ConfigurationError as error:
-            raise UnfitError(f"the environment of Spark's workers is not fit for it ({error})") from None
+            raise UnfitError(f"the environment of Spark's workers has invalid settings ({error})") from None
         if missing := sorted(set(self.options) - set(found.options)):
             names = ["KAFKA_" + name.upper().replace(".", "_") for name in missing]
             raise UnfitError(f"the environment of Spark's workers lacks {names}")

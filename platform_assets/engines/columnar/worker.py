@@ -1,4 +1,4 @@
-"""What this process is where it is one of Spark's Python workers: it serves one task after another."""
+"""Set-up of a Spark Python worker process, which serves one task after another."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import sys
 from typing import Final
 
 SPARKS_JAR: Final = "spark-core_"
-"""How the name of the jar begins that Spark puts on its workers' import path."""
+"""Prefix of the jar that Spark puts on its workers' import path."""
 _tasks = 0
 
 
 def begin_task() -> None:
-    """Spare this task and later ones what Spark's worker does between two of them: 0.1 s of processor time (Spark 4.0.5).
+    """Avoid the work that Spark's worker does between two tasks: 0.1 s of processor time (Spark 4.0.5).
 
-    It makes Python's importer forget what it knows, which then lists again the thousands of files of Spark's jar, a jar
-    without Python; so the jar leaves the import path. And it collects garbage among all objects there are; those that have
-    outlived the first task, modules and compiled code, are passed over from then on.
+    It clears the caches of Python's importer, which then lists the thousands of files of Spark's jar again, although the jar
+    has no Python code; so the jar is removed from the import path. It also collects garbage among all objects; those that
+    have outlived the first task, modules and compiled code, are skipped from then on.
     """
     global _tasks
     _tasks += 1
@@ -28,7 +28,7 @@ def begin_task() -> None:
 def _forget_sparks_jar() -> None:
     sys.path[:] = [entry for entry in sys.path if not _is_sparks_jar(entry)]
     for entry in [entry for entry in sys.path_importer_cache if _is_sparks_jar(entry)]:
-        # Packages that were looked for inside it have an importer each, by the path below the jar.
+        # Packages that were searched for inside it have an importer each, by the path below the jar.
         del sys.path_importer_cache[entry]
 
 

@@ -1,4 +1,4 @@
-"""What a task has written: values that the driver reads without the libraries that write files."""
+"""Descriptions of a task's files, which the driver can read without the libraries that write files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from platform_assets.model.digest import Measured
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DATE, _LAST_DATE = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""In microseconds: the years 1 to 9999, the ones that readers of statistics agree on."""
+"""Limits in microseconds: the years 1 to 9999, which readers of statistics agree on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of one partition in a file: how many, and the offsets of the first and the last, both inclusive."""
+    """The rows of one partition in a file: their number, and the first and last offset, both inclusive."""
 
     rows: int
     first: int
@@ -25,7 +25,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A data file that no commit names yet.
+    """A data file that is in no commit yet.
 
     `path` is relative to the table's folder, `timestamps` are the oldest and the newest in microseconds.
     """
@@ -43,7 +43,7 @@ class WrittenFile:
 
     @property
     def statistics(self) -> Mapping[str, Any]:
-        """Delta's, of the columns that a raw table keeps statistics of."""
+        """Delta's statistics for the columns for which a raw table keeps them."""
         each = self.partitions.values()
         least: dict[str, Any] = {
             "kafka_partition": min(self.partitions),
@@ -60,6 +60,6 @@ class WrittenFile:
 
 
 def _moment(microseconds: int) -> str:
-    """Kafka's timestamps are whole milliseconds, which is what the protocol's texts have room for."""
+    """Return a time in the text form of Delta's protocol, which has milliseconds like Kafka's timestamps."""
     moment = _EPOCH + timedelta(microseconds=microseconds)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.").rjust(20, "0") + f"{moment.microsecond // 1000:03d}Z"

@@ -1,4 +1,4 @@
-"""Both digests of rows whose columns are declared, taken from Arrow columns; docs/DIGEST.md defines them."""
+"""Both digests of rows with declared columns, taken from Arrow columns; docs/DIGEST.md defines them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from platform_assets.kernels.hashing import ROWS_AT_A_TIME
 from platform_assets.model.digest import SPARK_SEED, Digest, Measured, mark_of
 
 LEFT_OUT: Final = frozenset({"topic_id", "window"})
-"""Columns that take no part in a digest: they are the same in each row of a window."""
+"""Columns that are not in a digest: they are the same in each row of a window."""
 _IDENTITY: Final = ("kafka_partition", "kafka_offset")
 _KINDS: Final = {
     pa.bool_(): kernels.BOOLEAN,
@@ -31,11 +31,11 @@ _KINDS: Final = {
     pa.binary(): kernels.TEXT,
 }
 _LONGS: Final = 18
-"""Digits of the largest decimals that Spark keeps, and hashes, as 64-bit numbers."""
+"""Digits of the largest decimals that Spark stores and hashes as 64-bit numbers."""
 
 
 def measured(rows: pa.RecordBatch) -> Measured:
-    """Digests of rows that begin with the columns of `_IDENTITY`, those of `LEFT_OUT` aside.
+    """Return the digests of rows that begin with the columns of `_IDENTITY`, without the columns `LEFT_OUT`.
 
     Raises TypeError for a type without a digest.
     """
@@ -57,7 +57,7 @@ def measured(rows: pa.RecordBatch) -> Measured:
 
 
 def row_hashes(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
-    """A hash of each row's values: equal ones have the same, null being a value of its own. Raises TypeError as `measured` does.
+    """Return a hash of each row's values, equal for equal values; null is a value of its own. Raises TypeError as `measured` does.
 
     NaN is equal to NaN, and 0.0 to -0.0.
     """
@@ -73,7 +73,7 @@ def row_hashes(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
 
 
 def _leaves(column: pa.Array) -> Iterator[pa.Array]:
-    """The fields of structs at any depth, each null where a struct around it is: a mark tells a null from its neighbour's."""
+    """Yield the fields of structs at any depth, null if a struct around them is; marks tell apart the nulls of neighbours."""
     if not pa.types.is_struct(column.type):
         yield column
         return
@@ -83,7 +83,7 @@ def _leaves(column: pa.Array) -> Iterator[pa.Array]:
 
 
 class _Tree:
-    """Columns as the kernels take them; it keeps their buffers."""
+    """Columns in the form of the kernels; keeps their buffers alive."""
 
     def __init__(self) -> None:
         self._nodes: list[list[int]] = []
@@ -91,7 +91,7 @@ class _Tree:
         self._places: list[tuple[int, int, int]] = []
 
     def add(self, array: pa.Array) -> None:
-        """One column, with all below it; a map is the list of its entries."""
+        """Add one column with its children; a map is the list of its entries."""
         if pa.types.is_map(array.type):
             array = entries_of(array)
         number, kind = len(self._nodes), array.type
@@ -103,7 +103,7 @@ class _Tree:
         if node[0] == kernels.STRUCT:
             node[2] = 0
             if array.null_count:
-                # Fields come as if their struct began with its first value; its own validity does not.
+                # Fields are already sliced with their struct; the struct's own validity is not.
                 self._place(number, 1, _bits(array))
             for index in range(kind.num_fields):
                 self.add(array.field(index))
@@ -117,7 +117,7 @@ class _Tree:
         node[5] = len(self._nodes)
 
     def finished(self) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
-        """The memory from the lowest buffer on, and the nodes, whose places are relative to it."""
+        """Return the memory from the lowest buffer on, and the nodes, with positions relative to it."""
         nodes = np.array(self._nodes, np.int64)
         lowest = min(self._buffers, key=lambda buffer: buffer.address)
         for number, at, address in self._places:
@@ -126,7 +126,7 @@ class _Tree:
 
     def _place(self, node: int, at: int, buffer: pa.Buffer | None) -> None:
         if buffer is None or not buffer.size:
-            return  # of an array without values, which is never read
+            return  # an array without values, which is never read
         self._places = [p for p in self._places if p[:2] != (node, at)]
         self._buffers.append(buffer)
         self._places.append((node, at, buffer.address))

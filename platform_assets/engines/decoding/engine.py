@@ -1,4 +1,4 @@
-"""The engine of decoded tables: one job of Spark's a window, whose tasks read the raw window's files and write those of two tables."""
+"""The engine of decoded tables: one Spark job per window, whose tasks read the raw window's files and write files of two tables."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ _TOPIC_ID: Final = pa.dictionary(pa.int32(), pa.string())
 
 @dataclass(frozen=True, slots=True)
 class DecodeOrder:
-    """One window of a topic's raw table, as it is at `version`, that is to be decoded by the load of this id.
+    """A window of a topic's raw table at `version`, to be decoded by the load with this id.
 
-    `layout` and `dead_layout` are the columns of the two tables that are written to, their partition column among them.
+    `layout` and `dead_layout` are the columns of the two output tables, including their partition column.
     """
 
     topic: str
@@ -70,7 +70,7 @@ class DecodeOrder:
 
 @dataclass(frozen=True, slots=True)
 class DecodedFiles:
-    """Files of the two tables that no commit names yet, and what decoded rows come to against what is expected of them."""
+    """Files of the two tables that are in no commit yet, and the expectation figures of the decoded rows."""
 
     decoded: Written
     dead_letters: Written
@@ -81,8 +81,8 @@ class DecodedFiles:
 class DecodeEngine:
     """Decodes windows of `lake`. `session` is called when it is first needed.
 
-    Jobs are sent to the session that is `shared`, where there is one; in `session` tables are read. `environ` says where a schema
-    registry is.
+    Jobs are sent to the `shared` session, if there is one; tables are read in `session`. `environ` has the settings of a schema
+    registry.
     """
 
     lake: Lake
@@ -92,7 +92,7 @@ class DecodeEngine:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
 
     def decode(self, order: DecodeOrder) -> DecodedFiles:
-        """Write the rows of a window to new files of both tables. Files of what fails are deleted, as far as they can be.
+        """Write the rows of a window to new files of both tables. After a failure, delete the files, as far as possible.
 
         Raises FilesLostError for files of the raw table, DecoderUnfitError, WorkerLostError, what decoders raise, and others.
         """
@@ -105,7 +105,7 @@ class DecodeEngine:
             except JobLost as lost:
                 if self.shared is None or not is_ended(lost.text):
                     raise
-                _log.info("the session that processes share has ended and is begun again: %s", lost.text)
+                _log.info("the shared Spark session has ended and is started again: %s", lost.text)
                 self.shared.forget()
                 reports = self._reports(order, pieces)
         except JobLost as lost:
@@ -133,11 +133,11 @@ class DecodeEngine:
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
     ) -> Iterator[tuple[str, Measured | PlatformError]]:
-        """As TableReader has it. Spark reads the files: what workers wrote is measured by another one."""
+        """As in TableReader. Spark reads the files, so another engine measures what the workers wrote."""
         return measure.measure_each(self.session, self.lake, table, list(keys), version)
 
     def delete(self, order: DecodeOrder) -> None:
-        """Delete the files that were written for `order`."""
+        """Delete the files written for `order`."""
         for table in (TableRef("decoded", order.topic), TableRef("dead_letters", order.topic)):
             (self.lake.table(table) / load_folder(order.window, order.load_id)).delete()
 
@@ -145,7 +145,7 @@ class DecodeEngine:
         folder = self.lake.table(TableRef.raw(order.topic))
         found: list[Piece] = []
         for path in load_log.files_of(folder, order.window, order.version).paths:
-            # A log's paths are percent-encoded.
+            # Paths in a log are percent-encoded.
             name = unquote(path)
             with rows.reading_files(folder, order.window), folder.open(name) as opened:
                 footer = pq.ParquetFile(opened).metadata
@@ -171,7 +171,7 @@ class DecodeEngine:
         return reports
 
     def _work(self, order: DecodeOrder, pieces: Sequence[Piece], tasks: int) -> Work:
-        # Imported where it is used: it brings the decoders, which a code location does not need.
+        # Imported here because it loads the decoders, which a code location does not need.
         from platform_assets.decoding.registry.settings import address
 
         topic = order.topic
@@ -205,7 +205,7 @@ class DecodeEngine:
         found = added(report.figures for report in reports if report.figures is not None)
         unique = [e for e in order.declaration.expect if e.kind == "unique"]
         if unique:
-            # Imported where it is used: it brings compiled code, which few drivers need.
+            # Imported here because it loads compiled code, which few drivers need.
             from platform_assets.engines.decoding import uniqueness
 
             folder = self.lake.table(TableRef("decoded", order.topic))
@@ -226,6 +226,6 @@ class DecodeEngine:
 
 
 def files_layout(layout: pa.Schema) -> pa.Schema:
-    """The columns of a table's files, as tasks make them: all but that of the partition, without comments."""
+    """Return the columns of a table's files as made by tasks: all except the partition column, without comments."""
     fields = [field.remove_metadata() for field in layout if field.name != "window"]
     return pa.schema([f.with_type(_TOPIC_ID) if f.name == "topic_id" else f for f in fields])

@@ -1,4 +1,4 @@
-"""What decoded rows come to against what is expected of their values, block by block as they are written."""
+"""Expectation figures of decoded rows, counted block by block as the rows are written."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from platform_assets.model.samples import shown_value
 
 
 class Measurer:
-    """Counts the rows that fail, and keeps the first few. `unique` is no matter of single rows: `uniqueness` has it.
+    """Counts the rows that fail, and keeps the first few. `unique` does not apply to single rows: see `uniqueness`.
 
-    `layout` has the columns of the rows. An expectation that all rows meet is in `figures` too.
+    `layout` has the columns of the rows. `figures` also has expectations that all rows meet.
     """
 
     def __init__(self, expectations: Sequence[Expectation], layout: pa.Schema) -> None:
@@ -30,7 +30,7 @@ class Measurer:
         self.figures = {digest: Figures() for digest, _, _ in self._each}
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Rows that are written, in order of partition and offset."""
+        """Count rows that are written, in order of partition and offset."""
         if not self._each:
             return
         judged = rows.select(self._columns)

@@ -1,4 +1,4 @@
-"""Reading windows of decoded tables and of dead letters again, in this process: their files, whoever wrote them, to digests."""
+"""Measuring windows of decoded tables and of dead letters in this process: from files of any writer to digests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from platform_assets.model.digest import Measured
 
 
 def measured_window(table: Folder, key: str, version: int) -> Measured:
-    """The digests of what the table at `version` holds of a window. Memory is that of a batch. Raises FilesLostError."""
-    # numba and the compiled kernels: half a second, which each run would pay whose tables nobody decodes.
+    """Return the digests of a window in the table at `version`. Memory is bounded by one batch. Raises FilesLostError."""
+    # numba and the compiled kernels take half a second, which every run without decoded tables would pay.
     from platform_assets.engines.decoding.digests import measured
 
     found = NO_ROWS

@@ -1,4 +1,4 @@
-"""What a task that decodes tells the driver: a file of one of the two tables, why it could not go on, or what its rows come to."""
+"""Reports of a decoding task to the driver: a file of one of the two tables, the error that ended it, or its rows' figures."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Target = Literal["decoded", "dead_letters"]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Of share `share`: a file of the table `target`, an error, or, with neither, that it is done.
+    """A report on share `share`: a file of the table `target`, an error or, with neither, its completion.
 
-    The last one has the `figures` of the share's rows, against what is expected of single ones.
+    The last one has the `figures` of the share's rows for expectations on single rows.
     """
 
     share: int
@@ -35,7 +35,7 @@ class Report:
     figures: FiguresByDigest | None = None
 
     def to_json(self) -> str:
-        """`from_json` reads it back."""
+        """Return JSON for `from_json`."""
         value: dict[str, Any] = {"share": self.share, "target": self.target}
         if self.file is not None:
             value["file"] = file_to_json(self.file)
@@ -47,7 +47,7 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """The inverse of `to_json`; also reads what a worker says that has none of this code."""
+        """Parse the result of `to_json`, or the report of a worker that does not have this code."""
         value = json.loads(text)
         if "unfit" in value:
             return cls(value["share"], error=UnfitError(value["unfit"]))

@@ -1,4 +1,4 @@
-"""Raw records to the rows of two tables, a block at a time: each record becomes one row of just one of them."""
+"""Conversion of raw records to rows of two tables, a block at a time: each record becomes one row of exactly one table."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from platform_assets.model.decoding import Repair
 
 _OWN: Final = ("topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp")
 RAW_COLUMNS: Final = (*_OWN, "kafka_timestamp_type", "key", "value", "headers")
-"""Columns of raw records; dead letters have them all."""
+"""Columns of raw records; dead letters have all of them."""
 
 
 class RowMaker:
-    """Makes rows by the decoders of value and key, the latter where keys are decoded.
+    """Makes rows with the decoders of the value and, if keys are decoded, of the key.
 
-    `layout` and `dead_layout` are the columns of decoded rows and of dead letters, and `declaration` is the digest that the
-    latter carry. `repairs` are those of the window that the records are of: a dead letter has its value as it was sent all the same.
+    `layout` and `dead_layout` are the columns of decoded rows and of dead letters, and `declaration` is the digest in dead letters.
+    `repairs` are those of the records' window; a dead letter has the value as it was sent, even if it has a repair.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class RowMaker:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Those of `RAW_COLUMNS` that every record is read with."""
+        """Columns of `RAW_COLUMNS` that are read for every record."""
         sides = ("value",) if self._key is None else ("key", "value")
         headers = any(isinstance(decoder, ReadsHeaders) for decoder in (self._value, self._key))
         return (*_OWN, *sides, *(("headers",) if headers else ()))
@@ -52,10 +52,10 @@ class RowMaker:
     def rows(
         self, records: pa.RecordBatch, whole: Callable[[], pa.RecordBatch] | None = None
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Decoded rows and dead letters of `records`, which have the columns `needed`; both in the order of `records`.
+        """Return decoded rows and dead letters of `records`, which have the columns `needed`; both in the order of `records`.
 
-        `whole` gives the same records with `RAW_COLUMNS`, and is asked where some of them are dead letters; without it
-        `records` have them.
+        `whole` returns the same records with `RAW_COLUMNS`, and is called if some of them are dead letters; without it, `records`
+        have these columns.
         """
         values = self._repaired(records)
         value = _side(self._value, values, records, "value")
@@ -83,7 +83,7 @@ class RowMaker:
         return rows.filter(pa.array(alive))
 
     def _repaired(self, records: pa.RecordBatch) -> pa.BinaryArray:
-        """The values that are decoded."""
+        """Return the values to decode, with repairs."""
         values = _binary(records["value"])
         if not self._repairs:
             return values
@@ -111,13 +111,13 @@ def _side(decoder: Decoder, values: pa.BinaryArray, records: pa.RecordBatch, sid
 
 
 def in_order(records: pa.RecordBatch) -> pa.RecordBatch:
-    """The same by partition and offset; as they are where they have that order already."""
+    """Sort records by partition and offset; return them unchanged if they have that order."""
     order = order_of(records)
     return records if order is None else records.take(order)
 
 
 def order_of(records: pa.RecordBatch) -> pa.Array | None:
-    """The rows by partition and offset; None where they have that order already."""
+    """Return the indices of rows by partition and offset; None if they have that order."""
     partitions, offsets = records["kafka_partition"].to_numpy(), records["kafka_offset"].to_numpy()
     steps, ahead = np.diff(partitions), np.diff(offsets)
     if bool(np.all((steps > 0) | ((steps == 0) & (ahead >= 0)))):
@@ -126,7 +126,7 @@ def order_of(records: pa.RecordBatch) -> pa.Array | None:
 
 
 def by_partition(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The parts of rows that are `in_order`, one a partition."""
+    """Yield the parts of rows that are `in_order`, one per partition."""
     if not rows.num_rows:
         return
     partitions: npt.NDArray[np.int32] = rows["kafka_partition"].to_numpy()
@@ -136,7 +136,7 @@ def by_partition(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def aligned(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values as a type that differs in names of elements, in nullability and in the order of fields alone, or is wider."""
+    """Cast to a type that differs only in names of elements, nullability or the order of fields, or is wider."""
     if array.type == kind:
         return array
     if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
@@ -153,7 +153,7 @@ def aligned(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _all_dead(value: Decoded, key: Decoded | None) -> tuple[pa.RecordBatch, pa.Array]:
-    """The dead letters of a block, ascending by row, with the side of each: where both are, that of the value."""
+    """Return the dead letters of a block, ascending by row, with the side of each; if both sides fail, that of the value."""
     dead = value.dead
     sides = pa.repeat(pa.scalar("value"), dead.num_rows)
     if key is None or not key.dead.num_rows:

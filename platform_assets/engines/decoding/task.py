@@ -1,6 +1,6 @@
-"""What runs inside Spark's Python workers: some shares of a window that is decoded.
+"""Code that runs inside Spark's Python workers: some shares of a window to decode.
 
-Memory is that of a few blocks, however large a row group or a window is.
+Memory is bounded by a few blocks, however large a row group or a window is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BLOCK_ROWS: Final = 32_768
 
 
 def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
-    """Do these shares, and tell of each file of a share or of its one error; ends with one that is neither where all went well."""
+    """Do these shares; yield a report per file of a share or its one error, and a final report if all went well."""
     maker: RowMaker | None = None
     for number in numbers:
         try:
@@ -59,9 +59,9 @@ def _maker(work: Work) -> RowMaker:
 
 
 def _written(work: Work, number: int, maker: RowMaker, measurer: Measurer) -> tuple[FileSeries, FileSeries]:
-    """The files of a share, closed; `measurer` has seen their rows then.
+    """Write the files of a share and close them; `measurer` counts their rows.
 
-    Whatever goes wrong is an error of the platform's, and none of the files is left.
+    Any failure is raised as an error of the platform, and no file is left.
     """
     decoded = _series(work, work.decoded, work.layout, number)
     dead = _series(work, work.dead_letters, work.dead_layout, number)
@@ -99,9 +99,9 @@ def _series(work: Work, table: str, layout: pa.Schema, number: int) -> FileSerie
 
 
 def encodings(layout: pa.Schema) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The leaves that are written by dictionary, and those that are written by differences: whole numbers and times.
+    """Return the leaves with dictionary encoding, and those with delta encoding: whole numbers and times.
 
-    Differences of whole numbers cost less time than a dictionary of them, and less space.
+    For whole numbers, delta encoding takes less time and less space than a dictionary.
     """
     found = [leaf for field in layout for leaf in leaves(field.name, field.type)]
     deltas = tuple(path for path, kind in found if _is_whole(kind) and path not in CONSTANT)
@@ -115,16 +115,16 @@ def _is_whole(kind: pa.DataType) -> bool:
 def _blocks(
     work: Work, piece: Piece, needed: Sequence[str]
 ) -> Iterator[tuple[pa.RecordBatch, Callable[[], pa.RecordBatch]]]:
-    """The records of a row group in blocks, by partition and offset, with the columns `needed` at least.
+    """Yield the records of a row group in blocks, by partition and offset, with at least the columns `needed`.
 
-    With each block comes what gives its records with all columns: only dead letters need them. Both raise FilesLostError
-    where the row group cannot be read.
+    Each block comes with a function that returns its records with all columns, which only dead letters need. Both raise
+    FilesLostError if the row group cannot be read.
     """
     most = max(min(BLOCK_BYTES * piece.rows // max(piece.bytes, 1), BLOCK_ROWS), 1)
-    # The rest is read for the whole row group at once, so a large one has it read with its blocks.
+    # The other columns are read for a whole row group at once, so for a large one they are read with its blocks.
     columns = list(needed if piece.bytes <= BLOCK_BYTES else RAW_COLUMNS)
     rest = [name for name in RAW_COLUMNS if name not in columns]
-    # All rows of a window have the same topic's id: a number for each is cheaper to carry than the text.
+    # All rows of a window have the same topic id: a number per row is cheaper than the text.
     with (
         _reading(work, piece),
         files_at(work.raw).open(piece.path) as opened,
@@ -172,6 +172,6 @@ def _named(error: Exception, work: Work) -> PlatformError:
     if isinstance(error, OSError) and error.errno is not None:
         return not_written(error, work.decoded)
     return LoadError(
-        f"window {work.window} of topic {work.topic!r} could not be decoded: {type(error).__name__}: {error}. The tables were not "
-        "changed. Report this as a defect."
+        f"window {work.window} of topic {work.topic!r} could not be decoded: {type(error).__name__}: {error}. The tables "
+        "were not changed. Report this as a defect."
     )

@@ -1,7 +1,7 @@
-"""Which rows of a window have the same key: found from the files that were written, by a pass over the columns of the key.
+"""Search for rows of a window with the same key, in the written files, by a pass over the key's columns.
 
-Keys are compared by hashes of 64 bits. Rows of the same key are always found; that two keys of a window of ten million are taken for
-the same has a chance of one in 370,000. Memory is flat: of a window with more keys than are held at once, each pass takes a part.
+Keys are compared by 64-bit hashes. Rows with the same key are always found; the chance that two different keys of a window of ten
+million count as the same is one in 370,000. Memory is flat: if a window has too many keys for one pass, each pass takes a part.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from platform_assets.model.expectations import MOST_SAMPLES, Expectation, Failin
 from platform_assets.model.samples import shown_value
 
 AT_ONCE: Final = 1 << 20
-"""Keys that a pass holds."""
+"""Keys per pass."""
 _BLOCK_ROWS: Final = 1 << 16
 _PLACE: Final = ("kafka_partition", "kafka_offset", "tombstone")
 
 Hashes = npt.NDArray[np.uint64]
 Blocks = Callable[[], Iterator[pa.RecordBatch]]
-"""Begins to read the rows again each time; rows have the columns of `_PLACE` and those of the key."""
+"""Starts a new read of the rows at each call; rows have the columns of `_PLACE` and those of the key."""
 
 
 def measure(expectation: Expectation, folder: Folder, window: str, written: Written) -> Figures:
-    """The figures of what was written to `folder` and is named by no commit yet. Raises FilesLostError."""
+    """Return the figures of files written to `folder` that are in no commit yet. Raises FilesLostError."""
     return figures(expectation, lambda: _blocks(expectation, folder, window, written), written.measured.rows)
 
 
 def figures(expectation: Expectation, blocks: Blocks, rows: int, at_once: int = AT_ONCE) -> Figures:
-    """How many rows share their key with another one, all of a key but one; and the keys that most rows share.
+    """Count the rows that repeat a key, all of a key except one, and find the most frequent keys.
 
-    `rows` is their number, and `at_once` that of the keys that may be held in memory. Rows without a value in each column of the key
+    `rows` is the number of rows, `at_once` the number of keys that may be in memory. Rows without a value in each column of the key
     are not judged, and neither are tombstones. A sample is the second row of its key, by partition and offset.
     """
     names, parts = expectation.columns, max(-(-rows // at_once), 1)
@@ -63,7 +63,7 @@ def figures(expectation: Expectation, blocks: Blocks, rows: int, at_once: int = 
 
 
 class _Counts:
-    """How often each hash has come; memory is that of the distinct ones and of `most` more."""
+    """Counts each hash; memory is bounded by the distinct ones and `most` more."""
 
     def __init__(self, most: int) -> None:
         self._most, self._waiting = most, 0
@@ -78,7 +78,7 @@ class _Counts:
             self._fold()
 
     def finished(self) -> tuple[Hashes, npt.NDArray[np.int64]]:
-        """Each hash once, and how often it has come."""
+        """Return each distinct hash, and its count."""
         self._fold()
         return self._hashes, self._numbers
 
@@ -93,7 +93,7 @@ class _Counts:
 
 
 def _samples(names: Sequence[str], blocks: Blocks, chosen: dict[int, int]) -> tuple[FailingRow, ...]:
-    """The second row of each chosen hash, with the number of its rows, and where the first is."""
+    """Return the second row of each chosen hash, with the number of its rows and the place of the first."""
     firsts: dict[int, list[tuple[int, int, Any]]] = {hash_: [] for hash_ in chosen}
     for block in blocks():
         keys, hashes = _keys(block, names)
@@ -118,7 +118,7 @@ def _samples(names: Sequence[str], blocks: Blocks, chosen: dict[int, int]) -> tu
 
 
 def _keys(block: pa.RecordBatch, names: Sequence[str]) -> tuple[pa.RecordBatch, Hashes]:
-    """The rows that are judged, and the hash of each one's key."""
+    """Return the rows that are judged, and the hash of each row's key."""
     judged = pc.invert(block["tombstone"])
     for name in names:
         judged = pc.and_(judged, block[name].is_valid())

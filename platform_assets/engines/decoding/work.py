@@ -1,4 +1,4 @@
-"""What tasks that decode are sent out with: plain values, and no secret among them, since Spark keeps and shows plans."""
+"""The input of decoding tasks: plain values without secrets, since Spark keeps and shows plans."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pyarrow as pa
 from platform_assets.model.decoding import DecodeDeclaration
 
 BYTES_APART: Final = 16 << 20
-"""Bytes of columns in the raw table from which on a window is worth another task."""
+"""Bytes of columns in the raw table per additional task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A row group of a raw table's file: `path` is relative to the table's folder, `bytes` are those of its columns."""
+    """A row group of a raw table's file: `path` is relative to the table's folder, `bytes` is the size of its columns."""
 
     path: str
     group: int
@@ -26,12 +26,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All row groups of a window, in shares, and how they become rows of two tables.
+    """All row groups of a window, in shares, and the settings to turn them into rows of two tables.
 
-    `raw`, `decoded` and `dead_letters` are the tables' folders, `below` is where in them the files go. `schemas` is the folder of what
-    was read of a schema registry, and `registry` its address, for workers whose environment has none. `layout` and `dead_layout`
-    are the columns of files, `topic_id` and those before it among them; `rows_apart` is the number of rows from which a
-    partition gets a file of its own.
+    `raw`, `decoded` and `dead_letters` are the tables' folders, `below` is the output folder in them. `schemas` is the folder of the
+    schemas read from a registry, and `registry` its address, for workers whose environment has none. `layout` and `dead_layout` are
+    the columns of files, including `topic_id` and those before it; `rows_apart` is the number of rows from which a partition gets its
+    own file.
     """
 
     topic: str
@@ -50,7 +50,7 @@ class Work:
 
 
 def shares_of(pieces: Sequence[Piece], most: int) -> tuple[tuple[Piece, ...], ...]:
-    """Neighbouring pieces in at most `most` shares of about as many bytes, fewer for few bytes; none is empty."""
+    """Group neighbouring pieces into at most `most` shares of about equal size, fewer for few bytes; none is empty."""
     total = sum(piece.bytes for piece in pieces)
     number = max(min(most, len(pieces), -(-total // BYTES_APART)), 1)
     return tuple(_divided(pieces, total, number)) if pieces else ()
@@ -59,7 +59,7 @@ def shares_of(pieces: Sequence[Piece], most: int) -> tuple[tuple[Piece, ...], ..
 def _divided(pieces: Sequence[Piece], total: int, number: int) -> Iterator[tuple[Piece, ...]]:
     share, before, given = list[Piece](), 0, 0
     for piece in pieces:
-        # A piece goes where most of it belongs: a share is at most half a piece too large.
+        # A piece goes to the share that most of it belongs to, so a share is at most half a piece too large.
         if share and given + 1 < number and (2 * before + piece.bytes) * number > 2 * total * (given + 1):
             yield tuple(share)
             share, given = [], given + 1

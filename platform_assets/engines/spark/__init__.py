@@ -1,1 +1,1 @@
-"""The engine that reads Kafka by Spark's connector, over Spark Connect."""
+"""The engine that reads Kafka with Spark's connector, over Spark Connect."""

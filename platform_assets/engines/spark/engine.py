@@ -1,4 +1,4 @@
-"""The connector engine: Spark reads Kafka by its own connector and writes the files; over Spark Connect."""
+"""The connector engine: Spark reads Kafka with its own connector and writes the files, over Spark Connect."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 _CALENDAR_CHANGE_MS: Final = -12_219_292_800_000
-"""1582-10-15. Spark's connector makes a `java.sql.Timestamp` of each record's, and reads its date in the calendar of the
-time: what is older comes out other than it is in Kafka, and some moments become equal."""
+"""1582-10-15. Spark's connector converts each timestamp to `java.sql.Timestamp`, and interprets its date in the calendar of
+the time: older timestamps differ from Kafka's, and some moments become equal."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class SparkEngine:
     name: str = "connector"
 
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
-        """As LoadEngine has it. A small window is one file; in a large one, each file holds one partition."""
+        """As in LoadEngine. A small window is one file; in a large one, each file holds one partition."""
         from grpc import RpcError
         from pyspark.errors import PySparkException
 
@@ -57,7 +57,7 @@ class SparkEngine:
                 spark, self.settings().java(), records.topic, records.topic_id, records.window, records.pieces
             ).drop("window")
             files = -(-records.ranges.size // records_per_file)
-            # Few files for small windows; a large one keeps one file a Kafka partition, whose statistics then say all.
+            # Few files for small windows; a large one has a file per Kafka partition, whose statistics are then complete.
             if files < len(records.ranges.non_empty().by_partition):
                 frame = frame.coalesce(files)
             measured = raw.write_files(frame, (folder / below).spark_path)
@@ -70,13 +70,13 @@ class SparkEngine:
             raise TimestampShiftedError(table.name, records.window, oldest)
         written = written_files(folder, below)
         if not written:
-            (folder / below).delete()  # Spark writes a file where there are no rows, too
+            (folder / below).delete()  # Spark writes a file even without rows
         return Written(below, written, measured, self.name)
 
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[Written | PlatformError, None, None]:
-        """As LoadEngine has it: one window after the other."""
+        """As in LoadEngine: one window after the other."""
         for order in orders:
             try:
                 yield self.write(order.records, order.table, order.load_id, records_per_file)
@@ -86,11 +86,11 @@ class SparkEngine:
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
     ) -> Iterator[tuple[str, Measured | PlatformError]]:
-        """As LoadEngine has it; many windows are read in one query."""
+        """As in LoadEngine; many windows are read in one query."""
         return measure.measure_each(self.session, self.lake, table, list(keys), version)
 
     def _named(self, error: Exception, records: Records, table: TableRef) -> PlatformError:
-        # Spark does not say what the task read that died.
+        # Spark does not report what the dead task was reading.
         if ended := worker_ended(str(error)):
             return WorkerLostError(records.topic, records.window, records.ranges.non_empty().triples(), ended)
         named = to_platform_error(error, table, records.window, str(self.lake))

@@ -1,6 +1,6 @@
-"""Names for what Spark reports: which of the platform's errors a failed load really is.
+"""Translation of Spark's errors to the platform's.
 
-Over Spark Connect a server-side exception arrives as text, so it is recognised by the class names and error conditions that
+Over Spark Connect, a server-side exception arrives as text, so it is recognized by the class names and error conditions that
 Spark, Delta and the Kafka client put there.
 """
 
@@ -37,17 +37,17 @@ _FILES = ("FileNotFoundException", "FAILED_READ_FILE", "DELTA_FILE_NOT_FOUND", "
 _UNWRITABLE = ("Permission denied", "Read-only file system", "Mkdirs failed", "No space left on device",
                "AccessDeniedException")  # fmt: skip
 _DAMAGED = re.compile(r"Record(?: batch)? for partition \S+-(\d+) at offset (\d+) is invalid, cause: ([^\n]+)")
-"""What Kafka's own client says of a batch that is not intact."""
+"""The Kafka client's text for a damaged batch."""
 _WORKER_ENDED = ("Python worker exited unexpectedly", "Python worker process terminated", "ExecutorLostFailure")
 
 
 def worker_ended(text: str) -> str | None:
-    """What Spark says where a job ended since processes that did its tasks died, as often as Spark tries; None for others."""
+    """Return Spark's text if a job ended because its task processes died on every attempt; None for other errors."""
     return next((sign for sign in _WORKER_ENDED if sign in text), None)
 
 
 def to_platform_error(error: Exception, table: TableRef, window: str, root: str) -> PlatformError:
-    """The platform's error for what Spark raised while loading `window` of `table` in the lake at `root`."""
+    """Return the platform's error for Spark's error while loading `window` of `table` in the lake at `root`."""
     topic = table.topic
     text = without_token(str(error))
     first_line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)[:500]

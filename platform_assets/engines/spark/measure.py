@@ -1,4 +1,4 @@
-"""Reading windows of a table again with Spark: many of them in one query, and each with an answer of its own."""
+"""Reading windows of a table again with Spark: many in one query, but with one result each."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def measure_each(
     spark: Callable[[], SparkSession], lake: Lake, table: TableRef, keys: list[str], version: int
 ) -> Iterator[tuple[str, Measured | PlatformError]]:
-    """What `table` holds of each window at `version`, or why that cannot be said, in the order of `keys`.
+    """Yield the digests of each window of `table` at `version`, or the error, in the order of `keys`.
 
-    Where files are lost, halving the query finds the windows that they belong to.
+    If files are lost, halving the query finds the windows that they belong to.
     """
     found = _read(spark, lake, table, keys, version)
     if isinstance(found, FilesLostError) and len(keys) > 1:

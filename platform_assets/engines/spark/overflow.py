@@ -1,4 +1,4 @@
-"""Naming the records of a window whose timestamp Spark cannot represent, once a load has met one."""
+"""Search for the records of a window whose timestamp Spark cannot represent, after a load has found one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _NAMED: Final = 21
 
 
 def named_timestamps(settings: ClientSettings, records: Records, table: TableRef) -> UnreadableTimestampError | None:
-    """The error that names the first of them; None if there are none. Raises what `find_refused` raises."""
-    # Imported where it is used: compiled kernels take a while to load, and a process that only sends work needs none.
+    """Return the error that names the first of them; None if there are none. Raises what `find_refused` raises."""
+    # Imported here because compiled kernels are slow to load, and a process that only sends work does not need them.
     from platform_assets.engines.columnar.refused import find_refused
 
     found = find_refused(settings, records.topic, records.topic_id, records.pieces, most=_NAMED).records

@@ -1,6 +1,6 @@
 """Spark's side of a raw table: the one batch read of a window, the files that it fills, and the digests of its rows.
 
-Everything that a read needs is in the values handed in; nothing is looked up late.
+Everything that a read needs is in its arguments; nothing is looked up later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READER_OPTIONS = {
     "kafkaConsumer.pollTimeoutMs": "60000",
     "fetchOffset.numRetries": "3",
 }
-"""Not open to configuration: `assign` and explicit offsets come with each read, a consumer group never does."""
+"""Options that cannot be configured: each read has `assign` and explicit offsets, and never a consumer group."""
 
 _MARKER = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 _POLL_RECORDS = 20_000
@@ -47,9 +47,9 @@ def kafka_frame(
     reads: Sequence[TopicRanges],
     options: Iterable[tuple[str, str]] = (),
 ) -> DataFrame:
-    """The committed records of `reads` (ranges with exclusive ends, none empty) with the columns of the raw table.
+    """Return the committed records of `reads` (ranges with exclusive ends, none empty) with the columns of the raw table.
 
-    Several reads are put together by union, which is how single offsets are left out of a range.
+    Several reads are combined by union, so that single offsets can be left out of a range.
     """
     frame: DataFrame | None = None
     for ranges in reads:
@@ -70,10 +70,10 @@ def kafka_frame(
 
 
 def client_options(ranges: TopicRanges) -> dict[str, str]:
-    """Buffer and fetch sizes of the Kafka client, large for large ranges.
+    """Return buffer and fetch sizes of the Kafka client, large for large ranges.
 
-    What is fetched beyond the end of a range stays in Spark's memory for a while, and nobody will ask for it. A batch
-    that is larger comes whole all the same (KIP-74).
+    Records fetched beyond the end of a range stay in Spark's memory for a while unused. A larger batch is still sent whole
+    (KIP-74).
     """
     longest = max(r.size for r in ranges.by_partition.values())
     size = min(max(longest * _RECORD_BYTES, _SMALLEST_FETCH), _FETCH_BYTES)
@@ -86,38 +86,38 @@ def client_options(ranges: TopicRanges) -> dict[str, str]:
 
 
 def write_files(frame: DataFrame, folder: str) -> Measured:
-    """Write `frame` to plain Parquet files in `folder`, in one pass; what it measures is of the rows written.
+    """Write `frame` to plain Parquet files in `folder`, in one pass; return the measure of the written rows.
 
-    The server hands on what it observed from a listener of its own, and answers without it where that listener is late:
-    then the files are read.
+    The server reports its observations from a listener, and answers without them if that listener is late: then the files
+    are read.
     """
     from pyspark.sql import Observation
 
     observation = Observation(f"window {uuid.uuid4()}")
-    # A file that marks the end of the job would lie in the table's folder for good.
+    # A file that marks the end of the job would stay in the table's folder.
     writer = frame.observe(observation, *_metrics()).write.option(_MARKER, "false").option("compression", "zstd")
     writer.mode("error").parquet(folder)
     observed = observation.get
     if "rows" not in observed:
-        _log.info("Spark gave no digests of what it wrote to %s: its files are read", folder)
+        _log.info("Spark reported no digests for what it wrote to %s: reading the files", folder)
         return measure(frame.sparkSession.read.schema(frame.schema).parquet(folder))
     return _measured(observed)
 
 
 def measure(frame: DataFrame) -> Measured:
-    """Digests of the rows of `frame`, by an aggregation of their own."""
+    """Return the digests of the rows of `frame`, by a separate aggregation."""
     return _measured(frame.agg(*_metrics()).first().asDict())
 
 
 def measure_windows(frame: DataFrame) -> dict[str, Measured]:
-    """The same of each window of `frame`, by key, in one pass. A window without rows is not in it."""
+    """Return the digests of each window of `frame`, by key, in one pass. Windows without rows are left out."""
     return measured_by_window(frame, _metrics())
 
 
 def measured_by_window(frame: DataFrame, metrics: Sequence[Column]) -> dict[str, Measured]:
-    """The same by other hashes of rows: `metrics` are those of `sums_of`.
+    """Return the digests of each window by other hashes of rows: `metrics` are those of `sums_of`.
 
-    No digest covers the topic's id: it is read all the same, since that verifies the checksums of its pages.
+    No digest covers the topic's id, but it is read too, which verifies the checksums of its pages.
     """
     from pyspark.sql import functions as F
 
@@ -126,12 +126,12 @@ def measured_by_window(frame: DataFrame, metrics: Sequence[Column]) -> dict[str,
 
 
 def window_frame(spark: SparkSession, table: Folder, key: str, version: int) -> DataFrame:
-    """The rows of one window at one version of the table."""
+    """Return the rows of one window at one version of the table."""
     return windows_frame(spark, table, [key], version)
 
 
 def windows_frame(spark: SparkSession, table: Folder, keys: Sequence[str], version: int) -> DataFrame:
-    """The rows of some windows at one version of the table."""
+    """Return the rows of some windows at one version of the table."""
     from pyspark.sql import functions as F
 
     frame = spark.read.format("delta").option("versionAsOf", version).load(table.spark_path)
@@ -157,9 +157,9 @@ def _raw_columns(frame: DataFrame, topic_id: str, window_key: str) -> DataFrame:
 
 
 def _metrics() -> list[Column]:
-    """Aggregates of the two digests. Each hash is summed by halves, so that no sum of up to 2^31 rows overflows.
+    """Return aggregates for the two digests. Each hash is summed in halves, so that sums of up to 2^31 rows do not overflow.
 
-    Spark's `xxhash64` passes over nulls, so each column that may be null is preceded by whether it is.
+    Spark's `xxhash64` skips nulls, so each nullable column is preceded by its null flag.
     """
     from pyspark.sql import functions as F
 
@@ -190,7 +190,7 @@ def _metrics() -> list[Column]:
 
 
 def sums_of(hashes: Mapping[str, Column]) -> list[Column]:
-    """Aggregates of the hashes `offsets` and `content` of rows, by halves."""
+    """Return aggregates of the row hashes `offsets` and `content`, in halves."""
     from pyspark.sql import functions as F
 
     columns = [F.count(F.lit(1)).alias("rows")]

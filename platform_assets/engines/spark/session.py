@@ -1,4 +1,4 @@
-"""A Spark Connect session that fails fast and says where it was going.
+"""A Spark Connect session that fails fast and names its address.
 
 pyspark is imported inside the functions, so that a code location loads without it.
 """
@@ -20,33 +20,33 @@ _log = logger(__name__)
 
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
-    # Spark's first data source API, the default for Kafka, makes a row of objects of each record and takes it apart again.
+    # Spark's first data source API, the default for Kafka, converts each record to a row of objects and back.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
-    # The default, INT96, is read as nanoseconds by others, which wrap around in the year 2262.
+    # Others read the default, INT96, as nanoseconds, which wrap around in the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # A flipped byte in a column that no digest covers is then an error, and not another value.
+    # A flipped byte in a column that no digest covers then raises an error instead of changing the value.
     "parquet.page.verify-checksum.enabled": "true",
 }
 
 SECRET_NAMES: Final = "secret|password|token|access[.]?key|jaas|keystore.key|auth.user.info"
-"""Names of options whose values Spark must not show; the last three are Kafka's."""
+"""Pattern of option names whose values Spark must not show; the last three are Kafka's."""
 REDACTED: Final = {
     # Options in plans.
     "spark.sql.redaction.options.regex": f"(?i)url|{SECRET_NAMES}",
-    # Statements as Connect's page of the UI and event logs show them: an option's value ends with its line.
+    # Statements in Connect's page of the UI and in event logs: an option's value ends with its line.
     "spark.sql.redaction.string.regex": f'(?i)key:[ ]"[^"]*(?:{SECRET_NAMES})[^"]*"[^"]*value:.*',
 }
-"""Patterns of what Spark must not show; a server of somebody's own may show all that it is sent. Each session sets them for
-itself, beside what its server has."""
+"""Patterns of text that Spark must not show. Each session sets them, in addition to its server's, since a user's own
+server may show everything that it is sent."""
 _REDACTED_BY_SERVER: Final = "spark.redaction.regex"
 
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 COMPILED_FROM: Final = 200_000
-"""Records from which on Spark's compiling is worth its time; measured with 30,000, 100,000 and 300,000 of 172 bytes."""
+"""Records from which Spark's code generation pays off; measured with 30,000, 100,000 and 300,000 of 172 bytes."""
 
 
 def address_of(remote: str) -> tuple[str, int]:
-    """Host and port of `sc://host:port/;parameters`. Raises ConfigurationError, never showing the parameters."""
+    """Return host and port of `sc://host:port/;parameters`. Raises ConfigurationError, without showing the parameters."""
     parts = urlsplit(remote.split(";", 1)[0])
     if parts.scheme != "sc" or not parts.hostname:
         raise ConfigurationError("SPARK_REMOTE must have the form sc://host:port/;token=…")
@@ -63,9 +63,9 @@ def check_reachable(remote: str, timeout: float = 5.0) -> None:
 
 
 def connect(remote: str) -> SparkSession:
-    """A session on the Spark Connect server, made through dagster-pyspark's resource, with Delta's guards set.
+    """Return a session on the Spark Connect server, made with dagster-pyspark's resource, with Delta's guards set.
 
-    It is the thread's active session from then on. One that is of another server, or of another token, is left as it is.
+    It becomes the thread's active session. A session of another server, or with another token, is left as it is.
 
     Raises SparkUnreachableError and ConfigurationError.
     """
@@ -78,7 +78,7 @@ def connect(remote: str) -> SparkSession:
         spark: SparkSession = LazyPySparkResource(spark_config={"spark.remote": remote}).spark_session
         if not _is_at(spark, remote):
             spark = type(spark).builder.remote(remote).create()
-            # Functions of pyspark ask the thread's active session, which for those of another server is the wrong one.
+            # pyspark's functions use the thread's active session, which would be wrong if it is another server's.
             type(spark)._active_session.session = spark
         set_up_client(spark)
         for name, value in _SETTINGS.items():
@@ -90,12 +90,12 @@ def connect(remote: str) -> SparkSession:
 
 
 def set_up_client(spark: SparkSession) -> None:
-    """Have calls to the server tried again for some seconds, and the client of this session closed by `end` alone.
+    """Retry calls to the server for some seconds, and let only `end` close the client of this session.
 
-    pyspark's own policy goes on for ten minutes, long after a person would have looked for the cause. And all sessions of
-    a process share one pool of threads in pyspark, which any client that closes shuts down. A session closes its client when its
-    memory is freed, too; where that happens in a thread of the pool, or in one that is just handing work to it, the pool ends
-    under the queries of other sessions.
+    pyspark's own policy retries for ten minutes, long after a person would have looked for the cause. And all sessions of a
+    process share one thread pool in pyspark, which any closing client shuts down. A session also closes its client when its
+    memory is freed; if that happens in a thread of the pool, or in one that is passing work to it, the pool ends during the
+    queries of other sessions.
     """
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
@@ -111,11 +111,11 @@ def end(spark: SparkSession) -> None:
 
 
 def _not_now() -> None:
-    """Instead of closing the client, which `end` does or has done."""
+    """Do nothing, in place of closing the client, which is up to `end`."""
 
 
 def _redact(spark: SparkSession) -> None:
-    """Have this session's statements and plans show no secret. Raises ConfigurationError where the server forbids that."""
+    """Hide secrets in this session's statements and plans. Raises ConfigurationError if the server forbids that."""
     from pyspark.errors import PySparkException
 
     for name, pattern in REDACTED.items():
@@ -126,13 +126,13 @@ def _redact(spark: SparkSession) -> None:
             spark.conf.set(name, f"(?:{given})|(?:{pattern})" if given else pattern)
         except PySparkException as e:
             raise ConfigurationError(
-                f"the Spark Connect server does not let a session set {name}, so Kafka's password could be seen in its UI and "
-                f"event log; nothing was sent to it. Start the server with {name}={pattern}"
+                f"the Spark Connect server does not let a session set {name}, so Kafka's password could be visible in its UI and "
+                f"event log. Nothing was sent to it. Start the server with {name}={pattern}"
             ) from e
     of_server = spark.conf.get(_REDACTED_BY_SERVER, None)
     if of_server is not None and not _matches(of_server, "spark.executorEnv.KAFKA_SASL_PASSWORD"):
         _log.warning(
-            "the Spark Connect server shows passwords that are in its settings, as in spark.executorEnv.KAFKA_SASL_PASSWORD: "
+            "the Spark Connect server shows passwords in its settings, such as spark.executorEnv.KAFKA_SASL_PASSWORD: "
             "start it with %s=(?i)%s",
             _REDACTED_BY_SERVER,
             SECRET_NAMES,
@@ -140,7 +140,7 @@ def _redact(spark: SparkSession) -> None:
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """Whether one of Java's patterns finds something in `text`; one that Python cannot read is believed to."""
+    """Return true if a Java pattern matches in `text`, or if Python cannot parse the pattern."""
     try:
         return re.search(pattern, text) is not None
     except re.error:
@@ -148,7 +148,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def _is_at(spark: SparkSession, remote: str) -> bool:
-    """Whether it was made for this server and with this token: else it is of somebody else in this process."""
+    """Return true if the session was made for this server with this token; others belong to other code in this process."""
     from pyspark.sql.connect.client.core import DefaultChannelBuilder
 
     wanted, found = DefaultChannelBuilder(remote), spark.client._builder
@@ -156,10 +156,10 @@ def _is_at(spark: SparkSession, remote: str) -> bool:
 
 
 def configure_codegen(spark: SparkSession, records: int) -> None:
-    """Have Spark interpret the queries that follow where they are for few `records`, and compile them for many.
+    """Let Spark interpret the following queries for few `records`, and compile them for many.
 
-    Spark compiles code for each new session and keeps none of it for the next one, which takes longer than to read and
-    write what a small window holds.
+    Spark compiles code for each new session and keeps none of it for the next one, which takes longer than reading and
+    writing a small window.
     """
     for name, value in _INTERPRETED.items():
         if records < COMPILED_FROM:
@@ -169,5 +169,5 @@ def configure_codegen(spark: SparkSession, records: int) -> None:
 
 
 def without_token(text: str) -> str:
-    """`text` with the value of any Connect token taken out."""
+    """Return `text` without the value of any Connect token."""
     return re.sub(r"(token=)[^;&\s'\"]+", r"\1***", text)

@@ -1,8 +1,8 @@
-"""A session of Spark Connect that processes share, so that its Python workers are warm when a new process sends its first job.
+"""A Spark Connect session that processes share, so that its Python workers are warm when a new process sends its first job.
 
-Spark starts workers for each session and keeps them for it: a session of one's own pays for their start, and for loading
-the code, with its first job. Whoever joins by the session's id finds them running. For that to be safe, nobody stops such a
-session or makes a setting in it, and it is never joined with other code than it was begun with.
+Spark starts workers for each session and keeps them: a separate session pays for their start, and for loading the code, with
+its first job. A process that joins by the session's id finds them running. To keep that safe, no process stops such a session
+or changes its settings, and a process joins it only with the code that it was started with.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 _ENDED: Final = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND", "NO_ACTIVE_SESSION")
-"""What a server says of a session that was idle for too long (its id is refused from then on) or that was another server's,
-and what pyspark says itself once it has heard the latter."""
+"""A server's answers for a session that was idle for too long (its id is refused from then on) or that belonged to another
+server, and pyspark's own error after the latter."""
 _MOST_REFUSED: Final = 1_000
-"""As many ids of closed sessions as a server remembers, by default."""
+"""Number of closed session ids that a server remembers by default."""
 
 
 def is_ended(text: str) -> bool:
-    """Whether what Spark said means that the session is no more; what ran in it has ended, and committed nothing."""
+    """Return true if Spark's text means that the session has ended; its jobs have ended too, and committed nothing."""
     return any(sign in text for sign in _ENDED)
 
 
 @dataclass
 class SharedSession:
-    """The session at `remote` for the tables of `lake` and for this `code`; whoever has the same three is in the same one.
+    """The session at `remote` for the tables of `lake` and for this `code`; processes with the same three values share it.
 
-    The newest generation of it is kept beside the ledger, so that ids which the server refuses for ever are passed over; a
-    lost or wrong note costs no more than trying them again.
+    Its newest generation is stored next to the ledger, so that ids which the server refuses forever are skipped; if that is
+    lost or wrong, they are only tried again.
     """
 
     remote: str = field(repr=False)
@@ -46,19 +46,19 @@ class SharedSession:
     _joined: SparkSession | None = field(default=None, init=False, repr=False)
 
     def session(self) -> SparkSession:
-        """The session, joined when first asked for. Raises SparkUnreachableError and ConfigurationError."""
+        """Return the session, joining it at the first call. Raises SparkUnreachableError and ConfigurationError."""
         if self._joined is None:
             self._joined = self._join()
         return self._joined
 
     def forget(self) -> None:
-        """Leave the session, which goes on for others; the next call of `session` joins it again, or its successor."""
+        """Leave the session, which continues for others; the next call of `session` joins it again, or its successor."""
         if self._joined is not None:
             session, self._joined = self._joined, None
             end(session)
 
     def session_id(self, generation: int) -> str:
-        """A UUID that follows from code, lake and generation."""
+        """Return a UUID derived from code, lake and generation."""
         digest = hashlib.sha256(f"{self.code}\0{self.lake}\0{generation}".encode()).digest()
         return str(uuid.UUID(bytes=digest[:16], version=4))
 
@@ -74,7 +74,7 @@ class SharedSession:
             session.release_session_on_close = False
             set_up_client(session)
             try:
-                _ = session.version  # asks the server, which says whether it takes the id
+                _ = session.version  # asks the server, which accepts or refuses the id
             except PySparkException as e:
                 end(session)
                 if is_ended(str(e)) and generation < known + _MOST_REFUSED:

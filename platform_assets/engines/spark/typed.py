@@ -1,4 +1,4 @@
-"""The digests of rows whose columns are declared, as Spark computes them: of decoded tables and of dead letters."""
+"""Spark's computation of the digests of rows with declared columns: decoded tables and dead letters."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 _LEFT_OUT: Final = frozenset({"topic_id", "window"})
 _IDENTITY: Final = 2
-"""Partition and offset, which come first and have no marks."""
+"""Number of columns for partition and offset, which come first and have no marks."""
 
 
 def measure_windows(frame: DataFrame) -> dict[str, Measured]:
-    """Digests of each window of `frame`, by key: of all its columns in order, but those that are the same in a whole window."""
+    """Return the digests of each window of `frame`, by key: of all columns in order, except those that are constant in a window."""
     from pyspark.sql import functions as F
 
     columns = [name for name in frame.columns if name not in _LEFT_OUT]
     chain: list[Column] = []
     for number, name in enumerate(columns):
-        # A name may hold a dot, which would be a field of a struct.
+        # A name may contain a dot, which would mean a field of a struct.
         column = F.col(f"`{name.replace('`', '``')}`")
         value = _hashed(column, frame.schema[name].dataType)
         mark = [F.when(column.isNotNull(), F.lit(mark_of(name)).cast("long"))] if number >= _IDENTITY else []
@@ -33,7 +33,7 @@ def measure_windows(frame: DataFrame) -> dict[str, Measured]:
 
 
 def _hashed(column: Column, kind: DataType) -> Column:
-    """The column as it is hashed: Spark hashes no map, so that a map, at any depth, is the array of its entries."""
+    """Return the column in its hashed form: Spark cannot hash maps, so a map, at any depth, becomes the array of its entries."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, MapType, StructType
 

@@ -225,7 +225,7 @@ def test_a_worker_without_memory_is_named_by_what_it_read_and_works_again_with_m
             before = worker.rlimit(psutil.RLIMIT_AS)
             worker.rlimit(psutil.RLIMIT_AS, (worker.memory_info().vms + (4 << 20), before[1]))
         try:
-            with pytest.raises(WorkerLostError, match=r"partition 0 offsets \[0, 200\).*no memory left"):
+            with pytest.raises(WorkerLostError, match=r"partition 0 offsets \[0, 200\).*ran out of memory"):
                 loading.result(120)
         finally:
             # Spark keeps the worker for the loads of other tests.
@@ -276,5 +276,5 @@ def test_where_it_is_not_fit_the_connector_loads_and_the_log_says_why(
     with caplog.at_level(logging.WARNING):
         assert lk.loader(engine=auto).load(key).outcome == "loaded"
     assert auto.name == "connector"
-    assert f"workers have version {work.CODE} of its code, this process has another" in caplog.text
+    assert f"workers have version {work.CODE} of its code, but this process has another" in caplog.text
     assert records(lk.rows()) == records(lk.committed())
