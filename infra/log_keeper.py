@@ -1,14 +1,18 @@
-"""Write what comes in to a log file, and begin a new file when it has grown too large: a program of its own, one for each service.
+"""Write standard input to a log file, and start a new file when it grows too large. Each service has such a process.
 
-It reads its standard input until all that hold the other end have ended, so it needs no request to end. It imports nothing of the
-project: a service's memory is dear.
+It reads until every process that holds the other end has ended, so it needs no request to end. It imports nothing of the project,
+because each process costs memory. A service may log text from records, brokers and registries, in a traceback for example: control
+characters are written as escapes, and colours are left out.
 """
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 LOG_VARIABLE, BYTES_VARIABLE = "LOG_KEEPER_FILE", "LOG_KEEPER_BYTES"
@@ -16,6 +20,29 @@ LOGS_KEPT = 3
 """How many former files there are beside the one that is written."""
 MOST_BYTES = 64 << 20
 _PIECE = 1 << 16
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR_CUT_OFF = re.compile(r"\x1b(?:\[[0-9;]{0,32})?\Z")
+_UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
+
+
+class Printable:
+    """Make text printable piece by piece: a piece may end within a character or a colour."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._kept = ""
+
+    def add(self, piece: bytes, *, final: bool = False) -> bytes:
+        """Return what can be written once `piece` is read; after the `final` one, nothing is kept."""
+        text = self._kept + self._decoder.decode(piece, final)
+        cut_off = None if final else _COLOUR_CUT_OFF.search(text)
+        self._kept = cut_off[0] if cut_off else ""
+        text = text[: len(text) - len(self._kept)]
+        return _UNUSUAL.sub(_shown, _COLOUR.sub("", text)).encode()
+
+
+def _shown(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else found[0].encode("unicode_escape").decode()
 
 
 def rotate(log: Path) -> None:
@@ -31,10 +58,17 @@ def created(log: Path) -> int:
     return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
 
 
+def _pieces(source: int) -> Iterator[bytes]:
+    printable = Printable()
+    while read := os.read(source, _PIECE):
+        yield printable.add(read)
+    yield printable.add(b"", final=True)
+
+
 def keep(source: int, log: Path, most_bytes: int) -> None:
-    """Copy what is read from `source` to `log` until it ends. What a full disk does not take is dropped, so that no writer waits."""
+    """Copy `source` to `log`, made printable, until it ends. Text that a full disk cannot take is dropped, so no writer waits."""
     target, size = created(log), 0
-    while piece := os.read(source, _PIECE):
+    for piece in _pieces(source):
         try:
             if size and size + len(piece) > most_bytes:
                 rotate(log)

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from multiprocessing.connection import Connection
 from typing import Final
 
+from infra.log_keeper import Printable
+
 TAGGED: Final = b"tagged"
 """What the launcher says once the run names its process."""
+
+
+class PrintableStream(io.TextIOWrapper):
+    """Text to a file descriptor of this process, with control characters as escapes and without colours.
+
+    Dagster keeps what a run prints in a file of its own, tracebacks with text from records among it.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        raw = io.FileIO(descriptor, "w", closefd=False)
+        super().__init__(io.BufferedWriter(raw), encoding="utf-8", line_buffering=True)
+
+    def write(self, text: str) -> int:
+        super().write(Printable().add(text.encode(errors="backslashreplace"), final=True).decode())
+        return len(text)
 
 
 def execute(arguments: str, launcher: Connection) -> None:
@@ -17,6 +35,7 @@ def execute(arguments: str, launcher: Connection) -> None:
     """
     from dagster._cli.api import execute_run_command
 
+    sys.stdout, sys.stderr = PrintableStream(1), PrintableStream(2)
     # Not imported: where the fork server did not load it, there is nothing to let go.
     if preloaded := sys.modules.get("infra.preloaded"):
         preloaded.forget_if_changed()

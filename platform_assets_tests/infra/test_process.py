@@ -13,7 +13,9 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import psutil
 import pytest
@@ -165,6 +167,27 @@ def test_a_log_is_bounded_while_its_service_runs(home: Home) -> None:
     assert max(sizes.values()) <= 65_536
     assert home.log_file("thing").read_text().endswith("line 49999\n")
     assert {stat.S_IMODE(path.stat().st_mode) for path in home.logs.iterdir()} == {0o600}
+
+
+def test_a_log_is_printable_wherever_its_pieces_end(rng: Random) -> None:
+    text = "\x1b[34m2026-01-01\x1b[0m a line\n\ta grüße line \x1b]0;title\x07 \x1b[2J \x9b31m \u202e \x00\r\n\x1b[31"
+    shown = "2026-01-01 a line\n\ta grüße line \\x1b]0;title\\x07 \\x1b[2J \\x9b31m \\u202e \\x00\\r\n\\x1b[31 \\xff"
+    content = text.encode() + b" \xff"
+    for _ in range(200):
+        cuts = sorted(rng.sample(range(len(content)), rng.randrange(8)))
+        made = log_keeper.Printable()
+        found = [made.add(content[a:b]) for a, b in pairwise([0, *cuts, len(content)])]
+        assert b"".join([*found, made.add(b"", final=True)]).decode() == shown, cuts
+
+
+def test_a_terminal_acts_on_nothing_that_a_service_logs(home: Home) -> None:
+    code = (
+        "import pathlib, sys, time\n"
+        "print('\\x1b]0;title\\x07\\u202e', flush=True); pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
+    )
+    record = started(home, code)
+    assert process.terminate(record, grace=5)
+    assert home.log_file("thing").read_text() == "\\x1b]0;title\\x07\\u202e\n"
 
 
 def test_a_full_disk_holds_up_no_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

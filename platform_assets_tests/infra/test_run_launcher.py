@@ -35,6 +35,8 @@ def work(context):
     (FOLDER / f"began-{context.run_id}").write_text("\\n".join(["WORD", *LOADED]))
     while (FOLDER / "wait").exists():
         time.sleep(0.05)
+    if (fails := FOLDER / "fails").exists():
+        raise ValueError(fails.read_text())
 
 @dg.job(executor_def=dg.in_process_executor)
 def working():
@@ -164,6 +166,14 @@ def test_a_run_is_interrupted_from_another_process(instance: dg.DagsterInstance,
     subprocess.run([sys.executable, "-c", TERMINATE, serialize_value(instance.get_ref()), run_id], check=True)
     assert ended(instance, run_id) is dg.DagsterRunStatus.CANCELED
     assert not instance.run_launcher.terminate(run_id)
+
+
+def test_what_dagster_keeps_of_a_runs_output_makes_no_terminal_act(instance: dg.DagsterInstance, folder: Path) -> None:
+    (folder / "fails").write_text("a record \x1b]0;title\x07 \x9b31m \u202e")
+    assert ended(instance, launched(instance, folder)) is dg.DagsterRunStatus.FAILURE
+    (kept,) = (path.read_text() for path in (folder / "storage").rglob("*.err"))
+    assert r"ValueError: a record \x1b]0;title\x07 \x9b31m \u202e" in kept
+    assert not {c for c in kept if not c.isprintable()} - {"\n", "\t"}
 
 
 def test_a_killed_process_is_noticed(instance: dg.DagsterInstance, folder: Path) -> None:
