@@ -14,6 +14,7 @@ from typing import Final
 
 from infra import jars
 from infra.home import Home
+from infra.inherited import SYSTEM, inherited
 from infra.java import UNICODE_PATHS, find_java
 from infra.ports import LOOPBACK, choose_ports
 from testbed.loads import wait_until
@@ -32,9 +33,11 @@ class _Server:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        self.log.touch(mode=0o600)
+        environment = {**inherited(os.environ, SYSTEM), **UNICODE_PATHS}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **UNICODE_PATHS}
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )
         process = self.process
         wait_until("s3proxy answers", lambda: _answers(process, self.port), 120)
@@ -63,6 +66,12 @@ class ObjectStore:
             "AWS_SECRET_ACCESS_KEY": self.secret,
             "AWS_REGION": "us-east-1",
         }
+
+    @property
+    def pid(self) -> int:
+        """Its process, while it runs."""
+        assert self._server.process is not None
+        return self._server.process.pid
 
     def kill(self) -> None:
         """End it as the system would."""
@@ -101,7 +110,8 @@ def object_store(home: Home, root: Path, secret: str) -> Iterator[ObjectStore]:
     jars.install(home, ["s3proxy"], report=lambda _: None)
     (port,) = choose_ports(1, "S3_PORT", environ={})
     folder = root / "objects"
-    (folder / BUCKET).mkdir(parents=True)
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / BUCKET).mkdir()
     settings = root / "s3proxy.properties"
     settings.touch(mode=0o600)
     settings.write_text("".join(f"{name}={value}\n" for name, value in _properties(port, folder, secret).items()))

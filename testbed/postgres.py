@@ -59,8 +59,9 @@ class Postgres:
 
     def create(self) -> None:
         """Make its files."""
-        self.folder.mkdir(parents=True)
+        self.folder.mkdir(parents=True, mode=0o700)
         secret = self.folder / "password"
+        secret.touch(mode=0o600)
         secret.write_text(self.password)
         if os.geteuid() == 0:
             owner = pwd.getpwnam("nobody")
@@ -82,9 +83,13 @@ class Postgres:
         """End it at once, as a machine that goes down would: connections break, and it recovers when it starts."""
         self._run("pg_ctl", "-D", str(self._data), "-w", "-t", "120", "-m", "immediate", "stop")
 
+    def main_process(self) -> psutil.Process:
+        """The process that the others of it descend from, while it runs."""
+        return psutil.Process(int((self._data / "postmaster.pid").read_text().split("\n", 1)[0]))
+
     def kill(self) -> None:
         """End all of its processes at once by SIGKILL: no handler runs, and its folder stays as it is."""
-        main = psutil.Process(int((self._data / "postmaster.pid").read_text().split("\n", 1)[0]))
+        main = self.main_process()
         found = [main, *main.children(recursive=True)]
         for each in found:
             with suppress(psutil.NoSuchProcess):

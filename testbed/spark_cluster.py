@@ -110,6 +110,7 @@ class SparkCluster:
     def start(self) -> None:
         """Start master and workers; returns when all workers have registered."""
         jars.install(self.home, ["spark"], report=lambda _: None)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         port, web = choose_ports(2, "SPARK_MASTER_PORT", environ={})
         self.master = f"spark://{LOOPBACK}:{port}"
         arguments = ("--host", LOOPBACK, "--port", str(port), "--webui-port", str(web))

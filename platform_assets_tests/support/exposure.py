@@ -1,0 +1,191 @@
+"""Which addresses processes listen on, as the kernel has it, and which files other users can reach.
+
+    python -m platform_assets_tests.support.exposure
+
+starts each service that `up` and `make test-cluster` start, one kind after the other, and prints a table.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from infra import platform, state
+from infra.broker import BrokerSettings
+from infra.platform import UpOptions
+from infra.process import family
+from platform_assets.engines.spark.session import connect, end
+from testbed import postgres
+from testbed.homes import home_at, service_environment
+from testbed.object_store import object_store
+from testbed.spark_cluster import spark_cluster
+
+_OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
+_WORKSPACE: Final = "import dagster as dg\n\ndefs = dg.Definitions()\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """Where a service's processes listen, and what of its folder other users can read or write.
+
+    `sockets` are the Unix sockets that other users may connect to.
+    """
+
+    service: str
+    processes: int
+    listens: frozenset[str]
+    sockets: frozenset[str]
+    files: int
+    readable: frozenset[Path]
+
+    @property
+    def beyond(self) -> list[str]:
+        """The addresses that are not on loopback."""
+        return sorted(each for each in self.listens if not ip_address(each.rpartition(":")[0]).is_loopback)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether other machines and other users reach nothing of it but ports of loopback."""
+        return not self.beyond and not self.sockets and not self.readable
+
+    def line(self) -> str:
+        """One row of a table in Markdown."""
+        hosts = sorted({each.rpartition(":")[0] for each in self.listens})
+        ports = ", ".join(f"{sum(e.rpartition(':')[0] == h for e in self.listens)} ports of {h}" for h in hosts)
+        open_to_others = sorted(map(str, self.readable))
+        return (
+            f"| {self.service} | {self.processes} | {ports or 'nothing'} | {', '.join(self.beyond) or 'none'} | {self.files} | "
+            f"{len(open_to_others)} {', '.join(open_to_others[:3])} |"
+        )
+
+
+HEADER: Final = (
+    "| service | processes | listens on | beyond loopback | files | open to others |\n|---|--:|---|---|--:|---|"
+)
+
+
+def exposure(service: str, processes: Iterable[psutil.Process], folder: Path) -> Exposure:
+    """What processes and a folder show to others. Descendants count too; `folder` itself is taken for one that anybody can enter."""
+    found = {each.pid: each for one in processes for each in (one, *one.children(recursive=True))}
+    listens: set[str] = set()
+    sockets: set[str] = set()
+    for each in found.values():
+        with suppress(psutil.NoSuchProcess):
+            for connection in each.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    listens.add(f"{connection.laddr.ip.removeprefix('::ffff:')}:{connection.laddr.port}")
+            for unix in each.net_connections("unix"):
+                # Of a Unix socket this is its path, or empty.
+                if _others_connect(str(unix.laddr)):
+                    sockets.add(str(unix.laddr))
+    reached = list(reachable(folder))
+    total = sum(len(folders) + len(files) for _, folders, files in os.walk(folder))
+    return Exposure(service, len(found), frozenset(listens), frozenset(sockets), total, frozenset(reached))
+
+
+def reachable(folder: Path) -> Iterator[Path]:
+    """The files and folders below a folder whose mode lets other users read or write, as far as they can get."""
+    for path in sorted(folder.iterdir()):
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            continue
+        if stat.S_ISLNK(mode):
+            continue
+        if mode & _OTHERS:
+            yield path
+        if stat.S_ISDIR(mode) and mode & stat.S_IXOTH:
+            yield from reachable(path)
+
+
+def _others_connect(path: str) -> bool:
+    with suppress(OSError):
+        return bool(os.stat(path).st_mode & stat.S_IWOTH)
+    return False
+
+
+def of_the_object_store(root: Path) -> Exposure:
+    """s3proxy, as `make test-cluster` starts it."""
+    with object_store(home_at(root / "home"), root, "a secret") as store:
+        return exposure("object store", [psutil.Process(store.pid)], root)
+
+
+def of_postgres(root: Path) -> Exposure:
+    """PostgreSQL, as `make test-cluster` starts it. `root` has to be a folder that anybody may enter."""
+    with postgres.server(root) as server:
+        return exposure("PostgreSQL", [server.main_process()], root)
+
+
+def of_the_spark_cluster(root: Path) -> list[Exposure]:
+    """Master, workers with an executor each, and the Connect server of a cluster."""
+    with spark_cluster(root) as cluster, cluster.server(root / "connect") as server:
+        session = connect(server.remote)
+        try:
+            # A task of Python has each executor start the processes that do such tasks.
+            assert len(session.range(64, numPartitions=8).mapInPandas(lambda frames: frames, "id long").collect()) == 64
+        finally:
+            end(session)
+        assert {*cluster.records} == {"master", "worker-0", "worker-1"}
+        found = [
+            exposure(f"Spark cluster: {name}", family(record), root) for name, record in sorted(cluster.records.items())
+        ]
+        return [*found, exposure("Spark cluster: Connect server", family(server.record), root)]
+
+
+def of_the_platform(root: Path, services: Sequence[platform.Service], *, three: bool = False) -> list[Exposure]:
+    """These services, as `up --registry` starts them; the brokers may be three secured ones."""
+    home = home_at(root / "home")
+    workspace = root / "workspace"
+    workspace.mkdir(mode=0o700)
+    (workspace / "one.py").write_text(_WORKSPACE)
+    (workspace / "workspace.yaml").write_text("load_from:\n  - python_file: one.py\n")
+    options = UpOptions(
+        services=services,
+        workspace=workspace / "workspace.yaml",
+        broker=BrokerSettings(heap="384m", brokers=3 if three else 1, secure="password" if three else None),
+    )
+    try:
+        platform.up(home, options, report=lambda _: None, environ=service_environment())
+        prefix = "up --secure --brokers 3" if three else "up --registry"
+        return [
+            exposure(f"{prefix}: {name}", family(record), root)
+            for name, record in sorted(state.read_records(home).items())
+        ]
+    finally:
+        platform.down(home, report=lambda _: None)
+
+
+def main() -> int:
+    """Start each kind, and print the table; 1 where something is open to others."""
+    os.umask(0o022)
+    found: list[Exposure] = []
+    with ExitStack() as stack:
+
+        def folder(name: str) -> Path:
+            made = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"exposure-{name}-")))
+            # Else nothing below it would be within reach of others.
+            made.chmod(0o755)
+            return made
+
+        found += of_the_platform(folder("up"), (*platform.SERVICES, "registry"))
+        found += of_the_platform(folder("secure"), ("kafka",), three=True)
+        found.append(of_the_object_store(folder("store")))
+        if postgres.programs() is not None:
+            found.append(of_postgres(folder("postgres")))
+        found += of_the_spark_cluster(folder("cluster"))
+    print("\n".join([HEADER, *(each.line() for each in found)]))
+    return int(not all(each.is_private for each in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
