@@ -8,13 +8,22 @@ Three mix-ins tell a caller what it may do, and nothing else decides that:
   platform is an overwrite keyed by offsets or a compare-and-set.
 
 Each message names the value, the place and the next step. No message holds a client setting's value: those may be
-secrets.
+secrets. Messages quote records, brokers and registries, and Dagster and Spark log them: `str` shows control characters as
+escapes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final
+
+
+def printable(text: object) -> str:
+    """Return `text` in one line, with whatever is not printable as an escape.
+
+    That is control characters, ESC and line ends among them, and marks that change the direction of text or have no width.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
 class PlatformError(Exception):
@@ -28,6 +37,10 @@ class PlatformError(Exception):
     """
 
     has_lines: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return "\n".join(map(printable, text.split("\n"))) if self.has_lines else printable(text)
 
     def __reduce__(self) -> tuple[Callable[..., PlatformError], tuple[object, ...], dict[str, Any]]:
         return _restored, (type(self), *self.args), self.__dict__
@@ -78,7 +91,7 @@ class DeclarationsError(ConfigurationError):
     has_lines = True
 
     def __init__(self, mistakes: Sequence[str]) -> None:
-        self.mistakes = tuple(mistakes)
+        self.mistakes = tuple(map(printable, mistakes))
         number = f"{len(self.mistakes)} mistakes" if len(self.mistakes) > 1 else "a mistake"
         super().__init__("\n".join([f"{number} in the definitions; nothing was done.", *self.mistakes]))
 

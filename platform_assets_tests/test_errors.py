@@ -10,6 +10,8 @@ import pkgutil
 from collections.abc import Iterator
 from typing import Any, Final
 
+import pytest
+
 import infra
 import platform_assets
 from infra.errors import ServiceStartError
@@ -71,3 +73,14 @@ def test_each_error_is_the_same_after_pickling_and_copying() -> None:
             assert str(found) == str(error)
             assert vars(found) == vars(error)
             assert found.__notes__ == ["while loading"]
+
+
+def test_no_message_holds_a_control_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = "a\x1b]0;title\x07\x9b31m\u202e\r\x00"
+    monkeypatch.setitem(SAMPLES, "str", hostile)
+    monkeypatch.setitem(SAMPLES, "Sequence[str]", (hostile + "\n2026-01-01 CRITICAL", hostile))
+    for kind in every_error():
+        shown = str(made(kind))
+        ends = {"\n"} if kind.has_lines else set[str]()
+        assert {c for c in shown if not c.isprintable()} <= ends, kind
+        assert not any(each.startswith("2026") for each in shown.split("\n")), kind

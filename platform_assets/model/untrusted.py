@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
+from platform_assets.errors import printable
+
 _BACKQUOTES: Final = re.compile(r"`+")
 _SPECIAL: Final = re.compile(r"[\\`*\]<~]|\[(?!\d)|&(?=[#A-Za-z])|(?<![^\W_])_|_(?![^\W_])")
 """Ranges of offsets and names with underscores inside stay readable: without its end a bracket is no mark."""
@@ -29,7 +31,7 @@ def line(text: object) -> str:
 
     That is control characters, ESC and line ends among them, and marks that change the direction of text or have no width.
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+    return printable(text)
 
 
 def lines(text: object) -> str:
