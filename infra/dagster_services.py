@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from infra import extras, state
-from infra.errors import ConfigurationError
+from infra.errors import ConfigurationError, DagsterConfigurationError
 from infra.home import Home
 from infra.inherited import EVERYTHING
 from infra.ports import DAGSTER_VARIABLE, LOOPBACK, choose_ports
@@ -87,7 +87,7 @@ def prepare(home: Home, environ: Mapping[str, str] | None = None) -> None:
             "and Dagster begins anew on SQLite"
         )
     if url and not named and not _names_storage(text):
-        raise ConfigurationError(
+        raise DagsterConfigurationError(
             f"{POSTGRES_VARIABLE} is set, and {settings} was written without it: add these lines to the file, and Dagster begins anew "
             f"in PostgreSQL (`platform-assets report-loads` tells it of what is loaded), or unset the variable{_STORAGE}"
         )
@@ -209,7 +209,7 @@ def reload(address: str) -> None:
             # The last of the chain is what the code itself raised.
             causes = [link["error"]["message"] for link in failure["errorChain"]]
             reason = (causes or [failure["message"]])[-1].strip()
-            raise ConfigurationError(
+            raise DagsterConfigurationError(
                 f"the edited definitions cannot be loaded: {reason}\nCorrect them, then run the command again."
             )
 
@@ -232,7 +232,7 @@ def _names_storage(settings: str) -> bool:
 
 def _check_library() -> None:
     if importlib.util.find_spec("dagster_postgres") is None:
-        raise ConfigurationError(
+        raise DagsterConfigurationError(
             f"{POSTGRES_VARIABLE} is set, and the package dagster-postgres is not installed: "
             f"`{extras.install_command('postgres')}`, or unset it"
         )

@@ -12,6 +12,7 @@ from platform_assets.errors import ConfigurationError, PlatformError, Retryable,
 __all__ = [
     "BusyError",
     "ConfigurationError",
+    "DagsterConfigurationError",
     "JarMismatchError",
     "JarsUnavailableError",
     "JavaNotFoundError",
@@ -20,6 +21,12 @@ __all__ = [
     "ServiceEndedError",
     "ServiceStartError",
 ]
+
+
+class DagsterConfigurationError(ConfigurationError):
+    """Dagster does not take its settings or the project's code; the message may have lines to add, or those of Dagster's error."""
+
+    has_lines = True
 
 
 class ServiceStartError(Terminal):
