@@ -13,12 +13,13 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 class FakeRegistry:
-    """Answers each path by `answers`, else as for an unknown id; `asked` are the paths and headers of all requests."""
+    """Answers each path by `answers`, else by `unknown`, as for an unknown id; `asked` are the paths and headers of all requests."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Callable[[], Answer]] = {}
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.url = ""
+        self.unknown: Answer = (404, {}, json.dumps({"error_code": 40403, "message": "Schema not found"}).encode())
 
     def has(self, path: str, document: Any, status: int = 200, **headers: str) -> None:
         """Answer a path by this JSON."""
@@ -27,8 +28,7 @@ class FakeRegistry:
     def answer(self, path: str, headers: dict[str, str]) -> Answer:
         """What a request gets."""
         self.asked.append((path, headers))
-        unknown = json.dumps({"error_code": 40403, "message": "Schema not found"}).encode()
-        return self.answers.get(path, lambda: (404, {}, unknown))()
+        return self.answers.get(path, lambda: self.unknown)()
 
 
 @contextmanager

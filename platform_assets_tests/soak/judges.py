@@ -1,0 +1,207 @@
+"""Where a secret or a hostile string came through: in bytes, in text that people print, in processes, rows and stored Markdown."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+import psutil
+from markdown_it import MarkdownIt
+
+from infra.process import MARK_VARIABLE
+from platform_assets_tests.soak.hostile import FORGED, MARK
+
+_KEPT: Final = "\n\t"
+_MARKDOWN: Final = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+# A renderer may follow any address: whether it is a stranger's is judged here.
+_MARKDOWN.validateLink = lambda url: True  # type: ignore[method-assign]
+_LIVE: Final = frozenset({"image", "link_open", "html_inline", "html_block"})
+_AROUND: Final = 60
+_TEXT_SUFFIXES: Final = frozenset({".log", ".err", ".out", ".json", ".yaml", ".txt", ".svg", ".env"})
+_ROTATED: Final = re.compile(r"\.log\.\d+$")
+_SEGMENT: Final = re.compile(r"\d{20}\.log")
+"""Of a partition, in a broker's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret, and which kinds of processes may have it in their environment."""
+
+    name: str
+    value: str
+    entitled: frozenset[str]
+
+    def forms(self) -> Iterator[bytes]:
+        """The value as it is, in base64, and in hex."""
+        plain = self.value.encode()
+        yield plain
+        yield base64.b64encode(plain).rstrip(b"=")
+        yield plain.hex().encode()
+
+
+def secrets_in(content: bytes, secrets: Iterable[Secret]) -> list[str]:
+    """The names of the secrets that the bytes hold, in any of their forms."""
+    return [secret.name for secret in secrets if any(form in content for form in secret.forms())]
+
+
+def acts_in(text: str) -> str | None:
+    """What a terminal would act on, or what forges a line of a log; None if there is nothing."""
+    for at, c in enumerate(text):
+        if c not in _KEPT and unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp"):
+            return f"{c.encode('unicode_escape').decode()} in {text[max(0, at - _AROUND) : at + _AROUND]!r}"
+    if (found := re.search(rf"^\s*{re.escape(FORGED)}", text, re.MULTILINE)) is not None:
+        return f"a forged line {text[max(0, found.start() - _AROUND) : found.end()]!r}"
+    return None
+
+
+def is_text(path: Path) -> bool:
+    """Whether people print such a file."""
+    if _SEGMENT.fullmatch(path.name):
+        return False
+    return path.suffix in _TEXT_SUFFIXES or bool(_ROTATED.search(path.name))
+
+
+@dataclass
+class Looked:
+    """How much a judge has looked at, and what it found."""
+
+    files: int = 0
+    size: int = 0
+    found: tuple[str, ...] = ()
+
+
+def files(root: Path, secrets: Sequence[Secret], private: Sequence[Path]) -> Looked:
+    """Each file below `root`: no secret outside of the `private` folders, and no text on which a terminal acts."""
+    looked, found = Looked(), []
+    for path in sorted(root.rglob("*")):
+        if not path.is_file() or path.is_symlink():
+            continue
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:  # a service has just replaced it
+            continue
+        looked.files += 1
+        looked.size += len(content)
+        shown = str(path.relative_to(root)).encode("unicode_escape").decode()
+        if path.parent not in private:
+            found += [f"{shown} holds {name}" for name in secrets_in(content, secrets)]
+        elif path.stat().st_mode & 0o077:
+            found.append(f"{shown} can be read by others")
+        if is_text(path) and (acts := acts_in(content.decode("utf-8", "surrogateescape"))) is not None:
+            found.append(f"{shown} holds {acts}")
+    looked.found = tuple(found)
+    return looked
+
+
+def tables(lake: Path, secrets: Sequence[Secret]) -> Looked:
+    """Each cell of each Delta table below `lake`; `files` counts rows, `size` the bytes of their cells."""
+    from deltalake import DeltaTable
+
+    looked, found = Looked(), []
+    for log in sorted(lake.rglob("_delta_log")):
+        table = DeltaTable(log.parent).to_pyarrow_dataset().to_table()
+        for name in table.column_names:
+            for row, cell in enumerate(table.column(name).to_pylist()):
+                content = cell if isinstance(cell, bytes) else str(cell).encode(errors="surrogateescape")
+                looked.size += len(content)
+                if held := secrets_in(content, secrets):
+                    found.append(f"{log.parent.relative_to(lake)}, row {row}, column {name} holds {held}")
+        looked.files += table.num_rows
+    looked.found = tuple(found)
+    return looked
+
+
+def processes(services: Mapping[str, str], secrets: Sequence[Secret]) -> Looked:
+    """Arguments and environments of all processes; `services` are names by the mark of each service.
+
+    A process without a mark of ours is entitled to nothing. `files` counts processes.
+    """
+    looked, found = Looked(), []
+    for process in psutil.process_iter():
+        try:
+            arguments = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            variables = Path(f"/proc/{process.pid}/environ").read_bytes()
+        except (OSError, psutil.Error):
+            continue
+        looked.files += 1
+        looked.size += len(arguments) + len(variables)
+        mark = re.search(rb"(?:^|\0)" + MARK_VARIABLE.encode() + rb"=(\w+)", variables)
+        service = services.get(mark[1].decode(), "") if mark else ""
+        who = f"process {process.pid} ({service or 'no service'})"
+        found += [f"the arguments of {who} hold {name}" for name in secrets_in(arguments, secrets)]
+        unentitled = [secret for secret in secrets if service not in secret.entitled]
+        found += [f"the environment of {who} holds {name}" for name in secrets_in(variables, unentitled)]
+    looked.found = tuple(found)
+    return looked
+
+
+def rows(url: str, secrets: Sequence[Secret]) -> Looked:
+    """Each row of each table of a PostgreSQL database, as plain SQL gives it; `files` counts rows.
+
+    Events are read as JSON too: their Markdown and their descriptions have to be inert.
+    """
+    import sqlalchemy
+
+    looked, found = Looked(), []
+    engine = sqlalchemy.create_engine(url)
+    with engine.connect() as connection:
+        for name in sqlalchemy.inspect(connection).get_table_names():
+            quoted = engine.dialect.identifier_preparer.quote(name)
+            for (text,) in connection.execute(sqlalchemy.text(f"SELECT to_jsonb(t)::text FROM {quoted} t")):
+                looked.files += 1
+                looked.size += len(text)
+                found += [f"a row of {name} holds {held}" for held in secrets_in(text.encode(), secrets)]
+                found += [f"a row of {name} has {each}" for each in live_markdown(json.loads(text))]
+    engine.dispose()
+    looked.found = tuple(dict.fromkeys(found))
+    return looked
+
+
+def live_markdown(value: Any) -> Iterator[str]:
+    """What is live of a stranger's in the Markdown and the descriptions anywhere in `value`, JSON inside of text included."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if name in ("md_str", "description") and isinstance(each, str):
+                yield from (f"live Markdown in {name}: {token}" for token in live(each))
+            yield from live_markdown(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from live_markdown(each)
+    elif isinstance(value, str) and value[:1] in ("{", "["):
+        try:
+            yield from live_markdown(json.loads(value))
+        except ValueError:  # a text that begins with a bracket
+            return
+
+
+def live(text: str) -> Iterator[str]:
+    """The images, links and pieces of HTML of a Markdown text that a hostile string has made, or whose address has its mark."""
+    for token in _MARKDOWN.parse(text):
+        for each in (token, *(token.children or ())):
+            address = str(each.attrs.get("src") or each.attrs.get("href") or "")
+            picture = _picture(address)
+            if picture is not None:
+                yield from (f"{tag} in a picture" for tag in _in_a_picture(picture))
+            elif each.type in _LIVE and (MARK in address or MARK in each.content or each.type.startswith("html")):
+                yield f"{each.type} {address or each.content!r:.200}"
+
+
+def _picture(address: str) -> bytes | None:
+    """The SVG of a picture that is in its address; None for any other address."""
+    kind, comma, content = address.partition(",")
+    if not comma or not kind.startswith("data:image/svg+xml"):
+        return None
+    return base64.b64decode(content) if kind.endswith(";base64") else unquote_to_bytes(content)
+
+
+def _in_a_picture(picture: bytes) -> list[str]:
+    text = picture.decode()
+    tags = re.findall(r"<(script|a|image|foreignObject|iframe)\b", text)
+    return [*tags, *re.findall(r"<[^>]*\b(on\w+)=", text)]
