@@ -1,4 +1,4 @@
-"""`make soak`: storms, crashes, outages, days of a topic, random logs, restarts, decoders and recovery; prints what was found.
+"""`make soak`: storms, crashes, outages, days of a topic, random logs, restarts, decoders, recovery, canaries; prints what was found.
 
 Exits 1 where anything was found, or where something did not heal by itself; what runs goes on after that.
 """
@@ -19,14 +19,14 @@ from typing import Final, get_args
 
 from platform_assets.engines.spark.session import connect
 from platform_assets.model.declaration import EngineName
-from platform_assets_tests.soak import day, decoders, histories, matrix, outages, recovery, restarts, storm
+from platform_assets_tests.soak import canary, day, decoders, histories, matrix, outages, recovery, restarts, storm
 from platform_assets_tests.soak.cells import cells
 from platform_assets_tests.soak.outages import OUTAGES
 from platform_assets_tests.soak.production import PARTS
 from testbed.homes import engines
 
 ENGINES: Final[tuple[EngineName, ...]] = tuple(e for e in get_args(EngineName) if e != "auto")
-SCENARIOS: Final = ("storm", "matrix", "outages", "day", "histories", "restarts", "decoders", "recovery")
+SCENARIOS: Final = ("storm", "matrix", "outages", "day", "histories", "restarts", "decoders", "recovery", "canary")
 _SOON_COMPACTED: Final = {"log.cleaner.backoff.ms": "1000", "log.initial.task.delay.ms": "500"}
 
 
@@ -138,6 +138,12 @@ def _recoveries(report: Report, first: int, seeds: int, seconds: float, root: Pa
         report.add(recovery.HEADER, found.line(), found.anomalies)
 
 
+def _canaries(report: Report, root: Path) -> None:
+    with report.going_on("canaries"):
+        found = canary.run(root / "canary")
+        report.add(canary.HEADER, found.line(), found.anomalies)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a scenario and print what was done and found."""
     parser = argparse.ArgumentParser(prog="make soak", description=(__doc__ or "").splitlines()[0])
@@ -176,6 +182,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _decoders(report, chosen.seed, chosen.seeds, chosen.seconds)
     if chosen.scenario in ("recovery", "all"):
         _recoveries(report, chosen.seed, chosen.seeds, chosen.seconds, root)
+    if chosen.scenario in ("canary", "all"):
+        _canaries(report, root)
     report.print()
     return int(bool(report.failed))
 
