@@ -23,6 +23,7 @@ from infra.home import Home
 from infra.inherited import EVERYTHING
 from infra.ports import DAGSTER_VARIABLE, LOOPBACK, choose_ports
 from infra.process import ServiceSpec
+from infra.secret_files import SUFFIX, secret
 from infra.web_guard import HOSTS_VARIABLE, AllowedHosts
 
 WEBSERVER: Final[Literal["dagster-webserver"]] = "dagster-webserver"
@@ -51,6 +52,14 @@ storage:
       env: {POSTGRES_VARIABLE}
 """
 
+_STORAGE_FILE: Final = f"""
+storage:
+  # Runs, events and ticks are in PostgreSQL. {POSTGRES_VARIABLE}{SUFFIX} names the file with the address, password included.
+  custom:
+    module: infra.postgres_storage
+    class: PostgresStorage
+"""
+
 _DAEMON_READY: Final = b"Instance is configured with the following daemons"
 
 
@@ -68,14 +77,16 @@ def prepare(home: Home, environ: Mapping[str, str] | None = None) -> None:
         ConfigurationError: the folder cannot be written, or Dagster does not take its settings or does not reach its storage.
     """
     env = os.environ if environ is None else environ
-    settings, url = home.dagster / "dagster.yaml", env.get(POSTGRES_VARIABLE)
+    settings, url = home.dagster / "dagster.yaml", secret(env, POSTGRES_VARIABLE)
+    in_file = bool(env.get(POSTGRES_VARIABLE + SUFFIX))
+    storage = _STORAGE_FILE if in_file else _STORAGE
     if url:
         _check_library()
     try:
         home.dagster.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not settings.exists():
             written = settings.with_suffix(".new")
-            written.write_text(INSTANCE_FILE.read_text() + (_STORAGE if url else ""))
+            written.write_text(INSTANCE_FILE.read_text() + (storage if url else ""))
             os.replace(written, settings)
         text = settings.read_text()
     except OSError as error:
@@ -86,10 +97,15 @@ def prepare(home: Home, environ: Mapping[str, str] | None = None) -> None:
             f"{settings} takes its storage from {POSTGRES_VARIABLE}, which is not set: set it, or take `storage` out of the file, "
             "and Dagster begins anew on SQLite"
         )
+    if in_file and named and "infra.postgres_storage" not in text:
+        raise ConfigurationError(
+            f"{settings} reads {POSTGRES_VARIABLE} alone, and {POSTGRES_VARIABLE}{SUFFIX} is set. Replace `storage` in the "
+            f"file by these lines, or set {POSTGRES_VARIABLE} instead:{storage}"
+        )
     if url and not named and not _names_storage(text):
         raise DagsterConfigurationError(
             f"{POSTGRES_VARIABLE} is set, and {settings} was written without it: add these lines to the file, and Dagster begins anew "
-            f"in PostgreSQL (`platform-assets report-loads` tells it of what is loaded), or unset the variable{_STORAGE}"
+            f"in PostgreSQL (`platform-assets report-loads` tells it of what is loaded), or unset the variable{storage}"
         )
     if url or not (home.dagster / "history" / "runs.db").exists():
         _create_storage(home, env)
@@ -216,7 +232,7 @@ def reload(address: str) -> None:
 
 def storage_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """What Dagster's own processes need to reach its storage, and nobody else: it holds a password."""
-    return {POSTGRES_VARIABLE: environ[POSTGRES_VARIABLE]} if environ.get(POSTGRES_VARIABLE) else {}
+    return {name: environ[name] for name in (POSTGRES_VARIABLE, POSTGRES_VARIABLE + SUFFIX) if environ.get(name)}
 
 
 def host_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -261,8 +277,9 @@ def _create_storage(home: Home, environ: Mapping[str, str]) -> None:
     # Imported here: it takes a second, and only a first start, or one on PostgreSQL, needs it.
     from dagster import DagsterInstance
 
-    before = os.environ.get(POSTGRES_VARIABLE)
-    os.environ.update(storage_environment(environ))
+    names, wanted = (POSTGRES_VARIABLE, POSTGRES_VARIABLE + SUFFIX), storage_environment(environ)
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
+    os.environ.update(wanted)
     try:
         with failures_named(home.dagster, environ), DagsterInstance.from_config(str(home.dagster)) as instance:
             # One question to each of its three stores.
@@ -270,10 +287,9 @@ def _create_storage(home: Home, environ: Mapping[str, str]) -> None:
             instance.all_asset_keys()
             instance.all_instigator_state()
     finally:
-        if before is None:
-            os.environ.pop(POSTGRES_VARIABLE, None)
-        else:
-            os.environ[POSTGRES_VARIABLE] = before
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def _store_errors() -> tuple[type[Exception], ...]:
@@ -288,7 +304,7 @@ def _store_errors() -> tuple[type[Exception], ...]:
 
 
 def _without_secret(text: str, environ: Mapping[str, str]) -> str:
-    url = environ.get(POSTGRES_VARIABLE, "")
+    url = secret(environ, POSTGRES_VARIABLE) or ""
     shown = text.replace(url, "(address hidden)") if url else text
     try:
         password = urlsplit(url).password

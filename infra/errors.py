@@ -1,7 +1,7 @@
 """The errors of the embedded services, under the platform's one root.
 
-This module is the only one of `infra` that imports anything of `platform_assets`, and `platform_assets.errors` is all
-that it imports: the root and what says whether trying again may help, so that one `except PlatformError` is enough for a
+This module and `infra/secret_files.py` are the only ones of `infra` that import `platform_assets`; `platform_assets.errors` is all
+that this one imports: the root and what says whether trying again may help, so that one `except PlatformError` is enough for a
 command, whichever part failed. Other modules of `infra` take every error from here.
 """
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from infra import secret_files
 from infra.errors import ConfigurationError, PlatformError
 from infra.home import Home
 from infra.ivy import pyspark_jars
@@ -105,6 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Become the process that the command line names; returns only where that cannot be, with an exit code."""
     chosen = parser().parse_args(arguments)
     try:
+        secret_files.take(os.environ, secret_files.STORE)
         java = find_java(os.environ)
         home = Home.from_environment()
         home.prepare()

@@ -7,6 +7,7 @@ import os
 import dagster as dg
 
 from infra import platform
+from platform_assets import secret_files
 from platform_assets.components.declared import declaration_of, definitions
 from platform_assets.orchestration import decision_jobs, upkeep
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
@@ -17,6 +18,7 @@ _FILES = dg.fs_io_manager.configured(lambda _: {}, config_schema={})
 @dg.definitions
 def defs() -> dg.Definitions:
     """The code location. What is given in the environment wins over what `platform-assets up` started."""
+    secret_files.take(os.environ, secret_files.STORE)
     for name, value in platform.environment().items():
         os.environ.setdefault(name, value)
     declared = definitions()

@@ -9,13 +9,15 @@ import base64
 import os
 import stat
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Final
 
 from platform_assets.errors import ConfigurationError
 
 SUFFIX: Final = "_FILE"
 MOST_BYTES: Final = 64 << 10
+STORE: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+"""Secrets of an object store. Its clients (delta-rs, Spark, obstore) read the environment by themselves."""
 
 
 def secret(environ: Mapping[str, str], name: str) -> str | None:
@@ -50,6 +52,18 @@ def secret(environ: Mapping[str, str], name: str) -> str | None:
     if has_controls(found):
         raise _unusable(name, "holds a control character, such as a second line end")
     return found
+
+
+def take(environ: MutableMapping[str, str], names: Iterable[str]) -> None:
+    """Set those of `names` whose secrets are in files, for clients that read the environment by themselves.
+
+    Call it when a process starts, before it has threads: the files are read once. Raises ConfigurationError as `secret` does.
+    """
+    for name in names:
+        if environ.get(name + SUFFIX) and (found := secret(environ, name)) is not None:
+            environ[name] = found
+            # A child process gets the secret itself, and both would be refused.
+            del environ[name + SUFFIX]
 
 
 def _content(path: str) -> bytes | None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from platform_assets.errors import ConfigurationError
-from platform_assets.secret_files import MOST_BYTES, secret
+from platform_assets.secret_files import MOST_BYTES, STORE, secret, take
+from platform_assets_tests.support.shell import Shell
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,32 @@ def test_both_are_refused_until_one_is_unset(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"NAME and NAME_FILE are both set\. Unset one"):
         secret(both, "NAME")
     assert [secret({name: both[name]}, "NAME") for name in both] == ["x", "y"]
+
+
+def test_a_client_that_reads_the_environment_gets_the_secret_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("from the file\n")
+    environ = {"AWS_SECRET_ACCESS_KEY_FILE": str(tmp_path / "key"), "AWS_ACCESS_KEY_ID": "id", "AWS_REGION": "r"}
+    for _ in range(2):
+        take(environ, STORE)
+        assert environ == {"AWS_SECRET_ACCESS_KEY": "from the file", "AWS_ACCESS_KEY_ID": "id", "AWS_REGION": "r"}
+    with pytest.raises(ConfigurationError, match="The file that AWS_SESSION_TOKEN_FILE names cannot be read"):
+        take({"AWS_SESSION_TOKEN_FILE": str(tmp_path / "none")}, STORE)
+
+
+def test_each_program_that_reads_the_lake_takes_the_stores_secrets_from_files(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "project", {"LAKE_ROOT": str(tmp_path / "lake"), "AWS_ACCESS_KEY_ID_FILE": "/nowhere"})
+    said = shell.run("status")
+    assert said.exit_code == 1
+    assert "The file that AWS_ACCESS_KEY_ID_FILE names cannot be read" in said.output
+    for program in (
+        ["-m", "infra.spark_node", "connect", "--master", "local[1]", "--host", "127.0.0.1"],
+        ["-c", "import platform_assets.definitions as d; d.defs()"],
+    ):
+        environ = {**os.environ, "AWS_ACCESS_KEY_ID_FILE": "/nowhere", "PLATFORM_HOME": str(tmp_path / "home")}
+        ended = subprocess.run(
+            [sys.executable, *program], env=environ, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert "The file that AWS_ACCESS_KEY_ID_FILE names cannot be read" in ended.stderr
 
 
 @pytest.mark.parametrize("control", ["\n", "\r", "\0", "\x1b", "\x7f", "\x85", "\u2028", "\udcff"])

@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 
 import click
 
+from platform_assets import secret_files
 from platform_assets.cli import (
     accept_cluster,
     accept_generation,
@@ -82,6 +83,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         try:
+            secret_files.take(os.environ, secret_files.STORE)
             return super().invoke(ctx)
         except PlatformError as e:
             _fail(e)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra import dagster_services
+from infra import dagster_services, postgres_storage
 from infra.dagster_services import POSTGRES_VARIABLE
 from infra.errors import ConfigurationError
 from platform_assets_tests.support.shell import Shell
@@ -64,6 +64,42 @@ def test_an_address_that_is_none_is_not_shown(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as refused:
         dagster_services.prepare(home, {POSTGRES_VARIABLE: f"{PASSWORD} is no address"})
     assert PASSWORD not in str(refused.value)
+
+
+def test_the_address_may_be_in_a_file_and_the_remedies_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, file = home_at(tmp_path / "home"), tmp_path / "address"
+    home.dagster.mkdir(parents=True)
+    given = {f"{POSTGRES_VARIABLE}_FILE": str(file)}
+    with pytest.raises(ConfigurationError, match=f"The file that {POSTGRES_VARIABLE}_FILE names cannot be read"):
+        dagster_services.prepare(home, given)
+    file.write_text(NOBODY_THERE + "\n")
+    settings = home.dagster / "dagster.yaml"
+    # One of before, which reads the variable alone.
+    settings.write_text(dagster_services.INSTANCE_FILE.read_text() + dagster_services._STORAGE)
+    with pytest.raises(ConfigurationError, match=r"Replace `storage` in the file by these lines") as refused:
+        dagster_services.prepare(home, given)
+    lines = str(refused.value).split("instead:")[1]
+    for text in (dagster_services.INSTANCE_FILE.read_text() + lines, None):
+        settings.write_text(text) if text else settings.unlink()
+        with pytest.raises(ConfigurationError, match=r"its storage does not answer: .*refused") as refused:
+            dagster_services.prepare(home, given)
+        assert PASSWORD not in str(refused.value)
+        assert PASSWORD not in settings.read_text()
+    # The class takes the variable too, and says so without either.
+    with pytest.raises(ConfigurationError, match=r"its storage does not answer: .*refused"):
+        dagster_services.prepare(home, {POSTGRES_VARIABLE: NOBODY_THERE})
+    monkeypatch.delenv(POSTGRES_VARIABLE, raising=False)
+    with pytest.raises(ConfigurationError, match=rf"neither {POSTGRES_VARIABLE} nor {POSTGRES_VARIABLE}_FILE is set"):
+        postgres_storage.PostgresStorage.from_config_value(None, {})
+
+
+def test_each_connection_has_the_password_of_that_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "address"
+    monkeypatch.setenv(f"{POSTGRES_VARIABLE}_FILE", str(file))
+    password = postgres_storage._Password()
+    for now in ("first", "a%20second"):
+        file.write_text(f"postgresql://dagster:{now}@127.0.0.1:1/postgres")
+        assert password.get_token() == now.replace("%20", " ")
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,37 @@ def test_a_server_that_goes_away_under_load_is_gone_on_with(home: Home, server: 
         assert sorted(asked) == list(range(len(asked)))
 
 
+def test_a_password_that_changes_in_its_file_is_used_by_the_next_connection(
+    server: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sqlalchemy
+
+    def change(password: str) -> None:
+        engine = sqlalchemy.create_engine(server.url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(sqlalchemy.text(f"ALTER ROLE rotated PASSWORD '{password}'"))
+        engine.dispose()
+        file.write_text(f"postgresql://rotated:{password}@{address}\n")
+
+    file, address = tmp_path / "address", server.database("rotated").rpartition("@")[2]
+    engine = sqlalchemy.create_engine(server.url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sqlalchemy.text("CREATE ROLE rotated LOGIN SUPERUSER"))
+    engine.dispose()
+    change("the-first")
+    home = home_at(tmp_path / "home")
+    monkeypatch.delenv(POSTGRES_VARIABLE, raising=False)
+    monkeypatch.setenv(f"{POSTGRES_VARIABLE}_FILE", str(file))
+    dagster_services.prepare(home)
+    with dg.DagsterInstance.from_config(str(home.dagster)) as instance:
+        assert instance.get_runs_count() == 0
+        change("the-second")
+        assert instance.get_runs_count() == 0
+        file.write_text(f"postgresql://rotated:wrong@{address}")
+        with pytest.raises(Exception, match="too many retries for DB connection"):
+            instance.get_runs_count()
+
+
 def _materialised(address: str) -> int:
     """How many partitions of the asset the UI shows as materialised; -1 while it cannot tell."""
     query = '{assetNodeOrError(assetKey: {path: ["counted"]}) {... on AssetNode {partitionStats {numMaterialized}}}}'
