@@ -31,6 +31,7 @@ from platform_assets.lake.commits import NewFile, WindowCommit
 from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.load_log import Fence, LoadCommit, LoadMetadata, WindowFiles
 from platform_assets.lake.location import Folder
+from platform_assets.lake.standing import standing
 from platform_assets.ledger import stretches
 from platform_assets.ledger.entries import ERASED, Receipt
 from platform_assets.ledger.store import Ledger
@@ -178,6 +179,8 @@ class _Window:
         if metadata is None:
             self._fence(commit)
             return None
+        if self._is_changed():
+            return FilesLostError(self.table.name, self.key, "its rows are not those that its load committed")
         try:
             if not self._holds_rows():
                 known = self._of_commit(began)
@@ -236,9 +239,21 @@ class _Window:
         if not self.files.paths:
             return None
         # A load whose run ended before it recorded its receipt.
-        found = (c.metadata for c in load_log.load_commits(self.folder) if c.metadata.window.key == self.key)
-        base = next(found, None)
-        return None if base is None else replace(base, load_id=load_id, run_id=run_id, erased=erased)
+        base = self._commit()
+        return None if base is None else replace(base.metadata, load_id=load_id, run_id=run_id, erased=erased)
+
+    def _commit(self) -> LoadCommit | None:
+        """The newest load of the window in the table's log."""
+        return next((c for c in load_log.load_commits(self.folder) if c.metadata.window.key == self.key), None)
+
+    def _is_changed(self) -> bool:
+        """Whether others have changed rows of a window without a receipt, as its run ended before it or the ledger was lost."""
+        load = self._commit() if self.receipt is None and self.table.kind == "raw" and self.files.paths else None
+        if load is None:
+            return False
+        now = standing(self.folder, [load], load_log.version(self.folder))[self.key]
+        added = load_log.added_files(now)
+        return added is not None and added[0].digest != self.files.digest
 
     def _fence(self, commit: WindowCommit) -> None:
         """Refuse loads in progress, and delete their files, including those of loads that died."""
@@ -319,7 +334,7 @@ class _Window:
         r = self.receipt
         if r is None or r.files_digest == self.files.digest:
             return None
-        made = next((c for c in load_log.load_commits(self.folder) if c.metadata.window.key == self.key), None)
+        made = self._commit()
         added = None if made is None or made.metadata.load_id == r.load_id else load_log.added_files(made)
         if made is None or added is None or added[0].digest != self.files.digest:
             return None

@@ -65,7 +65,8 @@ def rebuild(
     table = ledger.lake.table(declaration.raw_table)
     newest = ledger.newest_cut(declaration.topic)
     sealed = {w.key: w for w in ledger.windows(declaration.topic)}
-    loads = with_expired(table, declaration, newest_loads(table), sealed)
+    in_log = newest_loads(table)
+    loads = with_expired(table, declaration, in_log, sealed)
     _check_agree(declaration.topic, ledger, loads)
     cuts, merged = cuts_of(declaration, loads, newest)
     if cuts and not ledger.record_cuts(cuts, newest.edge if newest is not None else None):
@@ -81,7 +82,8 @@ def rebuild(
         if not w.ranges.size and w.key not in known and w.key not in with_files
     ]
     ledger.record_receipts([empty_receipt(declaration.raw_table, w, "") for w in empty])
-    lacking = [load for load in loads if load.metadata.window.key not in known]
+    newer = _newer(in_log, known, load_log.table_id(table)) if in_log else set()
+    lacking = [load for load in loads if load.metadata.window.key not in known or load.metadata.window.key in newer]
     restored, unread, found_rows = 0, list[FilesLostError](), list[str]()
     for found in _receipts(declaration, ledger.lake, lacking, engine, progress):
         receipts = [outcome for outcome in found if isinstance(outcome, Receipt)]
@@ -91,6 +93,18 @@ def rebuild(
         found_rows += [receipt.window.key for receipt in receipts if receipt.is_found]
     first = _made_up_start(newest, cuts, loads)
     return Rebuilt(declaration.topic, len(cuts), restored, merged, tuple(unread), tuple(sorted(found_rows)), first)
+
+
+def _newer(in_log: Sequence[LoadCommit], known: Mapping[str, Receipt], table_id: str) -> set[str]:
+    """The windows that were loaded again, or had records erased, since their receipts: an older ledger has none of that load."""
+    found = set[str]()
+    for load in in_log:
+        r = known.get(load.metadata.window.key)
+        if r is None or r.load_id == load.metadata.load_id:
+            continue
+        if r.table_version is None or r.table_version < load.version or r.table_id not in (None, table_id):
+            found.add(load.metadata.window.key)
+    return found
 
 
 def _made_up_start(

@@ -26,6 +26,7 @@ from platform_assets.errors import (
     OffsetsExpiredError,
     ReloadDiffersError,
     UnprovedRowsError,
+    WindowError,
 )
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Folder
@@ -175,7 +176,8 @@ class History:
                 with contextlib.suppress(DeltaError):
                     delta.restore(rng.randrange(delta.version() + 1))
             case _:
-                with contextlib.suppress(LoadError):
+                # A ledger that was rebuilt from an older table may not have the window.
+                with contextlib.suppress(LoadError, WindowError):
                     self._load(key)
 
     def _rebuild(self) -> None:

@@ -147,6 +147,24 @@ def test_an_erased_record_is_not_named_as_one_that_the_table_lacks(
         loader_of(topic, kafka).load(windows[1].key)
 
 
+def test_an_erasure_does_not_take_what_others_have_left_for_what_was_loaded(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """The window has no receipt, since the rows of its load are gone: it is loaded first, as the error says."""
+    values = topic.values()
+    delete_rows(topic, 0, 25)
+    vacuum(table(topic))
+    lose_ledger(topic)
+    assert [e.window for e in rebuilt(topic).unread] == [windows[1].key]
+    with pytest.raises(
+        ErasureUnfinishedError, match=f"not those that its load committed.*load raw/people {windows[1].key}"
+    ):
+        deciding_of(topic, kafka, []).erasure({0: (OffsetRange(27, 28),)}, [])
+    assert loader_of(topic, kafka).load(windows[1].key).outcome == "loaded"
+    deciding_of(topic, kafka, []).erasure({}, [])
+    assert topic.values() == [value for value in values if value != b"1/0/7"]
+
+
 def test_found_rows_stay_found_when_a_damaged_window_is_healed_and_the_ledger_is_lost_again(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
@@ -295,6 +313,24 @@ def test_an_older_ledger_keeps_its_cuts(topic: MadeTopic, kafka: MadeCluster, wi
         loader_of(topic, kafka).load(windows[1].key)
     accept_loss(topic, kafka, windows[1].key, e.value)
     assert topic.values() == values
+
+
+def test_an_older_ledger_gets_the_receipts_of_loads_since(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """The receipt of before an erasure called a window damaged, and lost for good once Kafka had lost another of its records."""
+    kept = shutil.copytree(topic.root / "_ledger", topic.root.parent / "backup of the ledger")
+    deciding_of(topic, kafka, []).erasure({1: (OffsetRange(7, 8),)}, [])
+    values = topic.values()
+    lose_ledger(topic)
+    shutil.copytree(kept, topic.root / "_ledger")
+    assert rebuilt(topic).receipts == 1
+    assert topic.receipts()[windows[0].key].rows == 2 * ROWS - 1
+    kafka.forget(0, range(3, 5))
+    with pytest.raises(ReloadDiffersError, match=r"gone: partition 0 offsets \[3, 5\).*keeps what was loaded"):
+        loader_of(topic, kafka).load(windows[0].key)
+    assert topic.values() == values
+    assert rebuilt(topic).receipts == 0
 
 
 def test_a_first_window_begins_where_a_load_that_is_left_says(
