@@ -340,15 +340,24 @@ class EmptyAnswersError(Retryable):
 
 
 class DamagedBatchError(Terminal):
-    """A record batch from the broker is damaged."""
+    """A record batch that the broker sent is not intact. `window` is the one that is loaded."""
 
-    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
-        self.topic, self.partition, self.offset, self.reason = topic, partition, offset, reason
+    def __init__(self, topic: str, partition: int, offset: int, reason: str, window: str = "") -> None:
+        self.topic, self.partition, self.offset, self.reason, self.window = topic, partition, offset, reason, window
+        otherwise = f'`platform-assets accept-loss raw/{topic} {window} --reason "…"`, then load the window again.'
         super().__init__(
-            f"the record batch of topic {topic!r} partition {partition} at offset {offset} is damaged: {reason}. "
-            "Nothing after it was accounted for. Check the leader's disk and network; another replica "
-            "may have an intact copy."
+            f"the record batch of topic {topic!r} partition {partition} at offset {offset} is damaged: {reason}. Nothing was changed. "
+            "Check the leader's disk and network. If another replica has the batch intact, make that replica the leader and run it "
+            "again." + (f" If none has it, leave its records out: {otherwise}" if window else "")
         )
+
+    def of_window(self, window: str) -> DamagedBatchError:
+        """The same error of a load of `window`, which can also leave the batch out."""
+        return DamagedBatchError(self.topic, self.partition, self.offset, self.reason, window)
+
+    def of_loaded_window(self) -> DamagedBatchError:
+        """The same error of a window that is loaded: the table's rows, or those of its past versions, are kept first."""
+        return self.of_window("")
 
 
 class BatchTooLargeError(Terminal):

@@ -19,6 +19,7 @@ from platform_assets.checks.facts import Facts, Recorded
 from platform_assets.checks.findings import Finding, counted
 from platform_assets.checks.judging import (
     BELOW_LOG_START,
+    Accepted,
     ByPartition,
     differences,
     finding,
@@ -28,7 +29,14 @@ from platform_assets.checks.judging import (
     undecided,
 )
 from platform_assets.engines.batching import read_together
-from platform_assets.errors import FilesLostError, OffsetsExpiredError, PlatformError, Retryable
+from platform_assets.errors import (
+    BatchTooLargeError,
+    DamagedBatchError,
+    FilesLostError,
+    OffsetsExpiredError,
+    PlatformError,
+    Retryable,
+)
 from platform_assets.lake import load_log, rows
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.erased import erased_of
@@ -84,9 +92,9 @@ def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
             findings += [] if isinstance(outcome, Receipt) else outcome
             continue
         try:
-            evidence = _evidence(e, receipt)
+            evidence = _evidence(e, receipt, accepted.get(key, {}))
             if needs_listing(receipt, evidence, accepted.get(key, {})):
-                evidence = _evidence(e, receipt, listed=_ALL)
+                evidence = _evidence(e, receipt, accepted.get(key, {}), listed=_ALL)
         except PlatformError as error:
             findings.append(_unanswered(receipt, error))
             continue
@@ -105,8 +113,8 @@ def _unknown(receipt: Receipt) -> int:
     return (receipt.holes or {}).get(BELOW_LOG_START, 0)
 
 
-def _evidence(e: Evaluation, receipt: Receipt, *, listed: int | None = None) -> Evidence:
-    """What became of every offset of the window.
+def _evidence(e: Evaluation, receipt: Receipt, accepted: Accepted, *, listed: int | None = None) -> Evidence:
+    """What became of every offset of the window. If a batch cannot be read, offsets of `accepted` losses are not read.
 
     Raises what `gather_evidence` and `Cluster.is_compacted` raise, and OffsetsExpiredError where today's log is another one.
     """
@@ -118,11 +126,17 @@ def _evidence(e: Evaluation, receipt: Receipt, *, listed: int | None = None) -> 
     from platform_assets.kafka.evidence.gathering import gather_evidence
     from platform_assets.kafka.evidence.tally import LISTED
 
-    compacted = e.cluster().is_compacted(receipt.topic)
-    return gather_evidence(
-        e.settings(), receipt.topic, receipt.topic_id, receipt.ranges,
-        compacted=compacted, deadline=e.deadline, listed=LISTED if listed is None else listed,
+    gathered = partial(
+        gather_evidence,
+        e.settings(), receipt.topic, receipt.topic_id, receipt.ranges, compacted=e.cluster().is_compacted(receipt.topic),
+        deadline=e.deadline, listed=LISTED if listed is None else listed,
     )  # fmt: skip
+    try:
+        return gathered()
+    except (DamagedBatchError, BatchTooLargeError):
+        if not accepted:
+            raise
+    return gathered(without=accepted)
 
 
 def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved:
@@ -191,11 +205,11 @@ def name_differences(e: Evaluation, findings: Iterable[Finding], *, doubled: boo
         if digest_of(distinct) == receipt.offsets:
             continue
         try:
-            evidence = _evidence(e, receipt, listed=_ALL)
+            accepted = e.ledger.accepted_losses(e.declaration.raw_table, found.window)
+            evidence = _evidence(e, receipt, accepted, listed=_ALL)
         except PlatformError as error:
             named.append(replace(found, detail=f"{found.detail} (the brokers could not be asked: {error})"))
             continue
-        accepted = e.ledger.accepted_losses(e.declaration.raw_table, found.window)
         named.extend(differences(receipt, evidence, distinct, accepted) or (found,))
     return named
 

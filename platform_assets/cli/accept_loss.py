@@ -17,9 +17,9 @@ def accept_loss(table: str, window: str, reason: str | None, by: str | None, dry
 
     TABLE is raw/<topic>, or the topic's name alone. Only offsets that really cannot be loaded are taken, and none that the
     table has: those below the log start or of a log that the topic had before; if there are none, records whose timestamp Spark
-    cannot represent and batches beyond the limits of KAFKA_BATCH_MAX_*, which reads the whole window once; and offsets of a
-    loaded window that the brokers have no record of, and no reason for. The next load of the window goes on without them, and
-    the ledger keeps the fact.
+    cannot represent, damaged batches and batches beyond the limits of KAFKA_BATCH_MAX_*, which reads the whole window once; and
+    offsets of a loaded window that the brokers have no record of, and no reason for. The next load of the window goes on
+    without them, and the ledger keeps the fact.
 
     A window that is loaded and damaged is loaded again first, which heals it where that is possible. Where its rows are lost
     for good, what is left of them in Kafka and in data files becomes the window.

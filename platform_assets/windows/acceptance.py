@@ -45,8 +45,8 @@ def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings
     """Return the losses that keep `sealed` from being loaded, or explained, and that can be accepted.
 
     Expired offsets and those of a former log of the topic come first, since the brokers report these at once. If there are none, a
-    window that is not loaded is searched for unreadable timestamps and for batches beyond the limits, which reads all of it once. For
-    a loaded window, these are the offsets for which the brokers have neither a record nor a reason.
+    window that is not loaded is searched for unreadable timestamps and for batches that are damaged or beyond the limits, which reads
+    all of it once. For a loaded window, these are the offsets for which the brokers have neither a record nor a reason.
 
     Offsets that the table has, or that were accepted already, are left out. A damaged window has no losses here, since it may be
     repaired, and neither have rows without a receipt. Raises what `sealing.checked_state` raises.
@@ -85,6 +85,7 @@ def _refused(
     return [
         *_losses(sealed, refused.ranges, known, "timestamp that Spark cannot represent"),
         *_losses(sealed, refused.batches, known, "record batch beyond a limit of KAFKA_BATCH_MAX_*"),
+        *_losses(sealed, refused.damaged, known, "damaged record batch; another replica may have it intact"),
     ]
 
 

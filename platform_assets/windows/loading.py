@@ -17,6 +17,7 @@ from platform_assets.engines.protocol import LoadEngine, Records, Written
 from platform_assets.errors import (
     ClusterChangedError,
     ConcurrentLoadError,
+    DamagedBatchError,
     FoundRowsError,
     LoadError,
     LostForGoodError,
@@ -188,6 +189,10 @@ class Loader:
             without = {p: (start, *out.get(p, ())) for p, start in below.items()}
             try:
                 return self.replacer.again(commit, receipt, metadata, self._writer(sealed, without), check)
+            except DamagedBatchError as e:
+                if refused is not None:
+                    raise refused from e
+                return self._from_the_past(sealed, commit, receipt, metadata, e)
             except (ReloadDiffersError, LostForGoodError, FoundRowsError) as e:
                 refused = refused or e
         assert refused is not None
@@ -216,8 +221,8 @@ class Loader:
     ) -> Loaded:
         """Keep the window as the table has it or, if it is damaged, restore it from a past version: Kafka no longer has its records.
 
-        Raises `cause` if the table is intact and the log is not the one that was read, and LostForGoodError or FoundRowsError
-        if no version has the recorded rows.
+        Raises `cause` if the table is intact and the log is not the one that was read or has a damaged batch, and
+        LostForGoodError or FoundRowsError if no version has the recorded rows.
         """
         expired = cause.lost if isinstance(cause, OffsetsExpiredError) else None
         intact = self.replacer.proved(receipt)

@@ -17,6 +17,7 @@ from platform_assets.engines.protocol import NO_ROWS, TableReader, Written
 from platform_assets.errors import (
     BatchTooLargeError,
     ConcurrentLoadError,
+    DamagedBatchError,
     FilesLostError,
     FoundRowsError,
     LakeNotWritableError,
@@ -368,6 +369,8 @@ class WindowReplacer:
             if commit.is_overtaken(key):
                 raise ConcurrentLoadError(self.table.name, key) from e
             if isinstance(e, BatchTooLargeError) and (loaded or commit.holds(key)):
+                raise e.of_loaded_window() from None
+            if isinstance(e, DamagedBatchError) and loaded:
                 raise e.of_loaded_window() from None
             raise
 

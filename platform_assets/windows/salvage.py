@@ -24,6 +24,7 @@ from platform_assets.errors import (
     BatchTooLargeError,
     ClusterChangedError,
     ConcurrentLoadError,
+    DamagedBatchError,
     LostForGoodError,
     PlatformError,
     TopicMissingError,
@@ -149,11 +150,15 @@ def find(loader: Loader, sealed: SealedWindow) -> Remains | None:
     """Return the rest of a window that is lost for good, or of rows without a receipt that a load cannot restore.
 
     Returns None in any other case: loading the window again has just repaired it. Raises what `Loader.load` raises, except
-    LostForGoodError and UnprovedRowsError.
+    LostForGoodError and UnprovedRowsError; DamagedBatchError only for a window that the table has as it was loaded.
     """
     try:
         loader.load(sealed.key)
     except (LostForGoodError, UnprovedRowsError) as e:
+        cause = str(e)
+    except DamagedBatchError as e:
+        if loader.replacer.receipt(sealed.key) is not None:
+            raise
         cause = str(e)
     else:
         return None
@@ -176,15 +181,12 @@ def _written(
     loader: Loader, sealed: SealedWindow, receipt: Receipt, commit: WindowCommit, metadata: LoadMetadata, cause: str
 ) -> Remains:
     table = loader.table
+    without = _not_in_kafka(loader, sealed)
     try:
-        read = loader.engine.write(
-            Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, _not_in_kafka(loader, sealed)),
-            receipt.table,
-            metadata.load_id,
-            loader.declaration.records_per_file,
-        )
-    except BatchTooLargeError as e:
-        raise e.of_loaded_window() from None
+        read = _read(loader, sealed, without, metadata)
+    except DamagedBatchError:
+        damaged = _damaged(loader, sealed, without)
+        read = _read(loader, sealed, {p: (*without[p], *damaged.get(p, ())) for p in without}, metadata)
     found = rows.offsets_in_files(table / read.folder) if read.files else {}
     held, kept = dict(found), 0
     for number, part in enumerate(_past_rows(loader, receipt)):
@@ -207,6 +209,25 @@ def _written(
         erased,
         cause,
     )
+
+
+def _read(loader: Loader, sealed: SealedWindow, without: Ranges, metadata: LoadMetadata) -> Written:
+    """Write what Kafka still has of a window to new files."""
+    records = Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, without)
+    table, per_file = loader.declaration.raw_table, loader.declaration.records_per_file
+    try:
+        return loader.engine.write(records, table, metadata.load_id, per_file)
+    except BatchTooLargeError as e:
+        raise e.of_loaded_window() from None
+
+
+def _damaged(loader: Loader, sealed: SealedWindow, without: Ranges) -> Ranges:
+    """The offsets of damaged batches among those that Kafka is asked for. Raises what `find_refused` raises."""
+    # Imported where it is used: compiled kernels take a while to load, and a code location needs none of them.
+    from platform_assets.engines.columnar.refused import find_refused
+
+    pieces = Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, without).pieces
+    return find_refused(loader.cluster.settings, sealed.topic, sealed.topic_id, pieces).damaged
 
 
 def _not_in_kafka(loader: Loader, sealed: SealedWindow) -> Ranges:

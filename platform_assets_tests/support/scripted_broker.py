@@ -18,7 +18,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, Met
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 TOPIC_ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
-OUT_OF_RANGE = 1
+OUT_OF_RANGE, CORRUPT = 1, 2
 
 
 def batch(base: int, count: int) -> bytes:
@@ -49,6 +49,8 @@ class Script:
     """Fetches from this offset on get such an answer too."""
     unstable: list[tuple[int, int, bytes]] = field(default_factory=list)
     """Batches after the last stable offset, which belong to open transactions."""
+    corrupt: range = range(0)
+    """Offsets of which the broker itself says that the batch is corrupt."""
     aborted: list[tuple[int, int]] = field(default_factory=list)
     """Producer id and first offset of the aborted transactions, which each fetch lists."""
     listed_start: int | None = None
@@ -153,6 +155,8 @@ class _Handler(socketserver.StreamRequestHandler):
         if script.throttled:
             return FetchResponse(throttle_time_ms=script.throttled.pop(0), error_code=0, session_id=0, responses=[])
         error = script.errors.pop(0) if script.errors else 0
+        if asked.fetch_offset in script.corrupt:
+            error = CORRUPT
         if asked.fetch_offset < script.log_start:
             error = OUT_OF_RANGE
         if (script.empty or asked.fetch_offset >= script.empty_from) and not error:

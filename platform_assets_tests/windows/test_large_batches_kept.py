@@ -75,7 +75,7 @@ def test_a_window_that_the_table_has_rows_of_is_healed_by_a_higher_limit_alone(
     begin(topic, window, monkeypatch)
     with monkeypatch.context() as patched:
         refuse(patched)
-        with pytest.raises(BatchTooLargeError, match="set KAFKA_BATCH_MAX_RECORDS to more") as found:
+        with pytest.raises(BatchTooLargeError, match="raise KAFKA_BATCH_MAX_RECORDS") as found:
             loader_of(topic).load(window.key)
         assert SECOND not in str(found.value)
     assert loader_of(topic).load(window.key).receipt.rows == 4
@@ -89,7 +89,7 @@ def test_what_is_left_of_a_window_is_found_with_a_higher_limit(
     loader = loader_of(topic, KeptCluster("t", {0: 4}, starts={0: 1}))
     with monkeypatch.context() as patched:
         refuse(patched)
-        with pytest.raises(BatchTooLargeError, match="set KAFKA_BATCH_MAX_RECORDS to more") as found:
+        with pytest.raises(BatchTooLargeError, match="raise KAFKA_BATCH_MAX_RECORDS") as found:
             salvage.find(loader, window)
         assert SECOND not in str(found.value)
     left = salvage.find(loader, window)

@@ -1,4 +1,4 @@
-"""Search for records that no load accepts: timestamps out of range, and batches beyond the limits.
+"""Search for records that no load accepts: timestamps out of range, and batches that are damaged or beyond the limits.
 
 Reads all given offsets, as fast as a load by one task; called only after a load was refused.
 """
@@ -13,7 +13,9 @@ import numpy as np
 
 from platform_assets.engines.columnar.columns import Longs, OldFormat, timestamps, wanted
 from platform_assets.engines.columnar.pieces import Piece
-from platform_assets.kafka.batches.damage import TooLarge
+from platform_assets.errors import DamagedBatchError
+from platform_assets.kafka.batches.damage import Damage, TooLarge
+from platform_assets.kafka.batches.damaged import damaged_until
 from platform_assets.kafka.batches.fetching import Brokers
 from platform_assets.kafka.batches.reading import Buffers, PartitionReading
 from platform_assets.kafka.batches.record_batches import Batches
@@ -34,11 +36,12 @@ class Refused:
     """Records and batches that no load accepts.
 
     `records` are `(partition, offset, timestamp in ms)` of records whose timestamp is out of range. `batches` are the offsets of
-    batches beyond the limits, by partition.
+    batches beyond the limits, and `damaged` those of batches that are not intact, by partition.
     """
 
-    records: tuple[tuple[int, int, int], ...]
-    batches: Mapping[int, tuple[OffsetRange, ...]]
+    records: tuple[tuple[int, int, int], ...] = ()
+    batches: Mapping[int, tuple[OffsetRange, ...]] = field(default_factory=dict)
+    damaged: Mapping[int, tuple[OffsetRange, ...]] = field(default_factory=dict)
 
     @property
     def ranges(self) -> dict[int, tuple[OffsetRange, ...]]:
@@ -53,8 +56,9 @@ def find_refused(
 ) -> Refused:
     """Search the offsets of `pieces` for what no load accepts, up to `most` records and batches.
 
-    It has no time limit, since its duration depends on the size of the window; it ends in BrokerUnreachableError if the
-    brokers do not answer. Raises what `gather_evidence` raises, including DamagedBatchError.
+    There is no time limit, since the time depends on the size of the window; it ends in BrokerUnreachableError if the brokers do not
+    answer. A broker that itself reports a batch as corrupt is asked for each offset until it sends something. Raises what
+    `gather_evidence` raises; DamagedBatchError only for what is no batch of records, such as a marker.
     """
     found = _Found(most)
     brokers = Brokers(settings, topic, topic_id, patience=_PATIENCE, stopped=lambda: False)
@@ -63,19 +67,33 @@ def find_refused(
     try:
         for partition, offsets in [(p, r) for piece in pieces for p, r in piece.items() if r.size]:
             search = _Search(partition, offsets, found, room)
-            reading = PartitionReading(brokers, search, buffers)
-            try:
-                while search.position < search.end and not found.enough:
-                    reading.step()
-            finally:
-                reading.abandon()
+            while search.position < search.end and not found.enough:
+                _search(brokers, search, buffers)
             old += [Piece(partition, r) for r in search.old]
     finally:
         brokers.close()
     for piece in old:
         if not found.enough:
             found.records += unreadable_records(settings, topic, TopicRanges({piece.partition: piece.wanted}))
-    return Refused(tuple(sorted(found.records)[:most]), {p: tuple(r) for p, r in found.batches.items()})
+    batches, damaged = ({p: tuple(r) for p, r in some.items()} for some in (found.batches, found.damaged))
+    return Refused(tuple(sorted(found.records)[:most]), batches, damaged)
+
+
+def _search(brokers: Brokers, search: _Search, buffers: Buffers) -> None:
+    """Search up to the end, or to the end of the first damaged batch."""
+    reading = PartitionReading(brokers, search, buffers)
+    try:
+        while search.position < search.end and not search.found.enough:
+            reading.step()
+    except DamagedBatchError:
+        reading.abandon()
+        until = damaged_until(brokers, search.partition, search.position, search.end)
+        if until is None:
+            raise
+        search.found.damaged.setdefault(search.partition, []).append(OffsetRange(search.position, until))
+        search.position = until
+    finally:
+        reading.abandon()
 
 
 @dataclass
@@ -83,10 +101,12 @@ class _Found:
     most: int
     records: list[tuple[int, int, int]] = field(default_factory=list)
     batches: dict[int, list[OffsetRange]] = field(default_factory=dict)
+    damaged: dict[int, list[OffsetRange]] = field(default_factory=dict)
 
     @property
     def enough(self) -> bool:
-        return len(self.records) + sum(map(len, self.batches.values())) >= self.most
+        ranges = sum(map(len, (*self.batches.values(), *self.damaged.values())))
+        return len(self.records) + ranges >= self.most
 
 
 class _Search:
@@ -96,7 +116,7 @@ class _Search:
         self.partition, self.position, self.end = partition, offsets.start, offsets.end
         self.old: list[OffsetRange] = []
         """Offsets in message sets of the older formats."""
-        self._found, self._room = found, room
+        self.found, self._room = found, room
 
     def observe(self, log_start: int) -> None:
         """Ignore offsets that have expired meanwhile, which another search finds."""
@@ -118,13 +138,14 @@ class _Search:
 
     def _look(self, batches: Batches, some: Longs, left: Piece) -> None:
         try:
-            self._found.records += self._unreadable(batches, some, left)
+            self.found.records += self._unreadable(batches, some, left)
             return
-        except TooLarge as large:
+        except Damage as damage:
             if len(some) == 1:
-                there = batches.range_of(large.offset)
+                there = batches.range_of(damage.offset)
                 inside = OffsetRange(max(there.start, left.wanted.start), min(there.end, left.wanted.end))
-                self._found.batches.setdefault(self.partition, []).append(inside)
+                found = self.found.batches if isinstance(damage, TooLarge) else self.found.damaged
+                found.setdefault(self.partition, []).append(inside)
                 return
         for each in np.split(some, len(some)):
             self._look(batches, each, left)

@@ -15,6 +15,7 @@ from platform_assets.engines.columnar.work import Share, Work
 from platform_assets.errors import (
     BatchTooLargeError,
     BrokerUnreachableError,
+    DamagedBatchError,
     LakeNotWritableError,
     LakeUnavailableError,
     LoadError,
@@ -88,7 +89,7 @@ def not_written(error: OSError, table: str) -> PlatformError:
 
 def _named(error: Exception, share: Share, piece: Piece) -> PlatformError:
     """Return the platform's error for a failure while `piece` was read and written."""
-    if isinstance(error, BatchTooLargeError):
+    if isinstance(error, (BatchTooLargeError, DamagedBatchError)):
         return error.of_window(share.window)
     if isinstance(error, PlatformError):
         return error

@@ -52,7 +52,7 @@ def to_platform_error(error: Exception, table: TableRef, window: str, root: str)
     text = without_token(str(error))
     first_line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)[:500]
     if damaged := _DAMAGED.search(text):
-        return DamagedBatchError(topic, int(damaged[1]), int(damaged[2]), damaged[3].strip().rstrip("."))
+        return DamagedBatchError(topic, int(damaged[1]), int(damaged[2]), damaged[3].strip().rstrip("."), window)
     if any(sign in text for sign in _CONFLICT):
         return ConcurrentLoadError(table.name, window)
     if "long overflow" in text or "ARITHMETIC_OVERFLOW" in text:

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from platform_assets.errors import BatchTooLargeError, DamagedBatchError, TruncationError, UnstableEndError
 from platform_assets.kafka.batches.absence import Found, PresentFetch
 from platform_assets.kafka.batches.damage import Damage, TooLarge
-from platform_assets.kafka.batches.fetching import OFFSET_OUT_OF_RANGE, Brokers, Transient
+from platform_assets.kafka.batches.fetching import OFFSET_OUT_OF_RANGE, Brokers, FetchedPartition, Transient
 from platform_assets.kafka.batches.record_batches import Batches
 from platform_assets.kafka.batches.wire import Connection
 
@@ -63,7 +63,8 @@ class Buffers:
 class PartitionReading:
     """Steps through one partition, always one fetch ahead: the broker works while the last answer is used.
 
-    The sink is told that offsets are missing only if the log shows it; see `batches.absence`.
+    The sink is told that offsets are missing only if the log shows it; see `batches.absence`. It gets the intact batches before a
+    damaged one, so damage ends the reading only of offsets at or after it.
     """
 
     def __init__(self, brokers: Brokers, sink: BatchSink, buffers: Buffers) -> None:
@@ -79,11 +80,18 @@ class PartitionReading:
         where = self._brokers.topic, self._sink.partition
         try:
             found = self._brokers.persist(self._doing, self._found)
-            try:
-                self._take(found)
-            except TooLarge as large:
-                there = found.batches.range_of(large.offset)
-                raise BatchTooLargeError(*where, there.start, there.end, large.reason, large.variable) from None
+            batches, damage = found.batches.intact()
+            if damage is not None and (not len(batches) or batches.next_offset <= self._sink.position):
+                raise damage
+        except Damage as damage:
+            # A damaged header's offset counts only if a batch there could hold what was asked for.
+            offset = damage.offset if 0 <= damage.offset <= self._from else self._from
+            raise DamagedBatchError(*where, offset, damage.reason) from None
+        try:
+            self._take(found.answer, batches, whole=damage is None)
+        except TooLarge as large:
+            there = batches.range_of(large.offset)
+            raise BatchTooLargeError(*where, there.start, there.end, large.reason, large.variable) from None
         except Damage as damage:
             raise DamagedBatchError(*where, damage.offset, damage.reason) from None
 
@@ -108,11 +116,12 @@ class PartitionReading:
             raise Transient(f"offset {skipped} is the log start according to one request only")
         return found
 
-    def _take(self, found: Found) -> None:
-        sink, answer, batches = self._sink, found.answer, found.batches
+    def _take(self, answer: FetchedPartition, batches: Batches, *, whole: bool) -> None:
+        """Use intact batches; unless they are the `whole` answer, a damaged one follows, and the next fetch begins with it."""
+        sink = self._sink
         sink.observe(answer.log_start)
         sink.missing(self._from)  # where the log start lies ahead, the fetch began there
-        if not len(batches) or batches.next_offset <= sink.position:
+        if whole and (not len(batches) or batches.next_offset <= sink.position):
             sink.missing(sink.end)
             return
         passed, self._from = batches.next_offset - self._from, batches.next_offset

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -158,7 +158,7 @@ class Batches:
     """The complete batches of a fetch's records, in order; a batch cut off by the fetch's size is left out.
 
     Holds no copy of the bytes: use it up before their buffer is used again. `beyond` says that the fetch goes on with batches
-    which were not wanted. `limits` are those of each batch.
+    which were not wanted. `limits` are those of each batch. `verified` says that `verify` has nothing left to find.
     """
 
     data: memoryview
@@ -167,37 +167,36 @@ class Batches:
     old_format: bool
     beyond: bool = False
     limits: BatchLimits = NO_SETTINGS
+    verified: bool = False
 
     @classmethod
     def scan(cls, data: memoryview, until: int = NO_END, limits: BatchLimits = NO_SETTINGS) -> Batches:
-        """Find the batches in `data` by hopping from length to length. Raises Damage.
+        """Find the batches in `data` by hopping from length to length.
 
         Those that begin at the offset `until` or behind it are left out, so that damage among them is no matter of who does not
-        want them. That cannot be told of the old formats, whose batches are named by their last offset.
+        want them. That cannot be told of the old formats, whose batches are named by their last offset. Raises Damage if the first
+        batch does not say where the next one begins. A later one that does not is left out with all that follows, as one that is cut
+        off is: the next fetch begins with it.
         """
-        at, end, positions, beyond = 0, len(data), [], False
+        at, end, positions, beyond, old = 0, len(data), list[int](), False, False
         while at + _SMALLEST <= end:
-            if _base_at(data, at)[0] >= until and data[at + _MAGIC_AT] >= 2:
-                _refuse_wanted_behind(data, at, until)
-                beyond = True
-                break
+            base, magic = _base_at(data, at)[0], data[at + _MAGIC_AT]
             size = _LOG_OVERHEAD + _length_at(data, at + 8)[0]
-            if size < _SMALLEST:
-                raise Damage(_base_at(data, at)[0], "its length is impossible")
-            if at + size > end:
+            if base >= until and magic >= 2:
+                wrong = _wanted_behind(data, at, until)
+                beyond = wrong is None
+            else:
+                wrong = _not_a_batch(size, magic)
+            if wrong is not None and not positions:
+                raise Damage(base, wrong)
+            if wrong is not None or beyond or at + size > end:
                 break
+            old = old or magic < 2
             positions.append(at)
             at += size
         found = np.array(positions, dtype=np.int64)
-        magics = np.frombuffer(data, dtype=np.int8)[found + _MAGIC_AT] if positions else np.empty(0, np.int8)
-        old = bool((magics < 2).any())
-        if (magics > 2).any() or (magics < 0).any():
-            wrong = int(np.flatnonzero((magics > 2) | (magics < 0))[0])
-            raise Damage(_base_at(data, positions[wrong])[0], f"its format version {int(magics[wrong])} is unknown")
         if old or not positions:
             return cls(data, found, np.empty(0, HEADER), old, beyond, limits)
-        if at - positions[-1] < HEADER.itemsize or (np.diff(found) < HEADER.itemsize).any():
-            raise Damage(_base_at(data, 0)[0], "a batch is shorter than its own header")
         # An array whose elements overlap, one starting at every byte: indexing it copies just the headers wanted.
         every_byte = np.ndarray((end - HEADER.itemsize + 1,), HEADER, data, strides=(1,))
         return cls(data, found, every_byte[found], False, beyond, limits)
@@ -243,19 +242,39 @@ class Batches:
 
     def verify(self) -> None:
         """Check each batch's CRC and that headers are possible and ascending. Raises Damage at the first that fails."""
-        if self.old_format:
-            return  # iterating checks each message
+        _, damage = self.intact()
+        if damage is not None:
+            raise damage
+
+    def intact(self) -> tuple[Batches, Damage | None]:
+        """The batches before the first one whose CRC or header is wrong, and what is wrong with that one; None if none is.
+
+        If offsets do not ascend, either of two batches may be the wrong one, so the one before is left out too.
+        """
+        if self.old_format or self.verified:
+            return self, None  # iterating checks each message of the old formats
         bases, deltas, counts = self.base_offsets, self.headers["last_offset_delta"], self.records_counts
-        wrong = (bases < 0) | (deltas < 0) | (counts < 0) | (counts > deltas.astype(np.int64) + 1)
-        wrong[1:] |= bases[1:] <= self.last_offsets[:-1]
-        if wrong.any():
-            raise Damage(int(bases[int(wrong.argmax())]), "its header's offsets are impossible after the batch before")
-        starts = self.positions.tolist()
-        ends = (self.positions + self.headers["length"] + _LOG_OVERHEAD).tolist()
+        impossible = (bases < 0) | (deltas < 0) | (counts < 0) | (counts > deltas.astype(np.int64) + 1)
+        behind = np.zeros(len(self), np.bool_)
+        behind[1:] = bases[1:] <= self.last_offsets[:-1]
+        number, damage = len(self), None
+        if (impossible | behind).any():
+            index = int((impossible | behind).argmax())
+            number = index if impossible[index] else index - 1
+            damage = Damage(int(bases[index]), "its header's offsets are impossible after the batch before")
+        starts = self.positions[:number].tolist()
+        ends = (self.positions + self.headers["length"] + _LOG_OVERHEAD)[:number].tolist()
         data, check, covers = self.data, crc32c, _CRC_COVERS_FROM
-        for index, (start, end, crc) in enumerate(zip(starts, ends, self.headers["crc"].tolist(), strict=True)):
+        for index, (start, end, crc) in enumerate(
+            zip(starts, ends, self.headers["crc"][:number].tolist(), strict=True)
+        ):
             if check(data[start + covers : end]) != crc:
-                raise Damage(int(bases[index]), "its CRC does not match its bytes")
+                number, damage = index, Damage(int(bases[index]), "its CRC does not match its bytes")
+                break
+        if damage is None:
+            return replace(self, verified=True), None
+        positions, headers = self.positions[:number], self.headers[:number]
+        return replace(self, positions=positions, headers=headers, beyond=False, verified=True), damage
 
     def __iter__(self) -> Iterator[Batch]:
         """Each batch by itself, for those that the columns do not settle. Raises Damage (old formats)."""
@@ -282,16 +301,26 @@ class Batches:
                     yield Batch(piece, offset, offset, 1, 0, -1)
 
 
-def _refuse_wanted_behind(data: memoryview, at: int, until: int) -> None:
-    """Raise Damage where a batch behind the one at `at`, which begins at `until` or later, begins before that: batches ascend."""
-    first, end = at, len(data)
+def _not_a_batch(size: int, magic: int) -> str | None:
+    """Return why bytes of this `size` and format version are no batch; None if they may be one."""
+    if size < _SMALLEST:
+        return "its length is impossible"
+    if magic > 2:
+        return f"its format version {magic} is unknown"
+    return "it is shorter than its own header" if magic == 2 and size < HEADER.itemsize else None
+
+
+def _wanted_behind(data: memoryview, at: int, until: int) -> str | None:
+    """Return what is wrong if a batch after the one at `at`, which begins at `until` or later, begins before that: batches ascend."""
+    end = len(data)
     while at + _SMALLEST <= end and data[at + _MAGIC_AT] == 2:
         if _base_at(data, at)[0] < until:
-            raise Damage(_base_at(data, first)[0], "its header's offsets are impossible before the batch behind it")
+            return "its header's offsets are impossible before the batch behind it"
         size = _LOG_OVERHEAD + _length_at(data, at + 8)[0]
         if size < _SMALLEST:
-            return
+            return None
         at += size
+    return None
 
 
 def check_count(offset: int, records: int, limits: BatchLimits) -> None:

@@ -24,7 +24,7 @@ from platform_assets.kafka.evidence.partition import OFFSET_KINDS, OffsetKind, P
 from platform_assets.kafka.evidence.tally import LISTED, PartitionTally
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.digest import Digest
-from platform_assets.model.offsets import TopicRanges
+from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.topics import checked_topic
 
 FETCH_BYTES: Final = 8 << 20
@@ -102,12 +102,14 @@ def gather_evidence(
     fetch_bytes: int = FETCH_BYTES,
     patience: float = PATIENCE,
     listed: int = LISTED,
+    without: Mapping[int, Sequence[OffsetRange]] = MappingProxyType({}),
 ) -> Evidence:
     """Find out from the broker's record batches what became of every offset of `ranges`.
 
     `topic_id` is the id that the ranges belong to (base64, as Kafka prints it). `compacted`: whether the topic's
     cleanup.policy contains "compact". `deadline` (of `time.monotonic`) cuts the reading short: the evidence is then not
-    `complete`, and each partition's covers the offsets `[range.start, reached)`.
+    `complete`, and each partition's covers the offsets `[range.start, reached)`. The offsets `without` are not read, and are
+    unexplained.
 
     Memory is bounded whatever the ranges: `2 * readers * fetch_bytes`, unless single batches are larger, and `listed`
     ranges of each kind a partition. What is said of each offset holds for the moment it was read.
@@ -126,7 +128,10 @@ def gather_evidence(
     if readers < 1 or fetch_bytes < 1 or listed < 0:
         raise ConfigurationError("readers and fetch_bytes have to be positive, listed at least 0")
     gathering = _Gathering(settings, topic, topic_id, deadline, fetch_bytes, patience)
-    tallies = {p: PartitionTally(p, r, compacted=compacted, listed=listed) for p, r in ranges.items()}
+    tallies = {
+        p: PartitionTally(p, r, compacted=compacted, without=without.get(p, ()), listed=listed)
+        for p, r in ranges.items()
+    }
     gathering.read([tally for tally in tallies.values() if not tally.done], readers)
     return Evidence(topic, topic_id, compacted, {p: tally.evidence() for p, tally in tallies.items()})
 
@@ -150,7 +155,7 @@ class _Gathering:
             self._refuse_unstable_ends(tallies)
         except Stopped:
             return
-        for tally in sorted(tallies, key=lambda t: t.position - t.end):  # the longest first: none is left to the end
+        for tally in sorted(tallies, key=lambda t: -t.range.size):  # the longest first: none is left to the end
             self._waiting.put(tally)
         readers = min(readers, len(tallies))
         with ThreadPoolExecutor(readers, thread_name_prefix="evidence") as pool:
@@ -174,8 +179,8 @@ class _Gathering:
         try:
             stable = brokers.last_stable_offsets([tally.partition for tally in tallies])
             for tally in tallies:
-                if stable[tally.partition] < tally.end:
-                    raise past_the_end(brokers, tally.partition, tally.end, stable[tally.partition])
+                if stable[tally.partition] < tally.range.end:
+                    raise past_the_end(brokers, tally.partition, tally.range.end, stable[tally.partition])
         finally:
             brokers.close()
 
@@ -188,12 +193,8 @@ class _Gathering:
                     tally = self._waiting.get_nowait()
                 except queue.Empty:
                     return
-                reading = PartitionReading(brokers, tally, buffers)
-                try:
-                    while not tally.done and not self._stopped():
-                        reading.step()
-                finally:
-                    reading.abandon()
+                while not tally.done and not self._stopped():
+                    self._read_piece(PartitionReading(brokers, tally, buffers), tally)
         except Stopped:
             return
         except BaseException:
@@ -201,3 +202,13 @@ class _Gathering:
             raise
         finally:
             brokers.close()
+
+    def _read_piece(self, reading: PartitionReading, tally: PartitionTally) -> None:
+        """Read up to the end of what the tally counts now, and have it go on."""
+        try:
+            while not tally.piece_done and not self._stopped():
+                reading.step()
+        finally:
+            reading.abandon()
+        if tally.piece_done:
+            tally.skip()

@@ -48,29 +48,58 @@ class _Growing:
 
 
 class PartitionTally:
-    """Counts the offsets `[position, end)` of one partition, batch by batch; `position` is the next one to be counted.
+    """Counts the offsets of one partition, batch by batch; `[position, end)` are the next ones to be counted.
 
     A `batches.reading.BatchSink`. Memory is flat: at most `listed` ranges a kind, and a bounded number of offsets that
     wait for the digest.
     """
 
-    def __init__(self, partition: int, wanted: OffsetRange, *, compacted: bool, listed: int = LISTED) -> None:
-        """`compacted`: whether offsets that are missing may have been compacted away, by the topic's policy."""
+    def __init__(
+        self,
+        partition: int,
+        wanted: OffsetRange,
+        *,
+        compacted: bool,
+        without: Sequence[OffsetRange] = (),
+        listed: int = LISTED,
+    ) -> None:
+        """`compacted`: whether offsets that are missing may have been compacted away, by the topic's policy.
+
+        Offsets of `without` are not to be read, and are counted as unexplained.
+        """
         self.partition = partition
         self.position = wanted.start
         self.end = wanted.end
         self._range = wanted
+        self._pieces = list(wanted.minus(without)) if without else [wanted]
         self._compacted = compacted
         self._log_start = -1
         self._kinds = {kind: _Growing(listed) for kind in OFFSET_KINDS}
         self._digest = Digest(0, 0)
         self._waiting: list[tuple[int, int]] = []
         self._waiting_size = 0
+        self.skip()
+
+    @property
+    def range(self) -> OffsetRange:
+        """All offsets that are to be counted."""
+        return self._range
 
     @property
     def done(self) -> bool:
         """Whether every offset has been counted."""
+        return self.position >= self._range.end
+
+    @property
+    def piece_done(self) -> bool:
+        """Whether the offsets up to `end` have been counted; what follows is to be read after `skip`."""
         return self.position >= self.end
+
+    def skip(self) -> None:
+        """Go on to the next offsets that are to be read, once `piece_done`."""
+        piece = self._pieces.pop(0) if self._pieces else OffsetRange(self._range.end, self._range.end)
+        self._add("unexplained", piece.start)
+        self.end = piece.end
 
     def observe(self, log_start: int) -> None:
         """Note the partition's log start: what is missing before it is `below_log_start` from now on."""
@@ -133,7 +162,7 @@ class PartitionTally:
                     "aborted_records" if batch.transactional and batch.producer_id in aborting else "records"
                 )
                 self._take_data(batch, kind)
-            if self.done:
+            if self.piece_done:
                 return
 
     def _take_control(self, batch: Batch, aborting: set[int]) -> None:

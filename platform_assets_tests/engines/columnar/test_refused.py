@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 
 import pytest
 
 from platform_assets.engines.columnar.refused import Refused, find_refused
-from platform_assets.errors import DamagedBatchError
 from platform_assets.kafka.batches.fetching import topic_id_text
 from platform_assets.kafka.settings import BatchLimits, ClientSettings
 from platform_assets.kafka.timestamps import FIRST_READABLE_MS, LAST_READABLE_MS
@@ -67,10 +65,56 @@ def test_the_search_ends_once_it_has_found_enough(start: Start) -> None:
     assert found == Refused((), {0: (OffsetRange(3, 8),)})
 
 
-def test_damage_ends_the_search(start: Start) -> None:
-    """It may be one replica's alone, so it is no loss to accept."""
-    damaged = script(together=False)
-    first, last, batch = damaged.batches[2]
-    damaged.batches[2] = (first, last, batch[:-1] + struct.pack("B", batch[-1] ^ 1))
-    with pytest.raises(DamagedBatchError, match="at offset 8"):
-        search(start, damaged, (0, 15))
+def flipped(batch: bytes, at: int = -1) -> bytes:
+    changed = bytearray(batch)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+def damaged_at(number: int, at: int = -1, *, together: bool = False) -> Script:
+    """The batch of that number in LOG with a flipped bit at a byte; alone in each answer, or with all that follows it."""
+    log = [flipped(batch, at) if n == number else batch for n, batch in enumerate(LOG)]
+    rest = [b"".join(log[n:]) if together else batch for n, batch in enumerate(log)]
+    made = script(together=False)
+    made.batches = [(first, end - 1, sent) for first, end, sent in zip(FIRST, FIRST[1:], rest, strict=False)]
+    return made
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("at", [8, 11, 16, 23, 60, -1], ids=["size", "size too", "version", "delta", "count", "value"])
+def test_a_damaged_batch_is_found_and_the_search_goes_on(start: Start, at: int, together: bool) -> None:
+    found = search(start, damaged_at(1, at, together=together), (0, 15))
+    assert found.damaged == {0: (OffsetRange(3, 8),)}
+    assert found.ranges == {0: (OffsetRange(9, 10), OffsetRange(12, 13))}
+    assert found.batches == {0: (OffsetRange(14, 15),)}
+
+
+def test_damage_outside_of_the_pieces_is_no_matter(start: Start) -> None:
+    assert search(start, damaged_at(1, together=True), (0, 3), (8, 9)) == Refused()
+    assert search(start, damaged_at(1, together=True), (0, 5), (7, 9)).damaged == {
+        0: (OffsetRange(3, 5), OffsetRange(7, 8))
+    }
+
+
+def test_a_batch_whose_bytes_agree_with_their_crc_and_contradict_each_other_is_damaged(start: Start) -> None:
+    log = [*LOG[:2], made_batch([Made(8), Made(9)], count=1), *LOG[3:]]
+    made = script(together=False)
+    made.batches = [(first, end - 1, sent) for first, end, sent in zip(FIRST, FIRST[1:], log, strict=False)]
+    assert search(start, made, (0, 15)).damaged == {0: (OffsetRange(8, 10),)}
+
+
+def test_a_batch_that_the_broker_itself_finds_corrupt_is_searched_to_its_end(start: Start) -> None:
+    made = script(together=False)
+    made.corrupt = range(3, 9)
+    found = search(start, made, (0, 15))
+    assert found.damaged == {0: (OffsetRange(3, 9),)}
+    assert found.ranges == {0: (OffsetRange(9, 10), OffsetRange(12, 13))}
+
+
+def test_offsets_that_are_missing_after_a_damaged_batch_count_as_damaged(start: Start) -> None:
+    """A damaged header may claim fewer offsets than the batch had."""
+    made = damaged_at(1)
+    made.batches[1] = (3, 4, made.batches[1][2])
+    assert search(start, made, (0, 15)).damaged == {0: (OffsetRange(3, 8),)}
+    made = damaged_at(6)
+    assert search(start, made, (0, 15)).damaged == {0: (OffsetRange(14, 15),)}

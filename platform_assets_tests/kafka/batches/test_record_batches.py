@@ -106,8 +106,11 @@ def test_batches_from_the_end_on_are_left_out_whatever_they_hold() -> None:
 
 def test_a_batch_that_says_that_it_is_not_wanted_before_one_that_is_is_damage() -> None:
     """The offset of a batch is not among what its CRC covers."""
+    wrong = batch(77, [0]) + batch(2, [0])
     with pytest.raises(Damage, match="offset 77: its header's offsets are impossible before the batch behind it"):
-        Batches.scan(memoryview(batch(0, [0]) + batch(77, [0]) + batch(2, [0])), 10)
+        Batches.scan(memoryview(wrong), 10)
+    after = Batches.scan(memoryview(batch(0, [0]) + wrong), 10)
+    assert (len(after), after.next_offset, after.beyond) == (1, 1, False)
 
 
 @pytest.mark.parametrize("position", [0, 1, -1])
@@ -131,7 +134,8 @@ def test_flipped_byte_in_each_place_that_the_crc_covers_is_damage() -> None:
 
 def test_impossible_headers_are_damage() -> None:
     with pytest.raises(Damage, match="length is impossible"):
-        scanned(batch(0, [0]), struct.pack(">qi", 1, 3) + bytes(20))
+        scanned(struct.pack(">qi", 1, 3) + bytes(20))
+    assert len(scanned(batch(0, [0]), struct.pack(">qi", 1, 3) + bytes(20))) == 1
     with pytest.raises(Damage, match="format version 3 is unknown"):
         scanned(batch(0, [0])[:16] + b"\x03" + batch(0, [0])[17:])
     with pytest.raises(Damage, match="impossible after the batch before"):
@@ -140,6 +144,25 @@ def test_impossible_headers_are_damage() -> None:
         scanned(batch(5, [0, 1, 2], span=2)).verify()
     with pytest.raises(Damage, match="shorter than its own header"):
         scanned(batch(0, [0])[:8] + struct.pack(">i", 40) + batch(0, [0])[12:52]).verify()
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_the_batches_before_a_damaged_one_are_intact(position: int) -> None:
+    batches = [bytearray(batch(10 * n, list(range(10)))) for n in range(3)]
+    batches[position][70] ^= 1
+    found, damage = Batches.scan(memoryview(b"".join(batches)), 25).intact()
+    assert damage is not None
+    assert damage.offset == 10 * position
+    assert found.base_offsets.tolist() == [10 * n for n in range(position)]
+    assert not found.beyond
+    found.verify()
+
+
+def test_of_two_batches_whose_offsets_do_not_ascend_either_may_be_wrong() -> None:
+    found, damage = scanned(batch(0, [0]), batch(77, [0]), batch(2, [0])).intact()
+    assert (damage and damage.offset, found.base_offsets.tolist()) == (2, [0])
+    found, damage = scanned(batch(77, [0]), batch(2, [0])).intact()
+    assert (damage and damage.offset, len(found)) == (2, 0)
 
 
 def test_records_that_contradict_the_header_are_damage() -> None:

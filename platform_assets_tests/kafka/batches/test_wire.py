@@ -137,6 +137,23 @@ def test_damage_on_the_way_names_topic_partition_and_offset(start: Start) -> Non
     assert (damage.value.topic, damage.value.partition, damage.value.offset) == ("t", 0, 10)
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_the_rest_is_read_without_a_damaged_batch(start: Start, together: bool) -> None:
+    script = Script()
+    damaged = bytearray(script.batches[1][2])
+    damaged[-2] ^= 4
+    script.batches[1] = (10, 19, bytes(damaged) + (script.batches[2][2] if together else b""))
+    if together:
+        script.batches[0] = (0, 9, script.batches[0][2] + script.batches[1][2])
+    found = asked(start(script), 30, without={0: [OffsetRange(8, 12), OffsetRange(12, 20), OffsetRange(29, 40)]})
+    assert found.complete
+    assert found.by_partition[0].unexplained.listed == (OffsetRange(8, 20), OffsetRange(29, 30))
+    assert found.by_partition[0].records.listed == (OffsetRange(0, 8), OffsetRange(20, 29))
+    with pytest.raises(DamagedBatchError):
+        asked(start(script), 30, without={0: [OffsetRange(8, 19)]})
+    assert asked(start(script), 30, without={0: [OffsetRange(0, 30)]}).holes == {"unexplained": 30}
+
+
 @pytest.mark.parametrize("end", [7, 10])
 def test_damage_behind_the_end_is_no_matter(start: Start, end: int) -> None:
     """A fetch goes on past the end of a small range."""
@@ -170,7 +187,7 @@ def test_a_batch_beyond_a_limit_is_named_with_its_offsets_and_the_setting(start:
     thinned = thin_batch(10, list(range(0, 10, 2)), span=10)
     broker = start(Script(batches=[(0, 9, batch(0, 10)), (10, 19, thinned), (20, 29, batch(20, 10))]))
     with pytest.raises(
-        BatchTooLargeError, match=r"offsets \[10, 20\) has more than 4 records.* set KAFKA_BATCH_MAX_RECORDS"
+        BatchTooLargeError, match=r"offsets \[10, 20\) has more than 4 records.* raise KAFKA_BATCH_MAX_RECORDS"
     ) as large:
         asked(broker, limits=BatchLimits(records=4))
     assert "accept-loss" not in str(large.value), "of a window that is loaded, nothing is lost"
