@@ -334,8 +334,9 @@ class EmptyAnswersError(Retryable):
             f"topic {topic!r} partition {partition}: for {seconds:g} s the broker returned no records from offset "
             f"{offset} on, although offsets up to {end} are stable, and no batch after them shows that they were "
             "compacted away. Tiered storage that is too slow can cause this. Nothing was changed. Run it again; if this "
-            "persists, check the broker's log and its remote storage (remote.fetch.max.wait.ms). If compaction removed "
-            "all records at the end of this partition, the next record written to it proves that."
+            "persists, check the broker's log and its remote storage (remote.fetch.max.wait.ms). If the brokers "
+            "are older than Kafka 3.6 and compaction removed all records at the end of this partition, the next record "
+            "written to it proves that."
         )
 
 

@@ -55,7 +55,10 @@ class Script:
     """Producer id and first offset of the aborted transactions, which each fetch lists."""
     listed_start: int | None = None
     """The log start that ListOffsets gives, if it is not `log_start`."""
+    local_start: int = 1 << 62
+    """The first offset that is on the broker's own disks; all others are in tiered storage."""
     fetch_versions: tuple[int, int] = (4, 18)
+    list_versions: tuple[int, int] = (1, 10)
     leader: tuple[str, int] | None = None
     near: tuple[str, str, int] | None = None
     """Rack, host and port of a replica that is not the leader."""
@@ -105,7 +108,7 @@ class _Handler(socketserver.StreamRequestHandler):
             self.wfile.write(struct.pack(">ii", 4 + len(tags) + len(body), correlation) + tags + body)
 
     def _18(self, script: Script, _: Any) -> Any:
-        ranges = {1: script.fetch_versions, 2: (1, 10), 3: (0, 13), 18: (0, 4)}
+        ranges = {1: script.fetch_versions, 2: script.list_versions, 3: (0, 13), 18: (0, 4)}
         keys = [ApiVersionsResponse.ApiVersion(api_key=k, min_version=a, max_version=b) for k, (a, b) in ranges.items()]
         return ApiVersionsResponse(error_code=0, api_keys=keys, throttle_time_ms=0)
 
@@ -131,7 +134,7 @@ class _Handler(socketserver.StreamRequestHandler):
         asked = request.topics[0].partitions[0]
         latest = script.listed_stable if request.isolation_level == 1 else script.high
         start = script.log_start if script.listed_start is None else script.listed_start
-        offset = start if asked.timestamp == -2 else latest
+        offset = {-2: start, -4: script.local_start}.get(asked.timestamp, latest)
         found = of_topic.ListOffsetsPartitionResponse(
             partition_index=0, error_code=0, timestamp=-1, offset=offset, leader_epoch=script.epoch
         )

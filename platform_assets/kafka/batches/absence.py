@@ -17,8 +17,20 @@ offset or later: over a gap that the cleaner left, it goes on to the next batch,
 A read_committed fetch stops at the last stable offset, so it returns no batch if the cleaner removed all records from
 `offset` up to there. The batch after the gap is then part of an open transaction, and a read_uncommitted fetch returns it:
 that batch is asked for each time an answer is empty. The cleaner leaves the active segment alone, and a segment is rolled for
-the record that goes into the next one, so such a batch exists unless the active segment was emptied by other means. Without
-one the question stays open: `EmptyAnswersError`, which the next record in the partition ends.
+the record that goes into the next one, so such a batch exists unless the active segment was emptied by other means.
+
+Then no batch can show the gap, and only the leader's own log can: its read goes through the segments on its disks and
+gives nothing if none of them has a batch at the offset or later (`LocalLog.read` of Apache Kafka). An empty answer comes from
+that read if
+
+* the leader answers, not a replica in the client's rack,
+* its disks hold the offset: it is at or above the local log start that ListOffsets gives since Kafka 3.6, so no remote
+  storage is asked,
+* no quota is used up: the answer has no throttle time,
+* and the fetch was read_uncommitted, with a high watermark and a last stable offset at `end` or later.
+
+This counts only after several such answers in a row, each on a new connection and with the leader looked up again. Otherwise the
+question stays open: `EmptyAnswersError`, which the next record in the partition ends.
 """
 
 from __future__ import annotations
@@ -34,6 +46,8 @@ from platform_assets.kafka.batches.wire import Connection
 
 _LONGEST_WAIT_MS: Final = 8_000
 _PROBE_BYTES: Final = 1 << 14
+_LOCAL_ANSWERS: Final = 3
+"""Empty answers in a row from the leader's own disks that show a gap up to the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,7 @@ class PresentFetch:
     def __init__(self, brokers: Brokers, partition: int) -> None:
         self._brokers, self._partition = brokers, partition
         self._wait_ms = MAX_WAIT_MS
+        self._local_answers = 0
 
     def attempt(self, offset: int, end: int, size: int, buffer: bytearray, asked: Connection | None = None) -> Found:
         """Fetch about `size` bytes from `offset` on, into `buffer`; one try, to be called through `Brokers.persist`.
@@ -76,7 +91,7 @@ class PresentFetch:
         if offset >= end or answer.log_start >= end:
             return Found(answer, batches)
         if batches.beyond or (len(batches) and batches.next_offset > offset):
-            self._wait_ms = MAX_WAIT_MS
+            self._wait_ms, self._local_answers = MAX_WAIT_MS, 0
             return Found(answer, batches)
         return self._uncommitted(offset, end, answer)
 
@@ -90,7 +105,20 @@ class PresentFetch:
         batches = Batches.scan(answer.records, end, brokers.limits)
         if batches.beyond and not len(batches):
             return Found(answer, batches)
+        self._local_answers = self._local_answers + 1 if self._is_local(offset, end, empty, answer) else 0
+        if self._local_answers >= _LOCAL_ANSWERS:
+            return Found(answer, batches)
         self._wait_ms = min(2 * self._wait_ms, _LONGEST_WAIT_MS)
         verdict = EmptyAnswersError(brokers.topic, partition, offset, end, brokers.patience)
         pause = max(empty.throttled, answer.throttled)
         raise Transient(f"the broker returned no records from offset {offset} on", verdict, pause)
+
+    def _is_local(self, offset: int, end: int, committed: FetchedPartition, answer: FetchedPartition) -> bool:
+        """Whether two empty answers, the second one read_uncommitted, come from the leader's own log and reach up to `end`."""
+        brokers, partition = self._brokers, self._partition
+        if len(committed.records) or len(answer.records) or committed.throttled or answer.throttled:
+            return False
+        if min(answer.high_watermark, answer.last_stable) < end or not brokers.asks_leader(partition):
+            return False
+        local = brokers.local_log_start(partition)
+        return local is not None and local <= offset

@@ -39,7 +39,9 @@ _NEEDS: Final = {FetchRequest: _FETCH, MetadataRequest: _METADATA, ListOffsetsRe
 _LARGEST_ANSWER = 1 << 30
 MAX_WAIT_MS: Final = 500
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
-_LATEST, _EARLIEST = -1, -2
+_LATEST, _EARLIEST, _EARLIEST_LOCAL = -1, -2, -4
+_KNOWS_LOCAL: Final = 8
+"""The version of ListOffsets that tells which offsets are on the leader's own disks (KIP-405)."""
 _UNRECORDED_RETRIABLE = {-1}  # UNKNOWN_SERVER_ERROR: the broker's own failure, whatever it was
 _CORRUPT_MESSAGE = 2
 OFFSET_OUT_OF_RANGE: Final = 1
@@ -192,6 +194,19 @@ class Brokers:
         doing = f"looking up the log start of topic {self.topic!r} partition {partition}"
         return self.persist(doing, lambda: self._list_offsets([partition], _EARLIEST, _READ_UNCOMMITTED))[partition]
 
+    def local_log_start(self, partition: int) -> int | None:
+        """The first offset that the partition's leader has on its own disks; None if the broker cannot tell.
+
+        One try, to be called through `persist`.
+        """
+        if not self._connection(self._leader(partition).address).offers(ListOffsetsRequest, _KNOWS_LOCAL):
+            return None
+        return self._list_offsets([partition], _EARLIEST_LOCAL, _READ_UNCOMMITTED, _KNOWS_LOCAL)[partition]
+
+    def asks_leader(self, partition: int) -> bool:
+        """Whether fetches go to the partition's leader, and not to a replica in the client's rack."""
+        return partition not in self._near
+
     def ask(
         self, partition: int, offset: int, size: int, *, committed: bool = True, wait_ms: int = MAX_WAIT_MS
     ) -> Connection:
@@ -259,7 +274,9 @@ class Brokers:
             raise Transient(name)
         raise BrokerRefusedError(doing, name, needed(code, self.topic))
 
-    def _list_offsets(self, partitions: Sequence[int], timestamp: int, isolation: int) -> dict[int, int]:
+    def _list_offsets(
+        self, partitions: Sequence[int], timestamp: int, isolation: int, version: int = _LIST_OFFSETS
+    ) -> dict[int, int]:
         by_leader: dict[_Leader, list[int]] = {}
         for partition in partitions:
             by_leader.setdefault(_Leader(self._leader(partition).address, 0), []).append(partition)
@@ -273,7 +290,7 @@ class Brokers:
                 for p in led
             ]
             request = ListOffsetsRequest(
-                version=_LIST_OFFSETS,
+                version=version,
                 replica_id=-1,
                 isolation_level=isolation,
                 topics=[of_topic(name=self.topic, partitions=wanted)],

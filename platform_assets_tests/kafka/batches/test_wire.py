@@ -237,6 +237,33 @@ def test_a_compacted_tail_without_a_batch_after_it_is_shown_by_the_next_record(s
     assert dict(asked(broker, compacted=True).holes) == {"compacted_away": 20}
 
 
+def test_a_compacted_tail_without_a_batch_after_it_is_shown_by_the_leaders_own_log(start: Start) -> None:
+    script = Script(batches=[(0, 9, batch(0, 10))], local_start=10)
+    broker = start(script)
+    found = asked(broker, compacted=True)
+    assert (found.records, dict(found.holes)) == (10, {"compacted_away": 20})
+    assert script.probed == [10, 10, 10]
+    assert loaded(broker) == [*range(10)]
+
+
+@pytest.mark.parametrize(
+    "doubt",
+    [{"local_start": 11}, {"list_versions": (1, 7)}, {"empty": [10] * 1000}, {"high": 29}],
+    ids=lambda doubt: next(iter(doubt)),
+)
+def test_an_empty_answer_that_may_not_be_of_the_leaders_own_log_shows_no_gap(
+    start: Start, doubt: dict[str, Any]
+) -> None:
+    script = Script(**{"batches": [(0, 9, batch(0, 10))], "local_start": 10, **doubt})
+    with pytest.raises(EmptyAnswersError):
+        asked(start(script), patience=0.2, compacted=True)
+
+
+def test_a_few_empty_answers_of_a_leaders_own_log_are_no_gap(start: Start) -> None:
+    script = Script(empty=[0, 0], local_start=0)
+    assert asked(start(script), patience=20.0).records == 30
+
+
 def test_a_gap_up_to_the_last_stable_offset_is_shown_by_the_open_transaction_after_it(start: Start) -> None:
     """A read_committed fetch stops before the batch that shows the gap."""
     script = Script(batches=[(0, 9, batch(0, 10))], unstable=[(30, 39, batch(30, 10))])

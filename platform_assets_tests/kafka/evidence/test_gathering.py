@@ -575,6 +575,16 @@ def test_broker_gone_and_back_while_it_is_read(broker: Broker, long: History) ->
     assert by_kind(tally.evidence()) == ranged(long.truth[0])
 
 
+def test_the_leader_tells_which_offsets_are_on_its_own_disks(broker: Broker, topic: TopicMaker) -> None:
+    """The proof of a compacted end rests on it; see `kafka.batches.absence`."""
+    h = History(broker, topic(stem="evidence"))
+    brokers = fetching.Brokers(h.settings, h.topic, h.topic_id, patience=10, stopped=lambda: False)
+    try:
+        assert brokers.persist("asking", lambda: brokers.local_log_start(0)) == brokers.log_start(0) == 0
+    finally:
+        brokers.close()
+
+
 def test_memory_is_flat_over_a_long_range(broker: Broker, topic: TopicMaker) -> None:
     h = History(broker, topic(stem="evidence"))
     plain = h.producer(transactional=False)
