@@ -307,13 +307,13 @@ def test_what_was_dropped_before_the_log_start_is_named(start: Start) -> None:
 
 
 def test_last_stable_offset_that_goes_back_is_named(start: Start) -> None:
-    with pytest.raises(UnstableEndError, match="up to offset 20 only"):
+    with pytest.raises(UnstableEndError, match="only up to offset 20"):
         asked(start(Script(stable=20)))
 
 
 def test_end_past_the_listed_last_stable_offset_is_refused_before_anything_is_read(start: Start) -> None:
     script = Script(listed_stable=20)
-    with pytest.raises(UnstableEndError, match="up to offset 20 only"):
+    with pytest.raises(UnstableEndError, match="only up to offset 20"):
         asked(start(script))
     shorter = Script(listed_stable=20, high=25)
     with pytest.raises(TruncationError, match="ends at offset 25"):
