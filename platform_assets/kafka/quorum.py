@@ -7,12 +7,12 @@ itself that is now. librdkafka does not know that request.
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
 from kafka.protocol.admin.cluster import DescribeQuorumRequest
 
-from platform_assets.kafka.batches.wire import Connection, Security, Stopped, addresses
+from platform_assets.kafka.batches.wire import Connection, Security, Stopped, addresses, moment
 from platform_assets.kafka.settings import ClientSettings
 
 _VERSION: Final = 1
@@ -50,10 +50,13 @@ def _asked(connection: Connection) -> datetime | None:
         return None
     of_topic = DescribeQuorumRequest.TopicData
     wanted = of_topic(topic_name=_METADATA_TOPIC, partitions=[of_topic.PartitionData(partition_index=0)])
-    answer = connection.request(DescribeQuorumRequest(version=_VERSION, topics=[wanted]))
+    return connection.request(DescribeQuorumRequest(version=_VERSION, topics=[wanted]), _moment)
+
+
+def _moment(answer: Any) -> datetime | None:
     for topic in answer.topics if not answer.error_code else ():
         for partition in topic.partitions:
             for voter in partition.current_voters:
                 if voter.replica_id == partition.leader_id and voter.last_caught_up_timestamp > 0:
-                    return datetime.fromtimestamp(voter.last_caught_up_timestamp / 1000, UTC)
+                    return moment(voter.last_caught_up_timestamp)
     return None

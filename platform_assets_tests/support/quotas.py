@@ -40,7 +40,9 @@ def _alter(bootstrap: str, client_id: str | None, value: float, *, remove: bool)
         stopped=lambda: False,
     )
     try:
-        answer = connection.request(AlterClientQuotasRequest(version=_VERSION, entries=[wanted], validate_only=False))
+        answer = connection.request(
+            AlterClientQuotasRequest(version=_VERSION, entries=[wanted], validate_only=False), lambda found: found
+        )
     finally:
         connection.close()
     assert [e.error_code for e in answer.entries] == [0], answer

@@ -27,7 +27,7 @@ def produce_batch(bootstrap: str, topic: str, batch: bytes, partition: int = 0) 
         stopped=lambda: False,
     )
     try:
-        (answer,) = connection.request(request).responses[0].partition_responses
+        (answer,) = connection.request(request, lambda found: found.responses[0].partition_responses)
     finally:
         connection.close()
     assert answer.error_code == 0, answer

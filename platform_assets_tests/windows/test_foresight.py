@@ -324,6 +324,6 @@ def ask(lk: TopicLake, request: Any, kind: type, version: int) -> Any:
     security = Security(client_settings(lk.bootstrap))
     connection = Connection(addresses(lk.bootstrap)[0], security, {kind: version}, timeout=10, stopped=lambda: False)
     try:
-        return connection.request(request)
+        return connection.request(request, lambda answer: answer)
     finally:
         connection.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from kafka.protocol.consumer.offsets import OffsetForLeaderEpochRequest
 
@@ -30,7 +30,13 @@ class EpochBrokers(Brokers):
         request = OffsetForLeaderEpochRequest(
             version=_VERSION, replica_id=-1, topics=[of_topic(topic=self.topic, partitions=[wanted])]
         )
-        (answer,) = connection.request(request).topics[0].partitions
-        if answer.error_code:
-            self._judge(answer.error_code, f"looking up leader epoch {epoch} of topic {self.topic!r}")
-        return None if answer.end_offset < 0 else int(answer.end_offset)
+        error, end = connection.request(request, _end)
+        if error:
+            self._judge(error, f"looking up leader epoch {epoch} of topic {self.topic!r}")
+        return None if end < 0 else end
+
+
+def _end(answer: Any) -> tuple[int, int]:
+    """The error code, and the end of the epoch."""
+    (partition,) = answer.topics[0].partitions
+    return partition.error_code, partition.end_offset

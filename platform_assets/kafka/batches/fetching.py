@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import kafka.errors
 from kafka.protocol.consumer.fetch import FetchRequest
@@ -113,6 +113,16 @@ class FetchedPartition:
 class _Leader:
     address: Address
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What an answer to a request for metadata says of the topic; its error code, and its leaders by partition."""
+
+    error: int
+    topic_id: uuid.UUID
+    nodes: dict[int, Address]
+    leaders: dict[int, _Leader | None]
 
 
 class Brokers:
@@ -295,11 +305,13 @@ class Brokers:
                 isolation_level=isolation,
                 topics=[of_topic(name=self.topic, partitions=wanted)],
             )
-            answer = self._connection(leader.address).request(request)
-            for partition in answer.topics[0].partitions:
-                if partition.error_code:
-                    self._judge(partition.error_code, f"looking up offsets of topic {self.topic!r}")
-                found[partition.partition_index] = partition.offset
+            listed = self._connection(leader.address).request(
+                request, lambda a: [(p.partition_index, p.error_code, p.offset) for p in a.topics[0].partitions]
+            )
+            for partition, error, offset in listed:
+                if error:
+                    self._judge(error, f"looking up offsets of topic {self.topic!r}")
+                found[partition] = offset
         if set(found) != set(partitions):
             raise Transient("a broker left out partitions that it was asked for")
         return found
@@ -319,31 +331,27 @@ class Brokers:
     def _look_up_leaders(self) -> None:
         """Ask any broker for the topic's id and leaders. Raises TopicRecreatedError and TopicMissingError."""
         wanted = MetadataRequest.MetadataRequestTopic(topic_id=uuid.UUID(int=0), name=self.topic)
-        answer = self._any_connection().request(
+        described = self._any_connection().request(
             MetadataRequest(
                 version=_METADATA,
                 topics=[wanted],
                 allow_auto_topic_creation=False,
                 include_topic_authorized_operations=False,
-            )
+            ),
+            _described,
         )
-        (described,) = answer.topics
-        if described.error_code == 3 and self._missing_tries < _MISSING_TRIES:
+        if described.error == 3 and self._missing_tries < _MISSING_TRIES:
             # A broker learns of a new topic a moment after the controller made it.
             self._missing_tries += 1
             raise Transient("the topic is unknown")
-        if described.error_code == 3:
+        if described.error == 3:
             raise TopicMissingError(self.topic)
         self._missing_tries = 0
-        if described.error_code:
-            self._judge(described.error_code, f"looking up topic {self.topic!r}")
+        if described.error:
+            self._judge(described.error, f"looking up topic {self.topic!r}")
         if described.topic_id != self._uuid:
             raise TopicRecreatedError(self.topic, self.topic_id, topic_id_text(described.topic_id))
-        self._nodes = {b.node_id: (b.host, b.port) for b in answer.brokers}
-        self._leaders = {
-            p.partition_index: _Leader(self._nodes[p.leader_id], p.leader_epoch) if p.leader_id in self._nodes else None
-            for p in described.partitions
-        }
+        self._nodes, self._leaders = described.nodes, described.leaders
 
     def _any_connection(self) -> Connection:
         for connection in self._connections.values():
@@ -370,6 +378,18 @@ class Brokers:
             if self._stopped():
                 raise Stopped
             time.sleep(min(left, 0.1))
+
+
+def _described(answer: Any) -> _Described:
+    (topic,) = answer.topics
+    if topic.topic_id is None and not topic.error_code:
+        raise ValueError("a topic without an id")
+    nodes = {b.node_id: (b.host, b.port) for b in answer.brokers}
+    leaders = {
+        p.partition_index: _Leader(nodes[p.leader_id], p.leader_epoch) if p.leader_id in nodes else None
+        for p in topic.partitions
+    }
+    return _Described(topic.error_code, topic.topic_id, nodes, leaders)
 
 
 _partition_head = struct.Struct(">ihqqq")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from kafka.protocol.admin.cluster import DescribeLogDirsRequest
@@ -21,7 +21,7 @@ from platform_assets.errors import BrokerRefusedError, DamagedBatchError, EmptyA
 from platform_assets.kafka.batches.damage import Damage
 from platform_assets.kafka.batches.fetching import OFFSET_OUT_OF_RANGE, Brokers, FetchedPartition, Transient
 from platform_assets.kafka.batches.record_batches import Batches
-from platform_assets.kafka.batches.wire import Address, Connection
+from platform_assets.kafka.batches.wire import Address, Connection, moment
 
 _PRODUCERS: Final = 0
 _TRANSACTIONS: Final = 0
@@ -118,7 +118,7 @@ class ObservingBrokers(Brokers):
                     p.current_txn_start_offset,
                     p.producer_id,
                     p.producer_epoch,
-                    _moment(p.last_timestamp),
+                    moment(p.last_timestamp),
                     known.get((p.producer_id, partition)),
                 )
                 for partition, p in found
@@ -133,12 +133,16 @@ class ObservingBrokers(Brokers):
         for address, led in self._led(partitions).items():
             connection = self._able(address, DescribeProducersRequest, _PRODUCERS, doing)
             wanted = of_topic(name=self.topic, partition_indexes=led)
-            answer = connection.request(DescribeProducersRequest(version=_PRODUCERS, topics=[wanted]))
-            for partition in answer.topics[0].partitions:
-                if partition.error_code:
-                    self._judge(partition.error_code, doing)
-                at = partition.partition_index
-                found += [(at, p) for p in partition.active_producers if p.current_txn_start_offset >= 0]
+            described = connection.request(
+                DescribeProducersRequest(version=_PRODUCERS, topics=[wanted]),
+                lambda answer: [
+                    (p.partition_index, p.error_code, [*p.active_producers]) for p in answer.topics[0].partitions
+                ],
+            )
+            for at, error, active in described:
+                if error:
+                    self._judge(error, doing)
+                found += [(at, p) for p in active if p.current_txn_start_offset >= 0]
         return found
 
     def _coordinated(self, producers: Iterable[int], doing: str) -> dict[tuple[int, int], Coordinated]:
@@ -149,25 +153,32 @@ class ObservingBrokers(Brokers):
         found: dict[tuple[int, int], Coordinated] = {}
         for address in list(self._nodes.values()):
             connection = self._able(address, ListTransactionsRequest, _TRANSACTIONS, doing)
-            listing = connection.request(
-                ListTransactionsRequest(version=_TRANSACTIONS, state_filters=[], producer_id_filters=sorted(producers))
+            error, names = connection.request(
+                ListTransactionsRequest(version=_TRANSACTIONS, state_filters=[], producer_id_filters=sorted(producers)),
+                lambda answer: (answer.error_code, [state.transactional_id for state in answer.transaction_states]),
             )
-            if listing.error_code:
-                self._judge(listing.error_code, doing)
-            names = [state.transactional_id for state in listing.transaction_states]
-            if not names:
-                continue
-            described = connection.request(DescribeTransactionsRequest(version=_TRANSACTIONS, transactional_ids=names))
-            for state in described.transaction_states:
-                for topic in state.topics if not state.error_code else ():
-                    for partition in topic.partitions if topic.topic == self.topic else ():
-                        found[state.producer_id, partition] = Coordinated(
-                            state.transactional_id,
-                            state.transaction_state,
-                            _moment(state.transaction_start_time_ms),
-                            timedelta(milliseconds=state.transaction_timeout_ms),
-                        )
+            if error:
+                self._judge(error, doing)
+            if names:
+                found |= connection.request(
+                    DescribeTransactionsRequest(version=_TRANSACTIONS, transactional_ids=names), self._known_of
+                )
         return found
+
+    def _known_of(self, answer: Any) -> dict[tuple[int, int], Coordinated]:
+        return {
+            (state.producer_id, partition): Coordinated(
+                state.transactional_id,
+                state.transaction_state,
+                moment(state.transaction_start_time_ms),
+                timedelta(milliseconds=state.transaction_timeout_ms),
+            )
+            for state in answer.transaction_states
+            if not state.error_code
+            for topic in state.topics
+            if topic.topic == self.topic
+            for partition in topic.partitions
+        }
 
     # --- sizes ------------------------------------------------------------------------------------------------
 
@@ -177,14 +188,24 @@ class ObservingBrokers(Brokers):
         for address, led in self._led(partitions).items():
             connection = self._able(address, DescribeLogDirsRequest, _LOG_DIRS, doing)
             wanted = of_topic(topic=self.topic, partitions=led)
-            answer = connection.request(DescribeLogDirsRequest(version=_LOG_DIRS, topics=[wanted]))
-            for folder in answer.results:
-                if folder.error_code:
-                    self._judge(folder.error_code, doing)
-                for partition in (p for t in folder.topics if t.name == self.topic for p in t.partitions):
-                    if not partition.is_future_key:
-                        found[partition.partition_index] = partition.partition_size
+            folders = connection.request(
+                DescribeLogDirsRequest(version=_LOG_DIRS, topics=[wanted]),
+                lambda answer: [(folder.error_code, self._sizes_in(folder)) for folder in answer.results],
+            )
+            for error, sizes in folders:
+                if error:
+                    self._judge(error, doing)
+                found |= sizes
         return found
+
+    def _sizes_in(self, folder: Any) -> dict[int, int]:
+        return {
+            p.partition_index: p.partition_size
+            for topic in folder.topics
+            if topic.name == self.topic
+            for p in topic.partitions
+            if not p.is_future_key
+        }
 
     # --- both -------------------------------------------------------------------------------------------------
 
@@ -199,7 +220,3 @@ class ObservingBrokers(Brokers):
         if not connection.offers(request, version):
             raise BrokerRefusedError(doing, f"it does not know {request.__name__} of version {version}")
         return connection
-
-
-def _moment(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(max(milliseconds, 0) / 1000, UTC)

@@ -51,7 +51,7 @@ class PositionBrokers(Brokers):
                 for partition, offset in sorted(offsets.items())
             ],
         )
-        answer = self._connection(self._coordinator(group, doing)).request(
+        errors = self._connection(self._coordinator(group, doing)).request(
             OffsetCommitRequest(
                 version=_COMMIT,
                 group_id=group,
@@ -59,17 +59,20 @@ class PositionBrokers(Brokers):
                 member_id="",
                 group_instance_id=None,
                 topics=[wanted],
-            )
+            ),
+            lambda answer: [p.error_code for topic in answer.topics for p in topic.partitions],
         )
-        for partition in (p for topic in answer.topics for p in topic.partitions):
-            if partition.error_code:
-                self._judge_group(partition.error_code, group, doing)
+        for error in filter(None, errors):
+            self._judge_group(error, group, doing)
 
     def _coordinator(self, group: str, doing: str) -> Address:
-        answer = self._any_connection().request(FindCoordinatorRequest(version=_FIND, key=group, key_type=_GROUP))
-        if answer.error_code:
-            self._judge_group(answer.error_code, group, doing)
-        return answer.host, answer.port
+        error, host, port = self._any_connection().request(
+            FindCoordinatorRequest(version=_FIND, key=group, key_type=_GROUP),
+            lambda answer: (answer.error_code, answer.host, answer.port),
+        )
+        if error:
+            self._judge_group(error, group, doing)
+        return host, port
 
     def _judge_group(self, code: int, group: str, doing: str) -> None:
         if code == kafka.errors.GroupAuthorizationFailedError.errno:

@@ -13,7 +13,8 @@ import ssl
 import struct
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
 
 import kafka.errors
 from kafka.net.sasl import get_sasl_mechanism
@@ -32,8 +33,20 @@ _DEFAULT_PORT = 9092
 _SLICE = 0.25  # seconds between two checks whether a wait is to end
 _CONNECT_TIMEOUT = 5.0
 _SMALL_ANSWER = 1 << 26
+_SIZE_BELIEVED: Final = 1 << 24
+"""Bytes of an answer for which there is room before they come."""
 _API_VERSIONS, _HANDSHAKE, _AUTHENTICATE = 3, 1, 1
 _frame_head = struct.Struct(">ii").unpack_from
+_NO_ANSWER: Final = (
+    ValueError, struct.error, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, kafka.errors.KafkaError,
+)  # fmt: skip
+"""What kafka-python and the readers of its answers raise for bytes that no broker sends."""
+_LATEST_MOMENT: Final = 253_370_764_800_000
+"""The start of the year 9999 in ms: times that brokers name may be added to."""
+_SHOWN: Final = 10
+_SHOWN_CHARACTERS: Final = 100
+
+T = TypeVar("T")
 
 
 class Stopped(Exception):
@@ -53,6 +66,11 @@ def addresses(bootstrap_servers: str) -> list[Address]:
     if not found:
         raise ConfigurationError("KAFKA_BOOTSTRAP_SERVERS names no broker: it must read host:port[,host:port…]")
     return found
+
+
+def moment(milliseconds: int) -> datetime:
+    """The time that a broker names, in UTC; one before 1970 or after 9998 as the nearest that is not."""
+    return datetime.fromtimestamp(min(max(milliseconds, 0), _LATEST_MOMENT) / 1000, UTC)
 
 
 class Security:
@@ -130,8 +148,13 @@ class Connection:
         self._client_id = security.client_id
         self._correlation = 0
         self._head = memoryview(bytearray(8))
-        self._name = f"{address[0]}:{address[1]}"
-        self._socket = socket.create_connection(address, timeout=min(timeout, _CONNECT_TIMEOUT))
+        self._name = f"{str(address[0])[:_SHOWN_CHARACTERS]}:{address[1]}"
+        if not isinstance(address[0], str) or not 0 < address[1] < 1 << 16:
+            raise ConnectionError(f"{self._name} is not the address of a broker")
+        try:
+            self._socket = socket.create_connection(address, timeout=min(timeout, _CONNECT_TIMEOUT))
+        except UnicodeError:
+            raise ConnectionError(f"{self._name!a} is not the name of a host") from None
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -166,16 +189,19 @@ class Connection:
         with contextlib.suppress(OSError):
             self._socket.close()
 
-    def request(self, request: Any) -> Any:
-        """Send a small request of kafka-python's and decode its answer."""
+    def request(self, request: Any, read: Callable[[Any], T]) -> T:
+        """Send a small request of kafka-python's and decode its answer; returns what `read` takes from it.
+
+        An answer can be well encoded and still lack what every broker's has: what `read` raises over it is raised as OSError.
+        """
         self.send(request)
         frame = self.receive(bytearray())
         version, answers = request.API_VERSION, request.header.get_response_class()
+        # The header of an answer of a flexible version ends in tags; that of ApiVersions never does.
+        flexible = answers.flexible_version_q(version) and request.API_KEY != ApiVersionsRequest.API_KEY
         try:
-            # The header of an answer of a flexible version ends in tags; that of ApiVersions never does.
-            flexible = answers.flexible_version_q(version) and request.API_KEY != ApiVersionsRequest.API_KEY
-            return answers.decode(frame[1:] if flexible else frame)
-        except (ValueError, struct.error, IndexError, kafka.errors.KafkaError) as error:
+            return read(answers.decode(frame[1:] if flexible else frame))
+        except _NO_ANSWER as error:
             raise ConnectionError(f"{self._name} sent what is no answer ({type(error).__name__})") from None
 
     def send(self, request: Any) -> None:
@@ -196,9 +222,13 @@ class Connection:
         size -= 4
         if not 0 <= size <= limit or correlation != self._correlation:
             raise ConnectionError(f"{self._name} does not answer as a Kafka broker does")
-        frame = memoryview(buffer if len(buffer) >= size else bytearray(size))[:size]
-        self._fill(frame, until)
-        return frame
+        room = buffer if len(buffer) >= size else bytearray(min(size, _SIZE_BELIEVED))
+        self._fill(memoryview(room)[:size], until)
+        while (got := len(room)) < size:
+            # There is never more room for what is to come than for what has come.
+            room.extend(bytes(min(got, size - got)))
+            self._fill(memoryview(room)[got:], time.monotonic() + self._timeout)
+        return memoryview(room)[:size]
 
     def _fill(self, target: memoryview, until: float) -> None:
         got = 0
@@ -230,10 +260,15 @@ class Connection:
         request = ApiVersionsRequest(
             version=_API_VERSIONS, client_software_name="platform-assets", client_software_version="1"
         )
-        answer = self.request(request)
-        self._offered = {key.api_key: range(key.min_version, key.max_version + 1) for key in answer.api_keys}
+        error, self._offered = self.request(
+            request,
+            lambda answer: (
+                answer.error_code,
+                {key.api_key: range(key.min_version, key.max_version + 1) for key in answer.api_keys},
+            ),
+        )
         lacking = [kind.__name__ for kind, version in needs.items() if not self.offers(kind, version)]
-        if answer.error_code or lacking:
+        if error or lacking:
             raise BrokerRefusedError(
                 f"agreeing on protocol versions with {self._name}",
                 f"it lacks {lacking or 'the version of ApiVersions'}; reading evidence needs Kafka 3.1 or later",
@@ -241,17 +276,26 @@ class Connection:
 
     def _authenticate(self, security: Security, host: str) -> None:
         doing = f"logging in to {self._name} by SASL ({security.mechanism})"
-        answer = self.request(SaslHandshakeRequest(version=_HANDSHAKE, mechanism=security.mechanism))
-        if answer.error_code:
-            raise BrokerRefusedError(doing, f"it offers {list(answer.mechanisms)}, not {security.mechanism}")
+        refused, offered = self.request(
+            SaslHandshakeRequest(version=_HANDSHAKE, mechanism=security.mechanism),
+            lambda answer: (
+                answer.error_code,
+                [name[:_SHOWN_CHARACTERS] for name in (answer.mechanisms or ())[:_SHOWN]],
+            ),
+        )
+        if refused:
+            raise BrokerRefusedError(doing, f"it offers {offered}, not {security.mechanism}")
         exchange = security.sasl(host)
         try:
             while not exchange.is_done():
-                answer = self.request(SaslAuthenticateRequest(version=_AUTHENTICATE, auth_bytes=exchange.auth_bytes()))
-                if answer.error_code:
-                    raise BrokerRefusedError(doing, kafka.errors.for_code(answer.error_code).__name__)
-                exchange.receive(answer.auth_bytes)
-        except (ValueError, kafka.errors.KafkaError) as error:
+                code, token = self.request(
+                    SaslAuthenticateRequest(version=_AUTHENTICATE, auth_bytes=exchange.auth_bytes()),
+                    lambda answer: (answer.error_code, answer.auth_bytes),
+                )
+                if code:
+                    raise BrokerRefusedError(doing, kafka.errors.for_code(code).__name__)
+                exchange.receive(token)
+        except _NO_ANSWER as error:
             raise BrokerRefusedError(doing, f"the exchange failed ({type(error).__name__})") from None
         if not exchange.is_authenticated():
             raise BrokerRefusedError(doing, "it did not accept the login")
