@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +28,16 @@ class Backup:
         """The content of a file. Raises BackupDamagedError, at its end, where it is not what the manifest says."""
         place, digest, size = self.folder / file.path, hashlib.sha256(), 0
         with reading_backup(place):
-            source = place.open("rb")
+            source = open_regular(place)
         with source:
-            while block := _block(source, place):
-                digest.update(block)
-                size += len(block)
-                yield block
+            size = os.fstat(source.fileno()).st_size
+            if size == file.bytes:
+                size = 0
+                # One that grows meanwhile is read no further than to what is too much.
+                while size <= file.bytes and (block := _block(source, place)):
+                    digest.update(block)
+                    size += len(block)
+                    yield block
         if size != file.bytes or digest.hexdigest() != file.sha256:
             raise BackupDamagedError(
                 str(place), f"it is not the file that was backed up ({size:,} bytes for {file.bytes:,})"
@@ -47,6 +53,15 @@ class Backup:
         place = self.folder / file.path
         with reading_backup(place):
             return os.stat(place).st_mtime_ns
+
+
+def open_regular(place: Path) -> IO[bytes]:
+    """Open a file to be read. Raises OSError, for one that is not a regular file too: reading a pipe or a device may never end."""
+    source = open(place, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+        source.close()
+        raise OSError(errno.EINVAL, "it is not a regular file", str(place))
+    return source
 
 
 def _block(source: IO[bytes], place: Path) -> bytes:

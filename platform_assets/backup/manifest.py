@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,8 +18,15 @@ VERSION: Final = 1
 LAKE: Final = "lake"
 DAGSTER: Final = "dagster"
 LEDGER: Final = "ledger"
+STAGED: Final = ".restoring"
 REPLACED: Final = ".replaced"
 """In a place that a restore has begun to replace, until it has ended: of a folder, what it has moved away."""
+OWN: Final = frozenset({STAGED, REPLACED})
+"""Names of folders that a restore makes in a place, and that it leaves where it dies."""
+
+MOST_BYTES: Final = 1 << 30
+"""Of a manifest: some million files."""
+_SHOWN: Final = 200
 
 _VERSION_KEY: Final = "platform_assets_backup"
 
@@ -87,7 +95,7 @@ def read(backup: Path) -> Manifest:
     """The manifest of the backup in this folder. Raises BackupDamagedError, and ConfigurationError for one of a later release."""
     place = backup / FILE
     try:
-        fields: Any = json.loads(place.read_text())
+        fields: Any = json.loads(_content(place))
         version = fields[_VERSION_KEY]
         if version != VERSION:
             raise ConfigurationError(
@@ -102,16 +110,35 @@ def read(backup: Path) -> Manifest:
             ),
             tuple(str(name) for name in fields["left_out"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-        raise BackupDamagedError(str(place), f"it is no manifest of a backup ({e})") from e
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
+        raise BackupDamagedError(str(place), f"it is no manifest of a backup ({str(e)[:_SHOWN]})") from e
     for file in found.files:
         _check_path(place, file.path)
+    for part in found.parts:
+        if part not in (LEDGER, DAGSTER) and found.tables.get(part, -1) < 0:
+            raise BackupDamagedError(str(place), f"it has no version of table {part[:_SHOWN]!r}")
     return found
+
+
+def _content(place: Path) -> bytes:
+    size = place.stat().st_size
+    if size > MOST_BYTES:
+        raise ValueError(f"it has {size:,} bytes, more than {MOST_BYTES:,}")
+    return place.read_bytes()
 
 
 def _check_path(manifest: Path, path: str) -> None:
     """A manifest may have been written by anybody, and its paths are written to."""
     parts = path.split("/")
     lowest = {LAKE: 3, DAGSTER: 2}.get(parts[0])
-    if lowest is None or len(parts) < lowest or {"", ".", ".."} & set(parts) or "\0" in path:
-        raise BackupDamagedError(str(manifest), f"{path!r} is no path of a backup")
+    is_path = lowest is not None and len(parts) >= lowest and not {"", ".", ".."} & {*parts} and "\0" not in path
+    if not is_path or parts[1] in OWN or not _can_be_a_name(path):
+        raise BackupDamagedError(str(manifest), f"{path[:_SHOWN]!r} is no path of a backup")
+
+
+def _can_be_a_name(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True

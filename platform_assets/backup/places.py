@@ -15,14 +15,11 @@ from typing import Final, Protocol
 from platform_assets.backup.copying import at_once
 from platform_assets.backup.failures import BackupDamagedError, RestoreHalfDoneError, restoring_to
 from platform_assets.backup.finished import Backup
-from platform_assets.backup.manifest import REPLACED, BackedUpFile
+from platform_assets.backup.manifest import REPLACED, STAGED, BackedUpFile
 from platform_assets.backup.taking import Progress
 from platform_assets.lake.commits import FOREVER
 from platform_assets.lake.location import Folder
 
-_STAGED: Final = ".restoring"
-OWN: Final = frozenset({_STAGED, REPLACED})
-"""Names of folders that a restore makes in a place, and that it leaves where it dies."""
 _LOG: Final = "_delta_log"
 _RECEIPTS: Final = "_ledger/commits/"
 
@@ -60,7 +57,7 @@ class LocalPlace:
 
     @property
     def _staged(self) -> Path:
-        return self.root / _STAGED
+        return self.root / STAGED
 
     def begin(self) -> None:
         """As Place has it."""

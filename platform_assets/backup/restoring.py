@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from platform_assets.backup import manifest
+from platform_assets.backup.failures import reading_backup
 from platform_assets.backup.finished import Backup
-from platform_assets.backup.manifest import DAGSTER, LAKE, LEDGER, BackedUpFile
-from platform_assets.backup.places import OWN, LocalPlace, Place, StorePlace
+from platform_assets.backup.manifest import DAGSTER, LAKE, LEDGER, OWN, BackedUpFile
+from platform_assets.backup.places import LocalPlace, Place, StorePlace
 from platform_assets.backup.taking import Progress, backups, check_roots_apart
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import delta_log, load_log
@@ -42,7 +43,8 @@ class Restored:
 def find(source: Path) -> Backup:
     """The backup at `source`, or the newest one in that folder. Raises ConfigurationError and BackupDamagedError."""
     if not (source / manifest.FILE).is_file():
-        known = backups(source)
+        with reading_backup(source):
+            known = backups(source)
         if not known:
             raise ConfigurationError(
                 f"there is no backup at {source}: name the folder that `platform-assets backup` was given, or one in it"

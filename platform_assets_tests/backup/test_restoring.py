@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -157,7 +159,12 @@ def test_a_damaged_backup_is_refused_before_anything_is_touched(platform: Backed
     platform.restore("ledger", "dagster", force=True)
 
 
-@pytest.mark.parametrize("path", ["lake/../../etc/x", "/etc/x", "lake/raw/orders/../x", "other/x", "lake/x", "dagster"])
+@pytest.mark.parametrize(
+    "path",
+    ["lake/../../etc/x", "/etc/x", "lake/raw/orders/../x", "other/x", "lake/x", "dagster", "lake/.restoring/a/b",
+     "dagster/.replaced/x", "lake/raw/orders/\ud800"],
+    ids=ascii,
+)  # fmt: skip
 def test_a_manifest_that_leads_elsewhere_is_refused(platform: BackedUp, path: str) -> None:
     file = restoring.find(platform.destination).folder / manifest.FILE
     fields = json.loads(file.read_text())
@@ -252,3 +259,63 @@ def test_a_table_behind_a_link_is_backed_up_and_restored_as_any_other(platform: 
     at.symlink_to(tmp_path / "gone")
     platform.restore("raw/orders", force=True)
     assert platform.state == wanted
+
+
+def a_pipe(file: Path) -> None:
+    os.mkfifo(file)
+
+
+def a_device(file: Path) -> None:
+    file.symlink_to("/dev/zero")
+
+
+def a_file_of_a_terabyte(file: Path) -> None:
+    with file.open("wb") as opened:
+        opened.truncate(1 << 40)
+
+
+@pytest.mark.parametrize("put", [a_pipe, a_device, a_file_of_a_terabyte])
+def test_what_would_be_read_without_end_in_the_place_of_a_file_is_refused(
+    platform: BackedUp, put: Callable[[Path], None]
+) -> None:
+    found = restoring.find(platform.destination)
+    wanted = platform.state
+    file = next(f for f in found.manifest.files if f.path.endswith(".parquet"))
+    (found.folder / file.path).unlink()
+    put(found.folder / file.path)
+    with pytest.raises(BackupDamagedError, match=r"parquet.*(not a regular file|not the file that was backed up)"):
+        platform.restore(force=True)
+    assert platform.state == wanted
+
+
+@pytest.mark.parametrize("content", [b"[" * 200_000, b'{"platform_assets_backup":1,"files":[["a",Infinity,"",""]]}'])
+def test_a_manifest_of_odd_json_is_refused(platform: BackedUp, content: bytes) -> None:
+    file = restoring.find(platform.destination).folder / manifest.FILE
+    file.write_bytes(content)
+    with pytest.raises(BackupDamagedError, match="it is no manifest of a backup"):
+        platform.restore(force=True)
+
+
+@pytest.mark.parametrize("version", [None, -1])
+def test_a_manifest_without_the_version_of_a_table_is_refused(platform: BackedUp, version: int | None) -> None:
+    file = restoring.find(platform.destination).folder / manifest.FILE
+    fields = json.loads(file.read_text())
+    del fields["tables"]["raw/orders"]
+    if version is not None:
+        fields["tables"]["raw/orders"] = version
+    file.write_text(json.dumps(fields))
+    with pytest.raises(BackupDamagedError, match="it has no version of table 'raw/orders'"):
+        platform.restore("orders", force=True)
+
+
+def test_a_folder_of_backups_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    with pytest.raises(BackupDamagedError, match="circle"):
+        restoring.find(tmp_path / "circle")
+
+
+def test_a_manifest_of_a_terabyte_is_refused_unread(platform: BackedUp) -> None:
+    with (restoring.find(platform.destination).folder / manifest.FILE).open("ab") as opened:
+        opened.truncate(1 << 40)
+    with pytest.raises(BackupDamagedError, match=r"it has 1,099,511,627,776 bytes, more than"):
+        platform.restore(force=True)
