@@ -132,11 +132,11 @@ def refused_by_dagster() -> str | None:
     try:
         whole = dg.Definitions.merge(definitions(), dg.Definitions(resources=resources))
         whole.get_repository_def().load_all_definitions()
-    except dg.DagsterError as e:
+    except Exception as e:  # noqa: BLE001  the project's own Python runs here
         cause: BaseException = e
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        return f"Dagster does not take the definitions, so that no topic is loaded: {cause}"
+        return f"Dagster does not take the definitions, so that no topic is loaded: {str(cause).strip() or type(cause).__name__}"
     return None
 
 

@@ -33,6 +33,10 @@ _AT_LEAST_ONE = (
     "deep_audit_budget_seconds",
 )
 
+_MOST = (1 << 31) - 1
+_LAST_START = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
+"""The windows of a later one may end after all years that there are."""
+
 
 class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     """A Kafka topic, and the Delta table that holds each of its committed records exactly once."""
@@ -132,6 +136,8 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             raise ValueError(f"{value!r} is not an ISO 8601 time such as 2026-01-31T00:00Z") from e
         if time.timestamp() < 0:
             raise ValueError(f"{value!r} lies before 1970")
+        if time.timestamp() >= _LAST_START:
+            raise ValueError(f"{value!r} is after the year 8999")
         return value
 
     @field_validator(*_AT_LEAST_ONE)
@@ -139,6 +145,8 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     def _is_at_least_one(cls, value: int) -> int:
         if value < 1:
             raise ValueError(f"must be 1 or more, not {value}")
+        if value > _MOST:
+            raise ValueError(f"must be {_MOST:,} or less")
         return value
 
     @field_validator("tick_budget_seconds")

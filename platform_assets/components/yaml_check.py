@@ -25,6 +25,7 @@ from platform_assets.components.topic_tables import TopicTables
 from platform_assets.components.yaml_texts import TextContext, has_template
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.samples import cut
 
 TOPIC_TABLE: Final = "platform_assets.components.TopicTable"
 TOPIC_TABLES: Final = "platform_assets.components.TopicTables"
@@ -39,6 +40,18 @@ _EXAMPLES: Final = {
     "window": '"0 * * * *"',
     "start": '"2026-01-31T00:00Z"',
 }
+_MOST_VALUES: Final = 100_000
+"""Of all documents of a file, each alias counted as what it stands for."""
+_MOST_LEVELS: Final = 100
+_MOST_REPR: Final = 200
+_TOO_DEEP: Final = f"its values are nested more than {_MOST_LEVELS} levels deep: use fewer"
+_CORE: Final = "tag:yaml.org,2002:"
+_TAGS: Final = frozenset(
+    _CORE + kind for kind in ("str", "int", "float", "bool", "null", "map", "seq", "merge", "timestamp", "value")
+)
+"""Of values; those of other families are refused by YAML's own reader."""
+_NAME_TAGS: Final = frozenset(_CORE + kind for kind in ("str", "int", "bool", "merge", "timestamp"))
+"""Of names: Dagster cannot look for a value behind any other."""
 _STAND_INS: Final = {"topic": "stand-in", "window": "0 * * * *", "start": "2000-01-01T00:00Z"}
 """For required fields that are missing or of a wrong type, so that the other fields are judged too."""
 _TYPES: Final = {
@@ -136,13 +149,24 @@ def _files(folder: Path) -> Iterator[Path]:
 def _in_file(file: Path, folder: Path) -> Iterator[Declared | Mistake]:
     try:
         text = file.read_text(encoding="utf-8")
-        documents = parse_yamls_with_source_position(text, str(file))
+        roots = [*yaml.compose_all(text, Loader=yaml.SafeLoader)]
+        refused = _refused(roots)
+        documents = parse_yamls_with_source_position(text, str(file)) if refused is None else []
     except yaml.YAMLError as e:
         if file.name in NAMES:
             yield _syntax(file, e)
         return
     except (OSError, UnicodeDecodeError) as e:
         yield Mistake(file, 1, f"it cannot be read as UTF-8 text ({e}): save it as such, readable for this user")
+        return
+    except ValueError as e:
+        # As a number that has a tag and no digits, or too many digits.
+        refused, documents = (1, f"it has a value that cannot be read ({e}): put it in quotes"), []
+    except RecursionError:
+        refused, documents = (1, _TOO_DEEP), []
+    if refused is not None:
+        if file.name in NAMES:
+            yield Mistake(file, *refused)
         return
     if file.name not in NAMES:
         if any(isinstance(d.value, dict) and d.value.get("type") in (TOPIC_TABLE, TOPIC_TABLES) for d in documents):
@@ -154,7 +178,7 @@ def _in_file(file: Path, folder: Path) -> Iterator[Declared | Mistake]:
         yield Mistake(file, 1, "it declares nothing: add a component, or delete the file")
     for document in documents:
         yield from _in_document(file, document)
-    yield from (Mistake(file, line, f"{key!r} is given twice: keep one of them") for key, line in _doubled(text))
+    yield from (Mistake(file, line, f"{key!r} is given twice: keep one of them") for key, line in _doubled(roots))
 
 
 def _syntax(file: Path, error: yaml.YAMLError) -> Mistake:
@@ -176,20 +200,67 @@ def _shadow(file: Path, folder: Path) -> Path | None:
     return None
 
 
-def _doubled(text: str) -> Iterator[tuple[str, int]]:
+def _refused(roots: Sequence[yaml.Node]) -> tuple[int, str] | None:
+    """The line and the reason for which what the documents stand for is not looked at; None if it is.
+
+    A few lines of aliases can stand for more values than a machine has memory for.
+    """
+    sizes: dict[int, int] = {}
+    levels: dict[int, int] = {}
+    for node in _children_first(roots):
+        if node.tag.startswith(_CORE) and node.tag not in _TAGS:
+            tag = f"!!{node.tag.removeprefix(_CORE)}"
+            return node.start_mark.line + 1, f"the tag {tag!r} is not supported here: leave it out"
+        if isinstance(node, yaml.MappingNode):
+            for key, _ in node.value:
+                if key.tag not in _NAME_TAGS:
+                    return key.start_mark.line + 1, f"the name {_shown(key)} is not text: put it in quotes"
+        children = _children(node)
+        if any(id(child) not in sizes for child in children):
+            return node.start_mark.line + 1, "an alias stands within what it stands for: write out what is meant"
+        sizes[id(node)] = 1 + sum(sizes[id(child)] for child in children)
+        levels[id(node)] = 1 + max((levels[id(child)] for child in children), default=0)
+        if levels[id(node)] > _MOST_LEVELS:
+            return node.start_mark.line + 1, _TOO_DEEP
+        if sizes[id(node)] > _MOST_VALUES:
+            text = f"it stands for more than {_MOST_VALUES:,} values, by its aliases: write out what is meant"
+            return node.start_mark.line + 1, text
+    return None
+
+
+def _shown(key: yaml.Node) -> str:
+    return repr(key.value) if isinstance(key, yaml.ScalarNode) else "that begins here"
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [each for pair in node.value for each in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _children_first(roots: Sequence[yaml.Node]) -> Iterator[yaml.Node]:
+    """Each node once, however many aliases it has, after those within it."""
+    begun: set[int] = set()
+    waiting = [(root, False) for root in reversed(roots)]
+    while waiting:
+        node, done = waiting.pop()
+        if done:
+            yield node
+        elif id(node) not in begun:
+            begun.add(id(node))
+            waiting.append((node, True))
+            waiting += [(child, False) for child in _children(node)]
+
+
+def _doubled(roots: Sequence[yaml.Node]) -> Iterator[tuple[str, int]]:
     """Keys that a mapping has twice, which YAML's reader passes over in silence, with the line of the second."""
-    nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, yaml.SequenceNode):
-            nodes += node.value
-        elif isinstance(node, yaml.MappingNode):
+    for node in _children_first(roots):
+        if isinstance(node, yaml.MappingNode):
             seen = set()
-            for key, value in node.value:
+            for key, _ in node.value:
                 if key.value in seen:
                     yield str(key.value), key.start_mark.line + 1
                 seen.add(key.value)
-                nodes.append(value)
 
 
 def _in_document(file: Path, document: ValueAndSourcePositionTree) -> Iterator[Declared | Mistake]:
@@ -214,17 +285,20 @@ def _in_document(file: Path, document: ValueAndSourcePositionTree) -> Iterator[D
     elif component.type == TOPIC_TABLES:
         given = dict(component.attributes or {})
         yield from _topic_tables(file, attributes, given, templates=component.template_vars_module is None)
-    elif not component.type.startswith(".") and (problem := _not_a_component(component.type)):
+    elif problem := _not_a_component(component.type):
         yield Mistake(file, _line(tree, "type"), problem)
 
 
 def _not_a_component(name: str) -> str | None:
     expected = f"a topic's is {TOPIC_TABLE}"
-    if "." not in name:
+    local = name.startswith(".")
+    if "." not in name or not all(part.isidentifier() for part in name[local:].split(".")):
         return f"{name!r} is no type of component: {expected}"
+    if local:
+        return None  # of the project's own Python, which Dagster imports
     try:
         found = pkgutil.resolve_name(name)
-    except (ImportError, AttributeError, ValueError):
+    except Exception:  # noqa: BLE001  importing a module runs it
         return f"type {name!r} cannot be imported: {expected}; the package of any other has to be installed"
     return (
         None
@@ -316,7 +390,14 @@ def _said(kind: str, message: str, field: str, value: object, known: Sequence[st
             f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
         )
     expected = next((text for start, text in _TYPES.items() if kind.startswith(start)), None)
-    return message.removeprefix("Value error, ") if expected is None else f"must be {expected}, not {value!r}"
+    return message.removeprefix("Value error, ") if expected is None else f"must be {expected}, not {_repr(value)}"
+
+
+def _repr(value: object) -> str:
+    try:
+        return cut(repr(value), _MOST_REPR)
+    except ValueError:  # Python shows no number of that many digits
+        return "a number of thousands of digits"
 
 
 def _mistakes(file: Path, tree: SourcePositionTree, wrong: Mapping[str, str]) -> Iterator[Mistake]:

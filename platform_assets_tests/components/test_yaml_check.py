@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,10 @@ def test_what_is_right_is_declared_with_its_lines(tmp_path: Path) -> None:
         (5, "start: yesterday", "start: 'yesterday' is not an ISO 8601 time such as"),
         (5, "start: 2026", "start: must be text"),
         (5, "start: 1969-01-01", "lies before 1970"),
+        (5, "start: 9999-12-31T23:59Z", "is after the year 8999"),
+        (6, f"sensor_interval_seconds: {10**30}", "sensor_interval_seconds: must be 2,147,483,647 or less"),
+        (6, f"deep_audit_budget_seconds: {1 << 31}", "deep_audit_budget_seconds: must be 2,147,483,647 or less"),
+        (6, f"owners: 0x{'f' * 9_000}", "owners: must be a list such as [a, b], not a number of thousands of digits"),
         (5, """start: "{{ env('NO_SUCH_VARIABLE') }}\"""", "NO_SUCH_VARIABLE is not set"),
         (5, 'start: "{{ no_such }}"', "its template cannot be evaluated"),
         (5, 'start: "{{ unfinished"', "its template cannot be evaluated"),
@@ -122,3 +127,61 @@ def test_files_that_dagster_would_pass_over_are_named(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     (mistake,) = judge(tmp_path / "none").mistakes
     assert "there is no such folder" in str(mistake)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        (f"type: .\n{GOOD}", 1, "'.' is no type of component"),
+        (f"type: .a b\n{GOOD}", 1, "'.a b' is no type of component"),
+        (f"{TYPE}{GOOD}  description: !!binary eA==\n", 6, "the tag '!!binary' is not supported here: leave it out"),
+        (f"{TYPE}{GOOD}  description: !!omap [a: 1]\n", 6, "the tag '!!omap' is not supported here: leave it out"),
+        (
+            "a: &a [x, x]\n" + "".join(f"{n}: &{n} [{f'*{p}, ' * 9}]\n" for p, n in pairwise("abcdefghij")),
+            6,
+            "it stands for more than 100,000 values, by its aliases: write out what is meant",
+        ),
+        (
+            f"{TYPE}attributes: &a\n  topic: *a\n",
+            2,
+            "an alias stands within what it stands for: write out what is meant",
+        ),
+        (
+            f"{TYPE}attributes: {'[' * 150}{']' * 150}\n",
+            2,
+            "its values are nested more than 100 levels deep: use fewer",
+        ),
+        (
+            f"{TYPE}attributes: {'[' * 5_000}{']' * 5_000}\n",
+            1,
+            "its values are nested more than 100 levels deep: use fewer",
+        ),
+        (f"{TYPE}{GOOD}  decode: {{~: '{{{{ x }}}}'}}\n", 6, "the name '~' is not text: put it in quotes"),
+        (f"{TYPE}{GOOD}  decode: {{[a]: b}}\n", 6, "the name that begins here is not text: put it in quotes"),
+        (f"{TYPE}{GOOD}  records_per_file: !!int x\n", 1, "it has a value that cannot be read"),
+        (f"{TYPE}{GOOD}  records_per_file: {'9' * 5_000}\n", 1, "it has a value that cannot be read"),
+    ],
+    ids=[
+        "no type",
+        "no name",
+        "binary",
+        "pairs",
+        "aliases",
+        "circle",
+        "deep",
+        "deeper",
+        "null as a name",
+        "list as a name",
+        "no number",
+        "digits",
+    ],
+)
+def test_what_would_take_time_or_memory_is_a_mistake_at_its_line(
+    tmp_path: Path, text: str, line: int, says: str
+) -> None:
+    found = judged(tmp_path, text)
+    ((at, message),) = said(found)
+    assert (at, message[: len(says)]) == (line, says)
+    assert len(message) < 1_000
+    # It is a mistake of no file that Dagster does not read.
+    assert judged(tmp_path / "other", text, "shop/notes.yaml").mistakes == ()
