@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -104,21 +105,23 @@ def _json(spec: FormatSpec, value: bytes) -> dict[str, Any]:
 def _csv(spec: FormatSpec, fields: pa.Schema, value: bytes) -> dict[str, Any]:
     """Fields that are written as a null is are not judged: Python's reader does not say whether they had quotes."""
     given = spec.options
-    quote, null = given.get("quote", '"'), given.get("null", "")
+    quote, null, escape = given.get("quote", '"'), given.get("null", ""), given.get("escape", "")
     found = list(
         csv.reader(
             [value.decode()],
             delimiter=given.get("delimiter", ","),
             quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
             quotechar=quote or None,
-            escapechar=given.get("escape") or None,
+            escapechar=escape or None,
             strict=True,
         )
     )
     if len(found) != 1 or len(found[0]) != len(fields):
         raise ValueError(f"{len(found)} rows")
     texts = zip(fields.names, found[0], strict=True)
-    return {name: _NOT_JUDGED if text == null else text for name, text in texts}
+    # Python's reader takes the escapes out of a null such as `\N` too.
+    nulls = (null, re.sub(rf"{re.escape(escape)}(.)", r"\1", null)) if escape else (null,)
+    return {name: _NOT_JUDGED if text in nulls else text for name, text in texts}
 
 
 def _same(kind: pa.DataType, theirs: Any, mine: Any, *, judge_times: bool) -> bool:

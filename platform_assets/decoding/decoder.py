@@ -52,10 +52,14 @@ class DeadLetter:
     detail: str
 
     def __post_init__(self) -> None:
-        if self.place is not None and len(self.place) > MOST_PLACE:
-            object.__setattr__(self, "place", cut(self.place, MOST_PLACE))
-        if len(self.detail) > MOST_DETAIL:
-            object.__setattr__(self, "detail", cut(self.detail, MOST_DETAIL))
+        if self.place is not None:
+            object.__setattr__(self, "place", cut(_utf8(self.place), MOST_PLACE))
+        object.__setattr__(self, "detail", cut(_utf8(self.detail), MOST_DETAIL))
+
+
+def _utf8(text: str) -> str:
+    """The text with surrogates escaped, which JSON may name and UTF-8 cannot: a registry's schema can have them in its names."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,6 +157,14 @@ def test_another_record_of_the_topic_is_a_dead_letter_until_its_name_is_an_alias
     assert found.columns["id"].to_pylist() == [1, 2]
 
 
+def test_a_name_that_is_not_utf8_makes_a_dead_letter(registry: FakeRegistry) -> None:
+    text = '{"type":"record","name":"R","fields":[{"name":"id","type":"\\ud800"}]}'
+    registry.has("/schemas/ids/74", {"schema": text})
+    [letter] = decoding.decoded(avro(), [headed(74, b"\x02")]).dead.to_pylist()
+    assert letter["reason"] == "bad_schema"
+    assert "\\ud800" in letter["detail"]
+
+
 def test_a_schema_that_is_recursive_in_a_field_that_the_declaration_omits(registry: FakeRegistry) -> None:
     writer = record(id="long", inner=["null", "R"])
     registry.has("/schemas/ids/73", {"schema": json.dumps(writer)})
