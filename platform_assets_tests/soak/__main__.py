@@ -19,6 +19,8 @@ from typing import Final, get_args
 
 from platform_assets.engines.spark.session import connect
 from platform_assets.model.declaration import EngineName
+from platform_assets_tests.fuzzing import running
+from platform_assets_tests.fuzzing.targets import TARGETS
 from platform_assets_tests.soak import canary, day, decoders, histories, matrix, outages, recovery, restarts, storm
 from platform_assets_tests.soak.cells import cells
 from platform_assets_tests.soak.outages import OUTAGES
@@ -26,7 +28,9 @@ from platform_assets_tests.soak.production import PARTS
 from testbed.homes import engines
 
 ENGINES: Final[tuple[EngineName, ...]] = tuple(e for e in get_args(EngineName) if e != "auto")
-SCENARIOS: Final = ("storm", "matrix", "outages", "day", "histories", "restarts", "decoders", "recovery", "canary")
+SCENARIOS: Final = (
+    "storm", "matrix", "outages", "day", "histories", "restarts", "decoders", "recovery", "canary", *TARGETS,
+)  # fmt: skip
 _SOON_COMPACTED: Final = {"log.cleaner.backoff.ms": "1000", "log.initial.task.delay.ms": "500"}
 
 
@@ -144,6 +148,14 @@ def _canaries(report: Report, root: Path) -> None:
         report.add(canary.HEADER, found.line(), found.anomalies)
 
 
+def _fuzzing(report: Report, target: str, first: int, seeds: int, seconds: float, root: Path, case: int | None) -> None:
+    """Each seed has other cases of a target; or one case alone."""
+    for seed in range(first, first + seeds):
+        found = running.run(target, seed, seconds, root / f"{target}-{seed}", case)
+        report.add(running.HEADER, found.line(), found.anomalies)
+        print("".join(f"\n{each}" for each in found.anomalies), flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a scenario and print what was done and found."""
     parser = argparse.ArgumentParser(prog="make soak", description=(__doc__ or "").splitlines()[0])
@@ -161,6 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--bound", type=float, default=restarts.BOUND, help="seconds from a part's restart until all is whole again"
     )
     parser.add_argument("--part", default="", help="of restarts, those alone that have this in their name: 'kafka'")
+    parser.add_argument("--case", type=int, help="of a fuzz scenario, this case of each seed alone")
     parser.add_argument("--folder", type=Path, help="where data and logs stay; a temporary one by default")
     chosen = parser.parse_args(arguments)
     report = Report()
@@ -184,6 +197,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _recoveries(report, chosen.seed, chosen.seeds, chosen.seconds, root)
     if chosen.scenario in ("canary", "all"):
         _canaries(report, root)
+    for target in TARGETS:
+        if chosen.scenario in (target, "all"):
+            _fuzzing(report, target, chosen.seed, chosen.seeds, chosen.seconds, root, chosen.case)
     report.print()
     return int(bool(report.failed))
 
