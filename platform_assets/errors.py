@@ -14,7 +14,7 @@ escapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 
@@ -697,15 +697,23 @@ class SchemaChangeError(LoadError):
 
 
 class ReplacedRowsError(LoadError):
-    """The replacement columns cannot hold some rows of the table."""
+    """The replacement columns cannot hold some rows of the table. `fewer` has the rows before and after, by window."""
 
-    def __init__(self, table: str, held: str, window: str, before: int, after: int, rows: int, windows: int) -> None:
-        self.table, self.held, self.window, self.before, self.after = table, held, window, before, after
+    def __init__(
+        self, table: str, held: str, fewer: Mapping[str, tuple[int, int]], *, tried: int, rows: int, windows: int
+    ) -> None:
+        self.table, self.held, self.fewer, self.tried = table, held, dict(fewer), tried
+        named = "; ".join(
+            f"window {key} has {before:,} rows in it and would have {after:,}"
+            for key, (before, after) in self.fewer.items()
+        )
+        others = windows - tried
         super().__init__(
-            f"table {table} was not started again: window {window} has {before:,} rows in it and would have {after:,}, "
-            f"because the declared columns cannot hold the others. In all, the table has {rows:,} rows in {windows:,} "
-            "windows. Nothing was changed. To keep these rows, declare the former columns as they were, and new ones in "
-            "addition. To turn them into dead letters instead, set this in the topic's YAML: "
+            f"table {table} was not started again, because the declared columns cannot hold rows of {len(self.fewer):,} of "
+            f"{tried:,} windows that were tried: {named}. In all, the table has {rows:,} rows in {windows:,} windows"
+            f"{f'; what would become of the other {others:,} is not known' if others else ''}. Nothing was changed. To keep "
+            "these rows, declare the former columns as they were, and new ones in addition. To turn them, and others like "
+            "them, into dead letters instead, set this in the topic's YAML: "
             f"`replaces: {{columns: {held}, lost_rows: accepted}}`."
         )
 

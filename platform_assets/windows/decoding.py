@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +47,8 @@ from platform_assets.windows.replacing import Outcome, WindowReplacer, same
 
 _log = logger(__name__)
 _RACES = 3
+_TRIED: Final = 6
+"""Windows that are decoded to see what would become of their rows if other columns replaced the table's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,25 +158,31 @@ class WindowDecoder:
         return self._decode(raw, self._order(raw, raw.table_version, layout, str(uuid.uuid4())), erased or {}, decided)
 
     def _check_replaced(self, columns: pa.Schema) -> None:
-        """Decode the oldest and the newest window with rows into the replacement columns, and discard the result.
+        """Decode a sample of the windows that have rows into the columns that would replace the table's, and drop the result.
 
-        Raises ReplacedRowsError if one of them would have fewer rows.
+        The sample has the oldest window, the newest one, and others evenly between them: `_TRIED` in all. Raises
+        ReplacedRowsError if one of them would have fewer rows.
         """
         table = self.declaration.decoded_table
         entries = self.ledger.commit_rows(table, columns=["window", "rows"])
         with_rows = entries.filter(pc.greater(entries["rows"], 0)).group_by("window").aggregate([("rows", "sum")])
         rows = dict(zip(with_rows["window"].to_pylist(), with_rows["rows_sum"].to_pylist(), strict=True))
-        for key in sorted({min(rows), max(rows)} if rows else ()):
+        tried, fewer = 0, dict[str, tuple[int, int]]()
+        for key in _spread(sorted(rows), _TRIED):
             raw = self.ledger.receipts(self.declaration.raw_table, [key]).get(key)
             if raw is None or raw.table_version is None:
                 continue
             order = self._order(raw, raw.table_version, columns, f"trial-{uuid.uuid4()}")
             written = self.engine.decode(order)
             self.engine.delete(order)
+            tried += 1
             after = written.decoded.measured.offsets.rows
             if after < rows[key]:
-                replaced = self.declared.replaces or ""
-                raise ReplacedRowsError(table.name, replaced, key, rows[key], after, sum(rows.values()), len(rows))
+                fewer[key] = rows[key], after
+        if fewer:
+            raise ReplacedRowsError(
+                table.name, self.declared.replaces or "", fewer, tried=tried, rows=sum(rows.values()), windows=len(rows)
+            )
 
     def differences(self, key: str) -> tuple[str, ...] | None:
         """Describe, by table, how rows and dead letters would differ from the receipts' if the window were decoded again; empty
@@ -375,3 +384,10 @@ def _difference(receipt: Receipt, now: Written) -> str:
         return f"{now.measured.rows:,} rows instead of the {receipt.rows:,} of load {receipt.load_id}"
     what = "the same offsets but different content" if now.measured.offsets == receipt.offsets else "different offsets"
     return f"{now.measured.rows:,} rows, as many as load {receipt.load_id}, with {what}"
+
+
+def _spread(keys: Sequence[str], most: int) -> list[str]:
+    """Return up to `most` of `keys`, evenly spread: the first and the last are among them."""
+    if len(keys) <= most:
+        return list(keys)
+    return [keys[i * (len(keys) - 1) // (most - 1)] for i in range(most)]

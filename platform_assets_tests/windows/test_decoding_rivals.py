@@ -97,7 +97,8 @@ def test_columns_that_rows_cannot_be_decoded_into_replace_none_until_their_loss_
     with pytest.raises(ReplacedRowsError) as lost:
         declared_again(replace(text, replaces=refused.value.held)).decode(second)
     assert f"window {first} has 2 rows in it and would have 0" in str(lost.value)
-    assert "3 rows in 2 windows" in str(lost.value)
+    assert "cannot hold rows of 2 of 2 windows that were tried" in str(lost.value)
+    assert "3 rows in 2 windows. Nothing was changed" in str(lost.value)
     now = DeltaTable(tmp_path / "decoded" / "orders")
     assert (now.version(), sorted(now.file_uris())) == (before.version(), sorted(before.file_uris()))
     assert {path.as_posix() for path in (tmp_path / "decoded" / "orders").rglob("*.parquet")} == set(now.file_uris())
@@ -109,6 +110,28 @@ def test_columns_that_rows_cannot_be_decoded_into_replace_none_until_their_loss_
     assert table.to_pyarrow_table().num_rows == 0
     old = DeltaTable(tmp_path / "decoded" / "orders", version=refused.value.version)
     assert old.to_pyarrow_table().num_rows == 3
+
+
+def test_rows_that_only_windows_in_the_middle_would_lose_are_found_and_the_error_says_what_was_tried(
+    tmp_path: Path,
+) -> None:
+    topic = DecodedTopic(tmp_path, "orders", DecodeDeclaration(FormatSpec("json", {"schema": "id INT"})))
+    keys = topic.load(*[[b'{"id": %d}' % (300 if n == 4 else n)] for n in range(11)])
+    topic.decode()
+    smaller = DecodeDeclaration(FormatSpec("json", {"schema": "id TINYINT"}))
+
+    def declared_again(declared: DecodeDeclaration) -> DecodedTopic:
+        again = DecodedTopic(tmp_path, "orders", declared)
+        again.windows = topic.windows
+        return again
+
+    with pytest.raises(SchemaChangeError) as refused:
+        declared_again(smaller).decode(keys[0])
+    with pytest.raises(ReplacedRowsError) as lost:
+        declared_again(replace(smaller, replaces=refused.value.held)).decode(keys[0])
+    said = str(lost.value)
+    assert f"rows of 1 of 6 windows that were tried: window {keys[4]} has 1 rows in it and would have 0" in said
+    assert "11 rows in 11 windows; what would become of the other 5 is not known" in said
 
 
 def test_what_is_declared_beside_the_former_columns_leaves_every_row(tmp_path: Path) -> None:
