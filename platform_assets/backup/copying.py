@@ -103,7 +103,7 @@ class Copier:
             yield name, found is not None
 
     def database(self, origin: Path, path: str) -> bool:
-        """The same of an SQLite database that may be in use: a copy of one moment. Raises BackupInterruptedError too."""
+        """Copy an SQLite database that may be in use, as of one moment. Raises BackupInterruptedError too."""
         source = _source_of_database(origin)
         if source is None:
             return False
@@ -138,7 +138,7 @@ class Copier:
             return None
         before = self.former.folder / path
         with writing_backup(self.into):
-            # Somebody may have deleted it by hand, or cut it off: then it is copied as any other.
+            # Somebody may have deleted or truncated it: then it is copied like any other.
             if not before.is_file() or before.stat().st_size != known.bytes:
                 return None
             os.link(before, self._target(path))
@@ -165,7 +165,8 @@ class Copier:
 
 
 def at_once(ask: Callable[[_T], _R], about: Iterable[_T]) -> Iterator[_R]:
-    """What `ask` gives for each, in order, with a number of them under way together. After an error no other one is begun."""
+    """Yield the result of `ask` for each, in order, with several under way at once. After an error, no other one is
+    started."""
     pool = ThreadPoolExecutor(_AT_ONCE)
     try:
         yield from pool.map(ask, about)
@@ -174,7 +175,8 @@ def at_once(ask: Callable[[_T], _R], about: Iterable[_T]) -> Iterator[_R]:
 
 
 def home_files(home: Path) -> Iterator[tuple[Path, bool]]:
-    """The files of Dagster's home, and whether each is an SQLite database; what SQLite keeps beside one is part of it."""
+    """Yield the files of Dagster's home, and whether each is an SQLite database; SQLite's own files next to one belong
+    to it."""
     for folder, _, names in sorted(os.walk(home)):
         for name in sorted(names):
             file = Path(folder) / name
@@ -183,7 +185,8 @@ def home_files(home: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def can_link(folder: Path) -> bool:
-    """Whether files in `folder` can have a second name; not every file system knows that. Raises BackupNotWritableError."""
+    """Return whether files in `folder` can be hard-linked; not every file system supports that. Raises
+    BackupNotWritableError."""
     first, second = folder / f".first-{os.getpid()}", folder / f".second-{os.getpid()}"
     with writing_backup(folder):
         first.write_bytes(b"")
@@ -207,7 +210,7 @@ def _is_database(file: Path) -> bool:
 
 
 def _source_of_database(origin: Path) -> str | None:
-    """What a database looks like: writes to it change its file, or the one beside it that holds the newest of them."""
+    """Return a stamp of a database: writes change its file, or the file next to it with the newest writes."""
     found = []
     for file in (origin, origin.with_name(f"{origin.name}-wal")):
         with failures.reading(file):
@@ -217,7 +220,7 @@ def _source_of_database(origin: Path) -> str | None:
                 if file == origin:
                     return None
                 continue
-        # An empty one beside it comes and goes with readers.
+        # An empty one next to it comes and goes with readers.
         if file == origin or stat.st_size:
             found.append(f"{stat.st_size} {stat.st_mtime_ns}")
     return " + ".join(found)

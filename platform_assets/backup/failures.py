@@ -1,4 +1,4 @@
-"""What can go wrong with a backup, each with its way on."""
+"""Errors of backups, each with its remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from platform_assets.lake.failures import reason_of
 
 
 class BackupInterruptedError(Retryable):
-    """What is backed up changed in a way that a copy cannot follow; no backup was made."""
+    """The source changed in a way that a copy cannot follow; no backup was made."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
@@ -44,7 +44,7 @@ class BackupDamagedError(Terminal):
 
 
 class RestoreInterruptedError(Terminal):
-    """A restore could not be carried out; what it was to replace may lie beside its place."""
+    """A restore failed; the data that it replaces may be next to its place."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason

@@ -49,7 +49,8 @@ class Backup:
             pass
 
     def written(self, file: BackedUpFile) -> int:
-        """When the file that this is a copy of was last written, in nanoseconds since 1970. Raises BackupDamagedError."""
+        """Return when the original of this copy was last written, in nanoseconds since 1970. Raises
+        BackupDamagedError."""
         place = self.folder / file.path
         with reading_backup(place):
             return os.stat(place).st_mtime_ns

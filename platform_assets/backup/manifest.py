@@ -59,8 +59,8 @@ class BackedUpFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup holds. `tables` are the versions of all Delta tables, by path below the lake root, and `left_out` names what
-    lies beside them and was not backed up. `at` is when it was begun: nothing that was there then is missing."""
+    """Contents of a backup. `tables` are the versions of all Delta tables, by path below the lake root. `left_out`
+    names other files there that were not backed up. `at` is its start time: nothing that was there then is missing."""
 
     at: datetime
     tables: Mapping[str, int]
@@ -69,7 +69,7 @@ class Manifest:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What can be restored by itself: `ledger` first, `dagster` last, tables in between."""
+        """Parts that can be restored separately: `ledger` first, `dagster` last, tables in between."""
         found = {file.part for file in self.files}
         tables = sorted(found - {LEDGER, DAGSTER})
         return tuple(part for part in (LEDGER, *tables, DAGSTER) if part in found)
@@ -99,7 +99,7 @@ def read(backup: Path) -> Manifest:
         version = fields[_VERSION_KEY]
         if version != VERSION:
             raise ConfigurationError(
-                f"the backup at {backup} is of version {version}, and this release reads version {VERSION}: restore it with the "
+                f"the backup at {backup} has version {version}, and this release reads version {VERSION}: restore it with the "
                 "release that made it, or a later one"
             )
         found = Manifest(

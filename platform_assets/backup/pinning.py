@@ -1,9 +1,9 @@
-"""What of a lake belongs to one moment: the version of each table, taken in an order that restores to something whole.
+"""Versions of all tables at one moment, taken in an order that restores consistently.
 
-A Delta table is only ever added to, so a table at a version is a number and can be copied while loads go on. Numbers of several
-tables are taken one after the other, and what is derived comes before what it is derived from: receipts, decoded tables, raw
-tables, cuts, decisions. So every receipt has its rows, every row its cut, and every cut the decision that it rests on. What is
-there without what is derived from it is what a run leaves that was killed: a window without a receipt, which is asked for again.
+Delta only adds files and versions, so a version can be copied while loads continue. Versions are noted one after the
+other, derived tables before their sources: receipts, decoded tables, raw tables, cuts, decisions. So every receipt has
+its rows, every row its cut, and every cut its decision. The one thing that may be missing is a receipt, as after a run
+that was killed: its window is requested again.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _loose(lake: Lake, tables: list[PinnedTable]) -> Iterator[str]:
 
 
 def _left_out(lake: Lake) -> Iterator[str]:
-    """What lies below the lake root and is no table of the platform's, as replays are."""
+    """Yield what is below the lake root and is not a table of the platform, such as replays."""
     known = {table.name for table in lake.tables()}
     for name in sorted(lake.root.folders()):
         if name in _DERIVED_FIRST:

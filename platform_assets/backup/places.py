@@ -1,4 +1,5 @@
-"""Where restored files go: a folder, where they are staged and moved, or a prefix of an object store, where nothing can be moved."""
+"""Targets of a restore: a folder, where files are staged and moved, or a prefix of an object store, where nothing can
+be moved."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ class LocalPlace:
             self._staged.mkdir(parents=True)
 
     def take(self) -> Iterator[BackedUpFile]:
-        """As Place has it: they are copied to a folder beside."""
+        """As in Place: copy the files to a folder next to it."""
         for file in self.files:
             target, moment = self._staged / file.place, self.backup.written(file)
             with restoring_to(target):
@@ -181,5 +182,5 @@ class StorePlace:
 
 
 def _is_there(log: Sequence[BackedUpFile], stamps: Mapping[str, str]) -> bool:
-    """Whether all commits of a table's log are there already, by the stamps of what is there."""
+    """Return whether all commits of a table's log are there already, by their stamps."""
     return all(stamps.get(file.place) == file.source for file in log if file.place.endswith(".json"))

@@ -30,8 +30,8 @@ from platform_assets.model.tables import TableRef
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was restored, or would be. `forgotten` are the windows by table whose receipts the ledger no longer has, since the
-    table was restored to a version before their loads."""
+    """Result of a restore, or of a dry run. `forgotten` are the windows by table whose receipts were removed from the
+    ledger, since the table was restored to a version before their loads."""
 
     backup: Backup
     parts: tuple[str, ...]
@@ -157,7 +157,7 @@ def _places(backup: Backup, parts: Sequence[str], files: Sequence[BackedUpFile],
 
 @contextmanager
 def _begun(places: Sequence[Place]) -> Iterator[None]:
-    """What was staged beside the places goes with the block."""
+    """Delete what was staged next to the places at the end of the block."""
     for place in places:
         place.begin()
     try:

@@ -91,7 +91,7 @@ class Audit:
 
     @property
     def worst(self) -> list[WorstWindow]:
-        """What was found by all checks together, the gravest first; what several found is there once."""
+        """All findings of all checks together, the most severe first; each only once."""
         found = {(f.kind, f.window, f.partition, f.ranges): f for c in reversed(self.checks) for f in c.findings}
         return worst_windows(found.values())
 
@@ -165,7 +165,7 @@ def _evaluated(check: Check, evaluation: Evaluation, span: Span) -> CheckOutcome
 
 
 def _attempt(call: Callable[[], T]) -> T | str:
-    """What `call` gives, or why the table, the ledger or a service could not be read."""
+    """Return the result of `call`, or why the table, the ledger or a service could not be read."""
     try:
         return call()
     except PlatformError as e:

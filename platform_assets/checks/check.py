@@ -1,4 +1,4 @@
-"""What a check is: one object, defined by its own module under `rules/` and listed in `registry`."""
+"""The definition of a check: one object, in its own module under `rules/`, listed in `registry`."""
 
 from __future__ import annotations
 

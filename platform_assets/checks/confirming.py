@@ -109,7 +109,7 @@ def _begin(partition: int, receipt: Receipt) -> int:
 def _read(
     e: Evaluation, witness: LoadEngine, receipts: Sequence[Receipt]
 ) -> Iterator[tuple[Receipt, Written | PlatformError]]:
-    """What the witness reads of each window, until the budget is used up; its files are deleted."""
+    """Yield what the other engine reads of each window, until the budget is used up; its files are deleted."""
     table = e.declaration.raw_table
     accepted = e.ledger.accepted_losses_of(table, [r.window.key for r in receipts])
     orders = [_order(r, table, accepted.get(r.window.key, {})) for r in receipts]
@@ -125,7 +125,7 @@ def _read(
 
 
 def _order(receipt: Receipt, table: TableRef, accepted: Mapping[int, tuple[OffsetRange, ...]]) -> Order:
-    """What has a row, and what lies between: below the first row there may be nothing left to read."""
+    """Return what has a row, and the offsets in between: below the first row there may be nothing left to read."""
     without = {p: (OffsetRange(0, _begin(p, receipt)), *accepted.get(p, ())) for p in receipt.partitions}
     records = Records(receipt.topic, receipt.topic_id, receipt.window.key, receipt.ranges, without)
     return Order(records, f"audit-{uuid.uuid4()}", table)

@@ -155,7 +155,7 @@ def _differences(receipt: Receipt, partition: int, kept: _Digests, consumed: _Di
 def _consumed(
     settings: ClientSettings, topic: str, partition: int, wanted: OffsetRange, deadline: float
 ) -> Iterator[Message]:
-    """What a consumer of its own, outside any group, gets of `wanted`. Raises BrokerUnreachableError and BrokerRefusedError."""
+    """Yield what a separate consumer without a group gets of `wanted`. Raises BrokerUnreachableError and BrokerRefusedError."""
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
     consumer = plain_consumer(settings)

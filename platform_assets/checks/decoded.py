@@ -21,7 +21,7 @@ SHARE: Final = "share_of_dead_letters"
 NAMES: Final = (CONSERVATION, SHARE)
 """Of the checks that each decoded table has."""
 NEWEST: Final = 200
-"""Windows that are judged beside those of a run."""
+"""Windows that are checked in addition to those of a run."""
 
 BUDGET: Final = 120.0
 """Seconds for which files that changed since their load are read."""
@@ -31,10 +31,10 @@ Level = Literal["passed", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """What ledger and tables have of some windows: their receipts in each of the three tables, and their files in two.
+    """Ledger entries and files of some windows: their receipts in each of the three tables, and their files in two.
 
-    `unknown` are windows that have rows in one of the two, and that the raw table never had. Those `under_way` a load of this
-    moment replaces, so that its commits are seen one by one.
+    `unknown` windows have rows in one of the two, but never existed in the raw table. `under_way` windows are being
+    replaced by a load right now, so their commits appear one by one.
     """
 
     topic: str
@@ -125,7 +125,8 @@ def _state(windows: Windows, key: str) -> tuple[object, ...]:
 
 
 def conserved(windows: Windows) -> Verdict:
-    """Whether each raw row of a decoded window is in one of the two tables, by digests, and both are of one declaration."""
+    """Check by digests that each raw row of a decoded window is in one of the two tables, and that both come from one
+    declaration."""
     found = [finding for key in windows.keys for finding in _of_window(windows, key)]
     found += [_unknown(windows.topic, key, table) for key, table in sorted(windows.unknown.items())]
     rows = sum(r.rows for r in windows.decoded.values())
@@ -175,7 +176,7 @@ def _of_window(windows: Windows, key: str) -> list[Finding]:
     if raw is None:
         return [found(f"it was decoded, and the ledger has no receipt of it in raw/{windows.topic}")]
     if decoded.made_from != dead.made_from:
-        return [found("rows and dead letters are of different loads or declarations", "decoded by half")]
+        return [found("rows and dead letters come from different loads or declarations", "decoded by half")]
     findings = []
     if decoded.offsets + dead.offsets != raw.offsets:
         findings.append(

@@ -259,7 +259,7 @@ def _attempt(call: Callable[[], T]) -> T | str:
 
 
 def _asked(call: Callable[[], T]) -> T | PlatformError:
-    """What `call` gives, or why a table, the ledger or a service could not be read."""
+    """Return the result of `call`, or why a table, the ledger or a service could not be read."""
     try:
         return call()
     except PlatformError as e:

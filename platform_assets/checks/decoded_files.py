@@ -70,11 +70,11 @@ def files_of(ledger: Ledger, table: TableRef, receipts: Mapping[str, Receipt], d
 
 
 def difference(receipt: Receipt, held: Measured) -> str | None:
-    """What rows are that should be those of a load; None where they are."""
+    """Return how rows differ from those of the load; None if they do not."""
     if held.rows != receipt.rows:
         return f"it holds {held.rows:,} rows, and its load committed {receipt.rows:,}"
     if held.offsets != receipt.offsets:
-        return f"its {held.rows:,} rows are of other offsets than those that its load committed"
+        return f"its {held.rows:,} rows have other offsets than those that its load committed"
     if held.content != receipt.content:
         return f"its {held.rows:,} rows have other content than its load committed"
     return None

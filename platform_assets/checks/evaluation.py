@@ -1,4 +1,4 @@
-"""What a check is evaluated with: the facts of its table, and whom it may ask."""
+"""Input of a check: the facts of its table, and the services that it may ask."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Evaluation:
 
     @property
     def table(self) -> Folder:
-        """Where the raw table is."""
+        """Folder of the raw table."""
         return self.lake.table(self.declaration.raw_table)
 
     @property

@@ -1,4 +1,4 @@
-"""What is expected of decoded rows against what windows came to: judged by receipts alone, which have the figures of a load."""
+"""Expectations on decoded rows, checked from receipts only, which have the figures of each load."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the checks of one raw table judge: cuts, receipts and data files, side by side, a row a window and partition.
+"""Facts that the checks of one raw table examine: cuts, receipts and data files, one row per window and partition.
 
-All of it comes from the ledger and the table's log. Data are read only for a window whose files are not those that its
-receipt names.
+All of it comes from the ledger and the table's log. Data are read only for windows whose files are not those in their
+receipt.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Facts:
 
     `waiting` are sealed windows that are not loaded and need not be yet: a run for them is queued or under way, the sensor
     asks for them again after a run that failed, or nothing newer was loaded. `unasked` are sealed windows that nobody has
-    asked to load: a load by hand of a later one sealed them on its way; `parked` ones an operator has set aside. Windows
+    asked to load: a manual load of a later one sealed them on its way; `parked` ones an operator has set aside. Windows
     whose files are not those of their receipt were read: `rewritten` ones hold just the offsets that were loaded, as after
     OPTIMIZE, and `changed` has the offsets of the others, and of windows that the ledger does not know. `unreadable` says why
     one could not be read, and `not_held` are windows of which too many were changed for all to be kept in memory; `unread`
@@ -121,7 +121,7 @@ class Facts:
         return self.generations.get(key, 1)
 
     def within(self, span: Span) -> Facts:
-        """The same of the windows of `span` alone."""
+        """Return the facts of only the windows in `span`."""
         return replace(
             self,
             windows=_within(self.windows, span),
@@ -141,13 +141,13 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Orchestration:
-    """What the orchestrator knows of windows that are not loaded, by key.
+    """Knowledge of the orchestrator about windows that are not loaded, by key.
 
-    `in_flight` takes the windows and gives those that queued or running loads will bring; `asked` gives those whose
-    load was ever asked for; `again` those that are asked for again although no newer run of theirs is under way: all that
-    wait for nobody; `reported` gives the reported windows, of all or of the windows it is given, with the id of
-    the load that was reported, None for an id that is not known. Without an orchestrator nothing is in flight or asked for
-    again, all were asked for, and `reported` gives None.
+    `in_flight` takes the windows and returns those that queued or running loads will bring; `asked` returns those
+    whose load was ever requested; `again` those that are requested again although no newer run is under way, that is,
+    all that need no decision; `reported` returns the reported windows, of all or of the given windows, with the id of
+    the reported load, None for an unknown id. Without an orchestrator, nothing is in flight or requested again, all
+    were requested, and `reported` returns None.
     """
 
     in_flight: Callable[[Collection[str]], Collection[str]] = lambda keys: ()
@@ -166,7 +166,7 @@ def collect(
 ) -> Facts:
     """Gather the facts of `table`; older windows are only counted where each of `counting` allows it.
 
-    Which these are is kept beside the ledger, so that only what is new is read next time. Without `counting`, every
+    Which these are is stored next to the ledger, so that only what is new is read next time. Without `counting`, every
     window is in the facts. Unless `reads`, windows whose files have to be read are only named.
     """
     known = orchestration or Orchestration()
@@ -237,7 +237,7 @@ def _collected(
     # Rows of a window that is being loaded just now are not yet the ledger's.
     others = [k for k in others if k not in in_flight and k not in waiting]
     read = _read(path, others if reads else (), recorded)
-    # Older windows are of the generation of the first of these, or of earlier ones.
+    # Older windows belong to the generation of the first of these, or to earlier ones.
     oldest = {k: w for k, w in windows.items() if generations.get(k, 1) == generations.get(next(iter(windows)), 1)}
     near = {k: held for k, held in read.changed.items() if k in oldest or k not in windows}
     if past.windows and (read.not_held or _reach_before(near, oldest)):
@@ -266,7 +266,7 @@ def _collected(
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What reading the windows with other files than their receipts' found, each in one of four."""
+    """Results of reading the windows whose files are not those in their receipts; each window is in one of four."""
 
     changed: dict[str, Mapping[int, HeldOffsets]] = field(default_factory=dict)
     rewritten: set[str] = field(default_factory=set)
@@ -298,7 +298,7 @@ def _read(path: Folder, keys: Iterable[str], recorded: Mapping[str, Recorded]) -
 
 
 def _reach_before(changed: Mapping[str, Mapping[int, HeldOffsets]], windows: Mapping[str, TopicRanges]) -> bool:
-    """Whether a window that was read has offsets from before all of `windows`, which are in order."""
+    """Return whether a window that was read has offsets before all of `windows`, which are in order."""
     first = next(iter(windows.values()), TopicRanges()).by_partition
     return any(
         bool(held.ranges) and (partition not in first or held.ranges[0].start < first[partition].start)

@@ -55,7 +55,7 @@ class Finding:
 
     @property
     def alarming(self) -> bool:
-        """Whether something is wrong, rather than not done or not known yet."""
+        """True if something is wrong, rather than not done or not known yet."""
         return self.kind not in _NOT_ALARMING
 
     @property
@@ -64,7 +64,7 @@ class Finding:
         return size_of(self.ranges)
 
     def sentence(self, limit: int = 3) -> str:
-        """What was found and where, in one line, at most `limit` ranges of it."""
+        """Return the finding and its place in one line, with at most `limit` ranges."""
         where = f"window {self.window}"
         if self.partition is not None:
             where += f" partition {self.partition}"
@@ -88,17 +88,17 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found."""
+        """True if there are no findings."""
         return not self.findings
 
     @property
     def alarming(self) -> bool:
-        """Whether any finding says that something is wrong, rather than not done or not known yet."""
+        """True if any finding says that something is wrong, rather than not done or not known yet."""
         return any(f.alarming for f in self.findings)
 
     @property
     def undecided(self) -> bool:
-        """Whether nothing was found to be wrong, and something could not be found out."""
+        """True if nothing is wrong, but something could not be determined."""
         return not self.alarming and any(f.kind == "could not tell" for f in self.findings)
 
 

@@ -27,7 +27,7 @@ BELOW_LOG_START: Final = "below log start"
 
 
 def needs_listing(receipt: Receipt, evidence: Evidence, accepted: Accepted) -> bool:
-    """Whether the counts of `evidence` are not enough to judge `receipt`, so that ranges have to be compared."""
+    """Return whether the counts of `evidence` are not enough for `receipt`, so that ranges have to be compared."""
     return evidence.complete and (evidence.digest != receipt.offsets or bool(accepted))
 
 
@@ -38,13 +38,13 @@ def judge(
     accepted: Accepted,
     erased: Accepted = _NOTHING,
 ) -> Receipt | tuple[Finding, ...]:
-    """The receipt with its holes by kind, or what does not agree.
+    """Return the receipt with its holes by kind, or the findings if something does not agree.
 
-    `evidence` has to list all ranges where `needs_listing` says so; `table` reads the window's offsets, and is only called
-    then. A row whose record Kafka has expired or compacted away since the load is no anomaly, as long as the table's rows
-    are those that the load committed. A hole that was accepted is of a kind of its own, and so is one of `accepted` that is
-    among `erased`. One below the log start stays without an explanation: by the time it was asked about, nobody could say what had
-    been there.
+    `evidence` must list all ranges if `needs_listing` says so; `table` reads the window's offsets, and is called only
+    then. A row whose record Kafka has expired or compacted away since the load is not an anomaly, as long as the
+    table's rows are those that the load committed. An accepted hole has its own kind, and so does one of `accepted`
+    that is among `erased`. A hole below the log start stays unexplained: when it was asked about, nobody could say what
+    had been there.
     """
     if not evidence.complete:
         text = f"the evidence was cut short: {evidence.done:,} of {evidence.total:,} offsets were read"
@@ -99,7 +99,8 @@ def judge_without_log(
 
 
 def differences(receipt: Receipt, evidence: Evidence, offsets: ByPartition, accepted: Accepted) -> tuple[Finding, ...]:
-    """Where the rows at `offsets` are not the records of the window; accepted losses and lost records of rows left out."""
+    """Yield differences between the rows at `offsets` and the records of the window, without accepted losses and lost
+    records of rows."""
     found: list[Finding] = []
     for partition, accounted in evidence.by_partition.items():
         if not accounted.records.whole:
@@ -120,7 +121,7 @@ def differences(receipt: Receipt, evidence: Evidence, offsets: ByPartition, acce
         foreign = ranges_of(offsets[partition])
         found.append(finding("row without a record", receipt, partition, foreign, "the window has no such partition"))
     if not found and digest_of(offsets) == evidence.digest and evidence.digest != receipt.offsets:
-        text = f"the table has just the {counted(evidence.records, 'record')} that Kafka holds, and the receipt is of others"
+        text = f"the table has just the {counted(evidence.records, 'record')} that Kafka holds, and the receipt names other records"
         return (Finding("ledger edited", receipt.topic, receipt.window.key, None, (), text, MEND_LEDGER),)
     return tuple(found)
 
@@ -128,7 +129,7 @@ def differences(receipt: Receipt, evidence: Evidence, offsets: ByPartition, acce
 def finding(
     kind: FindingKind, receipt: Receipt, partition: int | None, ranges: tuple[OffsetRange, ...], detail: str
 ) -> Finding:
-    """A finding about the window of `receipt` that loading it again mends or explains."""
+    """Return a finding about the window of `receipt` that loading it again repairs or explains."""
     key = receipt.window.key
     heal = f"Materialise partition {key} of {receipt.table}: it heals the window, or says why it cannot."
     return Finding(kind, receipt.topic, key, partition, ranges, detail, heal)
@@ -191,7 +192,8 @@ def _count_decided(holes: dict[str, int], lost: Sequence[OffsetRange], erased: S
 
 
 def _gone_since(accounted: PartitionEvidence, *, compacted: bool) -> tuple[OffsetRange, ...]:
-    """Where a row may be whose record Kafka no longer has: below the log start, and what was compacted away."""
+    """Return ranges where a row may exist although Kafka no longer has its record: below the log start, and compacted
+    away."""
     listing = accounted.below_log_start
     expired = (OffsetRange(accounted.range.start, listing.end),) if listing.offsets else ()
     return (*expired, *(accounted.compacted_away.listed if compacted else ()))

@@ -73,7 +73,7 @@ def disagreements(declaration: TopicDeclaration, lake: Lake, raw: Receipt) -> tu
 
 
 def is_judged(spec: FormatSpec) -> bool:
-    """Whether another reader knows the format with these options."""
+    """Return whether another reader supports the format with these options."""
     return spec.format in _OPTIONS and set(spec.options) <= _OPTIONS[spec.format]
 
 

@@ -54,7 +54,7 @@ _ALL = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """What an attempt to close open windows came to: receipts to be written down, and what was found instead."""
+    """Result of an attempt to close open windows: receipts to write, and findings."""
 
     receipts: tuple[Receipt, ...]
     findings: tuple[Finding, ...]
@@ -103,7 +103,7 @@ def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
         if not isinstance(outcome, Receipt):
             findings.extend(outcome)
         elif receipt.holes is None or _unknown(outcome) < _unknown(receipt):
-            # Retention goes on: what was known of a window before is not given up for what can be known today.
+            # Retention continues: knowledge about a window is not replaced by the lesser knowledge of today.
             proved.append(outcome)
     e.ledger.record_receipts(proved)
     return Proved(tuple(proved), tuple(findings))
@@ -114,9 +114,10 @@ def _unknown(receipt: Receipt) -> int:
 
 
 def _evidence(e: Evaluation, receipt: Receipt, accepted: Accepted, *, listed: int | None = None) -> Evidence:
-    """What became of every offset of the window. If a batch cannot be read, offsets of `accepted` losses are not read.
+    """Return the evidence for every offset of the window. If a batch cannot be read, skip offsets of `accepted` losses.
 
-    Raises what `gather_evidence` and `Cluster.is_compacted` raise, and OffsetsExpiredError where today's log is another one.
+    Raises what `gather_evidence` and `Cluster.is_compacted` raise, and OffsetsExpiredError if today's log is another
+    one.
     """
     if beyond := beyond_log(e.ledger, receipt):
         lost = [(p, r.start, r.end) for p, parts in beyond.items() for r in parts]

@@ -12,8 +12,8 @@ JSON_VERSION = 1
 @click.command("accept-generation")
 @click.argument("topic")
 @click.option("--reason", help="Why the new log is accepted; kept in the ledger.")
-@click.option("--by", help="Who decides; kept in the ledger as claimed, with your uid. Your account by default.")
-@click.option("--dry-run", is_flag=True, help="Say what would be decided, and change nothing.")
+@click.option("--by", help="Name of who decides; the ledger marks it as claimed, with your uid. Default: your account.")
+@click.option("--dry-run", is_flag=True, help="Report what would be decided, and change nothing.")
 @click.option(
     "--json",
     "as_json",
@@ -22,11 +22,12 @@ JSON_VERSION = 1
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def accept_generation(topic: str, reason: str | None, by: str | None, dry_run: bool, as_json: bool, yes: bool) -> None:
-    """Go on with the log that TOPIC has now, after it was re-created or its log was truncated for good.
+    """Continue with the present log of TOPIC after it was re-created or permanently truncated.
 
-    TOPIC is the topic's name, or raw/<topic>. What was loaded of the former log stays. What was sealed and not loaded, and is gone,
-    is named, and counts as an accepted loss. Windows are sealed from the new log from the next edge on: the first of them starts at
-    the log start of a re-created topic, or where a truncated log was cut off.
+    TOPIC is the topic's name, or raw/<topic>. What was loaded from the former log stays. Offsets that were sealed but
+    not loaded, and that are gone, are named and become an accepted loss. Windows are sealed from the new log from the
+    next boundary on. The first one starts at the log start of a re-created topic, or where a truncated log was cut
+    off.
     """
     from platform_assets.cli.deciding import deciding
     from platform_assets.ledger.decisions import Author

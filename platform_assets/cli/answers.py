@@ -1,4 +1,4 @@
-"""Whether broker and Spark answer, and if not, why: what `check`, `status` and `up` say of them."""
+"""Find out whether broker and Spark answer and, if not, why: for `check`, `status` and `up`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def spark_trouble(environment: Environment) -> str | None:
 
 
 def spark_silence(environment: Environment) -> str | None:
-    """Likewise for the Spark Connect server; says nothing of a server whose TLS this cannot look into."""
+    """Return why the Spark Connect server does not answer, or None. It cannot look into TLS, so it then returns None."""
     from infra import connect_probe
     from platform_assets.engines.spark.session import address_of, check_reachable
 

@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 @click.option(
     "--deep",
     is_flag=True,
-    help="Read the table's files again with Spark and recompute their digests; of decoded/<topic>, decode raw rows again too.",
+    help="Read the table's files again with Spark and recompute their digests; for decoded/<topic>, also decode raw rows again.",
 )
-@click.option("--windows", metavar="A..B", help="Only the windows from A to B, both inclusive; A.., ..B and A do too.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; its fields are documented in the README and stay.")
+@click.option("--windows", metavar="A..B", help="Only windows from A to B, both inclusive. Also A.., ..B and A.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts; see docs/commands.md.")
 def audit(table: str, deep: bool, windows: str | None, as_json: bool) -> None:
-    """Prove that TABLE holds every committed record once, or say which offsets are amiss and what to do.
+    """Prove that TABLE has every committed record once, or report which offsets are wrong and what to do.
 
-    TABLE is raw/<topic>, or the topic's name alone, which need not be declared any more. Brokers and Spark are asked only where ledger
-    and table leave
-    something open, or with --deep. What is proved is written into the ledger and stays proved until the window's files
-    change.
+    TABLE is raw/<topic>, or just the topic's name, even if it is no longer declared. Brokers and Spark are asked only
+    if ledger and table leave something open, or with --deep. Proofs are written to the ledger and stay valid until the
+    window's files change.
 
-    Of decoded/<topic> or dead_letters/<topic> it is proved that each raw row is in one of the two: by receipts and files, with
-    --deep by reading both tables and decoding the raw rows again. The tables are left as they are.
+    For decoded/<topic> or dead_letters/<topic>, the command proves that each raw row is in exactly one of the two:
+    with receipts and files, or with --deep by reading both tables and decoding the raw rows again. It does not change
+    the tables.
 
-    Exits 0 if all was proved, 1 if anomalies were found, 2 if that could not be found out, and says why.
+    Exits 0 if everything was proved, 1 if anomalies were found, 2 if it could not tell, with the reason.
     """
     from platform_assets.checks.audit import EXIT_CODES
 

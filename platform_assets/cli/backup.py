@@ -13,15 +13,16 @@ JSON_VERSION = 1
 
 @click.command()
 @click.argument("destination", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; its fields are documented and stay.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts; see docs/commands.md.")
 def backup(destination: Path, as_json: bool) -> None:
-    """Copy the lake and Dagster's home to a new folder in DESTINATION, while loads go on.
+    """Copy the lake and Dagster's home to a new folder in DESTINATION, while loads continue.
 
-    Tables are copied as of one version each, taken in an order that restores to something whole; Dagster's databases by SQLite's own
-    backup. Files that the backup before has too are linked to, so each takes the room of what is new, can be restored by itself, and
-    can be deleted without harm to others. A backup has its name once all of it is on the disk.
+    Each table is copied at one version, in an order that restores consistently. Dagster's databases are copied with
+    SQLite's own backup. Files that the previous backup also has are hard-linked, so a backup takes only the space of
+    what is new. You can restore or delete each backup independently. A backup gets its name once it is completely on
+    disk.
 
-    Replays and files that are none of the platform's are left out, and named.
+    Replays and files that do not belong to the platform are left out, and named.
     """
     from datetime import UTC, datetime
 

@@ -23,7 +23,7 @@ _MOST_BUILT = 100
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was found of one service or topic: `absent` is no mistake, it is neither given nor started yet."""
+    """Result for one service or topic. `absent` is not a mistake: it is neither given nor started yet."""
 
     what: str
     state: Literal["answers", "silent", "absent", "missing", "unknown"]
@@ -31,7 +31,7 @@ class Answer:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether somebody has to act."""
+        """True if somebody has to act."""
         return self.state in ("silent", "missing", "unknown")
 
     def __str__(self) -> str:
@@ -41,13 +41,12 @@ class Answer:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: version, mistakes (file, line, message), answers.")
 def check(as_json: bool) -> None:
-    """Judge the YAML of all topics, then ask whether brokers, topics and Spark answer. Nothing is changed.
+    """Check the YAML of all topics, then whether brokers, topics and Spark answer. Changes nothing.
 
-    A mistake is printed as file, line and what to do. A topic that cannot be defined next to the others, which are, is
-    printed likewise. What is neither given by the environment nor started by
-    `platform-assets up` is not asked.
+    Each mistake is printed with file, line and fix. So is a topic that cannot be defined next to the others; those are
+    defined. Services that are neither set in the environment nor started by `platform-assets up` are not asked.
 
-    Exits 1 where there is a mistake, a topic is missing, or something does not answer.
+    Exits 1 if there is a mistake, a topic is missing, or a service does not answer.
     """
     from datetime import UTC, datetime
 

@@ -14,7 +14,7 @@ JSON_VERSION = 1
 @click.command("dead-letters")
 @click.argument("table")
 @click.argument("windows", nargs=-1, metavar="[WINDOW]...")
-@click.option("--samples", type=click.IntRange(min=0), default=3, show_default=True, help="Records shown of each kind.")
+@click.option("--samples", type=click.IntRange(min=0), default=3, show_default=True, help="Samples of each kind.")
 @click.option(
     "--json",
     "as_json",
@@ -22,17 +22,20 @@ JSON_VERSION = 1
     help="Print JSON: version, table, windows, records, dead_letters, groups, others, sent.",
 )
 @click.option(
-    "--send-to", metavar="TOPIC", help="Send them to this Kafka topic too, each once, whenever that is asked for."
+    "--send-to",
+    metavar="TOPIC",
+    help="Also send them to this Kafka topic; each is sent only once, however often you run this.",
 )
 def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bool, send_to: str | None) -> None:
-    """Show which records of TABLE could not be decoded: how many by reason and place, and a few of each.
+    """Show which records of TABLE could not be decoded: how many by reason and place, with samples.
 
-    TABLE is dead_letters/<topic>, or the topic's name alone. Without a WINDOW, all windows that were decoded are looked into.
-    Keys and values are shortened, and escaped where they are no text. To have such records decoded, correct `decode:` in the topic's
-    YAML and load the windows again (`platform-assets load decoded/<topic> WINDOW`): what can be decoded then moves over.
+    TABLE is dead_letters/<topic>, or just the topic's name. Without a WINDOW, all decoded windows are included. Keys
+    and values are shortened, and escaped if they are not text. To decode such records, correct `decode:` in the
+    topic's YAML and load the windows again (`platform-assets load decoded/<topic> WINDOW`). Records that can be
+    decoded then move to the decoded table.
 
-    With --send-to, key, value and headers are sent as they were, with headers named dead_letter.… behind them. The topic has to be
-    there; a compacted topic TOPIC.sent is made, which knows what was sent.
+    With --send-to, key, value and headers are sent as they were, followed by headers named dead_letter.…. The topic
+    must exist. A compacted topic TOPIC.sent is created; it records what was sent.
     """
     from platform_assets.checks.findings import counted
     from platform_assets.cli.environment import Environment

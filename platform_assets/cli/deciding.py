@@ -38,7 +38,7 @@ def deciding(table: str, author: Author | None, *, quiet: bool = False, ask: boo
 
 
 def print_decision(version: int, decided: Deciding, found: Mapping[str, Any] | None) -> None:
-    """What was found and whether it was accepted, as JSON."""
+    """Print what was found, and whether it was accepted, as JSON."""
     accepted = found is not None and decided.author is not None
     document = {"version": version, "topic": decided.declaration.topic, "accepted": accepted, **(found or {})}
     echo_json(document)

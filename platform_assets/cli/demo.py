@@ -8,7 +8,7 @@ import click
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="End everything when done instead of leaving the UI open until Ctrl-C.")
+@click.option("--once", is_flag=True, help="Stop everything when done, instead of leaving the UI open until Ctrl-C.")
 def demo(once: bool) -> None:
     """Stream every flight of New York City 2013 through Kafka into the lake, and print the proof."""
     from infra.home import Home

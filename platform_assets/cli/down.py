@@ -12,10 +12,10 @@ from platform_assets.terminal import echo
     "--service",
     "services",
     multiple=True,
-    help="End just this one (may be repeated); `kafka` is the first broker alone.",
+    help="Stop only this service (may be repeated); `kafka` is the first broker.",
 )
 def down(services: tuple[str, ...]) -> None:
-    """End what `up` started, Dagster first and the brokers last."""
+    """Stop what `up` started, Dagster first and the brokers last."""
     from infra import platform
     from platform_assets.cli.services import chosen
 

@@ -14,9 +14,9 @@ from platform_assets.terminal import echo, echo_json
 def env(as_json: bool) -> None:
     """Print the environment of the embedded services as `export NAME=value` lines, SECRETS INCLUDED.
 
-    After `eval "$(platform-assets env)"` the commands `dagster` and `dg` of this shell work on the same broker, Spark
-    server, lake and Dagster instance as the platform. SPARK_REMOTE holds the server's token, and KAFKA_SASL_PASSWORD the
-    password of secured brokers, which is the purpose: keep the output out of logs.
+    After `eval "$(platform-assets env)"`, the commands `dagster` and `dg` in this shell use the same broker, Spark
+    server, lake and Dagster instance as the platform. SPARK_REMOTE contains the server's token, and
+    KAFKA_SASL_PASSWORD the password of secured brokers: keep the output out of logs.
     """
     from infra import dagster_services, platform
     from infra.home import HOME_VARIABLE, Home

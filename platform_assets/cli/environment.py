@@ -1,4 +1,4 @@
-"""What every command looks up in the environment, completed by what the embedded platform runs."""
+"""The environment of all commands, completed by what the embedded platform runs."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Environment:
 
     @property
     def has_broker(self) -> bool:
-        """Whether a broker is given or runs embedded."""
+        """True if a broker is given or runs embedded."""
         return bool(self.variables.get("KAFKA_BOOTSTRAP_SERVERS"))
 
     @property
     def has_spark(self) -> bool:
-        """Whether a Spark Connect server is given or runs embedded."""
+        """True if a Spark Connect server is given or runs embedded."""
         return bool(self.variables.get("SPARK_REMOTE"))
 
     def settings(self) -> ClientSettings:

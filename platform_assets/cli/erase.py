@@ -19,38 +19,40 @@ JSON_VERSION: Final = 1
     "--offsets",
     multiple=True,
     metavar="PARTITION:START-END",
-    help="Offsets to erase; END is exclusive. May be repeated, as keys may.",
+    help="Offsets to erase; END is exclusive. May be repeated, like keys.",
 )
 @click.option("--key", "keys", multiple=True, metavar="TEXT", help="Erase all records with this key, as UTF-8.")
-@click.option("--key-hex", "hex_keys", multiple=True, metavar="HEX", help="The same of a key that is no text.")
+@click.option("--key-hex", "hex_keys", multiple=True, metavar="HEX", help="Like --key, for a binary key given in hex.")
 @click.option(
     "--key-file",
     "key_files",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The same of a key that is the whole content of a file, so that no shell keeps it.",
+    help="Like --key, for a key that is the whole content of a file, so that your shell's history does not keep it.",
 )
 @click.option(
-    "--generation", type=click.IntRange(min=1), help="That of the topic's log, for --offsets; the newest by default."
+    "--generation",
+    type=click.IntRange(min=1),
+    help="Generation of the topic's log, for --offsets. Default: the newest.",
 )
-@click.option("--reason", help="Why; kept in the ledger, so name nobody in it.")
-@click.option("--by", help="Who decides; kept in the ledger as claimed, with your uid. Your account by default.")
+@click.option("--reason", help="Why; kept in the ledger, so do not name the person.")
+@click.option("--by", help="Name of who decides; the ledger marks it as claimed, with your uid. Default: your account.")
 @click.option(
     "--past-versions-expire",
     is_flag=True,
-    help="For a lake in a bucket that keeps past versions: say that a lifecycle rule of it deletes those after a time.",
+    help="For a bucket that keeps past versions: confirm that a lifecycle rule deletes them after some time.",
 )
 @click.option(
     "--forget-keys",
     is_flag=True,
-    help="Keep no digests of the keys: later loads do not leave out records that come again under other offsets.",
+    help="Keep no digests of the keys. Later loads then do not leave out records that return with other offsets.",
 )
 @click.option(
     "--rules-of",
     metavar="TOPIC",
-    help="Have the erasures by key of another topic of this lake hold here too, as after a topic was copied to a new name.",
+    help="Also apply the erasures by key of another topic in this lake, for example after it was copied to a new name.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be erased, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Report what would be erased, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
     "--json",
@@ -74,16 +76,18 @@ def erase(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Erase records of TABLE for good: from it, from what is decoded of it, from replays, and from all their old files.
+    """Erase records of TABLE permanently: from it, from its decoded tables, from replays, and from all old files.
 
-    TABLE is raw/<topic>, or the topic's name alone. Records are named by offsets or by keys. Keys are compared with those in the
-    table, and the ledger keeps salted digests of them: later loads leave out records with these keys in windows that are sealed by
-    then, and older ones in a log that was copied. The ledger names the offsets first: from then on no load, replay or decoding
-    brings the records back, and checks count them as erased. Then each window that holds some is written again without them, and
-    its older files are deleted, so that it has no way back; other windows keep theirs.
+    TABLE is raw/<topic>, or just the topic's name. Select records by offsets or by keys. Keys are compared with those
+    in the table. The ledger keeps salted digests of them, so that later loads leave out records with these keys in
+    windows sealed by then, and older ones in a copied log.
 
-    One that was cut short is gone on with by running it again; without offsets and keys, it does that alone. Records that are
-    in Kafka stay there, and so do dead letters that were sent to a topic.
+    First the ledger names the offsets: from then on no load, replay or decoding brings the records back, and checks
+    count them as erased. Then each window with such records is written again without them, and its older files are
+    deleted, so it cannot be restored from a past version. Other windows keep their past versions.
+
+    If an erasure is interrupted, run it again to continue; without offsets and keys, the command only does that.
+    Records in Kafka stay there, and so do dead letters that were sent to a topic.
     """
     from platform_assets.cli.deciding import deciding, print_decision
     from platform_assets.ledger.decisions import Author

@@ -8,11 +8,11 @@ from platform_assets.terminal import echo
 
 
 @click.command(name="find-topics")
-@click.option("--dry-run", is_flag=True, help="Only say what would be added.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be added.")
 def find_topics(dry_run: bool) -> None:
-    """Look for topics that match a `pattern` of the declarations, and add them to found-topics.txt beside its defs.yaml.
+    """Find topics that match a declared `pattern`, and add them to found-topics.txt next to its defs.yaml.
 
-    A UI that `platform-assets up` started reloads its definitions then. A topic that is declared anywhere is left alone.
+    If `platform-assets up` started a UI, it reloads its definitions. A topic that is declared anywhere is left alone.
     """
     from platform_assets.cli.environment import Environment
     from platform_assets.components import declared, found_topics, new_topics

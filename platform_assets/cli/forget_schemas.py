@@ -13,8 +13,9 @@ from platform_assets.terminal import echo
 def forget_schemas(ids: tuple[str, ...], dry_run: bool) -> None:
     """Forget what schema ids of a registry mean, so that the registry's present answer counts.
 
-    The lake keeps each schema that values were decoded by, and refuses a registry that gives its id another one. Forget an id
-    only if no record that may be decoded again was written by its former schema. Rows already decoded stay as they are.
+    The lake keeps each schema that values were decoded with, and refuses a registry that returns another schema for
+    its id. Forget an id only if no record that may be decoded again was written with the former schema. Decoded rows
+    stay as they are.
     """
     from platform_assets.cli.environment import Environment
     from platform_assets.decoding.registry import cache

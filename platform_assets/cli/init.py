@@ -58,10 +58,10 @@ _IGNORED: Final = ".env\n.platform/\n"
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 def init(folder: Path) -> None:
-    """Make a project of your own in DIR: a folder of declarations outside of this source tree, without the example.
+    """Create a project in DIR: a folder of declarations outside this source tree, without the example.
 
-    It holds defs/ with a commented example, workspace.yaml, .env.example, README.md and .gitignore. Nothing that is
-    there already is changed.
+    It contains defs/ with a commented example, workspace.yaml, .env.example, README.md and .gitignore. Existing files
+    are not changed.
     """
     root = folder.expanduser().absolute()
     defs, home = (shlex.quote(str(root / name)) for name in ("defs", ".platform"))

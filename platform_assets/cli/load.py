@@ -23,22 +23,23 @@ JSON_VERSION = 1
 @click.option(
     "--stale",
     is_flag=True,
-    help="Decode again all windows that another declaration decoded, or whose rows the table lost.",
+    help="Decode all windows again that were decoded with another declaration, or whose rows the table lost.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: version, table, windows, decoded, checks, reported.")
 def load(table: str, windows: tuple[str, ...], stale: bool, as_json: bool) -> None:
-    """Load each WINDOW of TABLE now, as a run of Dagster would, and evaluate the table's checks.
+    """Load each WINDOW of TABLE now, like a Dagster run would, and evaluate the table's checks.
 
-    TABLE is raw/<topic>, or the topic's name alone: what is loaded is decoded too, where that is declared. With
-    decoded/<topic> or dead_letters/<topic>, windows that the raw table has are decoded alone. WINDOW is the key of a
-    window, such as 2026-01-31-14:00: that window is loaded and no other, also one that an earlier schedule sealed. A
-    window that is loaded already is proved equal, healed, or refused. Each
-    is reported to Dagster where DAGSTER_HOME has an instance; no run is started.
+    TABLE is raw/<topic>, or just the topic's name: windows are also decoded if the topic declares that. With
+    decoded/<topic> or dead_letters/<topic>, windows in the raw table are only decoded. WINDOW is a window's key, such
+    as 2026-01-31-14:00. Only that window is loaded, even if an earlier schedule sealed it. A window that is already
+    loaded is proved equal, repaired (`healed`), or refused. If DAGSTER_HOME has an instance, each load is reported to
+    Dagster; no run is started.
 
-    With --stale, TABLE is decoded/<topic> and no WINDOW is given: after a change of `decode:`, all windows become what it
-    declares now, oldest first. It can be stopped at any time; run again, it goes on with the windows that are left.
+    With --stale, TABLE is decoded/<topic>, without a WINDOW: after a change of `decode:`, all windows are decoded
+    again with the new declaration, oldest first. You can stop it at any time; run it again to continue with the
+    remaining windows.
 
-    Exits 0 if every window is loaded and every check passes, 1 if not, 3 if trying again may succeed.
+    Exits 0 if every window is loaded and every check passes, 1 if not, 3 if a retry may succeed.
     """
     from platform_assets.checks.findings import counted
     from platform_assets.cli.environment import Environment

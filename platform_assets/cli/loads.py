@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """What became of windows that were to be loaded: `fields` is that as JSON has it."""
+    """Results of windows that were to be loaded; `fields` are their JSON."""
 
     fields: dict[str, Any]
     exit_code: int

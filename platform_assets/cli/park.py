@@ -9,12 +9,13 @@ import click
 @click.argument("table")
 @click.argument("windows", nargs=-1, required=True, metavar="WINDOW...")
 @click.option("--reason", required=True, help="Why they are set aside; kept in the ledger.")
-@click.option("--by", help="Who decides; kept in the ledger as claimed, with your uid. Your account by default.")
+@click.option("--by", help="Name of who decides; the ledger marks it as claimed, with your uid. Default: your account.")
 def park(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> None:
-    """Set each WINDOW of TABLE aside: the sensor asks for it no more, and `status` shows it as parked, not as failed.
+    """Set each WINDOW of TABLE aside: the sensor stops requesting it, and `status` shows it as parked, not failed.
 
-    TABLE is raw/<topic>, or the topic's name alone, and the records of a parked window are in no table then; or decoded/<topic>, where
-    they are in the raw table alone. The checks go on saying so. `platform-assets load` loads it all the same; `unpark` brings it back.
+    TABLE is raw/<topic>, or just the topic's name: the records of a parked window are then in no table. Or it is
+    decoded/<topic>: they are then only in the raw table. The checks keep reporting it. `platform-assets load` still
+    loads a parked window; `unpark` brings it back.
     """
     from platform_assets.cli.deciding import deciding
     from platform_assets.components.declared import table_of
@@ -28,11 +29,11 @@ def park(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> N
 @click.argument("table")
 @click.argument("windows", nargs=-1, required=True, metavar="WINDOW...")
 @click.option("--reason", default="taken up again", show_default=True, help="Why; kept in the ledger.")
-@click.option("--by", help="Who decides; kept in the ledger as claimed, with your uid. Your account by default.")
+@click.option("--by", help="Name of who decides; the ledger marks it as claimed, with your uid. Default: your account.")
 def unpark(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> None:
-    """Bring each parked WINDOW of TABLE back: the sensor asks for it again at its next tick.
+    """Bring each parked WINDOW of TABLE back: the sensor requests it at its next tick.
 
-    TABLE is raw/<topic>, or the topic's name alone; or decoded/<topic>.
+    TABLE is raw/<topic>, or just the topic's name; or decoded/<topic>.
     """
     from platform_assets.cli.deciding import deciding
     from platform_assets.components.declared import table_of

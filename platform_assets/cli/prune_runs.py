@@ -17,19 +17,21 @@ JSON_VERSION = 1
     type=click.FloatRange(min=0),
     default=30,
     show_default=True,
-    help="Age that a finished run may reach.",
+    help="Keep runs that finished less than this many days ago.",
 )
-@click.option("--max-runs", type=click.IntRange(min=0), help="Finished runs that may stay, whatever their age.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0), default=600, show_default=True, help="Begin with no run after."
+    "--max-runs", type=click.IntRange(min=0), help="Keep at most this many finished runs, whatever their age."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0), default=600, show_default=True, help="Stop after this many seconds."
 )
 @click.option(
     "--location",
     default="platform_assets",
     show_default=True,
-    help="The code location whose runs they are; those of others stay.",
+    help="Code location whose runs are deleted; runs of others stay.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be deleted.")
 @click.option(
     "--json",
     "as_json",
@@ -39,13 +41,13 @@ JSON_VERSION = 1
 def prune_runs(
     keep_days: float, max_runs: int | None, seconds: float, location: str, dry_run: bool, as_json: bool
 ) -> None:
-    """Delete old runs from Dagster's store: their records, their logs, and events that later ones have replaced.
+    """Delete old runs from Dagster's store: their records, logs, and superseded events.
 
-    Which partitions are materialised and by which load, what the checks found last, and the tries of windows that are not loaded
-    stay as they are: the last event of each is kept, without its run. Runs of the last day stay whatever the budget, and failed
-    ones of the last week.
+    The last event of each partition and check stays, without its run. So Dagster still shows which partitions are
+    materialized and by which load, the last check results, and the attempts at windows that are not loaded. Runs of
+    the last day and failed runs of the last week always stay.
 
-    Exits with 0 where all that the budget names is gone, and with 3 where the seconds were not enough: run it again.
+    Exits 0 if everything that the options select is deleted, and 3 if --seconds was not enough: run it again.
     """
     from platform_assets.cli.environment import Environment
     from platform_assets.errors import ConfigurationError

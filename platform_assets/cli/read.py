@@ -20,11 +20,11 @@ JSON_VERSION = 1
 @click.argument("table")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: version, table, path, spark_name, snippets.")
 def read(table: str, as_json: bool) -> None:
-    """Print what to paste to read TABLE in Spark, polars, DuckDB and pandas, SPARK'S TOKEN INCLUDED.
+    """Print code to paste to read TABLE in Spark, polars, DuckDB and pandas, SPARK'S TOKEN INCLUDED.
 
-    TABLE is raw/<topic>, decoded/<topic> or dead_letters/<topic>; a topic's name alone is its raw table. Where a Spark
-    server answers, the table is made known to it by name, so that SQL can say raw.orders. The embedded server forgets
-    names when it ends: run this again then.
+    TABLE is raw/<topic>, decoded/<topic> or dead_letters/<topic>; just a topic's name is its raw table. If a Spark
+    server answers, the table is registered there by name, so that SQL can use raw.orders. The embedded server forgets
+    names when it stops: then run this again.
     """
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import table_held
@@ -43,7 +43,7 @@ def read(table: str, as_json: bool) -> None:
         found = {"version": JSON_VERSION, "table": name.name, "path": folder.uri, "spark_name": known_as}
         echo_json({**found, "snippets": dict(texts)})
         return
-    echo(f"# {name} lies in {folder.uri}")
+    echo(f"# {name} is in {folder.uri}")
     for reader, text in texts.items():
         echo()
         echo(f"# {reader}")

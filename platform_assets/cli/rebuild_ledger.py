@@ -55,7 +55,7 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
 
 
 def lines(table: TableRef, done: Rebuilt) -> list[str]:
-    """What the command prints of a raw table."""
+    """Return what the command prints for a raw table."""
     from platform_assets.checks.findings import counted
 
     found = [f"{table}: {done.cuts} cuts and {done.receipts} receipts restored"]

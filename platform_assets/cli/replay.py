@@ -33,8 +33,8 @@ _TIMES: Final = ["%Y-%m-%dT%H:%M:%S.%fZ", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%MZ
     "--since", type=click.DateTime(_TIMES), metavar="TIME", help="First timestamp, such as 2026-01-31T14:00Z."
 )
 @click.option("--until", type=click.DateTime(_TIMES), metavar="TIME", help="End of the timestamps, exclusive.")
-@click.option("--into", metavar="NAME", help="Load into a fresh table in replays/NAME, and compare it with TABLE.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done; asks the brokers, and changes nothing.")
+@click.option("--into", metavar="NAME", help="Load into a new table in replays/NAME, and compare it with TABLE.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be done. Asks the brokers, and changes nothing.")
 @click.option(
     "--json",
     "as_json",
@@ -53,19 +53,19 @@ def replay(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Load a stretch of TABLE once more from Kafka: in place with proof, or beside it and compared.
+    """Load a range of TABLE again from Kafka: in place with proof, or into a separate table and compare.
 
-    TABLE is raw/<topic>, or the topic's name alone. The stretch is named in one of three ways: by windows, each WINDOW the
-    key of one or A..B for all from A to B, both inclusive; by offsets of a partition, --partition, --from and --to; or by
-    timestamps of records, --since and --until. All windows that it touches are loaded, and are listed first, with what
-    Kafka still has.
+    TABLE is raw/<topic>, or just the topic's name. Select the range in one of three ways: by windows, each WINDOW a
+    key or A..B for all from A to B, both inclusive; by offsets of a partition, with --partition, --from and --to; or
+    by record timestamps, with --since and --until. All windows that it touches are loaded. They are listed first, with
+    what Kafka still has.
 
-    In place, each is proved equal, healed, kept or refused, as by `load`. With --into, they are loaded into a fresh table
-    beside TABLE, with receipts of its own; TABLE, its receipts, checks and position are not touched, and loads into it may
-    go on. Then rows and digests of both are compared by window and partition, and what differs is named by offsets. The
-    fresh table stays, in the folder replays/NAME of the lake.
+    In place, each window is proved equal, repaired, kept or refused, as with `load`. With --into, the windows are
+    loaded into a new table with its own receipts. TABLE, its receipts, checks and position are not touched, and loads
+    into it can continue. Then rows and digests of both tables are compared by window and partition, and differences
+    are named by offsets. The new table stays in the folder replays/NAME of the lake.
 
-    Exits 0 if all is loaded and proved, or equal; 1 if not, or if both differ; 3 if trying again may succeed.
+    Exits 0 if everything is loaded and proved, or equal; 1 if not, or if the tables differ; 3 if a retry may succeed.
     """
 
     from platform_assets.cli.audit_table import progress
@@ -115,7 +115,7 @@ def _stretch(
     since: datetime | None,
     until: datetime | None,
 ) -> Stretch:
-    """What the arguments name. Raises click.UsageError where that is none of the three, or more than one."""
+    """Return the range that the arguments select. Raises click.UsageError unless exactly one of the three ways is used."""
     from platform_assets.model.offsets import OffsetRange
     from platform_assets.windows.stretch import ByKeys, ByOffsets, ByTimestamps
 

@@ -55,7 +55,7 @@ def _planned(each: PlannedWindow, in_place: bool) -> str:
 
 
 def say_loaded(key: str, outcome: Loaded | PlatformError) -> None:
-    """What became of one window in the fresh table."""
+    """Print the result of one window in the new table."""
     if isinstance(outcome, PlatformError):
         echo(f"{key}: failed: {outcome}", err=True)
         return

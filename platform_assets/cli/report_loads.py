@@ -10,9 +10,10 @@ from platform_assets.terminal import console, echo
 @click.command("report-loads")
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 def report_loads(topics: tuple[str, ...]) -> None:
-    """Have Dagster show what ledger and tables have of each TOPIC (all declared ones by default), after its database was lost.
+    """Report to Dagster what ledger and tables have of each TOPIC (default: all declared), after its database was
+    lost.
 
-    Each window that is sealed or loaded, and that Dagster does not know or knows from another load, is reported as materialised.
+    Each sealed or loaded window that Dagster does not know, or knows from another load, is reported as materialized.
     Nothing is loaded, and running it again reports nothing twice.
     """
 

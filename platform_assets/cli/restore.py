@@ -28,18 +28,22 @@ JSON_VERSION = 1
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path, file_okay=False, exists=True))
 @click.option(
-    "--only", "only", multiple=True, metavar="PART", help="Just this: ledger, dagster or a table; may be repeated."
+    "--only",
+    "only",
+    multiple=True,
+    metavar="PART",
+    help="Restore only this part: ledger, dagster or a table. May be repeated.",
 )
-@click.option("--force", is_flag=True, help="Replace what is there.")
+@click.option("--force", is_flag=True, help="Replace existing data.")
 @click.option("--dry-run", is_flag=True, help="Only compare the backup's files with what was backed up.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; its fields are documented and stay.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts; see docs/commands.md.")
 def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_json: bool) -> None:
-    """Restore a backup: SOURCE, or the newest in the folder SOURCE, to LAKE_ROOT and DAGSTER_HOME.
+    """Restore a backup to LAKE_ROOT and DAGSTER_HOME: SOURCE, or the newest one in the folder SOURCE.
 
-    Stop Dagster first. All files are compared with what was backed up before anything is replaced, and without --force nothing
-    is. A table that is restored alone is older than the ledger: windows loaded since are taken out of the ledger and loaded
-    again by the sensor. Records that were erased since the backup are erased again, as far as the ledger that is there before
-    names them. What is to be done afterwards, if anything, is said.
+    Stop Dagster first. All files are compared with what was backed up before anything is replaced. Existing data is
+    replaced only with --force. If you restore a single table, it is older than the ledger: windows loaded since are
+    removed from the ledger, and the sensor loads them again. Records that were erased since the backup are erased
+    again, if the ledger that is there before names them. The command prints what to do afterwards, if anything.
     """
 
     from platform_assets.backup import restoring
@@ -145,7 +149,7 @@ def _declaration_of(topic: str) -> TopicDeclaration:
 
 
 def _then(done: Restored, lake: Lake) -> Iterator[str]:
-    """What is left to be done, in sentences."""
+    """Yield what is left to do, in sentences."""
     from platform_assets.backup.manifest import DAGSTER
     from platform_assets.backup.restoring import newer_tables
     from platform_assets.checks.findings import counted

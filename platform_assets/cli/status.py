@@ -16,7 +16,7 @@ _WATCHED_EVERY: Final = 5.0
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; its fields are documented in the README and stay.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts; see docs/commands.md.")
 @click.option(
     "--watch",
     "every",
@@ -24,23 +24,28 @@ _WATCHED_EVERY: Final = 5.0
     is_flag=False,
     flag_value=_WATCHED_EVERY,
     metavar="[SECONDS]",
-    help=f"Look again every so many seconds, {_WATCHED_EVERY:g} by default, until Ctrl-C.",
+    help=f"Refresh every so many seconds, {_WATCHED_EVERY:g} by default, until Ctrl-C.",
 )
 def status(as_json: bool, every: float | None) -> None:
     """Show each table: windows, records, offsets, lag, and the last check results.
 
-    Exits 1 if windows of a table fail to load or to be decoded, wait for somebody or become more and more, if its sensor is
-    stopped or fails, if a transaction hangs or retention comes near what is not loaded, if a check fails, if its topic is
-    missing or cannot be defined next to the others, or if the brokers or Spark do not answer. Each is named below the table,
-    with what to do. A Spark that was never started is not asked. Dead letters of a share that only warns are shown too, and
-    need nobody.
+    Exits 1 in any of these cases, and says below the table what to do:
 
-    The lag is to the last stable offset; "to watermark" counts what open transactions hold back too. "overtaken in" is when
-    retention may remove what is not loaded, at the earliest. The row of a decoded table counts windows of the raw one, and
-    records that have become rows.
+    \b
+    * windows cannot be loaded or decoded, wait for a decision, or more and more of them wait;
+    * a sensor is stopped or fails, or a check fails;
+    * a transaction hangs, or retention is close to records that are not loaded;
+    * a topic is missing, or cannot be defined next to the others;
+    * the brokers or Spark do not answer. A Spark that was never started is not asked.
 
-    With --watch, a terminal shows the newest status in place; elsewhere one is printed after the other, and with --json each
-    is one line. Ctrl-C ends it with the exit code of the last status.
+    Dead letters that only cause a warning are shown, and do not change the exit code.
+
+    The lag is measured to the last stable offset; "to watermark" also counts what open transactions hold back.
+    "overtaken in" is the earliest time when retention may delete records that are not loaded. The row of a decoded
+    table counts windows of the raw table, and records that have become rows.
+
+    With --watch, a terminal shows the newest status in place; elsewhere each status is printed after the last one, and
+    with --json each is one line. Ctrl-C ends it with the exit code of the last status.
     """
     from platform_assets.cli.status_table import print_status
 

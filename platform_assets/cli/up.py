@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--service", "services", multiple=True, help="Start just this one (may be repeated); `kafka` is all brokers."
+    "--service", "services", multiple=True, help="Start only this service (may be repeated); `kafka` is all brokers."
 )
-@click.option("--registry", is_flag=True, help="Start a schema registry too, unless SCHEMA_REGISTRY_URL gives one.")
+@click.option("--registry", is_flag=True, help="Also start a schema registry, unless SCHEMA_REGISTRY_URL gives one.")
 @click.option(
     "--brokers",
     type=click.Choice(["1", "3"]),
-    help="How many brokers a new home gets, 1 by default. Of three, each holds a copy; one may be gone.",
+    help="Number of brokers of a new home, 1 by default. With three, each has a replica, and one may be down.",
 )
 @click.option(
     "--secure",
     is_flag=False,
     flag_value="password",
     type=click.Choice(["password", "certificate"]),
-    help="Have the brokers of a new home ask for a password (SASL_SSL, SCRAM-SHA-512; the default of this option), or for a "
-    "client's certificate, over TLS.",
+    help="Make the brokers of a new home require TLS and a password (SASL_SSL, SCRAM-SHA-512; the default of this option), or a "
+    "client certificate.",
 )
 def up(services: tuple[str, ...], registry: bool, brokers: str | None, secure: Secure | None) -> None:
-    """Start the brokers, Spark, and Dagster's webserver and daemon, except what the environment gives.
+    """Start the brokers, Spark, and Dagster's webserver and daemon, except services that the environment gives.
 
-    Before anything starts, the YAML of all topics is judged (`platform-assets check`), and what the environment gives
-    has to answer.
+    Before anything starts, the YAML of all topics is checked (`platform-assets check`), and the given services must
+    answer.
     """
     from datetime import UTC, datetime
 

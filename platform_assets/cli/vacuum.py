@@ -12,16 +12,16 @@ JSON_VERSION = 1
 @click.command()
 @click.argument("table")
 @click.option(
-    "--retain-hours", type=click.IntRange(min=1), help="Age that a file must have; by default the table's own."
+    "--retain-hours", type=click.IntRange(min=1), help="Minimum age of a file. Default: the table's own retention."
 )
 @click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: version, table, dry_run, files, bytes.")
 def vacuum(table: str, retain_hours: int | None, dry_run: bool, as_json: bool) -> None:
-    """Delete the files of TABLE that its newest version does not name, once they are a week old.
+    """Delete files of TABLE that its newest version does not name, once they are a week old.
 
-    TABLE is raw/<topic>, or the topic's name alone; decoded/<topic> or dead_letters/<topic>. These are files of loads that
-    died, and of past versions: a damaged window whose records Kafka no longer has is restored from the versions that are
-    left. The week is the table's property delta.deletedFileRetentionDuration.
+    TABLE is raw/<topic>, or just the topic's name; decoded/<topic> or dead_letters/<topic>. These files come from
+    loads that died, and from past versions. A damaged window whose records Kafka no longer has can only be restored
+    from the remaining versions. The week is the table's property delta.deletedFileRetentionDuration.
     """
     from platform_assets.checks.findings import counted
     from platform_assets.cli.environment import Environment

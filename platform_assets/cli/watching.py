@@ -78,7 +78,7 @@ def _document(found: Status | PlatformError) -> dict[str, object]:
 
 
 def _screen(found: Status | PlatformError, every: float, console: Console) -> Text:
-    """What fits the terminal. Where not all does, what needs attention comes before the rows, and the cut is said."""
+    """Return what fits the terminal. If not everything does, problems come before rows, and a line says what was cut."""
     # Not on the console itself, which writes the live display around all that is printed.
     printed = io.StringIO()
     page = console_of(file=printed, force_terminal=True, width=console.width, color_system="standard")

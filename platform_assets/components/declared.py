@@ -85,9 +85,9 @@ def component_tree() -> dg.ComponentTree:
 
 
 def judgement(folder: Path | None = None) -> Judgement:
-    """What the YAML of the definitions folder declares, and its mistakes. Raises ConfigurationError.
+    """Return what the YAML of the definitions folder declares, and its mistakes. Raises ConfigurationError.
 
-    What the YAML takes from the environment may stand in the data folder's `platform.env` too.
+    Variables for the YAML may also be in the data folder's `platform.env`.
     """
     for name, value in platform.variables().items():
         os.environ.setdefault(name, value)
@@ -119,8 +119,8 @@ def moved_starts(ledger: Ledger) -> tuple[Mistake, ...]:
 
 
 def beside(ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
-    """What somebody has to know of single topics while all others go on: those that are left out, and those that were found for a
-    pattern and would begin with too many windows. Raises ConfigurationError."""
+    """Return notes on single topics while all others load: topics that are left out, and topics found for a pattern
+    that would start with too many windows. Raises ConfigurationError."""
     judged = judgement()
     many = too_many_windows((each for each in judged.declared if each.found), ledger, now)
     return tuple(sorted((*judged.left_out, *many)))
@@ -141,7 +141,7 @@ def refused_by_dagster() -> str | None:
 
 
 def too_many_windows(declared: Iterable[Declared], ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
-    """The topics that would begin with more windows than there may be. One that has cuts already goes on."""
+    """Return the topics that would start with too many windows. A topic that has cuts already continues."""
     over = [(each, text) for each in declared if (text := limits.refusal(each.declaration, now))]
     running = ledger.newest_edges([each.declaration.topic for each, _ in over])
     return tuple(
@@ -182,7 +182,8 @@ def _components(tree: dg.ComponentTree) -> list[tuple[TopicTable | TopicTables, 
 
 
 def _case_is_told(topics: Iterable[str]) -> bool:
-    """Whether the lake has a folder for each of these topics, also if some differ in case alone. It is asked only then."""
+    """Return whether the lake has a separate folder for each topic, even if names differ only by case; asked only
+    then."""
     names = set(topics)
     if len({name.lower() for name in names}) == len(names):
         return True

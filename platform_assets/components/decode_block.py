@@ -23,7 +23,8 @@ _SHARES: Final = ("warn", "fail")
 
 
 def decode_declaration(block: Mapping[str, Any]) -> DecodeDeclaration:
-    """What the block declares. Raises ConfigurationError, which names the field, what it is and what it may be."""
+    """Return the declaration of the block. Raises ConfigurationError, which names the field, its value and the allowed
+    values."""
     _check_known("decode", block, _FIELDS)
     if block.get("value") is None:
         raise ConfigurationError("value: it is missing: add the format of values, such as `value: {format: string}`")
@@ -134,13 +135,13 @@ def _repair(given: Any, spec: FormatSpec) -> Repair:
         ) from e
     if len(content) > MOST_BYTES:
         raise ConfigurationError(
-            f"{place}: base64 is of {len(content):,} bytes, and a value has {MOST_BYTES:,} at most"
+            f"{place}: base64 has {len(content):,} bytes, and a value may have at most {MOST_BYTES:,}"
         )
     return Repair(window, given["partition"], given["offset"], value, binary)
 
 
 def _takes_bytes(spec: FormatSpec) -> bool:
-    """Whether a value of this format cannot be written as text: it is binary, or names its schema in front of it."""
+    """Return whether a value of this format cannot be written as text: it is binary, or has its schema id in front."""
     in_front = bool(spec.options.get("registry")) and spec.options.get("id", "prefix") != "header"
     return in_front or spec.format in ("avro", "protobuf")
 

@@ -20,9 +20,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 
 
 def expectations_of(given: Any, columns: pa.Schema, taken: Sequence[str]) -> tuple[Expectation, ...]:
-    """What the list declares of rows with `columns`, the table's own ones aside; `taken` are names that other checks have.
+    """Return the expectations of the list on rows with `columns`, without the table's own ones. `taken` are names of
+    other checks.
 
-    Raises ConfigurationError, which says which entry of the list, counted from 1, and what to do.
+    Raises ConfigurationError, which names the entry of the list, counted from 1, and the fix.
     """
     if not isinstance(given, list | tuple):
         raise ConfigurationError(f"expect: must be a list of expectations such as {_FORM}, not {given!r}")

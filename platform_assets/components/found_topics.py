@@ -1,5 +1,5 @@
-"""The file of the topics that were found on the brokers for a pattern: beside the `defs.yaml`, so that definitions follow from
-files alone, and no code location asks Kafka when it loads."""
+"""The file of topics found on the brokers for a pattern, next to `defs.yaml`. Definitions follow from files only, so a
+code location never asks Kafka when it loads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from platform_assets.model.topics import checked_topic
 
 FILE: Final = "found-topics.txt"
 _HEAD: Final = (
-    "# Topics that were found on the brokers for the patterns of the defs.yaml beside this file: `platform-assets find-topics` and\n"
+    "# Topics that were found on the brokers for the patterns of the defs.yaml next to this file: `platform-assets find-topics` and\n"
     "# the sensor topics_by_pattern add to it. Keep it under version control; a line that is deleted is found again.\n"
 )
 

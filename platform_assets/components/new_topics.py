@@ -1,6 +1,7 @@
-"""The sensor that looks for new topics of a pattern: it adds them to the file beside the `defs.yaml`, and has the code reloaded.
+"""The sensor that finds new topics of a pattern: it adds them to the file next to `defs.yaml`, and reloads the code.
 
-Definitions follow from that file alone. Until the code location has been loaded again, the sensor says which topics wait for it.
+Definitions follow from that file only. Until the code location is loaded again, the sensor reports which topics wait
+for it.
 """
 
 # No postponed annotations here: Dagster reads those of the functions below.

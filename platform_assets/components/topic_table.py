@@ -42,67 +42,64 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     """A Kafka topic, and the Delta table that holds each of its committed records exactly once."""
 
     topic: Annotated[str, Field(description="Kafka topic.")]
-    window: Annotated[
-        str, Field(description="Cron schedule in UTC whose ticks are the edges of the windows: '0 * * * *' is hourly.")
-    ]
+    window: Annotated[str, Field(description="Cron schedule in UTC of the window boundaries. '0 * * * *' is hourly.")]
     start: Annotated[
         str,
         Field(
-            description="Where the first edge is looked for, ISO 8601, UTC unless it says otherwise. Older records are "
-            "in the first window. Once windows were sealed, an earlier one is refused."
+            description="Earliest window boundary, ISO 8601, in UTC unless it has an offset. Older records go into the first "
+            "window. Once windows are sealed, an earlier time is refused."
         ),
     ]
     sensor_interval_seconds: Annotated[
-        int, Field(description="Time between two ticks, to the five seconds of Dagster's daemon; 1 or more.")
+        int, Field(description="Time between two ticks, 1 or more. Dagster's daemon checks every five seconds.")
     ] = 30
-    sensor_running: Annotated[bool, Field(description="Whether the sensor runs unless somebody stops it.")] = True
+    sensor_running: Annotated[bool, Field(description="Run the sensor by default.")] = True
     paused: Annotated[
         bool,
         Field(
-            description="Whether the topic is let rest: no window is sealed, loaded or decoded but by hand, and `status` says so. "
-            "Retention is watched all the same. Without it, loading goes on where it was."
+            description="Pauses the topic: windows are sealed, loaded and decoded only on request, and `status` says so. Retention"
+            " is still watched. Without it, loading continues where it was."
         ),
     ] = False
-    tick_budget_seconds: Annotated[int, Field(description="Longest time that one tick may take; 1 to 50.")] = 20
-    max_records_per_run: Annotated[int, Field(description="Most records that a run of many windows loads.")] = 5_000_000
-    max_windows_per_run: Annotated[int, Field(description="Most windows in one run.")] = 200
+    tick_budget_seconds: Annotated[int, Field(description="Maximum duration of a tick, 1 to 50.")] = 20
+    max_records_per_run: Annotated[
+        int, Field(description="Maximum number of records that a run of several windows loads.")
+    ] = 5_000_000
+    max_windows_per_run: Annotated[int, Field(description="Maximum number of windows per run.")] = 200
     max_edges_per_tick: Annotated[
-        int, Field(description="Most edges that one tick seals, and windows that it reports.")
+        int, Field(description="Maximum number of window boundaries that a tick seals, and of windows that it reports.")
     ] = 200
     records_per_file: Annotated[int, Field(description="Windows smaller than this are written as one file.")] = 200_000
     engine: Annotated[
         EngineName,
         Field(
-            description="What reads Kafka: `connector` is Spark's own, `columnar` is compiled and faster, `auto` takes the "
-            "columnar one wherever it can load the topic."
+            description="Engine that reads Kafka: `connector` is Spark's own, `columnar` is compiled and faster, `auto` uses the "
+            "columnar one if it can load the topic."
         ),
     ] = DEFAULT_ENGINE
     decode: Annotated[
         dict[str, Any] | None,
         Field(
-            description="How records become typed rows of decoded/<topic>: `value` and `key`, each with a `format` and its options; "
-            "`dead_letters` with the shares of a window's records above which they are a warning (`warn`) or an error (`fail`); "
-            "`expect`, what is expected of the values of columns, a check each; "
-            "`revision`, which has windows decoded again where it is raised; `replaces`, which names the columns of a table "
-            "that is to be begun again; `repairs`, texts or bytes to decode instead of the values of single records. Without it there "
-            "is the raw table alone."
+            description="Decodes records into typed rows of decoded/<topic>: `value` and `key`, each with a `format` and its "
+            "options; `dead_letters`, the shares of a window's records above which they are a warning (`warn`) or an "
+            "error (`fail`); `expect`, expectations on column values, each a check; `revision`, which decodes windows "
+            "again when raised; `replaces`, the columns of a table to start over; `repairs`, texts or bytes to decode "
+            "instead of the values of single records. Without it there is only the raw table."
         ),
     ] = None
     publish_position: Annotated[
         bool,
         Field(
-            description="Whether the end of what is loaded without a gap is committed to consumer group "
-            "`platform-assets.raw/<topic>`, for lag monitors."
+            description="Commits the end of what is loaded without gaps to the consumer group `platform-assets.raw/<topic>`, for "
+            "lag monitors."
         ),
     ] = True
-    deep_audit: Annotated[str, Field(description="Cron schedule in UTC of the deep audit.")] = "0 3 * * *"
-    deep_audit_running: Annotated[bool, Field(description="Whether that schedule runs unless somebody stops it.")] = (
-        True
-    )
-    deep_audit_budget_seconds: Annotated[int, Field(description="Longest time that one deep audit may take.")] = 600
-    group: Annotated[str | None, Field(description="Dagster asset group; the domain's folder by default.")] = None
-    description: Annotated[str | None, Field(description="What the topic holds, for people.")] = None
-    owners: Annotated[tuple[str, ...], Field(description="Owners as Dagster takes them: e-mail or team:name.")] = ()
+    deep_audit: Annotated[str, Field(description="Cron schedule of the deep audit, in UTC.")] = "0 3 * * *"
+    deep_audit_running: Annotated[bool, Field(description="Run that schedule by default.")] = True
+    deep_audit_budget_seconds: Annotated[int, Field(description="Maximum duration of a deep audit.")] = 600
+    group: Annotated[str | None, Field(description="Dagster asset group. Default: the folder's name.")] = None
+    description: Annotated[str | None, Field(description="Description of the topic, for people.")] = None
+    owners: Annotated[tuple[str, ...], Field(description="Owners, as in Dagster: an e-mail address or team:name.")] = ()
 
     _folder: Path = PrivateAttr(default=Path())
     _left_out: Mapping[str, str] = PrivateAttr(default_factory=dict)
@@ -209,7 +206,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         return made
 
     def candidates(self) -> list[Candidate]:
-        """What is declared, and where. Raises ConfigurationError."""
+        """The declared topics with their places. Raises ConfigurationError."""
         return [Candidate(self.declaration(), str(self._folder), found=False)]
 
     def leave_out(self, topics: Mapping[str, str]) -> None:
@@ -236,7 +233,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         )
 
     def audit(self) -> DeepAudit:
-        """When the deep audit runs, and how long one may take."""
+        """Schedule and maximum duration of the deep audit."""
         return DeepAudit(self.deep_audit, self.deep_audit_running, self.deep_audit_budget_seconds)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -246,7 +243,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         return self.build_defs_of(self.declaration(), context)
 
     def build_defs_of(self, declaration: TopicDeclaration, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The same of this declaration, which is this one's; without a sensor where the topic is together with others."""
+        """Build the definitions of this declaration; without a sensor if the topic is in a group."""
         return build_definitions(
             declaration,
             # A folder may be named as a topic is, with characters that Dagster's groups do not have.

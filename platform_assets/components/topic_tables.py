@@ -50,20 +50,20 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
     pattern: Annotated[
         str | None,
         Field(
-            description="A regular expression of RE2 that the names of further topics match from end to end. Those that "
-            "`platform-assets find-topics` or a sensor has found on the brokers are declared, by the file `found-topics.txt` beside "
-            "this one; Kafka's own, whose names begin with two underscores, are left out."
+            description="RE2 expression that must match the whole name of further topics. Topics that `platform-assets "
+            "find-topics` or a sensor found on the brokers are declared in the file `found-topics.txt` next to this "
+            "one. Names that begin with two underscores are Kafka's own and are left out."
         ),
     ] = None
     exclude: Annotated[
         list[str],
-        Field(description="Expressions likewise: what one of them matches is left out of what `pattern` finds."),
+        Field(description="RE2 expressions; topics that match one of them are left out of what `pattern` finds."),
     ] = []  # noqa: RUF012
     topics: Annotated[
         list[Any],
         Field(
-            description="The topics: a name alone, or a mapping with `topic` and the fields that differ for it, which win over those "
-            "of `each`. Not needed where there is a `pattern`."
+            description="The topics: a name, or a mapping with `topic` and the fields that differ for it, which override those of "
+            "`each`. Not needed with a `pattern`."
         ),
     ] = []  # noqa: RUF012  pydantic copies it
     each: Annotated[
@@ -73,8 +73,8 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
     together: Annotated[
         str | None,
         Field(
-            description="A name under which these topics share one sensor, and their windows runs: for many topics of small windows. "
-            "Without it each has a sensor and runs of its own."
+            description="Name of a group whose topics share one sensor and runs, for many topics with small windows. Without it, "
+            "each topic has its own sensor and runs."
         ),
     ] = None
 
@@ -155,7 +155,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
         return made
 
     def entries(self, tree: SourcePositionTree | None = None) -> Iterator[Entry]:
-        """What is declared of each topic; `tree` says where the attributes of this component stand."""
+        """Yield the declaration of each topic; `tree` has the positions of this component's attributes."""
         for number, value in enumerate(self.topics):
             own = {"topic": value} if isinstance(value, str) else value
             yield Entry({**self.each, **own}, None if tree is None else _merged(tree, number))
@@ -171,7 +171,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
 
     @property
     def folder(self) -> Path:
-        """Where the file is that declares it."""
+        """Folder of the declaring file."""
         return self._folder
 
     @property
@@ -191,7 +191,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
         return tuple(TopicTable(**entry.attributes) for entry in self.entries())
 
     def declarations(self) -> dict[str, TopicDeclaration]:
-        """What is declared of each topic, by name. Raises ConfigurationError and ValidationError."""
+        """The declaration of each topic, by name. Raises ConfigurationError and ValidationError."""
         return {table.topic: table.declaration(self.together) for table in self.tables()}
 
     def candidates(self) -> list[Candidate]:
@@ -222,9 +222,10 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
 
 
 def _merged(tree: SourcePositionTree, number: int | None) -> SourcePositionTree:
-    """Where the fields of one topic stand: in its own entry, or else in `each`, where one that is missing belongs.
+    """Return the positions of one topic's fields: in its own entry, otherwise in `each`, where a missing field
+    belongs.
 
-    Without a `number` it was found for the pattern.
+    Without a `number`, the topic was found for the pattern.
     """
     nowhere = SourcePositionTree(tree.position, {})
     shared = tree.children.get("each", nowhere)

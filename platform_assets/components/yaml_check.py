@@ -30,7 +30,7 @@ from platform_assets.model.samples import cut
 TOPIC_TABLE: Final = "platform_assets.components.TopicTable"
 TOPIC_TABLES: Final = "platform_assets.components.TopicTables"
 NAMES: Final = ("defs.yaml", "defs.yml", "component.yaml")
-"""What Dagster reads in a folder: the first of these that is there."""
+"""Files that Dagster reads in a folder: the first one that exists."""
 
 _FOLDER: Final = "dagster.DefsFolderComponent"
 _EXAMPLES: Final = {
@@ -92,7 +92,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a definitions folder declares, its mistakes, and the topics that are left out so that all others are defined."""
+    """Declarations of a definitions folder, its mistakes, and topics that are left out so that all others are defined."""
 
     declared: tuple[Declared, ...]
     mistakes: tuple[Mistake, ...]
@@ -173,7 +173,7 @@ def _in_file(file: Path, folder: Path) -> Iterator[Declared | Mistake]:
             yield Mistake(file, 1, f"Dagster reads {NAMES[0]} alone: move it to {file.with_suffix('')}/{NAMES[0]}")
         return
     if shadow := _shadow(file, folder):
-        yield Mistake(file, 1, f"it is not loaded, since {shadow} is above it: move its folder beside that one")
+        yield Mistake(file, 1, f"it is not loaded, since {shadow} is above it: move its folder next to that one")
     if not documents:
         yield Mistake(file, 1, "it declares nothing: add a component, or delete the file")
     for document in documents:
@@ -373,7 +373,7 @@ def _topic_tables(
 
 
 def _by_field(error: ValidationError, known: Sequence[str]) -> dict[str, str]:
-    """What is wrong with each field, the first error of each; "" for the whole."""
+    """Return the first error of each field; "" stands for the whole."""
     found: dict[str, str] = {}
     for each in error.errors(include_url=False):
         field = str(each["loc"][0]) if each["loc"] else ""

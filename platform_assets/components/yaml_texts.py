@@ -24,7 +24,7 @@ _ENVIRONMENT: Final = Environment(undefined=StrictUndefined)
 
 
 def has_template(value: object) -> bool:
-    """Whether there is a template in a value of the YAML, at any depth."""
+    """Return whether a value of the YAML has a template, at any depth."""
     if isinstance(value, dict):
         return any(has_template(each) for each in value.values())
     if isinstance(value, list | tuple):

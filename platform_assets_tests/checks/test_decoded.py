@@ -110,7 +110,7 @@ def test_value_that_is_altered_by_a_rewrite_is_found(topic: DecodedTopic) -> Non
 def test_row_that_took_the_place_of_another_is_found(topic: DecodedTopic) -> None:
     table(topic).update(updates={"kafka_offset": "77"}, predicate="id = 5")
     (finding,) = conserved(topic).findings
-    assert "are of other offsets" in finding.detail
+    assert "have other offsets" in finding.detail
 
 
 def test_without_time_to_read_nothing_is_said_of_changed_files(topic: DecodedTopic) -> None:

@@ -118,6 +118,6 @@ def test_the_table_that_is_named_is_the_one_that_is_printed(tmp_path: Path) -> N
     decoded_table.prepare(lake.table(TableRef("decoded", "orders")), "orders", columns, None)
     found = shell.run("read", "decoded/orders", LAKE_ROOT=str(lake))
     assert found.exit_code == 0, found.output
-    assert f"# decoded/orders lies in {lake}/decoded/orders" in found.stdout
+    assert f"# decoded/orders is in {lake}/decoded/orders" in found.stdout
     assert f"{lake}/raw" not in found.stdout
     assert "dead_letters/orders has no rows yet" in shell.run("read", "dead_letters/orders", LAKE_ROOT=str(lake)).stderr

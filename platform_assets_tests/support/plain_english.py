@@ -39,7 +39,13 @@ PHRASES: Final = {
 BEGINNINGS: Final = re.compile(r"(?:What|Whether|Where|Who|When)\b(?! to\b)")
 """Docstrings begin with an imperative or a noun phrase."""
 PAGES: Final = ("*.md", "docs/**/*.md", "benchmarks/*.md")
-REWRITTEN: Final[tuple[str, ...]] = ()
+REWRITTEN: Final = (
+    "platform_assets/backup",
+    "platform_assets/checks",
+    "platform_assets/cli",
+    "platform_assets/components",
+    "platform_assets/terminal",
+)
 """Packages and modules whose docstrings, messages and comments are rewritten."""
 CODE: Final = ("platform_assets", "infra", "testbed", "benchmarks")
 

@@ -1,1 +1,1 @@
-"""What the checks of a table remember of its older windows."""
+"""Snapshots of a table's older windows, for checks."""

@@ -1,8 +1,7 @@
-"""What the newest deep audits of a table found, kept so that a report which reads no file can say whether it still holds.
+"""Findings of a table's newest deep audits, kept so that a report that reads no file can say whether they still hold.
 
-Damage stays where it is until the window's files are others, so what an audit found of a window stands as long as the
-table's log names the very files that it read. It is kept as one JSON file a table beside the ledger, and is no proof of
-anything: a proof is a receipt in the ledger.
+Damage stays until the window's files change. So a finding holds as long as the table's log names the files that were
+read. It is one JSON file per table next to the ledger, and proves nothing: proofs are receipts in the ledger.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def remember(lake: Lake, table: TableRef, audit: Audited, read: Collection[str])
 
 
 def recall(lake: Lake, table: TableRef) -> Audited | None:
-    """What was kept; None where nothing was, or by another release."""
+    """Return what was kept; None if there is nothing, or it is from another release."""
     content = lake.audits.read(_name(table))
     if content is None:
         return None

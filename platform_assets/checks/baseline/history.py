@@ -1,7 +1,7 @@
-"""Many windows of one table side by side, as columns: what checks decide by which of them need no closer look. Pure.
+"""Columns with many windows of one table, from which checks decide which windows need no closer look. Pure.
 
-The one place beside `model/offsets.py` that does arithmetic on offsets of windows: here on whole columns, by the same
-rule, `[start, end)`.
+Next to `model/offsets.py`, the only place with arithmetic on offsets of windows: on whole columns, with the same rule,
+`[start, end)`.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ class History:
 
     @cached_property
     def loaded_as_cut(self) -> Mask:
-        """Both cuts of each window are of one topic id and generation and only grow, and it has one receipt, of just the
-        ranges between them."""
+        """True if both cuts of a window have one topic id and generation and only grow, and it has one receipt, with
+        exactly the ranges between them."""
         starts, ends, size = self._starts, self._ends, len(self.keys)
         once = np.asarray(((starts.names[:-1] <= 1) & (ends.names[1:] <= 1)).all(axis=1), dtype=bool)
         grows = np.asarray((self.end >= self.start).all(axis=1), dtype=bool)
@@ -168,7 +168,7 @@ class History:
         return sorted(set(pairs))
 
     def _logs_of(self, entries: pa.Table) -> Numbers:
-        """The number of the log of each row; ABSENT where no cut is of it."""
+        """Return the number of each row's log; ABSENT if it has no cut."""
         generations = _numbers(entries["generation"])
         found = np.full(entries.num_rows, ABSENT, dtype=np.int64)
         for number, (topic_id, generation) in enumerate(self._logs):
@@ -219,7 +219,7 @@ class History:
 
     @cached_property
     def _without_strays(self) -> Mask:
-        """False for the window in whose time a receipt or a file lies that is of no window, or of no partition."""
+        """False for a window during which there is a receipt or a file that belongs to no window, or to no partition."""
         found = np.ones(len(self.keys), dtype=bool)
         stray = self.receipts.filter(pa.array(self._places[0] == ABSENT))
         keys = {*stray["window"].to_pylist(), *self.files["partition.window"].to_pylist()} - set(self.keys)

@@ -64,7 +64,7 @@ def find(
     """The windows from the first on that each of `checks` lets be counted, the `recent` newest left out.
 
     NONE where they are fewer than `recent`: they are not worth a step. `cuts` and `receipts` are rows of the ledgers,
-    newest entries only, `files` are of `load_log.file_actions`, and `version` is the newest of the table.
+    newest entries only, `files` come from `load_log.file_actions`, and `version` is the newest of the table.
     """
     edges = pc.unique(cuts["edge"]).sort()
     most = len(edges) - 1 - recent

@@ -1,9 +1,9 @@
-"""What the checks of a table keep from one run to the next, so that a new window costs the same in any table.
+"""Snapshot that the checks of a table keep from one run to the next, so that a new window costs the same in any table.
 
-It holds only while the logs say that nothing of it was changed: a commit that adds, removes or rearranges files of an older
-window, or one that changes ledger entries of it, makes it void, and every window is judged again. So does a check that
-had no say in it. It is kept as one JSON file a table beside the ledger. Lost, void or of another release, it costs time and
-nothing else; `audit` and the deep audit never use it.
+It is valid only while the logs show no change: a commit that adds, removes or rearranges files of an older window, or
+that changes its ledger entries, makes it void, and every window is examined again. So does a check that did not take
+part. It is one JSON file per table next to the ledger. If it is lost, void or from another release, that only costs
+time; `audit` and the deep audit never use it.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def capture(lake: Lake, table: TableRef, recent: int) -> Baseline | None:
 
 
 def load(lake: Lake, table: TableRef, checks: Collection[Check] = ()) -> Baseline | None:
-    """What was saved, advanced to the newest commits; None where nothing is, or where it no longer holds.
+    """Return the snapshot, advanced to the newest commits; None if there is none, or if it is no longer valid.
 
-    It does not hold where one of `checks` had no say in what is only counted.
+    It is not valid if one of `checks` did not take part in what is only counted.
     """
     known = _read(lake.baselines, _name(table), {check.fingerprint for check in checks})
     if known is None or known.older.until is None:

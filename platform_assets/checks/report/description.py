@@ -1,6 +1,6 @@
-"""What stands at the top of a check's page: the headline, the strip, and what to do. Pure.
+"""Top of a check's page: the headline, the heatmap, and what to do. Pure.
 
-It is Markdown, since Dagster's UI draws a description at once and everything else in Markdown behind a link. It shows
+It is Markdown, since Dagster's UI renders a description immediately and other Markdown only after a click. It shows
 about 260 pixels of it.
 """
 

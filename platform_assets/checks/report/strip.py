@@ -21,7 +21,7 @@ ROWS: Final = 8
 
 
 class State(IntEnum):
-    """What is known of a window in one partition, the gravest last: the largest of several is what a cell shows."""
+    """State of a window in one partition, ordered by severity: a cell shows the largest of several."""
 
     EMPTY = 0
     COMPLETE = 1
@@ -39,7 +39,7 @@ class State(IntEnum):
 
     @property
     def label(self) -> str:
-        """What a legend says of a number of windows."""
+        """Legend of a number of windows."""
         return _LABELS[self]
 
     @property
@@ -175,7 +175,7 @@ def strip_of(facts: Facts, findings: Iterable[Finding] = (), columns: int = COLU
 
 
 def state_of(kind: FindingKind) -> State:
-    """What a finding of this kind makes of its window."""
+    """Return the state that a finding of this kind gives its window."""
     return _OF_FINDING.get(kind, State.FAILING)
 
 

@@ -15,7 +15,7 @@ _PLACES: Final = 3
 _PARTITIONS: Final = 8
 _LONGEST: Final = 200
 _VIEWS: Final[frozenset[FindingKind]] = frozenset({"orchestrator behind", "orchestrator ahead"})
-"""What Dagster shows is a view: what table and ledger hold is graver."""
+"""Findings about what Dagster displays; those about table and ledger are more severe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class WorstWindow:
 
     @property
     def found(self) -> str:
-        """What was seen, in the words of the first finding."""
+        """Detail of the first finding."""
         left = len(self.findings) - 1
         return shortened(f"{self.kind}: {self.findings[0].detail}", _LONGEST) + (
             f" (and {left} more like it)" if left else ""

@@ -1,6 +1,6 @@
 """`agrees_with_ledger`: the table's log, the ledger and the orchestrator say the same of every window.
 
-What counts is the Delta commit. Each of the three being behind or ahead has its own wording and its own way to mend.
+What counts is the Delta commit. Each of the three being behind or ahead has its own wording and remedy.
 Only the newest commits and events are compared in detail: older windows are held against their data files by
 `no_gaps`, and after a load those that are unchanged since they agreed are not compared again, so that the cost of this
 check does not grow with the table. `platform-assets audit` compares all of them.
@@ -35,11 +35,11 @@ _TICK: Final = timedelta(minutes=2)
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """What each of the three says.
+    """Statements of the table's log, the ledger and the orchestrator.
 
     `receipts` has those of all windows that are not `older`. `commits` has the newest load of each window among the
     newest commits, which reach down to version `since`; `reported` has the load id of each reported window that is not
-    `older`, None where an event names none.
+    `older`, None if an event names none.
     """
 
     facts: Facts
@@ -53,7 +53,7 @@ class Accounts:
     """Windows without offsets whose receipts a tick has recorded a moment ago: Dagster hears of them when the tick is over."""
 
     def quiet(self, key: str) -> bool:
-        """Whether the window is sealed, and neither waiting for its load nor being loaded just now."""
+        """Return whether the window is sealed, and neither waits for its load nor is being loaded."""
         return key in self.facts.windows and key not in self.facts.waiting and key not in self.busy
 
 
@@ -148,7 +148,7 @@ def _ledger_and_table(a: Accounts) -> Iterator[Finding]:
         if receipt.table_version > a.version or missing:
             yield _finding(
                 a, "ledger ahead", key,
-                f"the receipt is of load {receipt.load_id[:8]} in version {receipt.table_version}, the table's log ends "
+                f"the receipt names load {receipt.load_id[:8]} in version {receipt.table_version}, the table's log ends "
                 f"at version {a.version} and has no such load",
                 "The table was rolled back or replaced: materialise partition {key} of {table}. If that finds nothing to do, "
                 "it is the ledger that was edited: move _ledger away and run `platform-assets rebuild-ledger`.",
