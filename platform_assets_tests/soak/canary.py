@@ -55,7 +55,7 @@ from testbed.object_store import ObjectStore, object_store
 _FORKED: Final = multiprocessing.get_context("forkserver")
 """Commands are processes of their own; they have what is imported most from one that imports it once."""
 _FORKED.set_forkserver_preload(
-    ["platform_assets.definitions", "platform_assets.cli.main", "deltalake", "pyspark.sql.connect.session"]
+    ["platform_assets.definitions", "platform_assets.cli.main", "deltalake", "pyspark.sql.connect.session", "__main__"]
 )
 _DAGSTERS: Final = frozenset({"dagster-daemon", "dagster-webserver"})
 _SPARK: Final = frozenset({"spark"})
@@ -287,7 +287,7 @@ class Day:
         self._commands(key)
         self._files_of_strangers(key)
         self._decisions(key)
-        self._broker_that_attacks(broker)
+        self._broker_that_attacks(broker, key)
         self._mistakes_in_yaml()
         self.command("backup", f"{self.store.root('backups')}/{secrets.token_hex(4)}")
         self.command("backup", str(self.root / "backups"))
@@ -368,7 +368,7 @@ class Day:
         for run in filter(None, launched):
             wait_until(f"run {run} has ended", lambda run=run: self.status_of(run) in ("SUCCESS", "FAILURE"), _PATIENCE)  # type: ignore[misc]
 
-    def _broker_that_attacks(self, broker: HostileBroker) -> None:
+    def _broker_that_attacks(self, broker: HostileBroker, key: str) -> None:
         login = {
             "KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap,
             "KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
@@ -376,7 +376,7 @@ class Day:
             "KAFKA_SASL_USERNAME": "reader",
             "KAFKA_SASL_PASSWORD": self.settings.options["sasl.password"],
         }
-        for arguments in (("check",), ("status",), ("load", f"raw/{_TOPIC}")):
+        for arguments in (("check",), ("status",), ("load", f"raw/{_TOPIC}", key)):
             self.command(*arguments, changed=login)
         assert broker.logins, "nobody logged in at the hostile broker"
 
@@ -482,7 +482,7 @@ def run(root: Path, *, most_pages: int = 120) -> Outcome:
                 stored = judges.files(folder, secret_values, [])
         tables = judges.tables(root / "lake", secret_values)
         private = [day.home.root / "security", day.home.run, day.private]
-        found = judges.files(root, secret_values, [*private, root / "store"])
+        found = judges.files(root, secret_values, [*private, root / "store"], root / "defs")
         if database:
             found.files, found.size = found.files + stored.files, found.size + stored.size
             found.found += stored.found

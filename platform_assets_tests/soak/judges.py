@@ -77,8 +77,8 @@ class Looked:
     found: tuple[str, ...] = ()
 
 
-def files(root: Path, secrets: Sequence[Secret], private: Sequence[Path]) -> Looked:
-    """Each file below `root`: no secret outside of the `private` folders, and no text on which a terminal acts."""
+def files(root: Path, secrets: Sequence[Secret], private: Sequence[Path], inputs: Path | None = None) -> Looked:
+    """Each file below `root`: no secret outside of the `private` folders, and no text on which a terminal acts, `inputs` aside."""
     looked, found = Looked(), []
     for path in sorted(root.rglob("*")):
         if not path.is_file() or path.is_symlink():
@@ -94,7 +94,8 @@ def files(root: Path, secrets: Sequence[Secret], private: Sequence[Path]) -> Loo
             found += [f"{shown} holds {name}" for name in secrets_in(content, secrets)]
         elif path.stat().st_mode & 0o077:
             found.append(f"{shown} can be read by others")
-        if is_text(path) and (acts := acts_in(content.decode("utf-8", "surrogateescape"))) is not None:
+        is_input = inputs is not None and inputs in path.parents
+        if is_text(path) and not is_input and (acts := acts_in(content.decode("utf-8", "surrogateescape"))) is not None:
             found.append(f"{shown} holds {acts}")
     looked.found = tuple(found)
     return looked

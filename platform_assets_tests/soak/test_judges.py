@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import dagster as dg
 import pytest
 
 from infra.process import MARK_VARIABLE
@@ -16,6 +18,7 @@ from platform_assets.model.untrusted import code, line, lines, markdown
 from platform_assets_tests.soak import hostile, judges
 from platform_assets_tests.soak.judges import Secret
 from platform_assets_tests.soak.pages import _is_live
+from testbed import postgres
 
 SECRET = Secret("the password", "s3cret-of-the-canary", frozenset({"one"}))
 
@@ -58,6 +61,36 @@ def test_live_markdown_is_found_in_a_stored_event(attack: str) -> None:
     assert len([*judges.live_markdown(event(attack))]) >= 2
     for shown in (markdown, code):
         assert [*judges.live_markdown(event(f"{shown(attack)} ![strip](data:image/svg+xml;base64,PHN2Zy8+)"))] == []
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(postgres.programs() is None, reason=postgres.HOW)
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+def test_secrets_and_live_markdown_are_found_in_dagsters_rows() -> None:
+    with TemporaryDirectory(prefix="judges-") as name:
+        root = Path(name)
+        root.chmod(0o755)
+        with postgres.server(root) as server:
+            url = server.database("dagster")
+            home = root / "home"
+            home.mkdir()
+            storage = {"postgres": {"postgres_url": url}}
+            (home / "dagster.yaml").write_text(json.dumps({"storage": storage, "telemetry": {"enabled": False}}))
+            with dg.DagsterInstance.from_config(str(home)) as instance:
+
+                def report(text: str) -> None:
+                    metadata = {"said": dg.MarkdownMetadataValue(text)}
+                    instance.report_runless_asset_event(dg.AssetObservation("a", description=text, metadata=metadata))
+
+                report(markdown(hostile.TEXT))
+                assert judges.rows(url, [SECRET]).found == ()
+                report(hostile.MARKUP[0])
+                report(SECRET.value)
+                looked = judges.rows(url, [SECRET])
+    found = " ".join(looked.found)
+    assert looked.files >= 3
+    for each in ("holds the password", "live Markdown in md_str: image", "live Markdown in description: image"):
+        assert each in found
 
 
 def test_a_picture_with_a_script_is_found() -> None:
