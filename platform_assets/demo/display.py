@@ -1,4 +1,4 @@
-"""What the demo tells while it works: bars on a terminal, a plain line every few seconds elsewhere."""
+"""Progress of the demo: bars on a terminal, a plain line every few seconds elsewhere."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether a table holds exactly what was streamed: compared with the data and with the topic, without Spark.
+"""Proof that a table has exactly what was streamed: compared with the data and with the topic, without Spark.
 
 The table's values are compared byte by byte with those of the dataset, and its offsets with the records that the
-broker gives to a read_committed consumer. Nothing of the ledger or of the loader's own counts takes part.
+broker gives to a read_committed consumer. Neither the ledger nor the loader's own counts take part.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OFFSET_BITS: Final = 48
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """What a comparison found; all faults are empty where the table holds each row exactly once.
+    """Result of a comparison; all faults are empty if the table has each row exactly once.
 
     Attributes:
         topic: the topic.
@@ -53,11 +53,11 @@ class Exactness:
 
     @property
     def exact(self) -> bool:
-        """Whether the table holds every row of the dataset once, and every committed record once, and no other."""
+        """True if the table has every row of the dataset once, and every committed record once, and no other."""
         return not self.faults()
 
     def faults(self) -> list[str]:
-        """What is wrong, in words."""
+        """Differences, in words."""
         named = (("missing", self.missing), ("doubled", self.doubled), ("altered", self.altered))
         counted = (
             (self.foreign, "values are no row of the data"),

@@ -38,7 +38,7 @@ DAGSTER: Final[tuple[Service, ...]] = ("dagster-webserver", "dagster-daemon")
 
 
 def run_demo(home: Home, once: bool, *, live_seconds: float = LIVE_SECONDS, display: Display | None = None) -> int:
-    """Run the demo on the data folder `home`; a second run goes on from what is there.
+    """Run the demo on the data folder `home`; a second run continues from there.
 
     Args:
         home: where all is kept.
@@ -201,7 +201,9 @@ class _Demo:
         return ", ".join(parts) + f". See {' and '.join(map(str, logs))}."
 
     def _leave_open(self) -> None:
-        self.display.say(f"The platform goes on: {self._ui()}. Ctrl-C ends it; `make demo` goes on from what is there.")
+        self.display.say(
+            f"The platform keeps running: {self._ui()}. Ctrl-C stops it; `make demo` continues from there."
+        )
         try:
             threading.Event().wait()
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""When each row of the demo happened: pure."""
+"""Times of the demo's rows: pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class Schedule:
 
 
 def first_edge(start: datetime) -> datetime:
-    """Where the topics' windows start: the whole minute at or before the backlog's first record, less a margin."""
+    """Return the start of the topics' windows: the whole minute at or before the backlog's first record, less a
+    margin."""
     return (start - BACKLOG_TIME - MARGIN).replace(second=0, microsecond=0)
 
 

@@ -1,4 +1,4 @@
-"""What the demo remembers of a data folder: when it first started there, and which services it has to end."""
+"""State of the demo in a data folder: its first start there, and the services that it has to stop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ S = TypeVar("S", bound=str)
 
 
 def remembered_start(root: Path, now: datetime | None = None) -> datetime:
-    """When the demo first started in the data folder `root`, aware; the present if this is the first time.
+    """Return when the demo first started in the data folder `root`, aware; the present if this is the first time.
 
     Raises:
         ConfigurationError: the file that says so is damaged.

@@ -31,7 +31,7 @@ _WRAPPED: Final = frozenset({"checks"})
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """What is known of one topic at the end.
+    """Final state of one topic.
 
     Attributes:
         produced: records in the log, those of aborted transactions included.
@@ -72,7 +72,7 @@ class TopicResult:
         return self.log.size - self.produced
 
     def faults(self) -> list[str]:
-        """What is wrong, in words; empty where all is as it has to be."""
+        """Differences, in words; empty if there are none."""
         found = self.exactness.faults()
         if self.loaded != self.sealed:
             found.append(f"{self.sealed - self.loaded} of {self.sealed} windows are not loaded")

@@ -200,7 +200,7 @@ def scan(
                 row = row_number(message.value())
                 if row is None:
                     raise ConfigurationError(
-                        f"topic {topic!r} holds a record that is none of the demo's (partition {partition} offset "
+                        f"topic {topic!r} has a record that does not belong to the demo (partition {partition} offset "
                         f"{offset}). The demo needs the topics {', '.join(PARTITIONS)} for itself: give it another "
                         "broker, or unset KAFKA_BOOTSTRAP_SERVERS for the embedded one."
                     )

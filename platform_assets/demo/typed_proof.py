@@ -1,6 +1,6 @@
-"""Whether a decoded table holds what the CSV file says, by another route: pandas reads the file, delta-rs the table.
+"""Proof that a decoded table has what the CSV file says, by another route: pandas reads the file, delta-rs the table.
 
-Nothing of JSON takes part: totals of each column are computed from the file itself and compared with those of the table.
+JSON takes no part: totals of each column are computed from the file itself and compared with those of the table.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from platform_assets.model.tables import TableRef
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a column comes to: values that are not null, how many of them differ, and their sum.
+    """Totals of a column: values that are not null, how many of them differ, and their sum.
 
-    The sum is of the numbers, of the characters of texts, and of the seconds since 1970 of times; correctly rounded, so that it
-    depends on no order.
+    The sum is over the numbers, the characters of texts, and the seconds since 1970 of times; correctly rounded, so
+    that it does not depend on order.
     """
 
     values: int
@@ -36,7 +36,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class TypedExactness:
-    """What a comparison found.
+    """Result of a comparison.
 
     Attributes:
         topic: the topic.
@@ -55,7 +55,7 @@ class TypedExactness:
     different: Mapping[str, tuple[Totals, Totals]]
 
     def faults(self) -> list[str]:
-        """What is wrong, in words."""
+        """Differences, in words."""
         found = [
             f"column {name}: {of_file} in the file, {now} decoded" for name, (of_file, now) in self.different.items()
         ]
@@ -115,7 +115,7 @@ def _of_pandas(pd: Any, name: str, column: Any, kind: str) -> Totals:
 
 
 def totals(column: pa.ChunkedArray) -> Totals:
-    """What a column of a table comes to."""
+    """Return the totals of a column of a table."""
     present = column.drop_null()
     if pa.types.is_timestamp(present.type):
         numbers = pc.divide(present.cast(pa.int64()).cast(pa.float64()), 1e6)

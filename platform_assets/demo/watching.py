@@ -1,4 +1,4 @@
-"""What has become of a topic so far: its table's status, and its runs."""
+"""Progress of a topic: its table's status, and its runs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TopicView:
 
     @property
     def loaded(self) -> bool:
-        """Whether all that the topic holds is in both tables and nothing is under way."""
+        """True if everything in the topic is in both tables and nothing is under way."""
         t = self.table
         return (
             t.lag == 0
@@ -95,12 +95,13 @@ class TopicView:
 
     @property
     def settled(self) -> bool:
-        """Whether all is loaded and every check has passed since."""
+        """True if everything is loaded and every check has passed since."""
         return self.loaded and not self.check_faults
 
     @property
     def position(self) -> tuple[object, ...]:
-        """What changes while loading makes progress: not the windows without records, which come every minute."""
+        """Figures that change while loading makes progress, without windows that have no records, which come every
+        minute."""
         t = self.table
         missing = t.windows_sealed - t.windows_loaded
         return t.rows, missing, t.lag, tuple(self.checks.items()), self.undecoded, self.under_way, len(self.failed)

@@ -1,4 +1,4 @@
-"""What the brokers say of topics: ids, partitions, log starts, last stable offsets, offsets by timestamp.
+"""Brokers' answers about topics: ids, partitions, log starts, last stable offsets, offsets by timestamp.
 
 Nothing here consumes a message. Every call ends within its timeout, whatever the brokers do.
 """
@@ -126,7 +126,7 @@ class Cluster:
 
     @property
     def settings(self) -> ClientSettings:
-        """What the client was connected with."""
+        """Settings that the client was connected with."""
         return self._settings
 
     @property
@@ -136,7 +136,7 @@ class Cluster:
 
     @property
     def deadline(self) -> float | None:
-        """When all calls together have to have ended (of `time.monotonic`), where that is bounded."""
+        """End of the time for all calls together (of `time.monotonic`), if it is limited."""
         return self._deadline
 
     def check_reachable(self) -> None:
@@ -214,7 +214,7 @@ class Cluster:
         return None if found is None else frozenset(operation.name.title().replace("_", "") for operation in found)
 
     def is_compacted(self, name: str) -> bool:
-        """Whether the topic's policy allows compaction. Raises TopicNameError too."""
+        """Return whether the topic's policy allows compaction. Raises TopicNameError too."""
         return "compact" in self.topic_config(name).get("cleanup.policy", "")
 
     def create_topic(self, name: str, config: Mapping[str, str]) -> TopicState:
@@ -266,7 +266,7 @@ class Cluster:
     def _list_once(
         self, topic: str, specs: Mapping[int, OffsetSpec], isolation: IsolationLevel, doing: str
     ) -> tuple[dict[int, FoundOffset], dict[int, KafkaException]]:
-        """What was found, and what is wrong with the partitions out of reach."""
+        """Return what was found, and the errors of partitions that could not be reached."""
         asked = {TopicPartition(topic, p): spec for p, spec in specs.items()}
         futures = self._call(
             doing, lambda s: self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=s)
@@ -318,11 +318,12 @@ class Cluster:
             raise BrokerUnreachableError(doing, self._timeout, "timed out") from e
 
     def _look_up(self, topic: str, seconds: float) -> None:
-        """Have the client find out which brokers there are, and which lead the partitions of a topic.
+        """Make the client find out which brokers there are, and which lead the partitions of a topic.
 
-        A call that waits for the controller goes on then. librdkafka remembers which broker that was, and asks for it again
-        when the connection breaks, at which time the others do not know yet that it is gone; and then not for minutes. The
-        same with leaders: it does not ask for them when one says that it no longer is one.
+        A call that waits for the controller continues then. librdkafka remembers which broker that was, and asks for
+        it again when the connection breaks. At that time the others do not know yet that it is gone; and then it does
+        not ask for minutes. With leaders it is similar: it does not ask for them when one says that it is no longer a
+        leader.
         """
         try:
             self._admin.list_topics(topic=topic, timeout=min(seconds, _PATIENCE_SECONDS))

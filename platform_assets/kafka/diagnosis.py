@@ -89,7 +89,7 @@ def _plain(server: str, address: tuple[str, int], protocol: str) -> str:
 
 
 def _consent(host: str, protocol: str) -> str:
-    """What a login without encryption needs as well."""
+    """Return what a login without encryption also needs."""
     if protocol != "SASL_PLAINTEXT" or cleartext.is_loopback(host):
         return ""
     return f", and {cleartext.VARIABLE}=true, since the login is not encrypted then"
@@ -135,7 +135,7 @@ def _answers_plainly(address: tuple[str, int], api: int, version: int, body: byt
 
 
 def _answers(connection: socket.socket, api: int, version: int, body: bytes) -> bool:
-    """Whether a request is answered in Kafka's protocol, which repeats the request's number. Raises OSError."""
+    """Return whether a request is answered in Kafka's protocol, which repeats the request's number. Raises OSError."""
     request = struct.pack(">hhih", api, version, _NUMBER, -1) + body
     connection.sendall(struct.pack(">i", len(request)) + request)
     head = b""

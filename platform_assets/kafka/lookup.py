@@ -1,9 +1,9 @@
-"""Where a topic was at a moment in the past: offsets by timestamp, for edges that were not cut in time.
+"""Positions of a topic at a past moment: offsets by timestamp, for boundaries that were not cut in time.
 
-The brokers' own look-up finds the first record at or after a timestamp, and takes a transaction marker for one. Markers
-carry the broker's clock. In a backlog whose records are older than their transactions the first marker is newer than
-every edge, and each edge would be cut there. So where an answer lies beyond the window and is a marker, the log behind
-it is searched by batch headers (`evidence/search.py`).
+The brokers' own look-up finds the first record at or after a timestamp, and treats a transaction marker as one.
+Markers carry the broker's clock. In a backlog whose records are older than their transactions, the first marker is
+newer than every boundary, and every boundary would be cut there. So if an answer lies beyond the window and is a
+marker, the log after it is searched by batch headers (`evidence/search.py`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class TimestampLookup:
     def _is_misleading_marker(
         self, partition: int, answer: FoundOffset, window: Window, cut: Mapping[int, int]
     ) -> bool:
-        """Whether the answer hides records of the windows that follow. One within a window's length does no harm."""
+        """Return whether the answer hides records of the windows that follow. One within a window's length does no harm."""
         near = answer.timestamp < milliseconds(window.end + (window.end - window.start))
         if near and answer.offset >= cut.get(partition, 0):
             return False

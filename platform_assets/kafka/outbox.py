@@ -1,9 +1,10 @@
-"""Records that are sent to a Kafka topic once each, whatever dies in between: for dead letters that others want to read from Kafka.
+"""Sends records to a Kafka topic once each, whatever dies in between: for dead letters that others want to read from
+Kafka.
 
-What was sent is known from Kafka alone. Each transaction has, besides the records, what it adds to a compacted topic beside
-theirs, `<topic>.sent`: by (id of the topic that is sent to, topic id, partition, bucket of offsets) a bit for each offset. One
-transactional id for each pair of topics fences a sender that another one has followed; its open transaction is aborted, and what it
-had committed is read, before anything more is sent.
+Only Kafka records what was sent. In addition to the records, each transaction writes to a compacted topic,
+`<topic>.sent`: by (id of the target topic, topic id, partition, bucket of offsets) a bit for each offset. One
+transactional id for each pair of topics fences an overtaken sender. Its open transaction is aborted, and what it had
+committed is read, before anything more is sent.
 """
 
 from __future__ import annotations
@@ -254,7 +255,7 @@ class _Bitmaps:
             self._bits[topic_id, partition, bucket] = bytearray(value)
 
     def has(self, letter: Letter) -> bool:
-        """Whether it was sent."""
+        """Return whether it was sent."""
         bucket, place = divmod(letter.offset, BUCKET)
         bits = self._bits.get((letter.topic_id, letter.partition, bucket))
         return bits is not None and bool(bits[place >> 3] & (1 << (place & 7)))

@@ -21,10 +21,11 @@ _PATIENCE: Final = 2.0
 
 
 def controller_time(settings: ClientSettings, patience: float = _PATIENCE) -> datetime | None:
-    """The clock of the leader of the controllers.
+    """Return the clock of the leader of the controllers.
 
-    None where it is not to be had: the brokers have none (Kafka below 3.3, or with ZooKeeper), this client may not describe
-    the cluster, or nobody answers within `patience` seconds. Raises BrokerRefusedError and ConfigurationError.
+    None if it is not available: the brokers have none (Kafka below 3.3, or with ZooKeeper), this client may not
+    describe the cluster, or nobody answers within `patience` seconds. Raises BrokerRefusedError and
+    ConfigurationError.
     """
     until = time.monotonic() + patience
     security = Security(settings)

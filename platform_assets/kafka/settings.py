@@ -76,10 +76,11 @@ def variable(setting: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What one record batch may unpack to: bytes, records, and headers of all its records. Larger batches are not opened.
+    """Limits of what one record batch may unpack to: bytes, records, and headers of all its records. Larger batches
+    are not opened.
 
-    A few kilobytes can unpack to gigabytes, so each limit is checked before memory is allocated for what it limits. Raises
-    ConfigurationError for a limit that is not between 1 and 2^30.
+    A few kilobytes can unpack to gigabytes, so each limit is checked before memory is allocated for what it limits.
+    Raises ConfigurationError for a limit that is not between 1 and 2^30.
     """
 
     bytes: int = 128 << 20
@@ -232,7 +233,7 @@ class ClientSettings:
         return settings
 
     def extensions(self) -> dict[str, str]:
-        """What is sent to brokers with a token of OAUTHBEARER."""
+        """Extensions that are sent to brokers with an OAUTHBEARER token."""
         given = self.options.get("sasl.oauthbearer.extensions")
         return dict(part.split("=", 1) for part in given.split(",")) if given else {}
 

@@ -1,4 +1,4 @@
-"""Whether a login may be sent without encryption: to this machine itself, or where a setting says so."""
+"""Rules for logins without encryption: only to this machine itself, or if a setting allows it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ VARIABLE: Final = "PLATFORM_ALLOW_CLEARTEXT_LOGINS"
 
 
 def allowed(environ: Mapping[str, str]) -> bool:
-    """Whether the environment allows it to any host."""
+    """Return whether the environment allows it to any host."""
     return environ.get(VARIABLE, "").strip().lower() in ("1", "true", "yes")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, by name or address, is this machine by its own loopback; no name is looked up."""
+    """Return whether a host, by name or address, is on loopback; no name is looked up."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

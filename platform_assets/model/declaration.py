@@ -1,4 +1,4 @@
-"""What is declared of one topic: the values behind a few lines of YAML, checked, without Dagster or Spark."""
+"""The declaration of one topic: checked values of a few lines of YAML, without Dagster or Spark."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ DEFAULT_ENGINE: Final[EngineName] = "auto"
 class TopicDeclaration:
     """One topic and how it is loaded.
 
-    `schedule` is a cron schedule in UTC whose ticks are the edges of the windows; `start` (aware) is where the first
-    edge is looked for. Records older than that lie in the first window, since it starts at the log start. Without `decode` there
-    is the raw table alone. While it is `paused` no window is sealed, loaded or decoded but by hand. Topics that are `together`
-    under one name share a sensor and their windows runs.
+    `schedule` is a cron schedule in UTC of the window boundaries; `start` (aware) is the earliest boundary. Older
+    records are in the first window, since it starts at the log start. Without `decode` there is only the raw table.
+    While it is `paused`, windows are sealed, loaded and decoded only on request. Topics with the same `together` share
+    a sensor and runs.
     """
 
     topic: str
@@ -68,7 +68,8 @@ class TopicDeclaration:
         return first_edge(self.schedule, self.start).astimezone(UTC)
 
     def has_partition(self, edge: datetime, now: datetime) -> bool:
-        """Whether Dagster has a partition at `now` that starts at `edge`: it has those of `schedule` that have ended."""
+        """Return whether Dagster has a partition at `now` that starts at `edge`: it has those of `schedule` that have
+        ended."""
         window = window_starting_at(self.schedule, edge)
         return window is not None and window.end <= now and edge >= self.first_edge
 
@@ -79,12 +80,12 @@ class TopicDeclaration:
 
     @property
     def decoded_table(self) -> TableRef:
-        """Where its typed rows are, if it is decoded."""
+        """The table of typed rows, if the topic is decoded."""
         return TableRef("decoded", self.topic)
 
     @property
     def dead_letter_table(self) -> TableRef:
-        """Where the records are that could not be decoded."""
+        """The table of records that could not be decoded."""
         return TableRef("dead_letters", self.topic)
 
     @property

@@ -1,4 +1,4 @@
-"""What is declared of how a topic's records become typed rows: plain values, and the digest that names them. Pure."""
+"""The declaration of how a topic's records become typed rows: plain values, and the digest that names them. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FormatSpec:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What is decoded instead of the value of one record that is known to be bad: that of `offset` in a window.
+    """A value to decode instead of that of one known bad record: at `offset` in a window.
 
     `value` is text, or bytes in base64 if it is `binary`.
     """
@@ -83,7 +83,7 @@ class DecodeDeclaration:
 
     @property
     def by_registry(self) -> bool:
-        """Whether values or keys name schemas of a registry."""
+        """True if values or keys name schemas in a registry."""
         return any(side is not None and bool(side.options.get("registry")) for side in (self.value, self.key))
 
     @property

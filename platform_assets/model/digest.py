@@ -49,7 +49,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one pass over a window's rows observed: two digests that depend on no order."""
+    """Result of one pass over a window's rows: two digests that do not depend on order."""
 
     offsets: Digest
     content: Digest
@@ -69,7 +69,7 @@ class Measured:
 
 
 def mark_of(column: str) -> int:
-    """What precedes each value of a declared column in the content digest: CRC-32 (ISO-HDLC) of its name in UTF-8."""
+    """Return the mark before each value of a column in the content digest: CRC-32 (ISO-HDLC) of its name in UTF-8."""
     return zlib.crc32(column.encode())
 
 

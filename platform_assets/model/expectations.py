@@ -1,4 +1,4 @@
-"""What is expected of the values of decoded columns, and what windows came to against it: plain values. Pure."""
+"""Expectations on values of decoded columns, and the figures of windows: plain values. Pure."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ class FailingRow:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What rows come to against one expectation: `failing` of those that it judged, which are `rows`, and the first few.
+    """Figures of one expectation: `failing` of the checked `rows`, and the first few failing rows.
 
-    Of `unique`, rows count as failing that share their key with a row counted before: all of a key but one. `samples` ascend by
-    partition and offset.
+    For `unique`, rows count as failing if a row counted before has the same key: all rows of a key but one. `samples`
+    ascend by partition and offset.
     """
 
     rows: int = 0

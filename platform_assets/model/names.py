@@ -49,9 +49,10 @@ def catalogue_name(topic: str) -> str:
 
 
 def file_name(kind: str, topic: str, ending: str) -> str:
-    """The name of a file about the table of `topic` that is of this kind: those of raw tables are without the kind.
+    """Return the name of a file about the table of `topic` with this kind; names for raw tables omit the kind.
 
-    Tables do not share one where names of files are not told apart by case, and there is room to write it beside itself.
+    No two tables share a name, even if the file system ignores case, and there is room for a temporary name next to
+    it.
     """
     fits = _FILE.fullmatch(topic) and len(topic) <= _LONGEST_STEM
     front = "" if kind == "raw" else f"{kind}-"

@@ -55,7 +55,7 @@ class OffsetRange:
         return OffsetRange(start, end) if start < end else None
 
     def minus(self, others: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-        """What is left of this range without `others`, ascending and non-empty."""
+        """Return the rest of this range without `others`, ascending and non-empty."""
         return subtract([self], others)
 
 
@@ -129,7 +129,8 @@ def repeats(ordered: Offsets) -> Offsets:
 
 @dataclass(frozen=True, slots=True)
 class HeldOffsets:
-    """Where the rows of one partition are: `rows` rows, at the offsets in `ranges`, those in `repeated` more than once."""
+    """Offsets of the rows in one partition: `rows` rows, at the offsets in `ranges`, those in `repeated` more than
+    once."""
 
     rows: int
     ranges: tuple[OffsetRange, ...]
@@ -243,9 +244,9 @@ class TilingFault:
 
 
 def tiling_faults(windows: Sequence[tuple[str, TopicRanges]]) -> tuple[TilingFault, ...]:
-    """Where neighbouring windows, given in order as `(key, ranges)`, fail to share a cut.
+    """Return the places where adjacent windows, given in order as `(key, ranges)`, do not share a cut.
 
-    `kind` is "gap" where offsets lie between two windows and "overlap" where they lie in both. A partition that first
+    `kind` is "gap" if offsets lie between two windows and "overlap" if they lie in both. A partition that first
     appears in a later window has to start at 0.
     """
     faults: list[TilingFault] = []

@@ -19,7 +19,8 @@ NEAR: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a topic keeps: records for `time` at least, and of each partition `size` bytes at least; None without a bound."""
+    """Retention of a topic: records for at least `time`, and at least `size` bytes per partition; None without a
+    limit."""
 
     time: timedelta | None
     size: int | None
@@ -37,10 +38,10 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
-    """What is known of one partition's log, which has the offsets `[start, end)`.
+    """Known facts about one partition's log, which has the offsets `[start, end)`.
 
-    `oldest` is the first offset that is not loaded, `newest_timestamp` the highest one of the batch that has it. `size` are the log's
-    bytes, and `rate` the offsets that come in a second. None where it is not known.
+    `oldest` is the first offset that is not loaded, `newest_timestamp` the highest one in its batch. `size` is the
+    log's size in bytes, and `rate` the number of new offsets per second. None if unknown.
     """
 
     start: int
@@ -53,11 +54,11 @@ class PartitionLog:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When retention may overtake what is not loaded of a partition, at the earliest.
+    """Earliest time when retention may delete records of a partition that are not loaded.
 
-    `lost` offsets are gone by now. `by_time` and `by_size` are hours from now, 0 where it may happen any moment; None where that
-    bound does not hold, nothing waits, or it cannot be known. `share` is how much of the retention is left, of 0 to 1 (a timestamp
-    ahead of the clock makes it more), by the bound that comes nearer to its end; None as above.
+    `lost` offsets are already deleted. `by_time` and `by_size` are hours from now, 0 if it may happen any moment; None
+    if that limit does not apply, nothing waits, or it is unknown. `share` is the share of the retention that is left,
+    from 0 to 1 (more if a timestamp is ahead of the clock), for the limit that is reached first; None as above.
     """
 
     lost: int
@@ -74,12 +75,12 @@ class Forecast:
 
     @property
     def near(self) -> bool:
-        """Whether somebody should act: offsets are lost, or little is left of the retention."""
+        """True if somebody should act: offsets are lost, or little of the retention is left."""
         return self.lost > 0 or (self.share is not None and self.share < NEAR)
 
 
 def forecast(log: PartitionLog, retention: Retention, now: datetime) -> Forecast:
-    """When retention may overtake `log.oldest`."""
+    """Return when retention may delete `log.oldest`."""
     if log.oldest >= log.end:
         return Forecast(0, None, None, None)
     lost = max(min(log.start, log.end) - log.oldest, 0)
@@ -112,4 +113,4 @@ def _by_size(log: PartitionLog, retention: Retention) -> tuple[float | None, flo
 
 
 _MOST: Final = timedelta(days=36_500)
-"""What is kept for a century is kept for good."""
+"""A century of retention counts as unlimited."""

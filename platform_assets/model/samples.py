@@ -26,7 +26,7 @@ def shown(content: bytes | None) -> str | None:
 
 
 def shown_value(value: Any) -> str | None:
-    """The same of a value of any column."""
+    """Return a short form of a value of any column."""
     if value is None or isinstance(value, bytes):
         return shown(value)
     text = value.isoformat() if isinstance(value, date) else str(value)

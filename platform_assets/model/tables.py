@@ -71,9 +71,10 @@ class TableRef:
 
 @dataclass(frozen=True, slots=True)
 class TableLoad:
-    """What a window of a derived table was made from: the load of that window in another table, and by which declaration.
+    """Source of a window of a derived table: the load of that window in another table, and the declaration.
 
-    `version` is the other table's Delta version of that load, `declaration` a digest of what decided how rows were made.
+    `version` is the Delta version of that load in the other table, `declaration` a digest of what decided how rows
+    were made.
     """
 
     table: TableRef

@@ -18,7 +18,7 @@ _BACKQUOTES: Final = re.compile(r"`+")
 _SPECIAL: Final = re.compile(r"[\\`*\]<~]|\[(?!\d)|&(?=[#A-Za-z])|(?<![^\W_])_|_(?![^\W_])")
 """Ranges of offsets and names with underscores inside stay readable: without its end a bracket is no mark."""
 _BLOCK: Final = re.compile(r"^(?:(?=[#>+=-])|\d+(?=[.)]))")
-"""What begins a heading, a quotation, a list or an underline at the start of a paragraph."""
+"""Starts of a heading, quotation, list or underline at the beginning of a paragraph."""
 _WORD: Final = re.compile(r"\S+")
 _LINKED: Final = re.compile(r"://|www\.|@", re.IGNORECASE)
 """Words with one of these are what GitHub's Markdown makes links of, without any mark and even if marks in them are escaped."""

@@ -88,9 +88,10 @@ def edge_of(key: str) -> datetime:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def is_cron(schedule: str) -> bool:
-    """Whether `schedule` is a cron schedule of five fields, the finest that a key can name, and ever ticks.
+    """Return whether `schedule` is a cron schedule of five fields, the finest that a key can name, and ever ticks.
 
-    croniter's own R and H fields are refused: they stand for times drawn again in each process. So is W, since Dagster refuses it.
+    croniter's own R and H fields are refused: they stand for times drawn again in each process. So is W, since Dagster
+    refuses it.
     """
     drawn_or_nearest = _DRAWN.search(schedule) or _NEAREST.search(schedule)
     if len(schedule.split()) != 5 or drawn_or_nearest or not croniter.is_valid(schedule):

@@ -44,6 +44,9 @@ REWRITTEN: Final = (
     "platform_assets/checks",
     "platform_assets/cli",
     "platform_assets/components",
+    "platform_assets/demo",
+    "platform_assets/kafka",
+    "platform_assets/model",
     "platform_assets/terminal",
 )
 """Packages and modules whose docstrings, messages and comments are rewritten."""

@@ -7,7 +7,7 @@ Brokers answer a fetch with no records and no error for reasons that say nothing
 * a replica in the client's rack that is behind its leader (KIP-392).
 
 What a log lacks is shown by the log alone. A broker that is asked for an offset returns the first batch that ends at this
-offset or later: over a gap that the cleaner left, it goes on to the next batch, in the next segment too. So
+offset or later: over a gap that the cleaner left, it continues to the next batch, also in the next segment. So
 `[offset, end)` is known to hold no record if and only if
 
 * the log start lies at or above `end`: the answer is OFFSET_OUT_OF_RANGE, or names that log start,
@@ -114,7 +114,7 @@ class PresentFetch:
         raise Transient(f"the broker returned no records from offset {offset} on", verdict, pause)
 
     def _is_local(self, offset: int, end: int, committed: FetchedPartition, answer: FetchedPartition) -> bool:
-        """Whether two empty answers, the second one read_uncommitted, come from the leader's own log and reach up to `end`."""
+        """Return whether two empty answers, the second read_uncommitted, come from the leader's log and reach up to `end`."""
         brokers, partition = self._brokers, self._partition
         if len(committed.records) or len(answer.records) or committed.throttled or answer.throttled:
             return False

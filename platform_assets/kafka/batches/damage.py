@@ -1,4 +1,4 @@
-"""What is raised for bytes that are no intact record batch."""
+"""Errors for bytes that are not an intact record batch."""
 
 
 class Damage(Exception):

@@ -21,7 +21,7 @@ _REFUSED: Final = b""
 
 @dataclass(frozen=True, slots=True)
 class _Front:
-    """What a fetch begins with: a damaged batch, by its first bytes, or an intact one, by its first offset."""
+    """Beginning of a fetch: a damaged batch, by its first bytes, or an intact one, by its first offset."""
 
     damaged: bytes | None = None
     base: int | None = None

@@ -1,4 +1,5 @@
-"""Where leader epochs end in a log, by OffsetForLeaderEpoch: what shows that a log was cut off, also where it has grown back."""
+"""Ends of leader epochs in a log, by OffsetForLeaderEpoch: they show that a log was truncated, even if it has grown
+back."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ class EpochBrokers(Brokers):
     """Brokers that are asked for the ends of leader epochs."""
 
     def epoch_end(self, partition: int, epoch: int) -> int | None:
-        """Where the newest leader epoch that is not above `epoch` ends, exclusive; None where the broker does not know."""
+        """Return the exclusive end of the newest leader epoch up to `epoch`; None if the broker does not know."""
         doing = f"looking up the end of a leader epoch of topic {self.topic!r} partition {partition}"
         return self.persist(doing, lambda: self._epoch_end(partition, epoch))
 

@@ -117,7 +117,7 @@ class _Leader:
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """What an answer to a request for metadata says of the topic; its error code, and its leaders by partition."""
+    """A topic in an answer to a metadata request: its error code, and its leaders by partition."""
 
     error: int
     topic_id: uuid.UUID
@@ -214,7 +214,7 @@ class Brokers:
         return self._list_offsets([partition], _EARLIEST_LOCAL, _READ_UNCOMMITTED, _KNOWS_LOCAL)[partition]
 
     def asks_leader(self, partition: int) -> bool:
-        """Whether fetches go to the partition's leader, and not to a replica in the client's rack."""
+        """Return whether fetches go to the partition's leader, and not to a replica in the client's rack."""
         return partition not in self._near
 
     def ask(
@@ -222,7 +222,7 @@ class Brokers:
     ) -> Connection:
         """Send a fetch of about `size` bytes of `partition` from `offset` on; the answer comes on that connection.
 
-        Unless `committed`, it goes on past the last stable offset. The broker answers after `wait_ms`, also with nothing.
+        Unless `committed`, it continues past the last stable offset. The broker answers after `wait_ms`, also with nothing.
         Raises OSError and Transient, to be called through `persist`.
         """
         leader = self._leader(partition)

@@ -1,6 +1,6 @@
-"""What brokers say of logs that no consumer asks: transactions that are open, sizes on disk, how old a record is.
+"""Facts about logs that brokers report and consumers do not need: open transactions, sizes on disk, ages of records.
 
-librdkafka does not know these requests.
+librdkafka does not support these requests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FETCH_BYTES: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Coordinated:
-    """What the coordinator of a transaction knows of it: who, since when, and after what time it aborts it by itself."""
+    """A coordinator's knowledge of a transaction: its producer, its start, and the time after which it aborts it."""
 
     transactional_id: str
     state: str
@@ -40,7 +40,7 @@ class Coordinated:
 
     @property
     def ends_at(self) -> datetime:
-        """When the coordinator aborts it, unless its producer ends it earlier."""
+        """Time when the coordinator aborts it, unless its producer ends it earlier."""
         return self.began + self.timeout
 
 
@@ -61,12 +61,12 @@ class OpenTransaction:
 
     @property
     def since(self) -> datetime:
-        """When it began, as far as that is known; else when its producer wrote last."""
+        """Start of the transaction if known; otherwise the time of its last write."""
         return self.written_at if self.coordinated is None else self.coordinated.began
 
 
 class ObservingBrokers(Brokers):
-    """Brokers that are asked how a topic's logs are, and what goes on in them."""
+    """Brokers that report the state of a topic's logs."""
 
     def open_transactions(self, partitions: Sequence[int]) -> list[OpenTransaction]:
         """The open transactions of `partitions`, by partition and start. Raises what `persist` does, BrokerRefusedError too."""
@@ -146,7 +146,7 @@ class ObservingBrokers(Brokers):
         return found
 
     def _coordinated(self, producers: Iterable[int], doing: str) -> dict[tuple[int, int], Coordinated]:
-        """What coordinators know of these producers' transactions, by producer and by partition of this topic.
+        """Return coordinators' knowledge of these producers' transactions, by producer and by partition of this topic.
 
         A transaction that does not name a partition is not the one that is open there: its marker never came.
         """

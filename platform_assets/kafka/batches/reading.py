@@ -17,7 +17,7 @@ _SMALLEST_FETCH: Final = 1 << 16
 
 
 class BatchSink(Protocol):
-    """What a reading hands the batches of one partition to; it says by `position` how far it has come."""
+    """Receives the batches of one partition; its `position` says how far it has come."""
 
     @property
     def partition(self) -> int:
@@ -29,7 +29,7 @@ class BatchSink(Protocol):
 
     @property
     def end(self) -> int:
-        """Where the wanted offsets end, exclusive."""
+        """Exclusive end of the wanted offsets."""
 
     def observe(self, log_start: int) -> None:
         """The partition's first offset, as the broker gave it with the answer that follows."""

@@ -81,17 +81,17 @@ class Batch:
 
     @property
     def dense(self) -> bool:
-        """Whether the header alone says that every offset of the batch holds a record."""
+        """True if the header alone shows that every offset of the batch has a record."""
         return self.records_count == self.last_offset - self.base_offset + 1
 
     @property
     def control(self) -> bool:
-        """Whether it holds control records, such as transaction markers, which are no consumer's."""
+        """True if it has control records, such as transaction markers, which consumers never get."""
         return bool(self.attributes & CONTROL)
 
     @property
     def transactional(self) -> bool:
-        """Whether its records are part of a transaction of `producer_id`."""
+        """True if its records belong to a transaction of `producer_id`."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
@@ -157,8 +157,8 @@ class Batch:
 class Batches:
     """The complete batches of a fetch's records, in order; a batch cut off by the fetch's size is left out.
 
-    Holds no copy of the bytes: use it up before their buffer is used again. `beyond` says that the fetch goes on with batches
-    which were not wanted. `limits` are those of each batch. `verified` says that `verify` has nothing left to find.
+    Holds no copy of the bytes: use it up before their buffer is used again. `beyond` says that the fetch continues with
+    batches which were not wanted. `limits` are those of each batch. `verified` says that `verify` has nothing left to find.
     """
 
     data: memoryview
@@ -226,7 +226,7 @@ class Batches:
 
     @property
     def next_offset(self) -> int:
-        """The first offset behind the last batch: where the next fetch goes on."""
+        """The first offset after the last batch: where the next fetch continues."""
         at = int(self.positions[-1])
         base, delta = _base_at(self.data, at)[0], 0
         if self.data[at + _MAGIC_AT] == 2:

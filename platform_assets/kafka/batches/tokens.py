@@ -39,7 +39,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
     """The tokens of one client, which all connections of the process share."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        """`settings` name the endpoint, and are of OAUTHBEARER."""
+        """`settings` use OAUTHBEARER, and name the endpoint."""
         super().__init__()
         given = settings.options
         self._key: _Key = (
@@ -63,7 +63,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
             return found[0]
 
     def extensions(self) -> dict[str, str]:
-        """What brokers are sent with it."""
+        """Extensions that are sent to brokers with the token."""
         return self._extensions
 
 

@@ -40,7 +40,7 @@ _frame_head = struct.Struct(">ii").unpack_from
 _NO_ANSWER: Final = (
     ValueError, struct.error, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, kafka.errors.KafkaError,
 )  # fmt: skip
-"""What kafka-python and the readers of its answers raise for bytes that no broker sends."""
+"""Errors that kafka-python and the readers of its answers raise for bytes that no broker sends."""
 _LATEST_MOMENT: Final = 253_370_764_800_000
 """The start of the year 9999 in ms: times that brokers name may be added to."""
 _SHOWN: Final = 10
@@ -74,7 +74,7 @@ def moment(milliseconds: int) -> datetime:
 
 
 class Security:
-    """What `ClientSettings` say of TLS and SASL, in the terms of `ssl` and of kafka-python."""
+    """TLS and SASL of `ClientSettings`, in the terms of `ssl` and of kafka-python."""
 
     def __init__(self, settings: ClientSettings) -> None:
         options = settings.options
@@ -181,7 +181,7 @@ class Connection:
             raise
 
     def offers(self, kind: type, version: int) -> bool:
-        """Whether the broker takes requests of this kind in this version."""
+        """Return whether the broker accepts requests of this kind in this version."""
         return version in self._offered.get(kind.API_KEY, ())  # type: ignore[attr-defined]
 
     def close(self) -> None:

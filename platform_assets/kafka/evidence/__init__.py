@@ -1,1 +1,1 @@
-"""What became of every offset of a range, by the brokers' own record batches."""
+"""Evidence for every offset of a range, from the brokers' own record batches."""

@@ -53,7 +53,7 @@ class Evidence:
 
     @property
     def complete(self) -> bool:
-        """Whether every offset was read. If not, a deadline cut the reading short."""
+        """True if every offset was read. If not, a deadline cut the reading short."""
         return all(p.complete for p in self.by_partition.values())
 
     @property

@@ -1,4 +1,4 @@
-"""What the evidence says of one partition: each offset of a range in exactly one kind. Values alone, no I/O."""
+"""Evidence of one partition: each offset of a range in exactly one kind. Only values, no I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OffsetKind = Literal[
     "below_log_start",
     "unexplained",
 ]
-"""What an offset can be: `records` are the committed ones; all others are holes, and all but `unexplained` have a reason."""
+"""Kinds of offsets: `records` are the committed ones; all others are holes, and all but `unexplained` have a reason."""
 OFFSET_KINDS: Final[tuple[OffsetKind, ...]] = get_args(OffsetKind)
 
 
@@ -43,7 +43,7 @@ class OffsetListing:
 
     @property
     def whole(self) -> bool:
-        """Whether `listed` names every range."""
+        """True if `listed` names every range."""
         return len(self.listed) == self.pieces
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ class PartitionEvidence:
 
     @property
     def complete(self) -> bool:
-        """Whether every offset of the range was read."""
+        """True if every offset of the range was read."""
         return self.reached == self.range.end
 
     @property

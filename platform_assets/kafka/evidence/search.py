@@ -45,7 +45,7 @@ class BatchSearch:
         self._brokers.close()
 
     def is_marker(self, partition: int, offset: int) -> bool:
-        """Whether the record at `offset`, which has to be stable, is a control record.
+        """Return whether the record at `offset`, which has to be stable, is a control record.
 
         Raises BrokerUnreachableError, EmptyAnswersError and DamagedBatchError.
         """
@@ -127,7 +127,7 @@ class BatchSearch:
             raise DamagedBatchError(self._topic, partition, damage.offset, damage.reason) from None
 
     def _after_log_start(self, partition: int, offset: int, end: int) -> list[Batch]:
-        """What `_fetched` gives once the log has lost `offset` since the search began."""
+        """Return what `_fetched` returns after the log has lost `offset` since the search began."""
         self._log_starts.pop(partition, None)
         start = self._log_start(partition)
         if start <= offset:

@@ -1,7 +1,7 @@
-"""Counting what became of each offset of one partition, from its record batches. No I/O.
+"""Counts each offset of one partition by kind, from its record batches. No I/O.
 
-Every offset is counted once, in ascending order: what the batches hold, and what is missing before and between them.
-Beside `model.offsets`, this package is where offsets are compared and added; ranges are half-open everywhere.
+Every offset is counted once, in ascending order: what the batches have, and what is missing before and between them.
+In addition to `model.offsets`, this package compares and adds offsets; ranges are half-open everywhere.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ class PartitionTally:
 
     @property
     def done(self) -> bool:
-        """Whether every offset has been counted."""
+        """True if every offset has been counted."""
         return self.position >= self._range.end
 
     @property
     def piece_done(self) -> bool:
-        """Whether the offsets up to `end` have been counted; what follows is to be read after `skip`."""
+        """True if the offsets up to `end` have been counted; what follows has to be read after `skip`."""
         return self.position >= self.end
 
     def skip(self) -> None:
@@ -125,7 +125,7 @@ class PartitionTally:
             self._take_each(batches, transactions)
 
     def evidence(self) -> PartitionEvidence:
-        """What has been counted so far, as a value of its own."""
+        """Return the counts so far, as a separate value."""
         self._flush()
         listings = {kind: growing.listing() for kind, growing in self._kinds.items()}
         return PartitionEvidence(self._range, self.position, **listings, digest=self._digest)
