@@ -1,1 +1,1 @@
-"""From bytes to typed columns: one decoder a format, pure functions of a declaration and of values."""
+"""Decoding of bytes to typed columns: one decoder per format, each a pure function of a declaration and values."""

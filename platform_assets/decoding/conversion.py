@@ -1,7 +1,6 @@
-"""Texts to typed values: the rules that all formats of text share (docs/csv-dialect.md has them for people).
+"""Conversion of texts to typed values: rules that all text formats share (described in docs/csv-dialect.md).
 
-A column is converted by kernels and by Arrow, which leave unsettled what is not plainly good; `Conversion.value` has the last
-word, one text at a time.
+Kernels and Arrow convert columns, and leave unclear texts undecided; `Conversion.value` decides on these, one text at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _EPOCH: Final = date(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """How the texts of one column become values of `type`; times are of the format `times`. Made by `conversion`."""
+    """Conversion of the texts of one column to values of `type`; times have the format `times`. Made by `conversion`."""
 
     type: pa.DataType
     times: TimeFormat = ISO_TIME
@@ -54,7 +53,7 @@ class Conversion:
         return type_name(self.type)
 
     def column(self, pieces: Pieces) -> tuple[pa.Array, Marks]:
-        """The values, and which of them are not settled: those are null. Each piece has to be UTF-8."""
+        """Return the values, and marks of those that are not settled, which are null. Each piece must be UTF-8."""
         if pa.types.is_string(self.type):
             return pieces.strings(), np.zeros(len(pieces), np.bool_)
         marks = np.zeros(len(pieces), np.uint8)
@@ -89,7 +88,7 @@ class Conversion:
         return pa.array(values, self.type, mask=pieces.nulls | unsettled), unsettled
 
     def value(self, text: str) -> Any:
-        """The value of one text, as pyarrow takes it. Raises Unfit."""
+        """Return the value of one text in pyarrow's form. Raises Unfit."""
         try:
             return self._value(text)
         except Unfit as unfit:
@@ -118,7 +117,7 @@ class Conversion:
         if found is None:
             raise Unfit("wrong_type", "digits were expected, with or without a sign")
         limits = np.iinfo(self.type.to_pandas_dtype())
-        # Python refuses to convert thousands of digits, and nothing of 20 or more fits.
+        # Python refuses to convert thousands of digits, and 20 or more digits never fit.
         value = int(found[1] + found[2]) if len(found[2]) < 20 else _UNBOUNDED << 40
         if not limits.min <= value <= limits.max:
             raise Unfit("out_of_range", f"from {limits.min} to {limits.max} was expected")
@@ -147,7 +146,7 @@ class Conversion:
         significant = digits.rstrip("0")
         if not significant:
             return Decimal(0)
-        # Nothing fits beyond that, however many digits the text has.
+        # Nothing larger fits, however many digits the text has.
         power = int(exponent or "0") if len(exponent) < 10 else 10**10 + len(text)
         lowest = (-power if exponent_sign == "-" else power) - len(behind) + len(digits) - len(significant)
         precision, scale = self.type.precision, self.type.scale
@@ -160,10 +159,10 @@ class Conversion:
 
 
 def conversion(field: pa.Field, times: TimeFormat | None = None) -> Conversion:
-    """For one column. Raises ConfigurationError for a type that no single text stands for."""
+    """Return the conversion of one column. Raises ConfigurationError for a type that a single text cannot express."""
     if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
         raise ConfigurationError(
-            f"column {field.name!r}: a text does not become {type_name(field.type)}; declare it as STRING, or as a number, BOOLEAN, "
+            f"column {field.name!r}: a text cannot become {type_name(field.type)}; declare it as STRING, a number, BOOLEAN, "
             "DATE or TIMESTAMP"
         )
     if pa.types.is_timestamp(field.type):
@@ -171,5 +170,5 @@ def conversion(field: pa.Field, times: TimeFormat | None = None) -> Conversion:
     if pa.types.is_date(field.type):
         return Conversion(field.type, times or ISO_DATE)
     if times is not None:
-        raise ConfigurationError(f"column {field.name!r}: a time format is for DATE and TIMESTAMP alone")
+        raise ConfigurationError(f"column {field.name!r}: a time format applies only to DATE and TIMESTAMP")
     return Conversion(field.type)

@@ -57,7 +57,7 @@ def _character(options: Options, name: str, default: str, *, required: bool = Fa
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How fields are separated; `quote` and `escape` are empty where there is none."""
+    """Separators of fields; `quote` and `escape` are empty if there is none."""
 
     delimiter: str = ","
     quote: str = '"'
@@ -66,21 +66,21 @@ class Dialect:
     trim: bool = False
 
     def check(self) -> None:
-        """Raises ConfigurationError where two of the characters are the same."""
+        """Raise ConfigurationError if two of the characters are the same."""
         roles = {"delimiter": self.delimiter, "quote": self.quote, "escape": self.escape}
         used = [character for character in roles.values() if character]
         if len(set(used)) != len(used):
             raise ConfigurationError(
-                f"format 'csv': delimiter, quote and escape have to differ, and are {self.delimiter!r}, {self.quote!r} and "
-                f"{self.escape!r}; a quote within quotes is written twice, without an escape"
+                f"format 'csv': delimiter, quote and escape must differ, but are {self.delimiter!r}, {self.quote!r} and "
+                f"{self.escape!r}; without an escape, a quote within quotes is written twice"
             )
         if self.trim and self.delimiter in " \t":
             raise ConfigurationError(
-                f"format 'csv': trim cannot be with the delimiter {self.delimiter!r}, which it removes"
+                f"format 'csv': trim cannot be used with the delimiter {self.delimiter!r}, which it removes"
             )
 
     def fields(self, text: str) -> list[str | None]:
-        """The fields of one row; None for one that is null. Raises Unfit where `text` is not exactly one row."""
+        """Return the fields of one row; None for null. Raises Unfit if `text` is not exactly one row."""
         if not text.strip(_LINE_ENDS):
             raise Unfit("malformed", "there is no field: a row of one empty field is written as two quotes")
         found: list[str | None] = []
@@ -103,7 +103,7 @@ class Dialect:
         return found
 
     def _quoted(self, text: str, at: int) -> tuple[str, int]:
-        """The field whose opening quote is just before `at`, and the place behind its closing one."""
+        """Return the field whose opening quote is just before `at`, and the position after its closing quote."""
         opened, parts = at - 1, []
         plain = _others(self.quote + self.escape)
         while True:
@@ -121,7 +121,7 @@ class Dialect:
                 raise Unfit("malformed", f"{text[at + 1]!r} follows the closing quote, at character {at + 1}")
 
     def _plain(self, text: str, at: int) -> tuple[str, int]:
-        """The field from `at` on, which has no quotes around it, and the place behind it."""
+        """Return the unquoted field that begins at `at`, and the position after it."""
         parts = []
         plain = _others(self.delimiter + self.escape + _LINE_ENDS)
         while True:
@@ -138,13 +138,13 @@ class Dialect:
 
 @lru_cache(maxsize=64)
 def _others(characters: str) -> re.Pattern[str]:
-    """Any number of characters that are none of these."""
+    """Return a pattern for any number of characters except these."""
     return re.compile(f"[^{re.escape(characters)}]*")
 
 
 @dataclass(frozen=True, slots=True)
 class CsvDecoder:
-    """One row of CSV, its fields to columns by position."""
+    """Decodes one row of CSV; fields become columns by position."""
 
     fields: pa.Schema
     conversions: tuple[Conversion, ...]
@@ -168,7 +168,7 @@ class CsvDecoder:
         return settled(self, values, columns, unsettled)
 
     def _split(self, pieces: Pieces) -> tuple[list[Pieces], np.ndarray[Any, Any]]:
-        """The fields column by column, and which values are not plainly one row."""
+        """Return the fields column by column, and marks of values that are not clearly one row."""
         number, width = len(pieces), len(self.conversions)
         low = int(pieces.starts[0]) if number else 0
         high = int(pieces.starts[-1]) + max(int(pieces.sizes[-1]), 0) if number else 0
@@ -222,7 +222,7 @@ class CsvDecoder:
 
 
 def cell(field: pa.Field, convert: Conversion, text: str | None) -> Any:
-    """The value of one column; None for a null. Raises Unfit, which names the column."""
+    """Return the value of one column; None for null. Raises Unfit, which names the column."""
     if text is None:
         if not field.nullable:
             raise Unfit("missing", f"null, and the column is {convert.name} NOT NULL", field.name)

@@ -1,6 +1,6 @@
-"""What a decoder is: it turns the values of a block of records into typed columns, and says which of them it could not.
+"""The interface of a decoder: it turns the values of a block of records into typed columns and dead letters.
 
-A decoder is a pure function of its declaration and of the values: the same ones give the same columns and the same dead
+A decoder is a pure function of its declaration and the values: the same input gives the same columns and the same dead
 letters, today and when a window is decoded again in a year.
 """
 
@@ -18,14 +18,14 @@ Reason = Literal[
     "malformed", "wrong_type", "out_of_range", "missing", "too_deep", "too_large", "unmatched", "unknown_schema", "bad_schema",
     "not_admitted", "failed",
 ]  # fmt: skip
-"""Why a value is a dead letter. malformed: not of its format at all; wrong_type: of the format, and not of the schema;
-out_of_range: of the right kind, and larger or more precise than its column; missing: a required field is absent or null;
-too_deep and too_large: beyond the declared bounds; unmatched: no pattern fits; unknown_schema: names a schema that the
-registry has never had; bad_schema: names one that cannot be read, or not into the declared columns; not_admitted: is not as the
-schema that it names has it; failed: the decoder raised an error over it, which is a defect."""
+"""Reason of a dead letter. malformed: not in the format; wrong_type: in the format, but not in the schema; out_of_range: the right
+type, but larger or more precise than its column; missing: a required field is absent or null; too_deep and too_large: beyond the
+declared bounds; unmatched: no pattern fits; unknown_schema: names a schema that the registry has never had; bad_schema: names a
+schema that cannot be read, or not into the declared columns; not_admitted: does not match the schema that it names; failed: the
+decoder raised an error for it, which is a defect."""
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 MOST_DETAIL: Final = 300
-"""Characters of a dead letter's detail; a longer one is cut."""
+"""Maximum characters of a dead letter's detail; a longer one is cut."""
 
 DEAD_LETTER_FIELDS: Final = pa.schema(
     [
@@ -41,9 +41,8 @@ DEAD_LETTER_FIELDS: Final = pa.schema(
 class DeadLetter:
     """One value that could not be decoded.
 
-    `place` is the column or path that is at fault, such as `$.legs[2].carrier`; None where it is the value as a whole. `detail`
-    says what was found and what was expected, for people; it never holds the whole value. Both are cut where they are longer than
-    `MOST_PLACE` and `MOST_DETAIL`.
+    `place` is the column or path at fault, such as `$.legs[2].carrier`; None for the value as a whole. `detail` tells people what was
+    found and what was expected; it never has the whole value. Both are cut if they are longer than `MOST_PLACE` and `MOST_DETAIL`.
     """
 
     row: int
@@ -64,11 +63,11 @@ def _utf8(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A block of values, decoded.
+    """A decoded block of values.
 
-    `columns` has the decoder's `fields` and a row for each value: all null where the value was null, or is dead; so its nulls say
-    nothing of whether a field is required. `rescued` is a string for each value: a JSON object of the fields that the schema
-    lacks, null where there were none. `dead` has `DEAD_LETTER_FIELDS`, in ascending order of `row`, at most once each.
+    `columns` has the decoder's `fields` and a row for each value, all null if the value was null or is dead, so even required
+    fields have nulls. `rescued` is a string for each value: a JSON object of the fields that the schema lacks, null if there
+    were none. `dead` has `DEAD_LETTER_FIELDS`, in ascending order of `row`, at most once each.
     """
 
     columns: pa.RecordBatch
@@ -77,32 +76,32 @@ class Decoded:
 
 
 class Decoder(Protocol):
-    """One format with one schema. It may be pickled, and holds no secret."""
+    """One format with one schema. It can be pickled, and has no secrets."""
 
     @property
     def fields(self) -> pa.Schema:
-        """The columns that values become; a field that is not nullable has a value in each row that is not dead."""
+        """The columns of decoded values; a field that is not nullable has a value in each row that is not dead."""
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Decode a block by vectorised code, which hands over to the exact path whatever it cannot settle.
+        """Decode a block by vectorized code, which passes values that it cannot settle to the exact path.
 
-        Raises retryable errors of the platform alone, where what it needs (a schema registry) is not to be had.
+        Raises only retryable errors of the platform, if a service that it needs (a schema registry) is not available.
         """
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
-        """The same, value by value in plain Python. Tests hold both against each other."""
+        """Decode a block value by value in plain Python, with the same result. Tests compare the two."""
 
 
 @runtime_checkable
 class ReadsHeaders(Protocol):
-    """A decoder that needs the headers of records too, to know what wrote their values."""
+    """A decoder that also needs the headers of records, to identify the schemas of their values."""
 
     def decode_records(self, values: pa.BinaryArray, headers: pa.ListArray, side: Literal["value", "key"]) -> Decoded:
         """Like `Decoder.decode`, for values of records with these headers: lists of structs of key and value."""
 
 
 def dead_letters(found: Sequence[DeadLetter]) -> pa.RecordBatch:
-    """As `Decoded.dead` has them; `found` ascends by row."""
+    """Return dead letters in the form of `Decoded.dead`; `found` is ascending by row."""
     columns = [
         [each.row for each in found],
         [each.reason for each in found],

@@ -1,4 +1,4 @@
-"""Which values of a column fail an expectation, by vectorised code; and whether an expectation fits its column at all. Pure."""
+"""Expectations: vectorized search for failing values, and the check that an expectation fits its column. Pure."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.expectations import Expectation, Value
 
 Failing = Callable[[pa.Array], pa.BooleanArray]
-"""Whether each value of a column fails, without nulls."""
+"""Maps a column to marks of its failing values, without nulls."""
 
 _WHOLE: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 
 def check(expectation: Expectation, columns: pa.Schema) -> None:
-    """Raise ConfigurationError where `expectation` cannot be one of rows with these columns."""
+    """Raise ConfigurationError if `expectation` cannot apply to rows with these columns."""
     for name in expectation.columns:
         kind = columns.field(name).type
         if expectation.kind == "unique" and _has_list(kind):
             raise ConfigurationError(
-                f"unique: column {name!r} is {type_name(kind)}, and keys with arrays are not compared: name columns without arrays"
+                f"unique: column {name!r} is {type_name(kind)}, but keys with arrays cannot be compared: name columns "
+                "without arrays"
             )
     if expectation.kind != "unique":
         failing(expectation, columns.field(expectation.columns[0]).type)
 
 
 def failing(expectation: Expectation, kind: pa.DataType) -> Failing:
-    """What finds the failing values of a column of type `kind`; of an expectation of single values, which `unique` is not.
+    """Return the function that finds failing values in a column of type `kind`, for any expectation except `unique`.
 
-    Raises ConfigurationError where that type has no such expectation, or an argument is none of its values.
+    Raises ConfigurationError if the type does not support the expectation, or an argument is not a value of the type.
     """
     e, column = expectation, expectation.columns[0]
     if e.kind == "not_null":
@@ -52,7 +53,7 @@ def failing(expectation: Expectation, kind: pa.DataType) -> Failing:
         least, most = (None if value is None else argument(value, kind, column) for value in (e.least, e.most))
         if least is not None and most is not None and least.as_py() > most.as_py():
             raise ConfigurationError(
-                f"range: min {e.least!r} of column {column!r} is above its max {e.most!r}: exchange or correct them"
+                f"range: min {e.least!r} of column {column!r} is above its max {e.most!r}: swap or correct them"
             )
         return lambda values: _outside(values, least, most)
     if e.kind == "pattern":
@@ -64,17 +65,17 @@ def failing(expectation: Expectation, kind: pa.DataType) -> Failing:
                 pc.match_substring_regex(pa.array([""]), regex)
             except pa.ArrowInvalid as error:
                 raise ConfigurationError(
-                    f"pattern: {e.pattern!r} of column {column!r} is no regular expression of RE2 ({error}): correct it; RE2 has "
-                    "neither look-around nor references back"
+                    f"pattern: {e.pattern!r} of column {column!r} is not a regular expression of RE2 ({error}): correct "
+                    "it; RE2 has neither look-around nor backreferences"
                 ) from error
         return lambda values: pc.invert(pc.fill_null(pc.match_substring_regex(values, whole), True))
     raise AssertionError(f"unreachable: {e.kind} is of whole windows")
 
 
 def argument(given: Value, kind: pa.DataType, column: str) -> pa.Scalar:
-    """A value of YAML as one of a column. Raises ConfigurationError where it is none, or would have to be rounded."""
+    """Convert a YAML value to a column's type. Raises ConfigurationError if that is not possible, or would need rounding."""
     wanted = f"column {column!r} is {type_name(kind)}"
-    refused = ConfigurationError(f"{given!r} is no value of it, since {wanted}: give {_example(kind)}")
+    refused = ConfigurationError(f"{given!r} is not a valid value, because {wanted}: give {_example(kind)}")
     number = isinstance(given, int | float) and not isinstance(given, bool)
     try:
         if kind == pa.string() or kind == pa.bool_():
@@ -104,7 +105,7 @@ def argument(given: Value, kind: pa.DataType, column: str) -> pa.Scalar:
 
 
 def _outside(values: pa.Array, least: pa.Scalar | None, most: pa.Scalar | None) -> pa.BooleanArray:
-    """Not in `[least, most]`; NaN is in no range, and nulls are in any."""
+    """Mark values outside `[least, most]`; NaN is outside any range, and nulls are inside."""
     inside = pa.repeat(True, len(values))
     if least is not None:
         inside = pc.and_kleene(inside, pc.greater_equal(values, least))
@@ -114,7 +115,7 @@ def _outside(values: pa.Array, least: pa.Scalar | None, most: pa.Scalar | None) 
 
 
 def _is_exact(kind: pa.DataType) -> bool:
-    """Whether values of the type have an order, and are equal where they are written alike."""
+    """Return true if values of the type have an order, and are equal if they are written alike."""
     return (
         kind in _WHOLE
         or bool(pa.types.is_decimal(kind))
@@ -131,13 +132,14 @@ def _has_list(kind: pa.DataType) -> bool:
 
 def _wrong_kind(e: Expectation, kind: pa.DataType, of: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{e.kind}: column {e.columns[0]!r} is {type_name(kind)}, and {e.kind!r} is of {of}: take it out, or change the column's type"
+        f"{e.kind}: column {e.columns[0]!r} is {type_name(kind)}, but {e.kind!r} needs {of}: remove it, or change the "
+        "column's type"
     )
 
 
 def _example(kind: pa.DataType) -> str:
     if kind == pa.string():
-        return "text, in quotes where it looks like a number, a date or a boolean"
+        return "text, in quotes if it looks like a number, a date or a boolean"
     if kind == pa.bool_():
         return "true or false"
     if pa.types.is_decimal(kind):

@@ -1,6 +1,6 @@
-"""Which decoder a declaration names: the one place that knows all formats.
+"""The decoder of a declaration: the one place that knows all formats.
 
-A format is a function from its spec to a decoder. To add one: write it, and name it here.
+A format is a function from its spec to a decoder. To add a format, write the function and name it here.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _FORMATS: Final[Mapping[str, str]] = MappingProxyType(
         "string": "text",
     }
 )
-"""By name, the module below this package whose function `decoder(spec)` makes one; imported when first asked for."""
+"""By format, the module below this package whose function `decoder(spec)` makes one; imported on first use."""
 _REGISTRY: Final = "registry"
-"""The option by which values of any format say that they name their schema."""
+"""The option of any format whose values name their schema."""
 
 
 def decoder_of(spec: FormatSpec, schemas: Schemas | None = None, registry: str = "") -> Decoder:
-    """The decoder of one side of a record. Raises ConfigurationError, which names the option that is at fault.
+    """Return the decoder of one side of a record. Raises ConfigurationError, which names the option at fault.
 
-    `schemas` gives files that keep what was read of a schema registry; without them it is asked each time. `registry` is its address
-    where the environment of the process that decodes has none.
+    `schemas` returns the files that keep schemas read from a registry; without it, the registry is asked each time. `registry` is its
+    address, used if the environment of the decoding process has none.
     """
     if spec.format not in _FORMATS:
-        raise ConfigurationError(f"{spec.format!r} is no format; there are: {', '.join(sorted(_FORMATS))}")
+        raise ConfigurationError(f"{spec.format!r} is not a format; use one of: {', '.join(sorted(_FORMATS))}")
     if _REGISTRY in spec.options:
         from platform_assets.decoding.registry import decoder
 

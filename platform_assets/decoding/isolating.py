@@ -1,4 +1,4 @@
-"""Finding the one value over which a decoder raises an error, so that the others of its window are decoded."""
+"""Isolation of a value for which a decoder raises an error, so that the other values of its window are decoded."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from platform_assets.errors import PlatformError
 _OF_NO_VALUE: Final = (
     PlatformError, MemoryError, OSError, ImportError, KeyboardInterrupt, SystemExit, GeneratorExit,
 )  # fmt: skip
-"""Errors that say something of the process, the machine or a service; another run may go without them."""
+"""Errors of the process, the machine or a service, which another run may not have."""
 
 
 def decode_each(fields: pa.Schema, decode: Callable[..., Decoded], values: pa.Array, *others: pa.Array) -> Decoded:
-    """Decode a block by `decode`, which makes `fields` of values and of `others` that have a row for each.
+    """Decode a block with `decode`, which turns values, and `others` with a row for each, into `fields`.
 
-    A value over which it raises any error of its own is a dead letter, `failed`. Raises its error if it does not depend on a value:
-    if a null causes it too, or if it is one of the platform's, of the operating system's or of a missing module.
+    A value for which it raises an error of its own becomes a dead letter, `failed`. Errors that do not depend on a value are raised:
+    those that a null causes too, and errors of the platform, the operating system or a missing module.
     """
     block = [values, *others]
     found = _attempted(decode, block)
@@ -48,12 +48,12 @@ def _attempted(decode: Callable[..., Decoded], block: Sequence[pa.Array]) -> Dec
         return decode(*block)
     except _OF_NO_VALUE:
         raise
-    except BaseException as error:  # noqa: BLE001  # a library in Rust raises its panics as such
+    except BaseException as error:  # noqa: BLE001  # Rust libraries raise their panics as BaseException
         return error
 
 
 def _failed(fields: pa.Schema, error: BaseException) -> Decoded:
-    """One value over which the decoder raised `error`."""
+    """Return the dead letter of one value for which the decoder raised `error`."""
     text = f"{type(error).__name__}: {error}".encode("ascii", "backslashreplace").decode()
     detail = f"the decoder failed over this value, which is a defect of this release: report it with this text: {text}"
     batch = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in fields], schema=fields)

@@ -1,4 +1,4 @@
-"""Columns of maps as Arrow has them, and as lists of their entries, without a copy."""
+"""Conversion of map columns between Arrow's form and lists of their entries, without a copy."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ VALUE: Final = "value"
 
 
 def map_type(value: pa.Field) -> pa.DataType:
-    """The type of a map from text to `value`, whose name is left aside."""
+    """Return the type of a map from text to `value`, whose name is ignored."""
     return pa.map_(pa.string(), value.with_name(VALUE))
 
 
 def repeated_keys(keys: pa.StringArray, offsets: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """The entries whose key occurs before them in the same map; map `i` has the entries `[offsets[i], offsets[i + 1])`."""
+    """Return the entries whose key occurs earlier in the same map; map `i` has the entries `[offsets[i], offsets[i + 1])`."""
     if not len(keys):
         return np.zeros(0, np.int64)
     coded = keys.dictionary_encode()
@@ -31,12 +31,12 @@ def repeated_keys(keys: pa.StringArray, offsets: npt.NDArray[np.int32]) -> npt.N
 
 
 def entries_type(kind: pa.DataType) -> pa.DataType:
-    """The list of structs that a map type is."""
+    """Return a map type as a list of structs."""
     return pa.list_(pa.field("element", pa.struct([kind.key_field.with_name(KEY), kind.item_field.with_name(VALUE)])))
 
 
 def entries_of(array: pa.MapArray) -> pa.ListArray:
-    """The same values as lists of structs `key`, `value`, in the order of each map's entries."""
+    """Return maps as lists of structs `key`, `value`, in the order of each map's entries."""
     kind = entries_type(array.type)
     entries = pa.StructArray.from_arrays([array.keys, array.items], fields=list(kind.value_type))
     return pa.Array.from_buffers(
@@ -45,7 +45,7 @@ def entries_of(array: pa.MapArray) -> pa.ListArray:
 
 
 def map_of(lists: pa.ListArray, kind: pa.DataType) -> pa.MapArray:
-    """Lists of structs of two fields, key and value, as maps of type `kind`; no key may be null."""
+    """Return lists of structs of two fields, key and value, as maps of type `kind`; no key may be null."""
     pairs = lists.values
     entries = pa.StructArray.from_arrays(
         [pairs.field(0).cast(kind.key_type), pairs.field(1)], fields=[kind.key_field, kind.item_field]

@@ -1,9 +1,9 @@
-"""Which pattern a line that matches none is nearest to: the one of whose parts it fits most, counted from both ends.
+"""The nearest pattern for a line that matches none: the one with the most fitting parts, counted from both ends.
 
-An expression is cut into parts where it may be: a literal, a class or a group, each with its repetition; one that is an
-alternative as a whole is one part. A line fits the first k parts if an expression of them alone matches at its start, and the
-last k if one of those matches at its end. Parts that fit an empty line, such as `.*`, do not count. The nearest pattern is the
-one with the largest share of parts that fit; of equal ones, the one that is declared first.
+An expression is cut into parts where possible: a literal, a class or a group, each with its repetition; an expression that
+is an alternative as a whole is one part. A line fits the first k parts if the expression of these parts matches at its
+start, and the last k if theirs matches at its end. Parts that fit an empty line, such as `.*`, do not count. The nearest
+pattern has the largest share of fitting parts; of equal ones, the one declared first.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _MOST_PARTS: Final = 40
-"""Of one expression: those of a longer one are put together."""
+"""Maximum parts of an expression; those of a longer one are merged."""
 _MOST_CHARACTERS: Final = 1000
-"""Of a line; what is behind them does not count."""
+"""Characters of a line that count."""
 _ONE_TEXT: Final = pa.array([""])
-"""An expression is compiled only where there is something to match."""
+"""One line to match, because an expression is compiled only if there is one."""
 _PART: Final = re.compile(
     r"""(?: \\Q.*?(?:\\E|$) | \\[pP]\{\^?\w+\} | \\[pP]. | \\x\{[0-9A-Fa-f]+\} | \\x[0-9A-Fa-f]{2} | \\.
           | \[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\] | (?P<group>\() | . )""",
@@ -35,17 +35,17 @@ _REPETITION: Final = re.compile(r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})\??")
 
 @dataclass(frozen=True, slots=True)
 class Nearness:
-    """Patterns by name, each as its parts."""
+    """Patterns by name, each with its parts."""
 
     patterns: tuple[tuple[str, tuple[str, ...]], ...]
 
     @classmethod
     def of(cls, patterns: Sequence[tuple[str, str]]) -> Nearness:
-        """Of names and valid expressions of RE2."""
+        """Make it from names and valid RE2 expressions."""
         return cls(tuple((name, parts_of(regex)) for name, regex in patterns))
 
     def details(self, lines: pa.StringArray) -> list[str]:
-        """What to say of each line, none of which is null or matches any pattern."""
+        """Return the detail for each line, none of which is null or matches a pattern."""
         starts = pc.utf8_slice_codeunits(lines, 0, _MOST_CHARACTERS)
         ends = pc.utf8_slice_codeunits(lines, -_MOST_CHARACTERS)
         first = [_fitting(starts, parts) for _, parts in self.patterns]
@@ -70,7 +70,7 @@ class Nearness:
 
 @lru_cache(maxsize=256)
 def parts_of(regex: str) -> tuple[str, ...]:
-    """A valid expression of RE2 as parts, which put together are `regex`."""
+    """Split a valid RE2 expression into parts, whose concatenation is `regex`."""
     cuts = [0]
     at = 0
     while at < len(regex):
@@ -80,13 +80,13 @@ def parts_of(regex: str) -> tuple[str, ...]:
         cuts.append(at)
     while len(cuts) - 1 > _MOST_PARTS:
         cuts = [*cuts[:-1:2], cuts[-1]]
-    # RE2 has the last word on where an expression may be cut.
+    # RE2 decides where an expression may be cut.
     cuts = [cut for cut in cuts[:-1] if cut == 0 or (_is_valid(regex[:cut]) and _is_valid(regex[cut:]))] + [len(regex)]
     return tuple(regex[start:end] for start, end in pairwise(cuts)) or (regex,)
 
 
 def _behind_atom(regex: str, at: int) -> int:
-    """The place behind the literal, class or group that begins at `at`."""
+    """Return the position after the literal, class or group that begins at `at`."""
     depth = 0
     while at < len(regex):
         found = _PART.match(regex, at)
@@ -112,7 +112,7 @@ def _is_valid(regex: str) -> bool:
 
 
 def _share(parts: Sequence[str], first: np.ndarray[Any, Any], last: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Of the parts that count, how many of the `first` and `last` ones fit, for each line; 0 where none counts."""
+    """Return, for each line, the share of counted parts among its `first` and `last` fitting ones; 0 if none counts."""
     solid = np.array(_solid(tuple(parts)))
     total = solid[-1]
     found = solid[first] + total - solid[len(parts) - last]
@@ -122,7 +122,7 @@ def _share(parts: Sequence[str], first: np.ndarray[Any, Any], last: np.ndarray[A
 
 @lru_cache(maxsize=256)
 def _solid(parts: tuple[str, ...]) -> tuple[int, ...]:
-    """For each number of parts, from 0 on, how many of the first ones count."""
+    """Return, for each number of parts from 0 on, how many of the first ones count."""
     empty = pa.array([""])
     counts = [0]
     for part in parts:
@@ -132,13 +132,13 @@ def _solid(parts: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def _fitting(lines: pa.StringArray, parts: Sequence[str], *, from_end: bool = False) -> np.ndarray[Any, Any]:
-    """How many parts each line fits, from the first one on, or from the last one back."""
+    """Return the number of parts that each line fits, from the first one on, or from the last one back."""
     numbers = np.zeros(len(lines), np.int64)
     rows = np.arange(len(lines))
     for number in range(1, len(parts) + 1):
         regex = rf"(?:{''.join(parts[-number:])})\z" if from_end else rf"\A(?:{''.join(parts[:number])})"
         fits = pc.match_substring_regex(lines.take(pa.array(rows)), regex)
-        rows = rows[fits.to_numpy(zero_copy_only=False)]  # who fits more parts fits fewer too
+        rows = rows[fits.to_numpy(zero_copy_only=False)]  # a line that fits more parts fits fewer too
         if not rows.size:
             break
         numbers[rows] = number

@@ -1,6 +1,6 @@
-"""Format `patterns`: lines of logs, by regular expressions that have names. The rules are in docs/log-patterns.md.
+"""Format `patterns`: lines of logs, by named regular expressions. The rules are in docs/log-patterns.md.
 
-Expressions are RE2's, which match in linear time whatever a line holds. Options: `patterns`, `timestamps`, `max_bytes`.
+Expressions are RE2's, which match any line in linear time. Options: `patterns`, `timestamps`, `max_bytes`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 
 COLUMN: Final = "pattern"
-"""The column that has the name of the pattern that a line matches."""
+"""The column with the name of the pattern that a line matches."""
 _MOST_PATTERNS: Final = 100
 
 
@@ -42,17 +42,17 @@ def decoder(spec: FormatSpec) -> PatternsDecoder:
     columns: dict[str, tuple[str, str]] = {}
     for pattern in patterns:
         if names.count(pattern.name) > 1:
-            raise ConfigurationError(f"patterns: {pattern.name!r} is there twice; each needs a name of its own")
+            raise ConfigurationError(f"patterns: {pattern.name!r} occurs twice; each pattern needs its own name")
         for group, convert in zip(pattern.groups, pattern.conversions, strict=True):
             first, kind = columns.setdefault(group, (pattern.name, convert.name))
             if kind != convert.name:
                 raise ConfigurationError(
-                    f"patterns: group {group!r} is {kind} in {first!r} and {convert.name} in {pattern.name!r}; it is one "
-                    "column, so declare one type, or give it two names"
+                    f"patterns: group {group!r} is {kind} in {first!r} but {convert.name} in {pattern.name!r}; it is one "
+                    "column, so declare one type, or use two names"
                 )
     if COLUMN in columns:
         raise ConfigurationError(
-            f"patterns: {COLUMN!r} is the column that names the pattern; give that group another name"
+            f"patterns: {COLUMN!r} is the column with the name of the pattern; give that group another name"
         )
     schema = schema_of_ddl(
         ", ".join([f"{COLUMN} STRING NOT NULL", *(f"`{name}` {kind}" for name, (_, kind) in columns.items())])
@@ -63,22 +63,22 @@ def decoder(spec: FormatSpec) -> PatternsDecoder:
 def _pattern(item: Any, place: int, timestamps: TimeFormat) -> Pattern:
     where = f"patterns[{place}]"
     if not isinstance(item, Mapping) or not {"name", "regex"} <= item.keys() <= {"name", "regex", "types"}:
-        raise ConfigurationError(f"{where} has to be a mapping with name, regex and, at will, types; it is {item!r}")
+        raise ConfigurationError(f"{where} must be a mapping with name, regex and optionally types; it is {item!r}")
     name, regex, types = item["name"], item["regex"], item.get("types", {})
     if not isinstance(name, str) or not name or not isinstance(regex, str) or not isinstance(types, Mapping):
-        raise ConfigurationError(f"{where}: name and regex have to be texts, and types a mapping of groups to types")
+        raise ConfigurationError(f"{where}: name and regex must be texts, and types a mapping of groups to types")
     try:
-        # Alone first: in the middle of another one, an expression that is none may become one.
+        # Compiled alone first: inside another expression, an invalid one may become valid.
         groups = tuple(field.name for field in pc.extract_regex(pa.array([], pa.string()), regex).type)
     except pa.ArrowInvalid as error:
         raise ConfigurationError(
-            f"{where} ({name}): {error}. It is an expression of RE2 (without look-around and backreferences), with groups "
-            "as (?P<name>…), or (?:…) where no column is meant"
+            f"{where} ({name}): {error}. Use an expression of RE2 (without look-around and backreferences), with groups "
+            "as (?P<name>…), or as (?:…) for no column"
         ) from error
     for group in types:
         if group not in groups:
             raise ConfigurationError(
-                f"{where} ({name}): types names {group!r}, and the groups are: {', '.join(groups)}"
+                f"{where} ({name}): types names {group!r}, but the groups are: {', '.join(groups)}"
             )
     conversions = tuple(
         _conversion(group, types.get(group, "STRING"), f"{where} ({name})", timestamps) for group in groups
@@ -92,14 +92,14 @@ def _conversion(group: str, declared: Any, where: str, timestamps: TimeFormat) -
         kind, times = declared["type"], time_format(declared["format"])
     if not isinstance(kind, str):
         raise ConfigurationError(
-            f"{where}: the type of {group!r} has to be a type, or a type and a format; it is {declared!r}"
+            f"{where}: the type of {group!r} must be a type, or a type and a format; it is {declared!r}"
         )
     try:
         schema = schema_of_ddl(f"`{group}` {kind}")
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: group {group!r}: {error}") from error
     if len(schema) != 1 or not schema.field(0).nullable:
-        raise ConfigurationError(f"{where}: the type of {group!r} is {kind!r}; it has to be one type, without NOT NULL")
+        raise ConfigurationError(f"{where}: the type of {group!r} is {kind!r}; it must be one type, without NOT NULL")
     if times is None and pa.types.is_timestamp(schema.field(0).type):
         times = timestamps
     return conversion(schema.field(0), times)
@@ -107,7 +107,7 @@ def _conversion(group: str, declared: Any, where: str, timestamps: TimeFormat) -
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One kind of line: the groups of `regex` become columns by `conversions`, which are as many."""
+    """One kind of line: the groups of `regex` become columns by `conversions`, one per group."""
 
     name: str
     regex: str
@@ -116,27 +116,27 @@ class Pattern:
 
     @property
     def whole(self) -> str:
-        """Matches a line as a whole."""
+        """An expression that matches a whole line."""
         return rf"\A(?:{self.regex})\z"
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Lines that one pattern matched: their rows in the block, and a struct of the groups' texts for each."""
+    """Lines that one pattern matched: their rows in the block, and the groups' texts of each as a struct."""
 
     pattern: Pattern
     rows: np.ndarray[Any, Any]
     groups: pa.StructArray
 
     def cells(self, place: int) -> Pieces:
-        """Of one group; null where it is empty or took no part."""
+        """Return the texts of one group; null if it is empty or did not take part."""
         pieces = pieces_of(self.groups.field(place))
         return pieces.without(pieces.sizes == 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PatternsDecoder:
-    """Lines of logs: the first pattern that matches the whole line decides on its columns."""
+    """Decodes lines of logs: the first pattern that matches the whole line determines its columns."""
 
     fields: pa.Schema
     patterns: tuple[Pattern, ...]
@@ -161,7 +161,7 @@ class PatternsDecoder:
         return settled(self, values, columns, unsettled)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
-        """See `Decoder.decode_exactly`. Lines are matched by RE2 here too, which alone says what its expressions mean."""
+        """See `Decoder.decode_exactly`. RE2 matches lines here too, since only RE2 defines its expressions."""
         dead: dict[int, DeadLetter] = {}
         texts: list[str | None] = []
         for row, value in enumerate(values.to_pylist()):
@@ -191,7 +191,7 @@ class PatternsDecoder:
         return Decoded(batch, pa.nulls(len(values), pa.string()), dead_letters([dead[row] for row in sorted(dead)]))
 
     def _matches(self, lines: pa.StringArray, rows: np.ndarray[Any, Any]) -> tuple[list[Match], np.ndarray[Any, Any]]:
-        """Of those `rows` of `lines`, what each pattern matched as the first one; and the rows that are left."""
+        """Return what each pattern matched first in the `rows` of `lines`, and the remaining rows."""
         matches = []
         for pattern in self.patterns:
             if not rows.size:
@@ -218,7 +218,7 @@ def _row(pattern: Pattern, groups: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _line(text: str) -> str:
-    """Without the line ending that it may have, as `_without_line_ends` has it."""
+    """Remove a line ending, like `_without_line_ends`."""
     return text[: -2 if text.endswith("\r\n") else -1] if text.endswith("\n") else text
 
 
@@ -228,14 +228,14 @@ def _without_line_ends(pieces: Pieces) -> Pieces:
     sizes = pieces.sizes.copy()
     for byte in b"\n\r":
         last = pieces.data[np.maximum(pieces.starts + sizes - 1, 0)]
-        # A carriage return alone ends no line.
+        # A lone carriage return does not end a line.
         ended = (sizes > 0) & (last == byte) & ((sizes < pieces.sizes) if byte == 13 else True)
         sizes -= ended.astype(np.int32)
     return Pieces(pieces.data, pieces.starts, sizes)
 
 
 def _assembled(parts: Sequence[tuple[Ints, pa.Array]], kind: pa.DataType, number: int) -> pa.Array:
-    """A column of `number` rows from parts that say which rows they are; the others are null."""
+    """Return a column of `number` rows from parts with their rows; other rows are null."""
     places = np.full(number, -1, np.int64)
     at = 0
     for rows, _ in parts:

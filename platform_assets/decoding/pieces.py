@@ -1,4 +1,4 @@
-"""Pieces of bytes: what kernels take and give of a column of values, without a copy."""
+"""Pieces of bytes: the kernels' form of a column of values, without a copy."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ class Pieces:
 
     @property
     def nulls(self) -> Marks:
-        """Which are null."""
+        """Mark the nulls."""
         marks: Marks = self.sizes < 0
         return marks
 
     def without(self, marks: Marks) -> Pieces:
-        """The same, with null for those that are marked."""
+        """Return the pieces with null for the marked ones."""
         if not marks.any():
             return self
         return Pieces(self.data, self.starts, np.where(marks, np.int32(-1), self.sizes))
 
     def invalid_utf8(self) -> Marks:
-        """Which are not UTF-8."""
+        """Mark the pieces that are not UTF-8."""
         marks = np.zeros(len(self), np.uint8)
         text.mark_invalid_utf8(self.data, self.starts, self.sizes, marks)
         return marks.view(np.bool_)
 
     def strings(self) -> pa.StringArray:
-        """As an array of its own. Each has to be UTF-8."""
+        """Return the pieces as an array. Each must be UTF-8."""
         size = arrow.total_size(self.sizes)
         offsets, values = np.empty(len(self) + 1, np.int32), np.empty(size, np.uint8)
         validity = np.zeros((len(self) + 7) // 8, np.uint8)
@@ -56,7 +56,7 @@ class Pieces:
 
 
 def pieces_of(values: pa.BinaryArray | pa.StringArray) -> Pieces:
-    """The pieces of an array, sliced or not."""
+    """Return the pieces of an array, sliced or not."""
     _, offsets, data = values.buffers()
     if offsets is None or not len(values):
         return Pieces(np.zeros(0, np.uint8), np.zeros(0, np.int32), np.zeros(0, np.int32))

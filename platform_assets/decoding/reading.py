@@ -1,4 +1,4 @@
-"""The exact path's first steps, which all formats of text share: a value's size, and its characters."""
+"""The exact path's first steps for all text formats: a value's size, and its characters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from platform_assets.decoding.decoder import Reason
 
 
 class Unfit(Exception):
-    """A value, or a part of it, that does not decode; decoders make a dead letter of it."""
+    """A value, or a part of it, cannot be decoded; decoders turn it into a dead letter."""
 
     def __init__(self, reason: Reason, detail: str, place: str | None = None) -> None:
         super().__init__(detail)
@@ -14,7 +14,7 @@ class Unfit(Exception):
 
 
 def text_of(value: bytes, max_bytes: int) -> str:
-    """The characters of `value`, which is UTF-8. Raises Unfit."""
+    """Decode `value` as UTF-8. Raises Unfit."""
     if len(value) > max_bytes:
         raise Unfit("too_large", f"{len(value)} bytes, and max_bytes is {max_bytes}")
     try:

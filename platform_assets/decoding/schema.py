@@ -1,7 +1,7 @@
-"""Columns as people declare them: Spark DDL to and from Arrow, and a subset of JSON Schema to Arrow. Pure.
+"""Declared columns: Spark DDL to and from Arrow, and a subset of JSON Schema to Arrow. Pure.
 
-A parser of this size rather than a library for SQL: what is not one of the types of docs/json-dialect.md has to be refused, with
-its place, and a general one reads nearly any word as some type.
+This parser is used instead of an SQL library because types that are not in docs/json-dialect.md must be refused, with their place,
+and a general parser accepts nearly any word as a type.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from platform_assets.errors import ConfigurationError
 RESERVED: Final = (
     "topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp", "tombstone", "key", "rescued", "window",
 )  # fmt: skip
-"""Columns that a decoded table has of its own."""
+"""Columns that every decoded table has."""
 ELEMENT: Final = "element"
-"""The name that an array's elements have in Arrow and Parquet, as Spark writes it."""
+"""The name of an array's elements in Arrow and Parquet, as written by Spark."""
 MOST_LEVELS: Final = 50
-"""Types within types; a schema is read by recursion."""
+"""Maximum nesting of types, since a schema is read by recursion."""
 
 _TYPES: Final[Mapping[str, pa.DataType]] = MappingProxyType(
     {
@@ -67,9 +67,9 @@ _NULL: Final[Mapping[str, Any]] = MappingProxyType({"type": "null"})
 
 
 def schema_of_ddl(ddl: str) -> pa.Schema:
-    """The columns of a Spark DDL text such as `id BIGINT NOT NULL, tags ARRAY<STRUCT<a: INT>>`.
+    """Return the columns of a Spark DDL text such as `id BIGINT NOT NULL, tags ARRAY<STRUCT<a: INT>>`.
 
-    A column that may be null is nullable. Raises ConfigurationError, which names the place.
+    Columns without NOT NULL are nullable. Raises ConfigurationError, which names the place.
     """
     reader = _Reader(ddl)
     fields = reader.fields(0, end="")
@@ -77,12 +77,12 @@ def schema_of_ddl(ddl: str) -> pa.Schema:
 
 
 def ddl_of_schema(schema: pa.Schema) -> str:
-    """The Spark DDL that `schema_of_ddl` reads as `schema`."""
+    """Return the Spark DDL that `schema_of_ddl` reads as `schema`."""
     return ", ".join(_field_ddl(field, " ") for field in schema)
 
 
 def type_name(kind: pa.DataType) -> str:
-    """Spark's name of a type that a schema of this module can have."""
+    """Return Spark's name of a type that a schema of this module can have."""
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
     if pa.types.is_list(kind):
@@ -94,33 +94,33 @@ def type_name(kind: pa.DataType) -> str:
     for name, each in _TYPES.items():
         if each == kind:
             return name
-    raise ConfigurationError(f"{kind} is none of the types of decoded columns: {', '.join([*_TYPES, 'DECIMAL'])}")
+    raise ConfigurationError(f"{kind} is not a type of decoded columns; use one of: {', '.join([*_TYPES, 'DECIMAL'])}")
 
 
 def schema_of_json_schema(document: Any, renamed: Mapping[str, str] = MappingProxyType({})) -> pa.Schema:
-    """The properties of a JSON Schema, as docs/json-dialect.md has it; `renamed` are names of columns by property.
+    """Return the columns of a JSON Schema's properties (see docs/json-dialect.md); `renamed` has column names by property.
 
     Raises ConfigurationError, which names the path.
     """
     kind, nullable = _JsonSchema(document).kind(document, "#", ())
     if not pa.types.is_struct(kind) or nullable:
-        raise ConfigurationError("json_schema: # has to be an object, and not null: a value becomes a row")
+        raise ConfigurationError("json_schema: # must be an object, and not null: a value becomes a row")
     fields = pa.schema([kind.field(i) for i in range(kind.num_fields)])
     checked(pa.schema([field.with_name(renamed.get(field.name, field.name)) for field in fields]), "json_schema")
     return fields
 
 
 def checked(schema: pa.Schema, option: str) -> pa.Schema:
-    """`schema`, whose columns a decoded table can have. Raises ConfigurationError, which names the option that it is of."""
+    """Return `schema`, after checking that a decoded table can have its columns. Raises ConfigurationError, which names `option`."""
     if not len(schema):
-        raise ConfigurationError(f"{option}: there is no column; a table needs one or more")
+        raise ConfigurationError(f"{option}: there are no columns; a table needs at least one")
     _check_names(list(schema), option, "")
     for field in schema:
         if field.name.lower() in RESERVED:
             raise ConfigurationError(
-                f"{option}: {field.name!r} is a column that decoded tables have of their own ({', '.join(RESERVED)}); "
-                "fields of that name cannot be columns: leave it out, and its values are kept in `rescued`, or give it another name, "
-                f"in JSON by option `columns`, such as {{my_{field.name.lower()}: {field.name}}}"
+                f"{option}: {field.name!r} is a reserved column of decoded tables ({', '.join(RESERVED)}); "
+                "a field of that name cannot be a column. Leave it out, which keeps its values in `rescued`, or rename "
+                f"it, in JSON with option `columns`, such as {{my_{field.name.lower()}: {field.name}}}"
             )
     return schema
 
@@ -131,13 +131,13 @@ def _check_names(fields: list[pa.Field], option: str, place: str) -> None:
         where = f"{place}{field.name}"
         if not field.name or _FORBIDDEN.search(field.name):
             raise ConfigurationError(
-                f"{option}: {where!r} is no name for a column: Delta allows none that is empty or has one of "
-                r"' ,;{}()=', a tab or a newline; leave it out, and its values are kept in `rescued`"
+                f"{option}: {where!r} cannot be the name of a column: in Delta, a name must not be empty or contain one of "
+                r"' ,;{}()=', a tab or a newline. Leave it out, which keeps its values in `rescued`"
             )
         if field.name.lower() in seen:
             raise ConfigurationError(
-                f"{option}: {where!r} is there twice (also as {seen[field.name.lower()]!r}; Delta does not tell names "
-                "apart by case): leave one out"
+                f"{option}: {where!r} occurs twice (also as {seen[field.name.lower()]!r}; in Delta, names that differ "
+                "only by case are the same): leave one out"
             )
         seen[field.name.lower()] = field.name
         _check_names(_inner_fields(field.type), option, f"{where}.")
@@ -159,7 +159,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
-            raise ConfigurationError(f"schema: {text!r} is no text; write Spark DDL, such as 'id BIGINT NOT NULL'")
+            raise ConfigurationError(f"schema: {text!r} is not a text; write Spark DDL, such as 'id BIGINT NOT NULL'")
         self._text = text
         self._tokens = list(self._split())
         self._at = 0
@@ -189,7 +189,7 @@ class _Reader:
         return token
 
     def _accept(self, *words: str) -> bool:
-        """Go past `words` if they are what comes next."""
+        """Skip `words` if they come next; return true if they do."""
         there = [token.upper() for token, _ in self._tokens[self._at : self._at + len(words)]]
         if there == list(words):
             self._at += len(words)
@@ -202,7 +202,7 @@ class _Reader:
             raise self._error(repr(word), token, at)
 
     def fields(self, level: int, end: str) -> list[pa.Field]:
-        """Fields up to `end`, which is the end of the text where it is empty."""
+        """Read fields up to `end`; an empty `end` is the end of the text."""
         fields: list[pa.Field] = []
         while True:
             fields.append(self._field(level))
@@ -228,7 +228,7 @@ class _Reader:
         token, at = self._next()
         name = _SYNONYMS.get(token.upper(), token.upper())
         if level >= MOST_LEVELS:
-            raise ConfigurationError(f"schema: more than {MOST_LEVELS} types within each other: flatten it")
+            raise ConfigurationError(f"schema: more than {MOST_LEVELS} nested types: flatten it")
         if name in _TYPES:
             return _TYPES[name]
         if name == "DECIMAL":
@@ -245,7 +245,7 @@ class _Reader:
             return pa.struct(self.fields(level + 1, end=">"))
         if name in _OTHERS:
             raise ConfigurationError(
-                f"schema: {token} at character {at + 1} is no type of a decoded table: {_OTHERS[name]}"
+                f"schema: {token} at character {at + 1} is not a type of a decoded table: {_OTHERS[name]}"
             )
         raise self._error(
             f"a type ({', '.join([*_TYPES, 'DECIMAL(p,s)', 'ARRAY<…>', 'MAP<STRING, …>', 'STRUCT<…>'])})", token, at
@@ -293,22 +293,20 @@ _TEXTS: Final[Mapping[str, pa.DataType]] = MappingProxyType(
 
 
 class _JsonSchema:
-    """One document, whose definitions `$ref` may lead to."""
+    """One document, to whose definitions `$ref` may refer."""
 
     def __init__(self, document: Any) -> None:
         self._document = document
 
     def kind(self, node: Any, path: str, followed: tuple[str, ...], level: int = 0) -> tuple[pa.DataType, bool]:
-        """The type that the schema at `path` declares, and whether it allows null. `followed` are the `$ref`s on the way."""
+        """Return the type that the schema at `path` declares, and true if it allows null. `followed` are the `$ref`s so far."""
         if level > MOST_LEVELS:
-            raise ConfigurationError(
-                f"json_schema: {path}: more than {MOST_LEVELS} types within each other: flatten it"
-            )
+            raise ConfigurationError(f"json_schema: {path}: more than {MOST_LEVELS} nested types: flatten it")
         if not isinstance(node, Mapping):
-            raise _refused(path, f"is {node!r:.60}, and no object that declares a type")
+            raise _refused(path, f"is {node!r:.60}, not an object that declares a type")
         for keyword in _REFUSED:
             if keyword in node:
-                raise _refused(f"{path}/{keyword}", "is not supported, since it does not declare one type")
+                raise _refused(f"{path}/{keyword}", "is not supported, because it does not declare one type")
         if "$ref" in node:
             return self._referred(node["$ref"], path, followed, level)
         for keyword in ("anyOf", "oneOf"):
@@ -318,7 +316,7 @@ class _JsonSchema:
         types = list(declared) if isinstance(declared, (list, tuple)) else [declared]
         others = [each for each in types if each != "null"]
         if len(others) != 1 or len(types) > 2:
-            raise _refused(f"{path}/type", f"is {declared!r:.60}; one type is needed, beside which 'null' may stand")
+            raise _refused(f"{path}/type", f"is {declared!r:.60}; it must be one type, optionally with 'null'")
         return self._of(others[0], node, path, followed, level), "null" in types
 
     def _of(self, name: Any, node: Mapping[str, Any], path: str, followed: tuple[str, ...], level: int) -> pa.DataType:
@@ -327,12 +325,12 @@ class _JsonSchema:
         if name == "array":
             items = node.get("items")
             if not isinstance(items, Mapping):
-                raise _refused(f"{path}/items", "has to be one schema, which declares the type of all elements")
+                raise _refused(f"{path}/items", "must be one schema, which declares the type of all elements")
             kind, nullable = self.kind(items, f"{path}/items", followed, level + 1)
             return pa.list_(pa.field(ELEMENT, kind, nullable=nullable))
         if not isinstance(name, str) or name not in _SCALARS:
             raise _refused(
-                f"{path}/type", f"is {name!r:.60}; there are: {', '.join([*_SCALARS, 'object', 'array', 'null'])}"
+                f"{path}/type", f"is {name!r:.60}; use one of: {', '.join([*_SCALARS, 'object', 'array', 'null'])}"
             )
         text = node.get("format")
         if name == "string" and isinstance(text, str) and text in _TEXTS:
@@ -346,9 +344,9 @@ class _JsonSchema:
             kind, nullable = self.kind(values, f"{path}/additionalProperties", followed, level + 1)
             return map_type(pa.field("value", kind, nullable=nullable))
         if not isinstance(properties, Mapping) or not properties:
-            raise _refused(f"{path}/properties", "has to name the fields of the object")
+            raise _refused(f"{path}/properties", "must name the fields of the object")
         if not isinstance(required, (list, tuple)) or not set(map(str, required)) <= set(properties):
-            raise _refused(f"{path}/required", "has to be a list of names that are among the properties")
+            raise _refused(f"{path}/required", "must be a list of names that are among the properties")
         if not isinstance(node.get("additionalProperties", True), bool):
             raise _refused(
                 f"{path}/additionalProperties",
@@ -365,7 +363,7 @@ class _JsonSchema:
         some = list(choices) if isinstance(choices, (list, tuple)) else []
         numbered = [(i, each) for i, each in enumerate(some) if each != _NULL]
         if len(some) != 2 or len(numbered) != 1:
-            raise _refused(path, 'has to be {"type": "null"} and one other schema, since a column has one type')
+            raise _refused(path, 'must be {"type": "null"} and one other schema, because a column has one type')
         index, other = numbered[0]
         kind, _ = self.kind(other, f"{path}/{index}", followed, level + 1)
         return kind, True
@@ -374,18 +372,18 @@ class _JsonSchema:
         where = f"{path}/$ref"
         if not isinstance(target, str) or not (target == "#" or target.startswith("#/")):
             raise _refused(
-                where, f"is {target!r:.120}; it may lead within the same document alone ('#/…'), nothing is fetched"
+                where, f"is {target!r:.120}; it may only refer to the same document ('#/…'), since nothing is fetched"
             )
         if target in followed or target == "#":
-            raise _refused(where, f"leads to {target!r:.120}, which contains itself: a column's type has an end")
+            raise _refused(where, f"refers to {target!r:.120}, which contains itself: a column's type must be finite")
         node = self._document
         for part in target[2:].split("/"):
             name = part.replace("~1", "/").replace("~0", "~")
             if not isinstance(node, Mapping) or name not in node:
-                raise _refused(where, f"leads to {target!r:.120}, which is not there")
+                raise _refused(where, f"refers to {target!r:.120}, which does not exist")
             node = node[name]
         return self.kind(node, target, (*followed, target), level + 1)
 
 
 def _refused(path: str, why: str) -> ConfigurationError:
-    return ConfigurationError(f"json_schema: {path} {why}: see docs/json-dialect.md for what is read")
+    return ConfigurationError(f"json_schema: {path} {why}: see docs/json-dialect.md for supported schemas")

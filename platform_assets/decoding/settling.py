@@ -1,4 +1,4 @@
-"""Bringing together what the fast path made of a block and what the exact path made of the rows that were left to it."""
+"""Merging of the fast path's result for a block with the exact path's result for the remaining rows."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def settled(
     voided: bool = False,
     dead: Sequence[DeadLetter] = (),
 ) -> Decoded:
-    """`columns` of the fast path, with what the exact path of `decoder` makes of the rows that are `unsettled`.
+    """Return `columns` of the fast path, with the result of `decoder`'s exact path for the `unsettled` rows.
 
-    What `columns` have in those rows does not matter, unless they are `voided`: `columns` and `rescued` are null in them, so that
-    nothing is copied where all turn out to be dead. `dead` has, in ascending order, what the fast path itself found of other rows;
-    `columns` and `rescued` are null in them.
+    The content of `columns` in those rows does not matter, unless they are `voided`: then `columns` and `rescued` are null there, so
+    that nothing is copied if all of them are dead. `dead` has, in ascending order, the dead letters that the fast path itself found in
+    other rows, where `columns` and `rescued` are null.
     """
     if rescued is None:
         rescued = pa.nulls(len(values), pa.string())
@@ -48,7 +48,7 @@ def settled(
 
 
 def _joined(one: pa.RecordBatch, other: pa.RecordBatch) -> pa.RecordBatch:
-    """Dead letters of both, in ascending order of rows."""
+    """Merge dead letters in ascending order of rows."""
     if not len(one) or not len(other):
         return one if len(one) else other
     both = pa.concat_batches([one, other])

@@ -1,6 +1,6 @@
 """Format `string`: a value is one text.
 
-Options: `charset` (utf-8 alone), `column` (the name of the column, `value` by default), `max_bytes`.
+Options: `charset` (only utf-8), `column` (the name of the column, by default `value`), `max_bytes`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def decoder(spec: FormatSpec) -> TextDecoder:
 
 @dataclass(frozen=True, slots=True)
 class TextDecoder:
-    """UTF-8, into one column of text. An empty value is an empty text."""
+    """Decodes UTF-8 into one text column. An empty value is an empty text."""
 
     column: str
     max_bytes: int

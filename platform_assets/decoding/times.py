@@ -1,4 +1,4 @@
-"""How texts say times: ISO 8601, or a format in the words of strptime, of which a few are known and each is exact."""
+"""Text formats of times: ISO 8601, or a strptime format with a few directives, each of which is exact."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class TimeFormat:
-    """A way to write a time; `name` is what messages call it."""
+    """A text format of times; `name` is used in messages."""
 
     name: str
     program: tuple[int, ...]
     pattern: str
     cut: bool = False
-    """Whether what is beyond microseconds is cut off."""
+    """True if digits beyond microseconds are cut off."""
 
     def steps(self) -> npt.NDArray[np.int32]:
-        """For the kernel."""
+        """Return the format for the kernel."""
         return np.array(self.program, np.int32)
 
     def microseconds(self, text: str) -> int:
-        """Since 1970 in UTC; what names no offset is in UTC. Raises Unfit."""
+        """Return microseconds since 1970 in UTC; texts without an offset are in UTC. Raises Unfit."""
         found = _compiled(self.pattern).fullmatch(text)
         if found is None:
             raise Unfit("wrong_type", f"not of the form {self.name}")
@@ -109,11 +109,11 @@ ISO_TIME_LENIENT: Final = TimeFormat(
 TIMESTAMPS: Final = MappingProxyType(
     {"iso8601": ISO_TIME, "iso8601_or_utc": ISO_TIME_OR_UTC, "iso8601_lenient": ISO_TIME_LENIENT}
 )
-"""By the name that option `timestamps` has for them, here and in JSON."""
+"""By name in option `timestamps`, here and in JSON."""
 
 
 def time_format(text: str) -> TimeFormat:
-    """Of strptime's words %Y %y %m %b %d %e %H %M %S %f %z %%, each once at most. Raises ConfigurationError."""
+    """Parse a format of strptime's %Y %y %m %b %d %e %H %M %S %f %z %%, each at most once. Raises ConfigurationError."""
     program: list[int] = []
     pattern = ""
     seen: set[str] = set()
@@ -124,7 +124,7 @@ def time_format(text: str) -> TimeFormat:
             if word not in _WORDS or word in seen:
                 what = "comes twice" if word in seen else "is unknown"
                 known = " ".join(f"%{each}" for each in _WORDS)
-                raise ConfigurationError(f"time format {text!r}: {part!r} {what}; there are, each once: {known} %%")
+                raise ConfigurationError(f"time format {text!r}: {part!r} {what}; use, each at most once: {known} %%")
             seen.add(word)
             step, piece = _WORDS[word]
             program.append(step)
@@ -138,8 +138,8 @@ def time_format(text: str) -> TimeFormat:
     for group in _NEEDED:
         if len(seen.intersection(group)) != 1:
             raise ConfigurationError(
-                f"time format {text!r} has to have one of {' and '.join(f'%{each}' for each in group)}; a column that is no "
-                "whole time is declared as STRING"
+                f"time format {text!r} must have one of {' and '.join(f'%{each}' for each in group)}; declare a column "
+                "that is not a complete time as STRING"
             )
     return TimeFormat(text, tuple(program), pattern)
 
@@ -166,7 +166,7 @@ def _day(parts: dict[str, str | None]) -> int:
 
 
 def _offset(zone: str | None) -> int:
-    """Seconds east of UTC. Raises ValueError."""
+    """Return seconds east of UTC. Raises ValueError."""
     if zone is None or zone in ("Z", "z"):
         return 0
     digits = zone[1:].replace(":", "").ljust(4, "0")

@@ -54,7 +54,7 @@ def test_repair_is_of_its_window_alone() -> None:
     [
         ({"value": None}, "value: it is missing: add the format of values, such as `value: {format: string}`"),
         ({"value": "json"}, "value: must be a mapping with a format, such as {format: string}, not 'json'"),
-        ({"value": {"format": "xml"}}, "value: 'xml' is no format; there are:"),
+        ({"value": {"format": "xml"}}, "value: 'xml' is not a format; use one of:"),
         ({"value": {"format": "json"}}, "value: "),
         ({"value": {"format": "json", "schema": "id MAP<INT, INT>"}}, "value: "),
         ({"value": {"format": "json", "schema": "window STRING"}}, "window"),
@@ -85,7 +85,7 @@ def test_mistake_is_named_with_file_and_line(tmp_path: Path) -> None:
     file.parent.mkdir()
     file.write_text(FILE.format(format="strin"))
     (mistake,) = yaml_check.judge(tmp_path).mistakes
-    assert str(mistake).startswith(f"{file}:6: decode: value: 'strin' is no format; there are: ")
+    assert str(mistake).startswith(f"{file}:6: decode: value: 'strin' is not a format; use one of: ")
     file.write_text(FILE.format(format="string"))
     judged = yaml_check.judge(tmp_path)
     assert judged.mistakes == ()

@@ -185,17 +185,17 @@ def test_what_is_plainly_good_never_reaches_the_exact_path(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"schema": None}, "option 'schema' .* is None; it has to be a text"),
-        ({"schema": "a ARRAY<INT>"}, "column 'a': a text does not become ARRAY<INT>; declare it as STRING"),
+        ({"schema": None}, "option 'schema' .* is None; it must be a text"),
+        ({"schema": "a ARRAY<INT>"}, "column 'a': a text cannot become ARRAY<INT>; declare it as STRING"),
         ({"delimiter": ""}, "option 'delimiter' .* one ASCII character that ends no line$"),
         ({"delimiter": "||"}, "option 'delimiter' .* is '||'"),
         ({"quote": "“"}, "option 'quote' .* one ASCII character that ends no line, or empty for none"),
-        ({"escape": '"'}, "delimiter, quote and escape have to differ"),
-        ({"trim": "yes"}, "option 'trim' .* is 'yes'; it has to be true or false"),
-        ({"trim": True, "delimiter": "\t"}, "trim cannot be with the delimiter"),
-        ({"null": None}, "option 'null' .* is None; it has to be a text; put it into quotes"),
+        ({"escape": '"'}, "delimiter, quote and escape must differ"),
+        ({"trim": "yes"}, "option 'trim' .* is 'yes'; it must be true or false"),
+        ({"trim": True, "delimiter": "\t"}, "trim cannot be used with the delimiter"),
+        ({"null": None}, "option 'null' .* is None; it must be a text; put it in quotes"),
         ({"timestamps": "seconds"}, "option 'timestamps' .* one of: iso8601, iso8601_or_utc"),
-        ({"header": True}, "has no option 'header'; there are: delimiter, escape"),
+        ({"header": True}, "has no option 'header'; its options are: delimiter, escape"),
     ],
 )
 def test_wrong_options_are_refused_by_name(options: dict[str, Any], message: str) -> None:

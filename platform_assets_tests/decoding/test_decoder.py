@@ -30,7 +30,7 @@ def test_places_are_cut_and_say_so() -> None:
 
 
 def test_an_unknown_format_is_refused_by_name() -> None:
-    with pytest.raises(ConfigurationError, match="'yaml' is no format"):
+    with pytest.raises(ConfigurationError, match="'yaml' is not a format"):
         decoder_of(FormatSpec("yaml"))
 
 

@@ -78,14 +78,14 @@ def test_ddl_becomes_columns_and_back(ddl: str, fields: list[tuple[str, Any, boo
         ("a DECIMAL(39,1)", "precision ≤ 38"),
         ("a DECIMAL(3,4)", "scale ≤ precision"),
         ("a DECIMAL(x)", "'x' at character 11, where a number of digits"),
-        ("a INT, A STRING", "'A' is there twice"),
-        ("a STRUCT<b: INT, B: INT>", "'a.B' is there twice"),
-        ("a ARRAY<ARRAY<STRUCT<b: INT, B: INT>>>", "'a.B' is there twice"),
-        ("`a b` INT", "'a b' is no name for a column"),
-        ("`a=b` INT", "'a=b' is no name for a column"),
-        ("a STRUCT<`b,c`: INT>", "'a.b,c' is no name"),
-        ("a " + "ARRAY<" * 60 + "INT" + ">" * 60, "more than 50 types"),
-        ("Rescued STRING", "'Rescued' is a column that decoded tables have of their own"),
+        ("a INT, A STRING", "'A' occurs twice"),
+        ("a STRUCT<b: INT, B: INT>", "'a.B' occurs twice"),
+        ("a ARRAY<ARRAY<STRUCT<b: INT, B: INT>>>", "'a.B' occurs twice"),
+        ("`a b` INT", "'a b' cannot be the name of a column"),
+        ("`a=b` INT", "'a=b' cannot be the name of a column"),
+        ("a STRUCT<`b,c`: INT>", "'a.b,c' cannot be the name"),
+        ("a " + "ARRAY<" * 60 + "INT" + ">" * 60, "more than 50 nested types"),
+        ("Rescued STRING", "'Rescued' is a reserved column of decoded tables"),
     ],
 )
 def test_ddl_that_cannot_be_a_table_is_refused_with_its_place(ddl: str, says: str) -> None:
@@ -95,7 +95,7 @@ def test_ddl_that_cannot_be_a_table_is_refused_with_its_place(ddl: str, says: st
 
 @pytest.mark.parametrize("name", RESERVED)
 def test_columns_of_decoded_tables_are_refused_at_the_top_alone(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"'{name}' is a column"):
+    with pytest.raises(ConfigurationError, match=f"'{name}' is a reserved column"):
         schema_of_ddl(f"{name} STRING")
     assert schema_of_ddl(f"a STRUCT<{name}: STRING>")
 
@@ -143,20 +143,20 @@ NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
         (True, "#/properties/a is True"),
         ({"type": "int"}, "#/properties/a/type is 'int'"),
         ({"type": "null"}, "#/properties/a/type is 'null'"),
-        ({"type": ["integer", "string"]}, "one type is needed"),
-        ({"type": "object"}, "#/properties/a/properties has to name"),
+        ({"type": ["integer", "string"]}, "it must be one type"),
+        ({"type": "object"}, "#/properties/a/properties must name"),
         ({"type": "object", "properties": {"b": {"type": "integer"}}, "required": ["c"]}, "#/properties/a/required"),
         ({"type": "object", "properties": {"b": {"type": "x"}}}, "#/properties/a/properties/b/type"),
         ({"type": "object", "properties": {"b": {"type": "integer"}}, "additionalProperties": {}}, "a/additionalProp"),
         ({"type": "array"}, "#/properties/a/items"),
         ({"type": "array", "items": [{"type": "integer"}]}, "#/properties/a/items"),
-        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "#/properties/a/anyOf has to be"),
-        ({"oneOf": [{"type": "null"}, {"type": "null"}]}, "#/properties/a/oneOf has to be"),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "#/properties/a/anyOf must be"),
+        ({"oneOf": [{"type": "null"}, {"type": "null"}]}, "#/properties/a/oneOf must be"),
         ({"allOf": [{"type": "integer"}]}, "#/properties/a/allOf is not supported"),
         ({"type": "integer", "not": {}}, "#/properties/a/not is not supported"),
         ({"$ref": "https://example.com/a.json"}, "nothing is fetched"),
         ({"$ref": "other.json#/a"}, "nothing is fetched"),
-        ({"$ref": "#/$defs/gone"}, "which is not there"),
+        ({"$ref": "#/$defs/gone"}, "which does not exist"),
         ({"$ref": "#/$defs/node"}, "contains itself"),
         ({"$ref": "#"}, "contains itself"),
     ],
@@ -171,7 +171,7 @@ def test_json_schema_that_declares_no_one_type_is_refused_with_its_path(a: Any, 
     "document", [{"type": "integer"}, {"type": ["object", "null"], "properties": {"a": {"type": "integer"}}}]
 )
 def test_a_value_that_is_no_object_is_no_row(document: Any) -> None:
-    with pytest.raises(ConfigurationError, match="# has to be an object"):
+    with pytest.raises(ConfigurationError, match="# must be an object"):
         schema_of_json_schema(document)
 
 
@@ -179,5 +179,5 @@ def test_a_json_schema_without_end_is_refused() -> None:
     document: Any = {"type": "integer"}
     for _ in range(1_000):
         document = {"type": "array", "items": document}
-    with pytest.raises(ConfigurationError, match="more than 50 types"):
+    with pytest.raises(ConfigurationError, match="more than 50 nested types"):
         schema_of_json_schema({"type": "object", "properties": {"a": document}})

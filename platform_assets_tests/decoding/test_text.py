@@ -55,10 +55,10 @@ def test_a_value_of_more_than_max_bytes_is_too_large() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"charset": "latin-1"}, "option 'charset' of format 'string' is 'latin-1'; it has to be one of: utf-8"),
+        ({"charset": "latin-1"}, "option 'charset' of format 'string' is 'latin-1'; it must be one of: utf-8"),
         ({"column": ""}, "option 'column' .* a text that is not empty"),
-        ({"max_bytes": True}, "option 'max_bytes' .* is True; it has to be a number of bytes from 1 to"),
-        ({"encoding": "utf-8"}, "has no option 'encoding'; there are: charset, column, max_bytes"),
+        ({"max_bytes": True}, "option 'max_bytes' .* is True; it must be a number of bytes from 1 to"),
+        ({"encoding": "utf-8"}, "has no option 'encoding'; its options are: charset, column, max_bytes"),
     ],
 )
 def test_wrong_options_are_refused_by_name(options: dict[str, object], message: str) -> None:

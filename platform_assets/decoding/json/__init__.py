@@ -1,4 +1,4 @@
-"""JSON: one object a value, strictly; see docs/json-dialect.md."""
+"""JSON: exactly one object per value; see docs/json-dialect.md."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from platform_assets.model.decoding import FormatSpec
 
 
 def decoder(spec: FormatSpec) -> JsonDecoder:
-    """The decoder of a format `json`. Raises ConfigurationError, which names the option at fault."""
+    """Return the decoder of a format `json`. Raises ConfigurationError, which names the option at fault."""
     return JsonDecoder(dialect(spec))

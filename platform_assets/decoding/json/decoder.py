@@ -1,4 +1,4 @@
-"""The decoder: its two paths, and how the verdicts of the exact one get into the columns of the other."""
+"""The decoder with its two paths; results of the exact path are merged into the columns of the fast one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from platform_assets.decoding.json.exact import columns_of, decode_rows
 
 @dataclass(frozen=True, slots=True)
 class JsonDecoder:
-    """Values are JSON objects, of which `dialect.fields` become columns."""
+    """Decodes JSON objects, whose `dialect.fields` become columns."""
 
     dialect: Dialect
 
     @property
     def fields(self) -> pa.Schema:
-        """The columns that values become."""
+        """The columns of decoded values."""
         return self.dialect.columns
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Decode a block by compiled loops; what they do not settle is decoded exactly."""
-        # Kernels are loaded where values are decoded, and not where a declaration is read.
+        """Decode a block by compiled loops; values that they do not settle are decoded exactly."""
+        # Kernels are loaded when values are decoded, not when a declaration is read.
         from platform_assets.decoding.json.fast import find
         from platform_assets.decoding.settling import settled
 

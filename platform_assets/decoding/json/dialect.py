@@ -1,4 +1,4 @@
-"""What is declared of a JSON decoder: columns, how timestamps are written, bounds; docs/json-dialect.md says what each means."""
+"""Declaration of a JSON decoder: columns, timestamp formats and bounds; docs/json-dialect.md describes each."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TIMESTAMPS: Final[tuple[Timestamps, ...]] = get_args(Timestamps)
 
 DEFAULT_DEPTH: Final = 100
 MOST_DEPTH: Final = 500
-"""Below what Python's own recursion allows, which the exact path's parser is bounded by."""
+"""Below Python's recursion limit, which bounds the exact path's parser."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The fields of a value that become columns, and what else decides on what it becomes.
+    """The fields of a value that become columns, and other settings of their conversion.
 
-    `renamed` are pairs of a field's name in the value and the name of its column, of fields whose two names differ.
+    `renamed` are pairs of a field's name in the value and its column's name, for fields whose names differ.
     """
 
     fields: pa.Schema
@@ -45,23 +45,23 @@ class Dialect:
 
     @property
     def form(self) -> Form:
-        """How timestamps that are text may be written."""
+        """The accepted text form of timestamps."""
         forms: dict[Timestamps, Form] = {"iso8601_or_utc": "or_utc", "iso8601_lenient": "lenient"}
         return forms.get(self.timestamps, "strict")
 
     @property
     def decimals(self) -> int | None:
-        """Digits behind the point that turn a number into microseconds; None where timestamps are text."""
+        """Decimal digits that turn a number into microseconds; None if timestamps are text."""
         return {"seconds": 6, "milliseconds": 3, "microseconds": 0}.get(self.timestamps)
 
 
 def dialect(spec: FormatSpec) -> Dialect:
-    """As the options of a format `json` declare it. Raises ConfigurationError, which names the option."""
+    """Return the dialect that the options of a format `json` declare. Raises ConfigurationError, which names the option."""
     options = Options(spec, ("schema", "json_schema", "columns", "timestamps", "max_depth", "max_bytes"))
     given = spec.options
     if ("schema" in given) == ("json_schema" in given):
         raise ConfigurationError(
-            f"format {spec.format!r} needs one of the options `schema` (Spark DDL) and `json_schema`, which declare its columns"
+            f"format {spec.format!r} needs one of the options `schema` (Spark DDL) and `json_schema` to declare its columns"
         )
     fields, renamed = _renamed(options, given)
     timestamps = cast(Timestamps, options.one_of("timestamps", TIMESTAMPS, TIMESTAMPS[0]))
@@ -72,7 +72,7 @@ def dialect(spec: FormatSpec) -> Dialect:
 
 
 def _renamed(options: Options, given: Mapping[str, Any]) -> tuple[pa.Schema, tuple[tuple[str, str], ...]]:
-    """The fields of values, and those whose columns have another name. Raises ConfigurationError."""
+    """Return the fields of values, and those whose columns have another name. Raises ConfigurationError."""
     names = given.get("columns", {})
     if not isinstance(names, Mapping) or not all(isinstance(n, str) and n for pair in names.items() for n in pair):
         raise options.wrong("columns", "a mapping of columns to fields of the value, such as {order_key: key}")

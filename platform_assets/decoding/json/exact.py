@@ -1,4 +1,4 @@
-"""The exact path: one value at a time, by Python's own parser under the rules of docs/json-dialect.md. Its verdict counts."""
+"""The exact path: one value at a time, with Python's parser and the rules of docs/json-dialect.md. Its result is decisive."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _SPACE: Final = " \t\n\r"
 
 
 class _Seen:
-    """What was come across in a value, besides its columns."""
+    """Facts found in a value besides its columns."""
 
     __slots__ = ("lacking",)
 
     def __init__(self) -> None:
         self.lacking = False
-        """Whether there are fields that the schema lacks."""
+        """True if there are fields that the schema lacks."""
 
 
 class _Twice(dict[str, Any]):
-    """An object that names a field twice."""
+    """An object with a duplicate field."""
 
     name: str
 
@@ -45,7 +45,7 @@ class _Twice(dict[str, Any]):
 def decode_rows(
     values: list[bytes | None], dialect: Dialect
 ) -> tuple[list[Row | None], list[str | None], list[DeadLetter]]:
-    """Rows, what is rescued, and the dead letters; of null and dead values row and rescued are None."""
+    """Return rows, rescued texts and dead letters; row and rescued text are None for null and dead values."""
     read = _object_reader(dialect)
     rows: list[Row | None] = []
     rescued: list[str | None] = []
@@ -63,14 +63,14 @@ def decode_rows(
 
 
 def columns_of(rows: list[Row | None], fields: pa.Schema) -> list[pa.Array]:
-    """Rows as columns."""
+    """Return rows as columns."""
     if not any(rows):
         return [pa.nulls(len(rows), field.type) for field in fields]
     return [pa.array([None if row is None else row[field.name] for row in rows], field.type) for field in fields]
 
 
 def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | None]:
-    """The row that a value becomes, by column, and what is rescued. Raises Unfit."""
+    """Return the row of a value, by column, and its rescued text. Raises Unfit."""
     text = text_of(value, dialect.max_bytes)
     _judge_depth(text, dialect.max_depth)
     try:
@@ -95,14 +95,14 @@ def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | Non
 
 
 def _of_a_registry(value: bytes) -> str:
-    """A hint, if JSON follows the head that names a registry's schema."""
+    """Return a hint if JSON follows a head with a registry's schema id."""
     if value[:1] != b"\0" or value[5:6] not in (b"{", b" ", b"\n", b"\t", b"\r"):
         return ""
     return f"; it begins with the prefix of schema {int.from_bytes(value[1:5], 'big')} of a registry: declare `registry: true`"
 
 
 def _judge_depth(text: str, most: int) -> None:
-    """Raises Unfit where an object or array is nested too deep, unless the text is malformed before."""
+    """Raise Unfit if an object or array is nested too deeply, unless the text is malformed before."""
     if text.count("[") + text.count("{") <= most:
         return
     depth = 0
@@ -117,7 +117,7 @@ def _judge_depth(text: str, most: int) -> None:
                 _PARSER_OF_LONG.decode(text[:at] + "null")
             except json.JSONDecodeError as error:
                 if error.pos <= at:
-                    return  # malformed, which the parser will find before it is this deep
+                    return  # malformed, which the parser finds before this depth
             raise Unfit(
                 "too_deep", f"an object or array at character {at} is at level {depth}, where max_depth is {most}"
             )
@@ -128,7 +128,7 @@ def _parse(text: str, parser: json.JSONDecoder | None = None) -> Any:
         document, end = (parser or _PARSER).raw_decode(text, len(text) - len(text.lstrip(_SPACE)))
     except json.JSONDecodeError as error:
         raise Unfit("malformed", f"{error.msg.removesuffix(' at')} at character {error.pos}") from None
-    except ValueError:  # an integer of more digits than Python turns into a number at once
+    except ValueError:  # an integer with more digits than Python converts at once
         return _parse(text, _PARSER_OF_LONG)
     if end < len(text) and text[end:].strip(_SPACE):
         raise Unfit("malformed", f"there is more behind the first value, which ends at character {end}")

@@ -1,6 +1,6 @@
-"""The fast path: a block of values into columns by kernels, without a step of Python's for each value.
+"""The fast path: kernels turn a block of values into columns, without Python code for each value.
 
-It settles what is plainly right, and says which rows it does not settle; it never gives a verdict against a value.
+It settles values that are clearly correct, and marks the other rows; it never rejects a value.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _NONE: Final = np.empty(0, np.int32)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Columns of a block; rows that are not settled are null in all of them, and in `rescued`.
+    """Columns of a block; unsettled rows are null in all of them, and in `rescued`.
 
-    `unsettled` says which they are.
+    `unsettled` marks them.
     """
 
     columns: list[Any]
@@ -70,7 +70,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Values are `data[starts[i]:ends[i]]`, null where a start is NULL; `data` may be read for some bytes more."""
+    """Values `data[starts[i]:ends[i]]`, null if a start is NULL; some more bytes of `data` may be read."""
 
     data: Bytes
     starts: Ints
@@ -78,7 +78,7 @@ class _Spans:
 
 
 def find(values: pa.BinaryArray, dialect: Dialect) -> Found:
-    """Decode what is plainly right of a block."""
+    """Decode the clearly correct values of a block."""
     program = program_of(dialect)
     spans = _spans(values, program.padding)
     verdicts = np.zeros(len(values), np.uint8)
@@ -92,7 +92,7 @@ def find(values: pa.BinaryArray, dialect: Dialect) -> Found:
 
 
 def _spans(values: pa.BinaryArray, padding: int) -> _Spans:
-    """The values of a block, copied behind each other with padding: nothing may be read behind an Arrow buffer."""
+    """Return the values of a block, copied one after another with padding: reading past an Arrow buffer is not allowed."""
     _, offset_buffer, data_buffer = values.buffers()
     count = len(values)
     offsets = np.frombuffer(offset_buffer, np.int32, count + 1, 4 * values.offset) if count else np.zeros(1, np.int32)
@@ -109,15 +109,15 @@ def _spans(values: pa.BinaryArray, padding: int) -> _Spans:
 
 
 class _Block:
-    """One pass over objects, or over bare values, and the columns that come of it.
+    """One pass over objects, or over bare values, and the resulting columns.
 
-    `verdicts` gets a 1 for each row that is not settled.
+    `verdicts` gets a 1 for each unsettled row.
     """
 
     def __init__(self, program: Program, spans: _Spans, dialect: Dialect, verdicts: Bytes, *, extras: bool) -> None:
         self.program, self.dialect, self.verdicts = program, dialect, verdicts
         self.rows = rows = spans.starts.size
-        if verdicts.any():  # nothing is asked of those any more
+        if verdicts.any():  # these rows need no further work
             spans = _Spans(spans.data, np.where(verdicts, np.int32(NULL), spans.starts), spans.ends)
         self.spans = spans
         fields, (wholes, reals, placed) = len(program.fields), program.columns
@@ -168,7 +168,7 @@ class _Block:
         )
 
     def columns(self) -> list[Any]:
-        """The columns. They are made in an order by which all rows that are not settled are known before the scalars."""
+        """Return the columns, made in an order in which all unsettled rows are known before the scalars."""
         fields = range(len(self.program.fields))
         made: dict[int, Any] = {}
         for field in fields:
@@ -188,7 +188,7 @@ class _Block:
         return [made[field] if field in made else self._scalar(field) for field in fields]
 
     def _void(self, rows: npt.NDArray[np.int64]) -> None:
-        """Make null what was found in `rows`."""
+        """Set what was found in `rows` to null."""
         if rows.size:
             self.states.reshape(-1, self.rows)[:, rows] = ABSENT
             self.tallies[::2] += rows.size
@@ -204,7 +204,7 @@ class _Block:
         return self.states[field * self.rows : (field + 1) * self.rows]
 
     def _validity(self, field: int) -> tuple[int, Any]:
-        """The number of nulls, and the bits of those that are none, if there are nulls."""
+        """Return the number of nulls and, if there are any, the validity bits."""
         if not self.tallies[2 * field]:
             return 0, None
         absent = self._states(field) == ABSENT
@@ -212,7 +212,7 @@ class _Block:
         return nulls, pa.py_buffer(np.packbits(~absent, bitorder="little")) if nulls else None
 
     def _read_pending(self, field: int) -> None:
-        """Numbers of more digits than the kernel takes; what is not settled of them then has a verdict."""
+        """Read numbers with more digits than the kernel supports; mark the unsettled ones in `verdicts`."""
         reals = self._column(self.reals, field)
         single = self.program.fields[field].type == pa.float32()
         if self.tallies[2 * field + 1]:
@@ -237,13 +237,13 @@ class _Block:
         return pa.Array.from_buffers(arrow, self.rows, [validity, pa.py_buffer(self._values(field))], nulls)
 
     def _values(self, field: int) -> npt.NDArray[Any]:
-        """The contents of a buffer of fixed width."""
+        """Return the contents of a fixed-width buffer."""
         kind, arrow = self.program.kinds[field], self.program.fields[field].type
         if kind == REAL:
             reals = self._column(self.reals, field)
             if arrow == pa.float64():
                 return reals
-            with np.errstate(over="ignore", invalid="ignore"):  # of rows that are null
+            with np.errstate(over="ignore", invalid="ignore"):  # in rows that are null
                 return reals.astype(np.float32)
         wholes = self._column(self.wholes, field)
         if kind == FLAG:

@@ -1,4 +1,4 @@
-"""What is wrong with a value, on its way to a dead letter."""
+"""Faults of values, which become dead letters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BRIEF: Final = 60
 
 
 class Fault(Unfit):
-    """What is wrong with a part of a value. `parts` are the names and indexes that lead to it, the innermost first."""
+    """A fault in a part of a value. `parts` are the names and indexes that lead to it, innermost first."""
 
     def __init__(self, reason: Reason, detail: str, *parts: str | int) -> None:
         super().__init__(reason, detail)
@@ -27,7 +27,7 @@ class Fault(Unfit):
 
 
 def place(parts: tuple[str | int, ...]) -> str:
-    """A path from the outermost object on: `$.legs[2].carrier`, `$["first name"]`. ASCII alone."""
+    """Return a path from the outermost object on: `$.legs[2].carrier`, `$["first name"]`. Only ASCII."""
     return "$" + "".join(_step(part) for part in parts)
 
 
@@ -38,7 +38,7 @@ def _step(part: str | int) -> str:
 
 
 def brief(value: object) -> str:
-    """What was found, for people: short, and ASCII where it could not be encoded."""
+    """Describe a value for people: short, and in ASCII if it could not be encoded."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):

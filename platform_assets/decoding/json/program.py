@@ -1,4 +1,4 @@
-"""What the kernels need to know of a schema: each object's fields as plain arrays."""
+"""A schema in the kernels' form: each object's fields as plain arrays."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _LONGS: Final = np.iinfo(np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """One object's fields, or with `bare` one value, as `find_fields` takes them.
+    """The fields of one object, or with `bare` one value, in the form of `find_fields`.
 
-    `inner` are the programs of its objects, of the elements of its lists and of the values of its maps; `keys` those of maps' keys.
+    `inner` are the programs of its objects, of its lists' elements and of its maps' values; `keys` those of its maps' keys.
 
-    `slots` says which of the columns of its own sort (numbers, doubles, places) a field fills, and `columns` how many there are
-    of each sort.
+    `slots` is the index of a field among the columns of its sort (numbers, doubles, places), and `columns` the number of each
+    sort.
     """
 
     fields: tuple[pa.Field, ...]
@@ -50,7 +50,7 @@ class Program:
 
     @property
     def padding(self) -> int:
-        """Bytes behind the data that may be read."""
+        """Number of bytes after the data that may be read."""
         return (
             PADDING
             + max((program.padding for program in (*self.inner.values(), *self.keys.values())), default=0)
@@ -59,13 +59,13 @@ class Program:
 
     @property
     def followers(self) -> int:
-        """How much scratch there has to be."""
+        """Required size of the scratch memory."""
         return len(self.fields) + MOST_EXTRAS + 2
 
 
 @lru_cache(maxsize=64)
 def program_of(dialect: Dialect) -> Program:
-    """The program of a value's columns."""
+    """Return the program of a value's columns."""
     return _program(tuple(dialect.fields), dialect, bare=False)
 
 
@@ -108,7 +108,7 @@ def _program(fields: tuple[pa.Field, ...], dialect: Dialect, *, bare: bool) -> P
 
 
 def _declared(kind: Any, dialect: Dialect) -> tuple[int, int, int, int]:
-    """Of a type: the kind of field, the power of ten that makes it whole, and its bounds."""
+    """Return, for a type, the kind of field, the power of ten that makes it whole, and its bounds."""
     if pa.types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
         return WHOLE, 0, -bound, bound - 1

@@ -1,4 +1,4 @@
-"""Fields that the schema lacks, as they were written: found in text that is known to be JSON."""
+"""Rescue of fields that the schema lacks, as they were written, from text that is known to be JSON."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from platform_assets.decoding.json.faults import place
 _SPACE: Final = r"[ \t\n\r]*"
 _NAME: Final = re.compile(rf'{_SPACE}("[^"\\]*+(?:\\.[^"\\]*+)*+"){_SPACE}:{_SPACE}')
 _BEHIND: Final = re.compile(rf"{_SPACE}([,}}\]]){_SPACE}")
-"""What follows a field or an element: a comma, or the end of the object or array."""
+"""The text after a field or an element: a comma, or the end of the object or array."""
 _OPENING: Final = re.compile(rf"[{{\[]{_SPACE}([}}\]]?)")
 _SCAN: Final = json.JSONDecoder(parse_float=str, parse_int=str).raw_decode
-"""Reads a value, for where it ends: in C, whatever is in it. Numbers stay text, since those of many digits take long to convert."""
+"""Finds the end of a value, in C. Numbers stay text, since converting many digits takes long."""
 
 Path = tuple[str | int, ...]
 
 
 def rescue(text: str, fields: pa.Schema) -> str:
-    """A JSON object of the fields of `text`, a JSON object that was decoded, that `fields` lacks."""
+    """Return a JSON object with the fields of `text`, a decoded JSON object, that `fields` lacks."""
     found: list[tuple[str, str]] = []
     start = len(text) - len(text.lstrip(" \t\n\r"))
     _object(text, start, {field.name: field.type for field in fields}, (), found)
@@ -30,7 +30,7 @@ def rescue(text: str, fields: pa.Schema) -> str:
 
 
 def _object(text: str, at: int, types: dict[str, pa.DataType], path: Path, found: list[tuple[str, str]]) -> int:
-    """Go through the object at `at`, adding to `found`; returns where it ends."""
+    """Walk through the object at `at`, adding to `found`; return its end."""
     at, is_empty = _opened(text, at)
     while not is_empty:
         start = _NAME.match(text, at)
@@ -49,7 +49,7 @@ def _object(text: str, at: int, types: dict[str, pa.DataType], path: Path, found
 
 
 def _map(text: str, at: int, kind: pa.DataType, path: Path, found: list[tuple[str, str]]) -> int:
-    """Go through the map at `at`, whose values are of type `kind`; returns where it ends."""
+    """Walk through the map at `at`, whose values have type `kind`; return its end."""
     at, is_empty = _opened(text, at)
     while not is_empty:
         start = _NAME.match(text, at)
@@ -59,7 +59,7 @@ def _map(text: str, at: int, kind: pa.DataType, path: Path, found: list[tuple[st
 
 
 def _value(text: str, at: int, kind: pa.DataType, path: Path, found: list[tuple[str, str]]) -> int:
-    """Go through the value at `at`, which has no fields but those of `kind` and more; returns where it ends."""
+    """Walk through the value at `at`, which may have more fields than `kind`; return its end."""
     if not _has_fields(kind) or text[at] not in "{[":
         return int(_SCAN(text, at)[1])
     if pa.types.is_map(kind):
@@ -75,21 +75,21 @@ def _value(text: str, at: int, kind: pa.DataType, path: Path, found: list[tuple[
 
 
 def _has_fields(kind: pa.DataType) -> bool:
-    """Whether there are objects in values of a type."""
+    """Return true if values of a type contain objects."""
     while pa.types.is_list(kind) or pa.types.is_map(kind):
         kind = kind.value_type if pa.types.is_list(kind) else kind.item_type
     return bool(pa.types.is_struct(kind))
 
 
 def _opened(text: str, at: int) -> tuple[int, bool]:
-    """Where the first part begins of the object or array at `at`; or where it ends, and that it is empty."""
+    """Return the start of the first part of the object or array at `at`; or its end, and true, if it is empty."""
     found = _OPENING.match(text, at)
     assert found is not None, "the text is JSON"
     return found.end(), bool(found[1])
 
 
 def _behind(text: str, at: int) -> tuple[int, bool]:
-    """Where the next part begins behind the one that ends at `at`; or where its object or array ends, and that it does."""
+    """Return the start of the part after the one that ends at `at`; or the end of the object or array, and true."""
     found = _BEHIND.match(text, at)
     assert found is not None, "the text is JSON"
     return (found.end(), False) if found[1] == "," else (found.end(1), True)

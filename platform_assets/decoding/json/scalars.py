@@ -1,7 +1,7 @@
-"""From a parsed JSON value to a column's value, one type at a time, in plain Python: the exact path's rules.
+"""Conversion of a parsed JSON value to a column's value, type by type, in plain Python: the exact path's rules.
 
-A reader takes what the parser made (str, bool, int, `Number` for numbers with a fraction or an exponent, list, dict) and gives
-what pyarrow takes for the column: dates as days and timestamps as microseconds since 1970-01-01. It raises Fault.
+A reader takes the parser's value (str, bool, int, `Number` for numbers with a fraction or an exponent, list, dict) and returns
+pyarrow's value for the column: dates as days and timestamps as microseconds since 1970-01-01. It raises Fault.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Read = Callable[[Any], Any]
 
 
 class Number(str):
-    """A JSON number as it was written."""
+    """The text of a JSON number."""
 
     __slots__ = ()
 
@@ -41,7 +41,7 @@ _LENIENT: Final = re.compile(
 )
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _FAR: Final = 10**12
-"""An exponent beyond which a number is none that a column could hold, or nothing."""
+"""Exponent beyond which a number does not fit into any column, or is zero."""
 _MOST_DIGITS: Final = 60
 _DECIMALS: Final = Context(prec=40)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -53,14 +53,14 @@ LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 Form = Literal["strict", "or_utc", "lenient"]
-"""How a timestamp may be written as text."""
+"""Accepted text form of a timestamp."""
 
 
 def scalar_reader(kind: pa.DataType, decimals: int | None, form: Form) -> Read:
-    """The reader of a column of `kind`, which is neither list nor struct.
+    """Return the reader of a column of `kind`, which is neither list nor struct.
 
-    `decimals` are the digits behind the point that turn a number into a timestamp's microseconds, None where timestamps
-    are text; `form` says how such text may be written.
+    `decimals` are the decimal digits that turn a number into a timestamp's microseconds, None if timestamps are text; `form` is
+    the accepted form of such text.
     """
     name = type_name(kind)
     if pa.types.is_integer(kind):
@@ -105,14 +105,14 @@ def _whole(value: object, name: str, low: int, high: int) -> int:
 
 
 def _scaled(value: Any, scale: int, name: str) -> int:
-    """A number times 10 to the power of `scale`, if that is a whole one."""
+    """Return a number times 10 to the power of `scale`, if that is whole."""
     if type(value) is int:
         number: int = value * 10**scale
         return number
     if type(value) is not Number:
         raise _wrong(value, name, "a number")
     found = _NUMBER.fullmatch(value)
-    assert found is not None, "the parser takes no other numbers"
+    assert found is not None, "the parser accepts no other numbers"
     sign, whole, fraction, power_sign, power = found.groups(default="")
     exponent = 0 if not power else _FAR if len(power) > 12 else int(power)
     written = (whole + fraction).lstrip("0")
@@ -183,7 +183,7 @@ def _bytes(value: object) -> bytes:
             content = base64.b64decode(value, validate=True)
         except binascii.Error as error:
             raise _wrong(value, "BINARY", "base64") from error
-        if base64.b64encode(content).decode() == value:  # bits that stand for nothing are zero
+        if base64.b64encode(content).decode() == value:  # unused bits are zero
             return content
     raise _wrong(value, "BINARY", "base64")
 

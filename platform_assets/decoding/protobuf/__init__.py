@@ -1,4 +1,4 @@
-"""Protobuf: one message a value, of a type that a set of descriptors or a registered schema describes; see docs/avro.md."""
+"""Protobuf: one message per value, of a type from a set of descriptors or a registered schema; see docs/avro.md."""
 
 from __future__ import annotations
 

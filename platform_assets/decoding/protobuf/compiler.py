@@ -1,8 +1,8 @@
-"""From the text of .proto files to their descriptors, by protoc, which comes with grpcio-tools.
+"""Compilation of .proto texts to descriptors with protoc, which comes with grpcio-tools.
 
-The texts are a registry's, so nobody here has written them. protoc runs in a process of its own, without this one's environment, in a
-folder of its own, with bounds on time and memory; names of files are checked before they become paths. It reads what is in that
-folder, and the types that Protobuf itself comes with, and runs nothing.
+The texts come from a registry, so they are not trusted. protoc runs in its own process, without this one's environment, in its own
+folder, with limits on time and memory; file names are checked before they become paths. It reads only files in that folder, and the
+types that come with Protobuf, and runs nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from platform_assets.decoding.avro.types import BadSchema
 from platform_assets.errors import ConfigurationError, SchemaCompilerError
 
 MOST_TEXT: Final = 4 << 20
-"""Bytes of a schema with all that it refers to."""
+"""Maximum bytes of a schema, including everything that it refers to."""
 MOST_NAME: Final = 200
 MAIN: Final = "registered.proto"
-"""The file that has the schema itself, in errors too; no reference may be called so."""
+"""The file of the schema itself, also in errors; no reference may have this name."""
 OWN_TYPES: Final = "google/protobuf/"
-"""Files that Protobuf comes with: they are taken from the compiler, whatever a registry has under their names."""
+"""Prefix of Protobuf's own files: they are taken from the compiler, whatever a registry has under their names."""
 WAIT_SECONDS: Final = 120.0
-"""Far more than the processor time that it may take: only a machine that does nothing makes it wait as long."""
+"""Far more than its limit of processor time, so only a stalled machine makes it wait as long."""
 _SECONDS, _MEMORY = 20, 2 << 30
 _DONE, _REFUSED, _MISSING = 10, 11, 12
 _RUN: Final = f"""
@@ -46,19 +46,19 @@ sys.exit({_REFUSED} if protoc.main(["protoc", own, *sys.argv[1:]]) else {_DONE})
 """
 _NAME: Final = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)*[A-Za-z0-9_][A-Za-z0-9_.-]*\.proto")
 _LOGGED: Final = re.compile(r"WARNING: All log messages|[IWEF][0-9]{4} ")
-"""Lines that the compiler's own logging writes between what it says of a schema."""
+"""Lines of the compiler's own logging, between its messages about a schema."""
 _KILLED: Final = (-9, -15)
-"""By somebody else, such as a machine that is short of memory; a compiler that crashes does so by another signal."""
+"""Signals from outside, for example from a machine that is short of memory; a crashing compiler ends with others."""
 _NEEDED: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
-"""Variables by which Python finds its modules: the only ones that the compiler's process is given."""
+"""Variables by which Python finds its modules, the only ones passed to the compiler's process."""
 
 
 def descriptor_set(text: str, references: Mapping[str, str]) -> bytes:
-    """The files of a schema as a FileDescriptorSet, serialized: those that it imports first, itself last.
+    """Return the files of a schema as a serialized FileDescriptorSet: its imports first, itself last.
 
     Raises:
-        BadSchema: it is no schema, or needs what it does not come with; for good.
-        SchemaCompilerError: the compiler did not come to an end; retryable.
+        BadSchema: it is not a schema, or lacks a reference; permanent.
+        SchemaCompilerError: the compiler did not finish; retryable.
         ConfigurationError: there is no compiler.
     """
     return _compiled(text, tuple(references.items()))
@@ -115,8 +115,8 @@ def _run(sources: Path, made: Path) -> bytes:
         return made.read_bytes()
     if done.returncode == _MISSING:
         raise ConfigurationError(
-            "schemas of Protobuf need the compiler of package grpcio-tools, which this Python lacks: install what the platform "
-            f"depends on for {sys.executable}"
+            "Protobuf schemas need the compiler of package grpcio-tools, which this Python lacks: install the platform's "
+            f"dependencies for {sys.executable}"
         )
     if done.returncode == _REFUSED:
         raise BadSchema("$", said[0] if said else "protoc refuses it and does not say why")

@@ -1,6 +1,6 @@
-"""Messages of a registered schema as declared columns, which are found by the names of fields.
+"""Decoding of a registered schema's messages into declared columns, which are matched to fields by name.
 
-Values are read one by one, by the library's C core: there is no vectorised path.
+The library's C core reads values one by one: there is no vectorized path.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _AS_THEY_ARE: Mapping[int, Callable[[pa.DataType], bool]] = MappingProxyType(
         FieldDescriptor.CPPTYPE_BOOL: pa.types.is_boolean,
     }
 )
-"""Kinds of fields, and the columns that take their values unchanged."""
+"""Kinds of fields, and the columns that accept their values unchanged."""
 
 
 @dataclass(frozen=True)
 class DeclaredDecoder:
-    """Values that begin with the indexes of a message in the last file of `descriptor_set`; it has to be `message`, a full name."""
+    """Decodes values that begin with message indexes into the last file of `descriptor_set`, which must lead to the type `message`."""
 
     descriptor_set: bytes
     message: str
@@ -57,12 +57,12 @@ class DeclaredDecoder:
 
     @cached_property
     def names(self) -> dict[indexes.Path, str]:
-        """The full names of the messages of the schema's own file, by where they are in it."""
+        """Full names of the messages in the schema's own file, by their indexes."""
         return indexes.names_of(self._files[-1])
 
     @cached_property
     def read(self) -> _Read:
-        """A message as a row. Raises BadSchema where it cannot be one."""
+        """The reader of a message as a row. Raises BadSchema if that is not possible."""
         return _structure(self._kind.DESCRIPTOR, self.fields, "$")
 
     @cached_property
@@ -77,7 +77,7 @@ class DeclaredDecoder:
             raise BadSchema("$", f"its descriptors do not fit together: {error}") from error
 
     def __getstate__(self) -> dict[str, Any]:
-        # Classes of messages cannot be pickled.
+        # Message classes cannot be pickled.
         return {each.name: getattr(self, each.name) for each in dataclass_fields(self)}
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
@@ -116,7 +116,7 @@ class DeclaredDecoder:
 
 
 def _structure(of: Descriptor, columns: Iterable[pa.Field], place: str) -> _Read:
-    """What makes a row of a message. Raises BadSchema."""
+    """Return the reader that makes a row of a message. Raises BadSchema."""
     parts: list[tuple[str, FieldDescriptor | None, bool, _Read]] = []
     for column in columns:
         where, field = f"{place}.{column.name}", of.fields_by_name.get(column.name)
@@ -170,7 +170,7 @@ def _field(field: FieldDescriptor, wanted: pa.DataType, place: str) -> _Read:
 
 
 def _entries(entry: Descriptor, wanted: pa.DataType, place: str) -> _Read:
-    """A map, by ascending key."""
+    """Return the reader of a map, by ascending key."""
     as_map = pa.types.is_map(wanted)
     inner = wanted.value_type if pa.types.is_list(wanted) else None
     if as_map:

@@ -1,7 +1,7 @@
-"""Format `protobuf`: a value is one message, of a type that a set of descriptors describes.
+"""Format `protobuf`: a value is one message, of a type in a set of descriptors.
 
-Options: `descriptor_set` (what `protoc --include_imports --descriptor_set_out` writes, as base64), `message` (its full name),
-`maps`, `max_bytes`. Values are read one by one, by the library's C core: there is no vectorised path.
+Options: `descriptor_set` (the output of `protoc --include_imports --descriptor_set_out` in base64), `message` (its full name),
+`maps`, `max_bytes`. The library's C core reads values one by one: there is no vectorized path.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 
 MOST_PARTS: Final = 10_000
-"""Of a message with all that is in it, of which a few lines of descriptors could make billions."""
+"""Maximum parts of a message with everything in it, since a few lines of descriptors could create billions."""
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
-"""Of a Timestamp, as its own definition has it: the years 1 to 9999."""
+"""Limits of a Timestamp by its definition: the years 1 to 9999."""
 TIMESTAMP: Final = "google.protobuf.Timestamp"
 WRAPPERS: Final = frozenset(
     f"google.protobuf.{kind}Value"
@@ -61,7 +61,7 @@ def decoder(spec: FormatSpec) -> ProtobufDecoder:
         assert made.kind is not None
     except (binascii.Error, DecodeError) as error:
         raise ConfigurationError(
-            "option 'descriptor_set' of format 'protobuf' is no base64 of a set of descriptors; make it by "
+            "option 'descriptor_set' of format 'protobuf' is not a set of descriptors in base64; make it with "
             "`protoc --include_imports --descriptor_set_out=/dev/stdout FILE | base64 -w0`"
         ) from error
     except TypeError as error:
@@ -70,8 +70,8 @@ def decoder(spec: FormatSpec) -> ProtobufDecoder:
         ) from error
     except KeyError as error:
         raise ConfigurationError(
-            f"option 'message' of format 'protobuf' is {name!r}, of which 'descriptor_set' has nothing; it has to be a full name, "
-            "package.Message"
+            f"option 'message' of format 'protobuf' is {name!r}, which 'descriptor_set' does not contain; it must be a "
+            "full name, package.Message"
         ) from error
     checked(made.fields, "descriptor_set")
     return made
@@ -79,7 +79,7 @@ def decoder(spec: FormatSpec) -> ProtobufDecoder:
 
 @dataclass(frozen=True)
 class ProtobufDecoder:
-    """Messages of one type. What the type lacks is rescued, by the numbers of fields.
+    """Decodes messages of one type. Fields that the type lacks are rescued, by field number.
 
     With `map_columns`, maps with text keys become MAP columns.
     """
@@ -91,12 +91,12 @@ class ProtobufDecoder:
 
     @cached_property
     def kind(self) -> Any:
-        """The class of messages. Raises DecodeError, TypeError where a file is missing, KeyError where the type is."""
+        """The message class. Raises DecodeError, TypeError if a file is missing, KeyError if the type is missing."""
         return class_of(descriptor_pb2.FileDescriptorSet.FromString(self.descriptor_set).file, self.message)
 
     @cached_property
     def fields(self) -> pa.Schema:
-        """See `Decoder.fields`. Raises ConfigurationError for a message that has no columns."""
+        """See `Decoder.fields`. Raises ConfigurationError for a message without columns."""
         return pa.schema(_Columns(self.map_columns).fields(self.kind.DESCRIPTOR, self.message, ()))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -126,17 +126,17 @@ class ProtobufDecoder:
 
 
 class _Columns:
-    """Counts the parts as it goes."""
+    """Makes columns, and counts the parts."""
 
     def __init__(self, map_columns: bool) -> None:
         self._parts, self._map_columns = 0, map_columns
 
     def fields(self, of: Descriptor, place: str, around: tuple[str, ...]) -> list[pa.Field]:
-        """The columns of a message, which is inside of those `around`."""
+        """Return the columns of a message, which is inside the messages `around`."""
         if of.full_name in around:
             raise ConfigurationError(f"descriptor_set: {place}: {of.full_name} contains itself, which columns cannot")
         if not of.fields:
-            raise ConfigurationError(f"descriptor_set: {place}: {of.full_name} has no fields, and no columns so")
+            raise ConfigurationError(f"descriptor_set: {place}: {of.full_name} has no fields, and so no columns")
         inside = (*around, of.full_name)
         return [self._field(field, f"{place}.{field.name}", inside) for field in of.fields]
 
@@ -216,7 +216,7 @@ def _placed(read: Callable[[Any], Any], value: Any, place: str) -> Any:
 
 
 def symbol_of(field: FieldDescriptor, number: int) -> str:
-    """The name of a number of an enum. Raises Unfit where it has none."""
+    """Return the name of an enum's number. Raises Unfit if it has none."""
     symbol = field.enum_type.values_by_number.get(number)
     if symbol is None:
         raise Unfit("wrong_type", f"{number} is no number of enum {field.enum_type.full_name}")
@@ -224,14 +224,14 @@ def symbol_of(field: FieldDescriptor, number: int) -> str:
 
 
 def text_of(value: str | bytes) -> str:
-    """A text. Raises Unfit where it is not UTF-8, which the older syntax lets in: the library gives bytes then."""
+    """Return a text. Raises Unfit if it is not UTF-8, which the older syntax allows: the library then returns bytes."""
     if isinstance(value, bytes):
         raise Unfit("malformed", "a string is not UTF-8")
     return value
 
 
 def micros_of(value: Any) -> int:
-    """Microseconds of a Timestamp since 1970. Raises Unfit."""
+    """Return microseconds of a Timestamp since 1970. Raises Unfit."""
     micros, rest = divmod(value.seconds * 1_000_000_000 + value.nanos, 1_000)
     if not _FIRST_SECOND <= value.seconds <= _LAST_SECOND or not 0 <= value.nanos < 1_000_000_000 or rest:
         what = "no whole microseconds of the years 1 to 9999"

@@ -1,7 +1,7 @@
-"""Which message of its schema a value is: Confluent's list of indexes, before the message itself.
+"""The message type of a value in its schema: Confluent's list of indexes, before the message itself.
 
-The number of indexes and each of them are zigzag varints. They lead from the file's messages, in its order, to those within; messages
-that a map stands for are not counted, since the file's text does not have them. The list `[0]` is written as a single byte 0.
+The number of indexes and each index are zigzag varints. They lead from the file's messages, in order, to nested ones; map entry
+messages do not count, since the file's text does not have them. The list `[0]` is written as a single byte 0.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from platform_assets.decoding.reading import Unfit
 Path = tuple[int, ...]
 
 MOST_LEVELS: Final = 64
-"""Messages within each other; the compiler allows fewer."""
+"""Maximum nesting of messages; the compiler allows less."""
 _FIRST: Final = (0,)
 _LONGEST: Final = 5
-"""Bytes of a varint of 32 bits."""
+"""Maximum bytes of a 32-bit varint."""
 
 
 def read(value: bytes) -> tuple[Path, int]:
-    """The indexes at the beginning of `value`, and where the message begins. Raises Unfit."""
+    """Return the indexes at the beginning of `value`, and the start of the message. Raises Unfit."""
     count, at = _varint(value, 0)
     if count == 0:
         return _FIRST, at
@@ -36,7 +36,7 @@ def read(value: bytes) -> tuple[Path, int]:
 
 
 def names_of(file: FileDescriptorProto) -> dict[Path, str]:
-    """The full names of all messages of a file, by their indexes."""
+    """Return the full names of all messages in a file, by their indexes."""
     found: dict[Path, str] = {}
     pending: list[tuple[Path, str, DescriptorProto]] = [
         ((number,), file.package, message) for number, message in enumerate(file.message_type)

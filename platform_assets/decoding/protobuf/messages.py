@@ -1,4 +1,4 @@
-"""What the ways of reading Protobuf share: classes of messages, and values that become rows one by one."""
+"""Shared code of both Protobuf readers: message classes, and conversion of values to rows one by one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from platform_assets.decoding.decoder import DeadLetter, Decoded, dead_letters
 from platform_assets.decoding.reading import Unfit
 
 Row: TypeAlias = tuple[dict[str, Any], str | None]
-"""The columns of a value by name, and the text of what they lack; None where that is nothing."""
+"""The columns of a value by name, and its rescued text; None if nothing is rescued."""
 
 
 def class_of(files: Iterable[descriptor_pb2.FileDescriptorProto], name: str) -> Any:
-    """The class of the messages of that full name, in a pool of these files alone, each behind those that it imports.
+    """Return the class of messages with that full name, in a pool of only these files, each after its imports.
 
-    Raises TypeError where a file is missing or they do not fit together, KeyError where the message is not among them.
+    Raises TypeError if a file is missing or they do not fit together, KeyError if the message is not in them.
     """
     pool = descriptor_pool.DescriptorPool()
     for file in files:
@@ -28,14 +28,14 @@ def class_of(files: Iterable[descriptor_pb2.FileDescriptorProto], name: str) -> 
 
 
 def is_map(field: FieldDescriptor) -> bool:
-    """Whether a field is a map, which the library has as a list of messages."""
+    """Return true if a field is a map, which the library represents as a list of messages."""
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
 def keys_of(entries: Mapping[Any, Any]) -> list[Any]:
-    """The keys of a map, ascending: the library has no order of its own, and rows have to be the same each time.
+    """Return the keys of a map, ascending: the library has no order, and rows must be the same each time.
 
-    Raises Unfit for a text that is not UTF-8, which proto2 allows: the library gives bytes for it, and finds no value by them.
+    Raises Unfit for a text that is not UTF-8, which proto2 allows: the library returns bytes for it, and finds no value by them.
     """
     keys = list(entries)
     if any(isinstance(key, bytes) for key in keys):
@@ -44,7 +44,7 @@ def keys_of(entries: Mapping[Any, Any]) -> list[Any]:
 
 
 def decoded(fields: pa.Schema, values: pa.BinaryArray, read: Callable[[bytes], Row]) -> Decoded:
-    """What `read` makes of each value as the columns `fields`; a value of which it raises Unfit is a dead letter."""
+    """Decode each value with `read` into the columns `fields`; a value for which it raises Unfit becomes a dead letter."""
     rows: list[dict[str, Any]] = []
     rescued: list[str | None] = []
     dead: list[DeadLetter] = []

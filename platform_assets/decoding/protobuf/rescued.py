@@ -1,7 +1,7 @@
-"""What a message has and the declared columns lack, as plain values of JSON.
+"""Rescue of a message's fields that the declared columns lack, as JSON values.
 
-Fields that its schema has are there by name, extensions by full name; those that it lacks by number, undecoded. Bytes are base64, and
-numbers that JSON lacks are text.
+Fields that its schema has are stored by name, extensions by full name; fields that it lacks by number, undecoded. Bytes are base64,
+and numbers that JSON lacks are text.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from platform_assets.decoding.reading import Unfit
 
 
 def rescued_text(message: Message, columns: Iterable[pa.Field], place: str = "") -> str | None:
-    """What a message that was read as `columns` has besides, as JSON; None where that is nothing. `place` is that of the message.
+    """Return the fields of a message that are not in `columns` as JSON; None if there are none. `place` is the message's.
 
-    Raises Unfit where a part of it cannot be written as JSON.
+    Raises Unfit if a part of it cannot be written as JSON.
     """
     try:
         lacking = rescued_of(message, columns)
@@ -35,7 +35,7 @@ def rescued_text(message: Message, columns: Iterable[pa.Field], place: str = "")
 
 
 def rescued_of(message: Message, columns: Iterable[pa.Field]) -> dict[str, Any]:
-    """Of a message that was read as `columns`; empty where nothing is lacking. Raises Unfit."""
+    """Return the fields of a message that are not in `columns`; empty if there are none. Raises Unfit."""
     found = _unknown(message)
     declared = {column.name: column.type for column in columns}
     for field, value in message.ListFields():
@@ -51,14 +51,14 @@ def rescued_of(message: Message, columns: Iterable[pa.Field]) -> dict[str, Any]:
 
 
 def _name(field: FieldDescriptor) -> str:
-    """The name that a field has among those of its message. That of an extension has a dot, as no other has."""
+    """Return the name of a field within its message. Only the names of extensions have a dot."""
     if not field.is_extension:
         return str(field.name)
     return str(field.full_name) if "." in field.full_name else f".{field.full_name}"
 
 
 def _within(field: FieldDescriptor, value: Any, kind: pa.DataType) -> Any:
-    """Of a field that is declared; messages alone can have more than their columns."""
+    """Return the rescued part of a declared field; only messages can have more than their columns."""
     if is_map(field):
         if field.message_type.fields_by_name["value"].message_type is None:
             return None
@@ -79,7 +79,7 @@ def _of_one(message: Message, kind: pa.DataType) -> dict[str, Any]:
 
 
 def _whole(field: FieldDescriptor, value: Any) -> Any:
-    """A field that is not declared."""
+    """Return a field that is not declared."""
     if is_map(field):
         of = field.message_type.fields_by_name["value"]
         return {str(key): _plain(of, value[key]) for key in keys_of(value)}
@@ -94,7 +94,7 @@ def _plain(field: FieldDescriptor, value: Any) -> Any:
     if field.enum_type is not None:
         symbol = field.enum_type.values_by_number.get(value)
         return value if symbol is None else symbol.name
-    if isinstance(value, bytes):  # also of a string that is not UTF-8, which an older syntax allows
+    if isinstance(value, bytes):  # also for a string that is not UTF-8, which an older syntax allows
         return base64.b64encode(value).decode("ascii")
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -107,7 +107,7 @@ def _unknown(message: Message) -> dict[str, Any]:
 
 
 def _undecoded(data: Any) -> Any:
-    """An unknown field as JSON has it; bytes as base64."""
+    """Return an unknown field as JSON; bytes as base64."""
     if isinstance(data, bytes):
         return base64.b64encode(data).decode("ascii")
     if isinstance(data, int):

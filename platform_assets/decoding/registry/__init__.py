@@ -1,7 +1,7 @@
-"""Values that name the schema that they were written by: before the datum, or in a header of the record.
+"""Values that name the schema that they were written with: before the datum, or in a header of the record.
 
 Options `registry: true` and `id` of formats `avro`, `json` and `protobuf`. The columns are those of the
-declared schema, whatever was registered since.
+declared schema, whatever is registered later.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ ID_OPTION = "id"
 def decoder(spec: FormatSpec) -> RegistryDecoder:
     """Raises ConfigurationError."""
     if spec.options[OPTION] is not True:
-        raise Options(spec, spec.options).wrong(OPTION, "true, or left out; where it is, SCHEMA_REGISTRY_URL says")
+        raise Options(spec, spec.options).wrong(
+            OPTION, "true, or left out; SCHEMA_REGISTRY_URL has the registry's address"
+        )
     id_from = spec.options.get(ID_OPTION, "prefix")
     if id_from not in get_args(IdFrom):
         raise Options(spec, spec.options).wrong(ID_OPTION, f"one of: {', '.join(get_args(IdFrom))}")
     if spec.format == "protobuf" and id_from not in ("prefix", "header"):
         raise ConfigurationError(
-            f"option 'id' of format 'protobuf' is {id_from!r}: Apicurio's messages are not supported; use prefix or header"
+            f"option 'id' of format 'protobuf' is {id_from!r}, but Apicurio's messages are not supported: use prefix or header"
         )
     inner = replace(spec, options={n: value for n, value in spec.options.items() if n not in (OPTION, ID_OPTION)})
     if spec.format == "avro":
@@ -44,7 +46,7 @@ def decoder(spec: FormatSpec) -> RegistryDecoder:
     if spec.format == "protobuf":
         return RegistryDecoder(_protobuf(inner), id_from=id_from)
     raise ConfigurationError(
-        f"format {spec.format!r} has no registry, avro, json and protobuf alone have: leave out 'registry'"
+        f"format {spec.format!r} does not support `registry`; only avro, json and protobuf do: leave out 'registry'"
     )
 
 

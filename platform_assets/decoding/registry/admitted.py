@@ -1,7 +1,7 @@
-"""JSON that its writer's schema admits: the declaration says what is read of a value, and the schema that wrote it whether it is one.
+"""JSON checked by its writer's schema: the declaration decides what is read, and the schema decides if a value is admitted.
 
-A validator in Rust rather than `jsonschema`: that one takes hundreds of times as long, and patterns of a registry could hold it for
-ever; this one's take linear time, and it asks nobody for what a `$ref` names.
+The validator is in Rust: `jsonschema` takes hundreds of times as long, and a registry's patterns could block it forever. This one
+takes linear time, and it does not fetch what a `$ref` names.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from platform_assets.decoding.decoder import DEAD_LETTER_FIELDS, DeadLetter, Dec
 from platform_assets.decoding.pieces import Marks
 
 NOWHERE: Final = "json-schema:///"
-"""Where a schema is that says nothing of it."""
+"""Base address of a schema that does not set one."""
 _TOGETHER: Final = 512
-"""Values that are parsed at once."""
+"""Values that are parsed together."""
 
 
 @dataclass(frozen=True)
 class AdmittedDecoder:
-    """What `declared` makes of values; of those, what the schema `text` does not admit is dead."""
+    """Decodes values with `declared`; values that the schema `text` does not admit become dead letters."""
 
     declared: Decoder
     text: str
@@ -42,7 +42,7 @@ class AdmittedDecoder:
 
     @cached_property
     def validator(self) -> Any:
-        """Judges parsed values. Raises BadSchema."""
+        """The validator of parsed values. Raises BadSchema."""
         try:
             schema = json.loads(self.text)
             documents = {name: json.loads(text) for name, text in self.references.items()}
@@ -91,22 +91,22 @@ class AdmittedDecoder:
         return self._judged(values, found, [row for row in alive if self._fault(values[row].as_py()) is not None])
 
     def _refused(self, values: pa.BinaryArray, alive: list[int]) -> list[int]:
-        """The rows that are not admitted."""
+        """Return the rows that are not admitted."""
         refused: list[int] = []
         is_valid = self.validator.is_valid
         for begin in range(0, len(alive), _TOGETHER):
             rows = alive[begin : begin + _TOGETHER]
             texts = values.take(pa.array(rows, pa.int64())).to_pylist()
             try:
-                # All of them are JSON, as the declaration's decoder has found.
+                # All of them are JSON, since the declaration's decoder has read them.
                 parsed = json.loads(b"[" + b",".join(texts) + b"]")
                 refused += [row for row, value in zip(rows, parsed, strict=True) if not is_valid(value)]
-            except ValueError:  # one has a number or a depth that no value of Python's or the validator's has
+            except ValueError:  # one has a number or a depth that Python or the validator cannot represent
                 refused += [row for row, text in zip(rows, texts, strict=True) if self._fault(text) is not None]
         return refused
 
     def _fault(self, value: bytes) -> tuple[str, str] | None:
-        """Where a value is not admitted, and why; None where it is."""
+        """Return the place and the reason if a value is not admitted; None if it is admitted."""
         try:
             error = next(self.validator.iter_errors(json.loads(value)), None)
         except ValueError:
@@ -139,7 +139,7 @@ class AdmittedDecoder:
 
 
 def _alive(values: pa.BinaryArray, found: Decoded) -> list[int]:
-    """The rows that have a value, and are not dead."""
+    """Return the rows that have a value and are not dead."""
     alive = values.is_valid().to_numpy(zero_copy_only=False).copy()
     alive[found.dead["row"].to_numpy()] = False
     rows: list[int] = np.flatnonzero(alive).tolist()

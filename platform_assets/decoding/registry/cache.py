@@ -1,7 +1,7 @@
-"""Schemas that were read once, kept in files, so that windows can be decoded when their registry has gone.
+"""Schemas that were read once, kept in files, so that windows can be decoded when their registry is unavailable.
 
-What an id means is bound to the registry that said it: a folder for each registry, which names its address. A registry that
-gives a known id another schema is not believed (`decoder`), and `forget` makes room for the new meaning.
+An id belongs to its registry: each registry has a folder, which names its address. A registry that returns another schema for
+a known id is refused (`decoder`), until `forget` removes the known schema.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ from platform_assets.decoding.registry.schemas import Registered
 from platform_assets.errors import LakeNotWritableError, LakeUnavailableError
 
 _ORIGIN: Final = "registry.json"
-"""Names the registry that a folder's schemas are from."""
+"""File that names the registry of a folder's schemas."""
 
 
 class KeptFiles(Protocol):
-    """The files of one folder, on a file system or in an object store. What goes wrong is an OSError."""
+    """The files of one folder, on a file system or in an object store. Failures are OSErrors."""
 
     def files(self, below: str) -> list[str]:
-        """Names of the files in a folder below this one, "" for this one; none where it is missing."""
+        """Return the names of the files in a folder below this one, "" for this one; none if it is missing."""
 
     def folders(self, below: str) -> list[str]:
-        """Names of the folders in a folder below this one; none where it is missing."""
+        """Return the names of the folders in a folder below this one; none if it is missing."""
 
     def remove_files(self, names: Iterable[str]) -> None:
-        """Delete files; one that is missing is none."""
+        """Delete files; missing ones are ignored."""
 
     def make(self) -> None:
-        """Create the folder where it is missing."""
+        """Create the folder if it is missing."""
 
     def read(self, name: str) -> bytes:
-        """A file's content. Raises FileNotFoundError."""
+        """Return a file's content. Raises FileNotFoundError."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file whole: a reader sees the former content or this one."""
+        """Write a file atomically: a reader sees either the former content or this one."""
 
 
 Schemas = Callable[[str], KeptFiles]
-"""Gives the files of a folder by its name, which is one registry's; "" is the folder that holds them all."""
+"""Returns the files of a folder by its name, one per registry; "" is the folder that contains them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A schema that was read before, and the address of the registry that had it."""
+    """A schema that was read before, and the address of its registry."""
 
     schema: Registered
     origin: str
 
 
 class SchemaCache:
-    """A file for each id, in the folder of one registry, `digest`, whose address is `url`."""
+    """One file per id, in the folder `digest` of one registry, whose address is `url`."""
 
     def __init__(self, schemas: Schemas, digest: str, url: str) -> None:
         self._schemas, self._digest, self._url = schemas, digest, url
@@ -83,7 +83,7 @@ class SchemaCache:
         return None
 
     def write(self, number: int | str, schema: Registered) -> None:
-        """Keep a schema; its file appears whole. Raises LakeNotWritableError and LakeUnavailableError."""
+        """Keep a schema; its file appears atomically. Raises LakeNotWritableError and LakeUnavailableError."""
         files = self._schemas(self._digest)
         with _named(self._digest):
             files.make()
@@ -93,7 +93,7 @@ class SchemaCache:
 
 
 def forget(schemas: Schemas, numbers: Iterable[int | str], dry_run: bool = False) -> list[str]:
-    """Delete what is known of these ids, of every registry; returns a line for each schema, also with `dry_run`.
+    """Delete the known schemas of these ids, of every registry; return a line for each schema, also with `dry_run`.
 
     Raises LakeNotWritableError and LakeUnavailableError.
     """
@@ -122,7 +122,7 @@ def _read(schemas: Schemas, folder: str, number: int | str) -> Registered | None
 
 
 def _origin(schemas: Schemas, folder: str) -> str:
-    """The address of a folder's registry; the folder's name for one that an earlier release wrote."""
+    """Return the address of a folder's registry; the folder's name for a folder of an earlier release."""
     try:
         with _named(folder):
             found = json.loads(schemas(folder).read(_ORIGIN))
@@ -140,11 +140,11 @@ def _named(folder: str) -> Iterator[None]:
     except OSError as error:
         place = error.filename if isinstance(error.filename, str) else folder
         reason = error.strerror or str(error)
-        # A file system refuses; a store may also be out of reach.
+        # A file system refuses; a store may also be unreachable.
         unreachable = error.errno == errno.EIO
         raise (LakeUnavailableError if unreachable else LakeNotWritableError)(place, reason) from error
 
 
 def _name(number: int | str) -> str:
-    """The file of an id: a number, or a GUID, which is checked where it is made."""
+    """Return the file of an id: a number, or a GUID, which is checked where it is made."""
     return f"{number}.json"

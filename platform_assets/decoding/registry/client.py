@@ -1,6 +1,6 @@
-"""Asking a registry for schemas by id, over the API of Confluent's that others have too.
+"""A client that asks a registry for schemas by id, over Confluent's API, which others support too.
 
-urllib3 rather than confluent-kafka's own client: that one reads answers of any size, and brings four packages more for one request.
+It uses urllib3, since confluent-kafka's client reads answers of any size, and needs four more packages for one request.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from platform_assets.errors import ConfigurationError, RegistryRefusedError, Reg
 from platform_assets.secret_files import basic_login
 
 MOST_BYTES: Final = 4 << 20
-"""Of one answer."""
+"""Maximum bytes of one answer."""
 MOST_REFERENCES: Final = 100
-"""Of one schema, with those of its references."""
+"""Maximum references of one schema, including those of its references."""
 ANSWER_SECONDS: Final = 20.0
-"""For one answer as a whole, however it trickles."""
+"""Time limit of one whole answer, even if it arrives slowly."""
 TRIES: Final = 5
 UNKNOWN_SCHEMA: Final = 40403
 _FIRST_PAUSE: Final = 0.2
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often a request is tried, and the seconds that one answer may take."""
+    """Attempts per request, and the time limit in seconds of one answer."""
 
     tries: int
     seconds: float
@@ -50,15 +50,15 @@ class Patience:
 
 PATIENT: Final = Patience(TRIES, ANSWER_SECONDS)
 HURRIED: Final = Patience(1, 2.0)
-"""For what is known already and only confirmed: a registry that is down delays a task by no more."""
+"""Limits when a known schema is only confirmed, so that an unavailable registry delays a task by no more."""
 
 
 class _Again(Exception):
-    """What went wrong may be over soon."""
+    """A failure that may be temporary."""
 
 
 class RegistryClient:
-    """One registry, asked at one address: no redirect is followed, and nothing that a schema names but by the registry's own API."""
+    """A client of one registry at one address: it follows no redirects, and follows references only through the registry's API."""
 
     def __init__(
         self,
@@ -73,15 +73,14 @@ class RegistryClient:
         return f"RegistryClient({self._settings.url!r})"
 
     def close(self) -> None:
-        """Close its connection."""
+        """Close the connection."""
         self._pool.clear()
 
     def schema(self, number: Key, kind: str = AVRO) -> Registered:
-        """The schema of an id, of a GUID in its canonical text, or of an id of Apicurio's; of the latter, `kind` is what it is.
+        """Return the schema of an id, of a GUID in canonical text, or of an Apicurio id, for which `kind` is the kind of schema.
 
-        Raises UnknownId where the registry says that it has none; BadReferences where it refers to others without end;
-        RegistryUnreachableError (retryable), after some tries, where no
-        answer came; RegistryRefusedError where one came that is none of a registry's.
+        Raises UnknownId if the registry does not have it; BadReferences if its references have no end; RegistryUnreachableError
+        (retryable) if no answer came after some attempts; RegistryRefusedError if an answer is not a registry's.
         """
         named = long_id(number)
         if named is not None:
@@ -95,12 +94,12 @@ class RegistryClient:
         )
 
     def _of_apicurio(self, of: str, number: int, key: Key, kind: str) -> Registered:
-        """By Apicurio's own API: in that of Confluent's form, a setting of the registry decides which of its two ids counts."""
+        """Ask Apicurio's own API: in its Confluent-compatible API, a registry setting decides which of the two ids counts."""
         base, replaced = _CONFLUENT.subn("/apis/registry/v3", self._settings.url)
         if not replaced:
             raise ConfigurationError(
-                f"{URL_VARIABLE} is {self._settings.url}, and `id: apicurio` asks Apicurio's own API, next to the path "
-                "/apis/ccompat/v7: give the address with that path"
+                f"{URL_VARIABLE} is {self._settings.url}, but `id: apicurio` uses Apicurio's own API, which is next to the path "
+                "/apis/ccompat/v7: set the address with that path"
             )
         place = f"{base}/ids/{of}s/{number}"
         text = self._tried(lambda: self._content_of(place, key))
@@ -109,7 +108,7 @@ class RegistryClient:
         return Registered(kind, text, references)
 
     def _refer_apicurio(self, base: str, place: str, references: dict[str, str], asked: list[int]) -> None:
-        """Add what the content at `place` refers to, its own references first."""
+        """Add the references of the content at `place`, their own references first."""
         found = self._tried(lambda: self._content_of(f"{place.removesuffix('/content')}/references", None))
         try:
             listed = json.loads(found)
@@ -140,10 +139,10 @@ class RegistryClient:
             raise self._refused("a schema is not UTF-8") from error
 
     def _refer(self, found: dict[str, Any], references: dict[str, str], asked: list[int], number: int | str) -> None:
-        """Add what `found` refers to, its own references first."""
+        """Add the references of `found`, their own references first."""
         listed = found.get("references") or []
         if not isinstance(listed, list):
-            raise self._refused("its references are no list")
+            raise self._refused("its references are not a list")
         for each in listed:
             name, subject, version = (
                 (each.get(part) for part in ("name", "subject", "version")) if isinstance(each, dict) else [None] * 3
@@ -179,14 +178,14 @@ class RegistryClient:
         if status == 404 and number is not None and document.get("error_code") == UNKNOWN_SCHEMA:
             raise UnknownId(number)
         if 300 <= status < 400:
-            raise self._refused(f"it answers by a redirect (HTTP {status}), and none is followed")
+            raise self._refused(f"it answers with a redirect (HTTP {status}), which is not followed")
         if status != 200:
             code = document.get("error_code")
             raise self._refused(f"it answers HTTP {status}" + (f", error {code}" if isinstance(code, int) else ""))
         return document
 
     def _request(self, address: str) -> tuple[int, bytes]:
-        """One request; the status and the body. Raises _Again and RegistryRefusedError."""
+        """Send one request; return the status and the body. Raises _Again and RegistryRefusedError."""
         try:
             answer = self._pool.request(
                 "GET",
@@ -202,15 +201,15 @@ class RegistryClient:
             finally:
                 answer.close()
         except (HTTPError, OSError) as error:
-            raise _Again(type(error).__name__) from None  # its text may hold headers
+            raise _Again(type(error).__name__) from None  # its text may contain headers
         except ValueError:
             status, content = (
                 0,
                 b"",
-            )  # its text holds the header, and so would the context of an error that is raised here
+            )  # its text contains the header, and so would the context of an error raised here
         if not status:
             raise self._refused(
-                "the request cannot be sent: its login or its path has characters that HTTP does not allow"
+                "the request cannot be sent, because its credentials or its path have characters that HTTP does not allow"
             )
         if status in _TRANSIENT:
             raise _Again(f"HTTP {status}")
@@ -242,7 +241,7 @@ class RegistryClient:
 
 
 def _in_path(part: str, name: str) -> str:
-    """`part` of the reference `name`, as one segment of a path. Raises BadReferences for what would lead to another path."""
+    """Return `part` of the reference `name` as one path segment. Raises BadReferences if it would lead to another path."""
     if part in ("", ".", ".."):
         raise BadReferences(f"its reference {name[:60]!r} names {part!r}, which would ask another path of the registry")
     try:
@@ -252,7 +251,7 @@ def _in_path(part: str, name: str) -> str:
 
 
 def _document(content: bytes) -> dict[str, Any]:
-    """The object of an answer; an empty one where it is something else."""
+    """Return the JSON object of an answer; an empty one for anything else."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):

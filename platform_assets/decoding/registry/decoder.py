@@ -1,4 +1,4 @@
-"""Values of any number of registered schemas, as the declared columns."""
+"""Decoder of values with any number of registered schemas, into the declared columns."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from platform_assets.errors import RegistryChangedError, RegistryRefusedError, R
 
 Order = npt.NDArray[np.int64]
 MOST_UNKNOWN: Final = 1_000
-"""Ids without a schema that a registry is asked for in the life of a decoder, which is a task's."""
+"""Limit of unknown ids that a registry is asked for per decoder, which lives as long as a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """Why no value of an id can be read."""
+    """The reason why values of an id cannot be read."""
 
     reason: Reason
     detail: str
@@ -36,19 +36,19 @@ class _Fault:
 
 @dataclass(frozen=True, slots=True)
 class _Readable:
-    """What values of an id are read by."""
+    """The decoder of an id's values."""
 
     decoder: Decoder
 
 
 @dataclass(frozen=True)
 class RegistryDecoder:
-    """Groups a block's values by the ids that they begin with, and has each group decoded by its schema.
+    """Groups a block's values by the ids that they begin with, and decodes each group with its schema.
 
-    `schemas` gives the files that schemas which were read are kept in; None keeps none. The registry is asked for each id once in the
-    life of this object, also for those that are kept: if it answers with another schema, nothing is decoded (RegistryChangedError); if
-    it does not answer, what is kept holds. Settings are those of the environment of the process that decodes; none of them is part
-    of this object but `url`, which stands in if that environment has no address.
+    `schemas` returns the files in which read schemas are kept; with None, none is kept. The registry is asked for each id once per
+    object, even for kept ones: if it answers with another schema, nothing is decoded (RegistryChangedError); if it does not answer,
+    the kept schema is used. Settings come from the environment of the decoding process; none of them is part of this object except
+    `url`, which is used if that environment has no address.
     """
 
     reader: Reader
@@ -57,7 +57,7 @@ class RegistryDecoder:
     id_from: wire.IdFrom = "prefix"
     _known: dict[wire.Key, _Readable | _Fault] = field(default_factory=dict, repr=False, compare=False)
     unknown: list[wire.Key] = field(default_factory=list, repr=False, compare=False)
-    """Ids that the registry was asked for and does not have."""
+    """Requested ids that the registry does not have."""
 
     @property
     def fields(self) -> pa.Schema:
@@ -65,7 +65,7 @@ class RegistryDecoder:
         return self.reader.fields
 
     def at(self, schemas: Schemas | None, url: str) -> RegistryDecoder:
-        """The same, with schemas kept in these files, and the registry at this address."""
+        """Return a copy with schemas kept in these files, and the registry at this address."""
         return replace(self, schemas=schemas, url=url, _known={}, unknown=[])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class RegistryDecoder:
         if len(numbers) == 1 and isinstance(known := self._known.get(heads.key(numbers[0])), _Readable):
             return way(known.decoder)(wire.data_of(values, heads.key(numbers[0])))
         groups, dead = [self._nothing()], []
-        order = np.zeros(len(values), np.int64)  # row 0 of all groups, which is nothing, until something was read
+        order = np.zeros(len(values), np.int64)  # row 0 of all groups is the empty row, until a row was read
         begin = 1
         for number in numbers:
             rows = np.flatnonzero(ids == number)
@@ -141,15 +141,15 @@ class RegistryDecoder:
         )
 
     def _nothing(self) -> Decoded:
-        """One row of nulls."""
+        """Return one row of nulls."""
         columns = pa.RecordBatch.from_arrays([pa.nulls(1, each.type) for each in self.fields], schema=self.fields)
         return Decoded(columns, pa.nulls(1, pa.string()), dead_letters([]))
 
     def _learn(self, heads: wire.Heads) -> None:
-        """Know of each of these ids what its values are read by, or why they are not.
+        """Find the decoder of each of these ids, or the reason why its values cannot be read.
 
-        Ids that most rows have come first: once `MOST_UNKNOWN` were unknown, further ones that the lake does not know are not
-        looked up, so that whoever writes to the topic cannot have the registry asked without end.
+        The most frequent ids come first: after `MOST_UNKNOWN` unknown ids, further ones that the lake does not know are not looked
+        up, so that writers of the topic cannot cause endless requests to the registry.
         """
         numbers, rows = np.unique(heads.numbers, return_counts=True)
         ordered = [heads.key(n) for n in numbers[np.argsort(-rows, kind="stable")].tolist()]
@@ -182,7 +182,7 @@ class RegistryDecoder:
 
 
 class _Asking:
-    """What one block's new ids mean, by the lake's files and by the registry; `unknown` counts ids without a schema."""
+    """Look-up of one block's new ids in the lake's files and the registry; `unknown` has ids without a schema."""
 
     def __init__(
         self, settings: RegistrySettings, cache: SchemaCache | None, unknown: list[wire.Key], kind: str
@@ -225,9 +225,9 @@ class _Asking:
         return found
 
     def _confirmed(self, number: wire.Key) -> Registered | None:
-        """What the registry says today of an id that is kept; None if it does not say, and is not asked again then.
+        """Return the registry's present schema of a kept id; None if it does not answer, and then do not ask it again.
 
-        A registry that is gone, or that has lost the id, takes no window along: what is kept was its word.
+        If the registry is unavailable or has lost the id, windows are still decoded with the kept schema.
         """
         if self._hurried is None:
             return None

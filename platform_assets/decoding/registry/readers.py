@@ -1,4 +1,4 @@
-"""What a registered schema means for the declared columns, a class a format."""
+"""Readers of registered schemas into the declared columns, one class per format."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from platform_assets.decoding.registry.schemas import AVRO, JSON, PROTOBUF, Regi
 
 
 class Reader(Protocol):
-    """The declared columns, and how values of a registered schema become them. It may be pickled."""
+    """The declared columns, and the conversion of a registered schema's values to them. It can be pickled."""
 
     @property
     def kind(self) -> str:
-        """The kind of schema that values are declared to have."""
+        """The declared kind of schema."""
 
     @property
     def fields(self) -> pa.Schema:
         """The declared columns."""
 
     def decoder_for(self, schema: Registered) -> Decoder:
-        """The decoder of data that `schema` wrote. Raises BadSchema where they cannot be read as declared."""
+        """Return the decoder of data written with `schema`. Raises BadSchema if it cannot be read as declared."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvroReader:
-    """Data of any schema that Avro's rules resolve into the declared one."""
+    """Reads data of any schema that Avro's rules resolve into the declared one."""
 
     schema: AvroType
     fields: pa.Schema
@@ -50,13 +50,13 @@ class AvroReader:
         except (ValueError, RecursionError) as error:
             raise BadSchema("$", f"it is no JSON: {error}") from error
         made = AvroDecoder(self.schema, writer, self.max_bytes)
-        assert made.plan  # which is made here, so that BadSchema is raised here
+        assert made.plan  # made here, so that BadSchema is raised here
         return made
 
 
 @dataclass(frozen=True, slots=True)
 class JsonReader:
-    """JSON that is read as declared, where the schema that wrote it admits it."""
+    """Reads JSON as declared, if the schema that it was written with admits it."""
 
     decoder: Decoder
     kind: str = JSON
@@ -70,13 +70,13 @@ class JsonReader:
         """See `Reader.decoder_for`."""
         _check_kind(schema, JSON)
         made = AdmittedDecoder(self.decoder, schema.text, schema.references)
-        assert made.validator  # which is made here, so that BadSchema is raised here
+        assert made.validator  # made here, so that BadSchema is raised here
         return made
 
 
 @dataclass(frozen=True, slots=True)
 class ProtobufReader:
-    """Messages of one full name, in any schema whose fields of the columns' names can be read as declared."""
+    """Reads messages with one full name, of any schema whose fields named like the columns can be read as declared."""
 
     message: str
     fields: pa.Schema
@@ -90,7 +90,7 @@ class ProtobufReader:
             descriptor_set(schema.text, schema.references), self.message, self.fields, self.max_bytes
         )
         if self.message in made.names.values():
-            assert made.read is not None  # which is made here, so that BadSchema is raised here
+            assert made.read is not None  # made here, so that BadSchema is raised here
         return made
 
 

@@ -1,4 +1,4 @@
-"""What a registry has: schemas by id, as it gives them."""
+"""A registry's schemas by id, in its own form."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any, Final
 
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 LARGEST_ID: Final = (1 << 31) - 1
-"""Ids are 1 to this."""
+"""Ids are from 1 to this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A schema, with those that it refers to: by the name that it has for each, such that each comes after its own."""
+    """A schema, with the schemas that it refers to by their names in it; each comes after its own references."""
 
     kind: str
     text: str
     references: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """As a cache keeps it."""
+        """Return it in the form of the cache."""
         return json.dumps({"schemaType": self.kind, "schema": self.text, "references": dict(self.references)})
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that name the schema and its references, whatever white space JSON has."""
+        """Return sixteen hexadecimal digits that identify the schema and its references, ignoring white space in JSON."""
         texts = [self.text, *(part for pair in sorted(self.references.items()) for part in pair)]
         meant = [self.kind, *(_canonical(text) if self.kind != PROTOBUF else text for text in texts)]
         return hashlib.sha256(json.dumps(meant).encode()).hexdigest()[:16]
 
     @classmethod
     def from_json(cls, text: str) -> Registered:
-        """Read what `to_json` wrote. Raises ValueError where it is something else."""
+        """Parse the result of `to_json`. Raises ValueError for anything else."""
         found: Any = json.loads(text)
         try:
             kind, schema, references = found["schemaType"], found["schema"], found["references"]
@@ -47,7 +47,7 @@ class Registered:
 
 
 def _canonical(text: str) -> str:
-    """JSON without white space and by sorted names; any other text as it is."""
+    """Return JSON without white space and with sorted names; any other text unchanged."""
     try:
         return json.dumps(json.loads(text), sort_keys=True)
     except (ValueError, RecursionError):
@@ -55,7 +55,7 @@ def _canonical(text: str) -> str:
 
 
 class UnknownId(Exception):
-    """An id has no schema in the registry, or, for the reason given, was not looked up."""
+    """An id has no schema in the registry or, for the given reason, was not looked up."""
 
     def __init__(self, number: int | str, reason: str = "the registry has no schema of it") -> None:
         self.number = number
@@ -63,4 +63,4 @@ class UnknownId(Exception):
 
 
 class BadReferences(Exception):
-    """What a schema refers to has no end: it cannot be read, today or later."""
+    """A schema's references have no end: it can never be read."""

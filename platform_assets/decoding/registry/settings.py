@@ -1,4 +1,4 @@
-"""Where the registry is, and who asks it: from the environment of the process that asks, and from nowhere else."""
+"""Address and credentials of the registry, only from the environment of the process that asks it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
-    """One registry. `url` has no trailing slash and no secret; the rest is never shown, and never leaves the process."""
+    """Settings of one registry. `url` has no trailing slash and no secret; the rest is never shown, and never leaves the process."""
 
     url: str
     user: str | None = field(default=None, repr=False)
@@ -35,13 +35,13 @@ class RegistrySettings:
         url = environ.get(URL_VARIABLE, "").strip()
         if not url:
             raise ConfigurationError(
-                f"{URL_VARIABLE} is not set, and values name schemas of a registry: set it to the registry's address, such as "
+                f"{URL_VARIABLE} is not set, but values name schemas of a registry: set it to the registry's address, such as "
                 "http://127.0.0.1:8081, or run `platform-assets up --registry` for the embedded one"
             )
         _check(url)
         user, password, token = (secret(environ, name) for name in (USER_VARIABLE, PASSWORD_VARIABLE, TOKEN_VARIABLE))
         if (user is None) != (password is None):
-            raise ConfigurationError(f"{USER_VARIABLE} and {PASSWORD_VARIABLE} have to be set together")
+            raise ConfigurationError(f"{USER_VARIABLE} and {PASSWORD_VARIABLE} must be set together")
         if user is not None and token is not None:
             raise ConfigurationError(f"set {USER_VARIABLE} and {PASSWORD_VARIABLE}, or {TOKEN_VARIABLE}, and not both")
         if token is not None and not _TOKEN.fullmatch(token):
@@ -65,7 +65,7 @@ class RegistrySettings:
 
     @property
     def digest(self) -> str:
-        """Names the registry in a path."""
+        """Name of the registry in a path."""
         return hashlib.sha256(self.url.encode()).hexdigest()[:16]
 
     def __reduce__(self) -> NoReturn:
@@ -73,7 +73,7 @@ class RegistrySettings:
 
 
 def address(environ: Mapping[str, str]) -> str:
-    """Where the registry is, which is no secret; empty where it is not set. Raises ConfigurationError."""
+    """Return the registry's address, which is not secret; empty if it is not set. Raises ConfigurationError."""
     return RegistrySettings.of(environ).url if environ.get(URL_VARIABLE) else ""
 
 
@@ -85,9 +85,9 @@ def _check(url: str) -> None:
         host, port, parts = None, None, urlsplit("")
     if parts.username is not None or parts.password is not None:
         raise ConfigurationError(
-            f"{URL_VARIABLE} holds a user or a password: put them into {USER_VARIABLE} and {PASSWORD_VARIABLE}"
+            f"{URL_VARIABLE} contains a user or a password: move them to {USER_VARIABLE} and {PASSWORD_VARIABLE}"
         )
     if parts.scheme not in ("http", "https") or not host or port == 0 or parts.query or parts.fragment:
         raise ConfigurationError(
-            f"{URL_VARIABLE} is no address of a registry: it has to be of the form https://host:port/path"
+            f"{URL_VARIABLE} is not the address of a registry: it must have the form https://host:port/path"
         )

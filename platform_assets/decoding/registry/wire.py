@@ -1,8 +1,8 @@
-"""Where a value names its schema: in its head, or in a header of its record.
+"""The place of a value's schema id: in its head, or in a header of its record.
 
 A head is a byte 0 and the id in four bytes, big-endian. A header `__value_schema_id` or `__key_schema_id` is the same, or
 a byte 1 and a GUID in sixteen bytes, as Confluent's header serializers write it. Apicurio's serializers write a byte 0 and an id in
-eight bytes, or a header `apicurio.value.contentId` or `.globalId` with these eight bytes. A value whose header is read is handed on
+eight bytes, or a header `apicurio.value.contentId` or `.globalId` with these eight bytes. A value whose header is read is passed on
 with that header as its head, so that there is one kind of value to decode.
 """
 
@@ -24,38 +24,38 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.kernels import arrow
 
 IdFrom = Literal["prefix", "header", "apicurio", "apicurio_global"]
-"""Where values of a declaration name their schema. An id of eight bytes before a value is a content id, or a global one."""
+"""Place of the schema id, as declared. An id of eight bytes before a value is a content id, or a global one."""
 Side = Literal["value", "key"]
 Key = int | str
-"""An id of a schema, its GUID in the canonical text of 36 characters, or `contentId-7` or `globalId-7` of Apicurio's."""
+"""An id of a schema, its GUID in canonical text of 36 characters, or Apicurio's `contentId-7` or `globalId-7`."""
 
 SIZE: Final = 5
 GUID_SIZE: Final = 17
 LONG_SIZE: Final = 9
 NONE: Final = -1
-"""In place of an id if a value is null or has no such head."""
+"""Stands for an id if a value is null or has no such head."""
 _FIRST_NAMED: Final = -2
 _HEADERS: Final[Mapping[Side, bytes]] = {"value": b"__value_schema_id", "key": b"__key_schema_id"}
 CONTENT_ID: Final = "contentId"
 GLOBAL_ID: Final = "globalId"
 _LONG_IDS: Final[Mapping[str, int]] = {CONTENT_ID: 2, GLOBAL_ID: 3}
-"""Ends of the names of Apicurio's headers, and the byte that stands before their eight bytes as a head."""
+"""Suffixes of Apicurio's header names, and the byte before their eight bytes in a head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """A number for each value: its schema's id, `NONE`, or below that a number of this block alone, by which `names` has its key."""
+    """A number for each value: its schema's id, `NONE`, or a lower number, local to this block, whose key is in `names`."""
 
     numbers: npt.NDArray[np.int64]
     names: Mapping[int, str]
 
     def key(self, number: int) -> Key:
-        """Return what a number stands for."""
+        """Return the key of a number."""
         return self.names.get(number, number)
 
 
 def heads_of(values: pa.BinaryArray, id_from: IdFrom) -> Heads:
-    """The heads of a block; what `framed` has put before values is read only as `id_from` says."""
+    """Return the heads of a block; heads from `framed` are read only according to `id_from`."""
     pieces = pieces_of(values)
     ids = np.full(len(pieces), NONE, np.int64)
     if id_from in ("prefix", "header"):
@@ -104,13 +104,13 @@ def _key_of_head(head: bytes, id_from: IdFrom) -> str:
 
 
 def long_id(key: Key) -> tuple[str, int] | None:
-    """Return the kind and the number of an id of Apicurio's; None for any other key."""
+    """Return the kind and the number of an Apicurio id; None for any other key."""
     kind, _, number = str(key).partition("-")
     return (kind, int(number)) if kind in _LONG_IDS else None
 
 
 def data_of(values: pa.BinaryArray, key: Key) -> pa.BinaryArray:
-    """The bytes after the head of each value, all of which name `key` or are null."""
+    """Return the bytes after the head of each value, all of which name `key` or are null."""
     pieces = pieces_of(values)
     size = np.int32(SIZE if isinstance(key, int) else LONG_SIZE if long_id(key) else GUID_SIZE)
     starts = pieces.starts + size
@@ -131,17 +131,17 @@ def fault_of(value: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """Values that have the head which the declaration asks for, and by row why others are left without one."""
+    """Values with the declared head and, by row, the reasons why others have none."""
 
     values: pa.BinaryArray
     faults: Mapping[int, str]
 
 
 def framed(values: pa.BinaryArray, headers: pa.ListArray, side: Side, id_from: IdFrom) -> Framed:
-    """Hand the values on with their heads; `headers` are those of their records: lists of structs of key and value.
+    """Return the values with their heads; `headers` are those of their records: lists of structs of key and value.
 
-    A value whose record names its schema in a header, although the declaration says `prefix`, gets no head: bytes that happen
-    to look like one would have it read by a schema that did not write it.
+    If a record names its schema in a header although the declaration says `prefix`, its value gets no head: bytes that happen
+    to look like a head would make it be read with the wrong schema.
     """
     if id_from in ("apicurio", "apicurio_global"):
         return _framed_by_apicurio(values, headers, side)
@@ -167,12 +167,12 @@ def framed(values: pa.BinaryArray, headers: pa.ListArray, side: Side, id_from: I
             for row in _rows(odd)
         },
     }
-    # The value's own null stays one; a head that is left out leaves nothing to read.
+    # Null values stay null; a value without a head is not read.
     return _without(pc.binary_join_element_wise(given, values, b""), pc.or_(missing, odd), faults)
 
 
 def _framed_by_apicurio(values: pa.BinaryArray, headers: pa.ListArray, side: Side) -> Framed:
-    """As `framed`: a header counts before a prefix, and a content id before a global one."""
+    """Like `framed`: a header takes precedence over a prefix, and a content id over a global one."""
     found, there = values, pa.array(np.zeros(len(values), bool))
     faults: dict[int, str] = {}
     for kind in (GLOBAL_ID, CONTENT_ID):
@@ -201,19 +201,19 @@ def apicurio_rows(headers: pa.ListArray, side: Side) -> npt.NDArray[np.bool_]:
 
 
 def last_header(headers: pa.ListArray, name: bytes) -> pa.BinaryArray:
-    """The value of the last header of that name of each record, as Kafka's `lastHeader`; null if there is none, or it is null."""
+    """Return the last header value with that name of each record, like Kafka's `lastHeader`; null if there is none, or it is null."""
     entries = headers.values
     edges = headers.offsets.to_numpy().astype(np.int64)
     keys = entries.field("key").cast(pa.binary())
     at = np.flatnonzero(pc.equal(keys, pa.scalar(name)).fill_null(False).to_numpy(zero_copy_only=False))
     at = at[(at >= edges[0]) & (at < edges[-1])] if len(edges) else at
     chosen = np.full(len(headers), -1, np.int64)
-    chosen[np.searchsorted(edges, at, side="right") - 1] = at  # ascending, so that the last one stays
+    chosen[np.searchsorted(edges, at, side="right") - 1] = at  # ascending, so the last one wins
     return entries.field("value").take(pa.array(chosen, mask=chosen < 0))
 
 
 def key_of(text: str) -> Key:
-    """Return the id or the GUID that a text stands for. Raises ConfigurationError."""
+    """Parse an id or a GUID. Raises ConfigurationError."""
     if text.isascii() and text.isdigit() and 1 <= int(text[:11]) <= LARGEST_ID:
         return int(text)
     kind, _, number = text.partition("-")
@@ -224,7 +224,7 @@ def key_of(text: str) -> Key:
     except ValueError as error:
         raise ConfigurationError(
             f"{text[:60]!r} is not a schema id: give a number from 1 to {LARGEST_ID}, a GUID such as "
-            "123e4567-e89b-12d3-a456-426614174000, or an id of Apicurio's such as contentId-7"
+            "123e4567-e89b-12d3-a456-426614174000, or an Apicurio id such as contentId-7"
         ) from error
 
 

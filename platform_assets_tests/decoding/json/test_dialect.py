@@ -68,12 +68,12 @@ def test_page_is_right(rule: Rule, path: Path) -> None:
         ({"schema": "a INT", "json_schema": {}}, "needs one of the options `schema`"),
         (
             {"schema": "a INT", "shema": 1},
-            "has no option 'shema'; there are: columns, json_schema, max_bytes, max_depth",
+            "has no option 'shema'; its options are: columns, json_schema, max_bytes, max_depth",
         ),
         ({"schema": 1}, "schema: 1 is no text"),
         ({"schema": "a FOO"}, "'FOO' at character 3"),
         ({"json_schema": {"type": "array"}}, "#/items"),
-        ({"schema": "a INT", "timestamps": "epoch"}, "'timestamps' .* is 'epoch'; it has to be one of: iso8601, iso"),
+        ({"schema": "a INT", "timestamps": "epoch"}, "'timestamps' .* is 'epoch'; it must be one of: iso8601, iso"),
         ({"schema": "a INT", "columns": ["a"]}, "'columns' .* mapping of columns to fields of the value"),
         ({"schema": "a INT", "columns": {"b": "key"}}, "columns: 'b': `schema` declares no such column; there are: a"),
         (
@@ -85,7 +85,7 @@ def test_page_is_right(rule: Rule, path: Path) -> None:
             {"json_schema": {"type": "object", "properties": {"a": {"type": "integer"}}}, "columns": {"x": "key"}},
             "columns: 'key': `json_schema` has no such property; there are: a",
         ),
-        ({"schema": "a INT", "max_depth": 501}, "'max_depth' .* is 501; it has to be a number of levels from 1 to 500"),
+        ({"schema": "a INT", "max_depth": 501}, "'max_depth' .* is 501; it must be a number of levels from 1 to 500"),
         ({"schema": "a INT", "max_depth": True}, "'max_depth' .* is True"),
         ({"schema": "a INT", "max_bytes": 0}, "'max_bytes' .* is 0"),
     ],

@@ -79,7 +79,7 @@ def test_the_compiler_has_neither_secrets_nor_modules_of_the_folder_it_is_starte
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", BadSchema, "signal 11"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", SchemaCompilerError, "exit code -9"),
         ("raise OSError('no room')", SchemaCompilerError, "exit code 1, OSError: no room"),
-        ("import sys; sys.modules['grpc_tools'] = None", ConfigurationError, "install what the platform"),
+        ("import sys; sys.modules['grpc_tools'] = None", ConfigurationError, "install the platform's"),
         ("import time; time.sleep(600)", SchemaCompilerError, "TimeoutExpired"),
         ("import resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 5))\nwhile True: pass", BadSchema, "signal 24"),
     ],

@@ -167,7 +167,7 @@ def test_answers_that_are_none_of_a_registry_are_refused(registry: FakeRegistry,
     ("environment", "message"),
     [
         ({}, "SCHEMA_REGISTRY_URL is not set"),
-        ({"SCHEMA_REGISTRY_URL": f"http://me:{SECRET}@host"}, "put them into SCHEMA_REGISTRY_USER"),
+        ({"SCHEMA_REGISTRY_URL": f"http://me:{SECRET}@host"}, "move them to SCHEMA_REGISTRY_USER"),
         ({"SCHEMA_REGISTRY_URL": f"ftp://host/{SECRET}"}, "form https://host"),
         ({"SCHEMA_REGISTRY_URL": f"http://host?token={SECRET}"}, "form https://host"),
         ({"SCHEMA_REGISTRY_URL": f"http://[{SECRET}"}, "form https://host"),

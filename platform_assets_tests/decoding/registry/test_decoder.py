@@ -337,7 +337,7 @@ def test_what_is_admitted_is_the_same_for_a_block_and_one_by_one(values: list[by
     [
         (FormatSpec("avro", {"schema": DECLARED, "registry": "http://x"}), "'registry' of format 'avro' is 'http://x'"),
         (FormatSpec("avro", {"registry": True}), "'schema' of format 'avro' is missing"),
-        (FormatSpec("string", {"registry": True}), "'string' has no registry"),
+        (FormatSpec("string", {"registry": True}), "'string' does not support `registry`"),
         (FormatSpec("protobuf", {"schema": "a INT", "registry": True}), "'message' of format 'protobuf' is missing"),
         (FormatSpec("protobuf", {"message": "a.B", "registry": True}), "'schema' of format 'protobuf' is missing"),
         (FormatSpec("protobuf", {"message": "a.B", "schema": "a WORD", "registry": True}), "schema: 'WORD'"),
@@ -536,7 +536,7 @@ def test_ids_of_apicurio_are_named_and_then_read(registry: FakeRegistry, monkeyp
         assert isinstance(made, RegistryDecoder)
         return made
 
-    with pytest.raises(ConfigurationError, match="next to the path /apis/ccompat/v7: give the address with that path"):
+    with pytest.raises(ConfigurationError, match="next to the path /apis/ccompat/v7: set the address with that path"):
         apicurio().decode_records(values, of_records, "value")
     monkeypatch.setenv("SCHEMA_REGISTRY_URL", f"{registry.url}/apis/ccompat/v7")
     for kind, schema in (("content", OLD), ("global", NEW)):
@@ -581,6 +581,6 @@ def test_references_of_apicurio_are_followed_and_an_unknown_id_is_one(
 
 def test_where_ids_are_is_prefix_or_header(registry: FakeRegistry) -> None:
     with pytest.raises(
-        ConfigurationError, match="option 'id' of format 'avro' is 'body'; it has to be one of: prefix, header"
+        ConfigurationError, match="option 'id' of format 'avro' is 'body'; it must be one of: prefix, header"
     ):
         decoder_of(FormatSpec("avro", {"schema": DECLARED, "registry": True, "id": "body"}))
