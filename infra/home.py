@@ -1,4 +1,4 @@
-"""Where the platform keeps its data: one folder, everything below it."""
+"""The platform's data folder, with everything below it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Home:
 
     Attributes:
         root: the data folder.
-        jars: the verified jars, one folder a set.
+        jars: the verified jars, one folder per set.
         lake: the lake root as text, since it may be an object store's URI.
         dagster: the `DAGSTER_HOME` folder.
     """
@@ -39,7 +39,7 @@ class Home:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Home:
-        """Read `PLATFORM_HOME`, `PLATFORM_JARS`, `LAKE_ROOT` and `DAGSTER_HOME`; unset ones lie in the data folder.
+        """Read `PLATFORM_HOME`, `PLATFORM_JARS`, `LAKE_ROOT` and `DAGSTER_HOME`; unset ones are in the data folder.
 
         Args:
             environ: the environment to read; the process's own by default.
@@ -58,7 +58,7 @@ class Home:
 
     @property
     def is_in_store(self) -> bool:
-        """Whether the lake is in an object store."""
+        """True if the lake is in an object store."""
         return self.lake.startswith("s3://")
 
     @property
@@ -73,7 +73,7 @@ class Home:
 
     @property
     def logs(self) -> Path:
-        """One log file a service."""
+        """Log files, one per service."""
         return self.root / "logs"
 
     @property
@@ -83,12 +83,12 @@ class Home:
 
     @property
     def state_file(self) -> Path:
-        """What runs: addresses and process records, as JSON."""
+        """The run state: addresses and process records, as JSON."""
         return self.run / "state.json"
 
     @property
     def variables_file(self) -> Path:
-        """Variables that the definitions ask for, one `NAME=value` a line; see `platform.variables`."""
+        """Variables for the definitions, one `NAME=value` per line; see `platform.variables`."""
         return self.root / "platform.env"
 
     @property
@@ -101,23 +101,23 @@ class Home:
         return self.logs / f"{service}.log"
 
     def prepare(self) -> None:
-        """Create the folders that every service needs, which their owner alone can open.
+        """Create the folders that every service needs, which only their owner can open.
 
         Raises:
-            ConfigurationError: a path holds a character that Java or Kafka takes for the end of a path.
+            ConfigurationError: a path contains a character that Java or Kafka treats as the end of a path.
             OSError: the data folder cannot be written.
         """
         for path in (self.root, self.jars):
             if bad := sorted(set(str(path)) & _SEPARATORS):
                 raise ConfigurationError(
-                    f"{str(path)!r} cannot hold {bad[0]!r}: set {HOME_VARIABLE} to another folder."
+                    f"{str(path)!r} must not contain {bad[0]!r}: set {HOME_VARIABLE} to another folder."
                 )
         for folder in (self.root, self.logs, self.spark, self.run):
             private(folder)
 
 
 def private(folder: Path) -> None:
-    """Create a folder that its owner alone can open, or close it to others if it is there and this user's.
+    """Create a folder that only its owner can open, or close it to others if it exists and is this user's.
 
     A folder that another user made, such as a volume of a container, keeps its mode; those below it are this user's.
 
@@ -126,7 +126,7 @@ def private(folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = folder.stat()
-    # mkdir's mode yields to the umask and to a folder that is there already.
+    # mkdir's mode is subject to the umask, and does not apply to an existing folder.
     if found.st_uid == os.getuid() and found.st_mode & 0o777 != 0o700:
         folder.chmod(0o700)
 

@@ -1,4 +1,4 @@
-"""Which variables a service gets of the environment of whoever starts it: those that it needs, and no secret of others."""
+"""Variables that a service inherits from the starting environment: those that it needs, and no secrets of others."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ SYSTEM: Final = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TZDIR", "TMPDIR", "LD_LIBRARY_PATH",
     "JAVA_HOME", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "MALLOC_*",
 )  # fmt: skip
-"""What any program may need. Patterns, as the others here."""
+"""Patterns of variables that any program may need."""
 
 STORE: Final = ("AWS_*", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
-"""What reads and writes a lake in an object store needs."""
+"""Patterns of variables to read and write a lake in an object store."""
 
 WORKERS: Final = (
     *SYSTEM, "KAFKA_SECURITY_*", "KAFKA_SASL_*", "KAFKA_SSL_*", "KAFKA_CLIENT_*", "SCHEMA_REGISTRY_*",
@@ -21,13 +21,13 @@ WORKERS: Final = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHON*", "PYSPARK_*", "VIRTUAL_ENV", "CONDA_PREFIX", "SPARK_*", "HADOOP_*",
     "NUMBA_*", "OMP_*", "ARROW_*", "MIMALLOC_*", "XDG_*",
 )  # fmt: skip
-"""Spark's Python workers have the environment of the server. They read Kafka and ask the schema registry by themselves."""
+"""Patterns for Spark, whose Python workers have the server's environment, read Kafka and ask the schema registry."""
 
 EVERYTHING: Final = ("*",)
-"""For what runs the code of a project, which may ask for any variable."""
+"""Pattern for services that run a project's code, which may need any variable."""
 
 
 def inherited(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
-    """The variables of `environ` whose names match one of the patterns."""
+    """Return the variables of `environ` whose names match one of the patterns."""
     wanted = tuple(patterns)
     return {name: value for name, value in environ.items() if any(fnmatchcase(name, each) for each in wanted)}

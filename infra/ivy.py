@@ -1,4 +1,4 @@
-"""Run the Ivy that comes inside pyspark's jars."""
+"""Run the Ivy that is included in pyspark's jars."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from infra.truststore import trust_options
 WANTED_FILE: Final = Path(__file__).with_name("ivy.xml")
 SETTINGS_FILE: Final = Path(__file__).with_name("ivysettings.xml")
 SETTINGS_VARIABLE: Final = "PLATFORM_IVY_SETTINGS"
-"""Names an Ivy settings file of one's own, as for a mirror."""
+"""Variable that names a custom Ivy settings file, for example for a mirror."""
 
 _FILE_PATTERN: Final = "[organisation]/[artifact]/[revision].[ext]"
-# Folders keep the name and the version apart, which a jar's file name does not (spark-sql-kafka-0-10_2.13-4.0.0).
+# Folders separate the name from the version, which a jar's file name does not (spark-sql-kafka-0-10_2.13-4.0.0).
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Ivy:
 
     Attributes:
         java: runs it.
-        folder: holds its cache and what it retrieves; may be dropped afterwards.
-        log: where its output goes; an error names it, so it has to stay.
+        folder: contains its cache and what it retrieves; may be deleted afterwards.
+        log: its output; an error names this file, so it must stay.
     """
 
     java: Java
@@ -41,10 +41,10 @@ class Ivy:
     log: Path
 
     def fetch(self, jars: Sequence[Jar], on_jar: Callable[[], None], environ: Mapping[str, str]) -> Path:
-        """Fetch exactly these jars and return the folder that holds them as `organisation/name/version.jar`.
+        """Fetch exactly these jars and return the folder that contains them as `organisation/name/version.jar`.
 
         Args:
-            jars: what to fetch; nothing they depend on is added.
+            jars: what to fetch, without their dependencies.
             on_jar: called after each download.
             environ: read for `PLATFORM_IVY_SETTINGS`.
 
@@ -57,7 +57,7 @@ class Ivy:
         return self._run(module, ("default",), ("-settings", settings), on_jar)
 
     def fetch_archive(self, archive: Jar, classifier: str, ending: str, environ: Mapping[str, str]) -> Path:
-        """Fetch one file that is published beside a module, by its classifier and ending; returns it. As `fetch` otherwise."""
+        """Fetch and return one file published with a module, by its classifier and extension; otherwise like `fetch`."""
         module = self.folder / "ivy.xml"
         module.write_text(
             _module_of(
@@ -72,7 +72,7 @@ class Ivy:
         return out / archive.organisation / archive.name / f"{archive.version}.{ending}"
 
     def resolve(self, jar_set: JarSet, on_jar: Callable[[], None], environ: Mapping[str, str]) -> Path:
-        """Resolve one set of `ivy.xml` with all that it depends on; as `fetch` otherwise."""
+        """Resolve one set of `ivy.xml` with all its dependencies; otherwise like `fetch`."""
         own = environ.get(SETTINGS_VARIABLE)
         return self._run(WANTED_FILE, (jar_set,), ("-settings", own) if own else (), on_jar)
 
@@ -113,10 +113,10 @@ class Ivy:
 
 
 def ivy_jar() -> Path:
-    """The Ivy inside pyspark.
+    """Return the Ivy inside pyspark.
 
     Raises:
-        ConfigurationError: pyspark is not installed, or brings no Ivy.
+        ConfigurationError: pyspark is not installed, or has no Ivy.
     """
     found = sorted(pyspark_jars().glob("ivy-*.jar"))
     if not found:
@@ -125,7 +125,7 @@ def ivy_jar() -> Path:
 
 
 def pyspark_jars() -> Path:
-    """The folder of pyspark's own jars, found without importing pyspark.
+    """Return the folder of pyspark's own jars, found without importing pyspark.
 
     Raises:
         ConfigurationError: pyspark is not installed.
@@ -137,7 +137,7 @@ def pyspark_jars() -> Path:
 
 
 def work_folder(parent: Path) -> tempfile.TemporaryDirectory[str]:
-    """A folder for one run of Ivy, on the disk that the jars go to."""
+    """Return a folder for one run of Ivy, on the disk of the jars."""
     parent.mkdir(parents=True, exist_ok=True)
     return tempfile.TemporaryDirectory(prefix=".ivy-", dir=parent, ignore_cleanup_errors=True)
 

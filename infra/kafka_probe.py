@@ -1,7 +1,7 @@
 """Ask a broker for its metadata: over a plain socket, or as a client that logs in.
 
-Over a plain socket it is one request. Behind TLS and a login a client library asks, and is told to log nothing: it would log each
-refused connection while the broker starts.
+Over a plain socket it is one request. With TLS and a login, a client library asks, without logging: it would log each refused
+connection while the broker starts.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final
 
 METADATA_KEY: Final = 3
 METADATA_VERSION: Final = 4
-"""Answers brokers and cluster id, and predates the compact encoding. Brokers of version 4 still know it."""
+"""Its answer has brokers and cluster id, and it predates the compact encoding. Brokers of version 4 still support it."""
 
 _TIMEOUT_SECONDS: Final = 2.0
 _LIMIT_BYTES: Final = 1 << 20
 
 
 def answers(host: str, port: int, cluster_id: str, node: int = 1) -> bool:
-    """Whether a broker of this cluster answers here and has registered itself, so that it can lead partitions.
+    """Return true if a broker of this cluster answers here and has registered itself, so that it can lead partitions.
 
     Args:
         host: loopback address.
         port: the client listener's.
-        cluster_id: the id that its storage was formatted with; another cluster's answer counts as none.
+        cluster_id: the id that its storage was formatted with; another cluster's answer does not count.
         node: the broker's own id.
     """
     try:
@@ -36,7 +36,7 @@ def answers(host: str, port: int, cluster_id: str, node: int = 1) -> bool:
 
 
 def answers_securely(host: str, port: int, cluster_id: str, node: int, settings: Mapping[str, str]) -> bool:
-    """The same of a secured broker; `settings` are those of confluent-kafka, without addresses."""
+    """Return `answers` for a secured broker; `settings` are confluent-kafka's, without addresses."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -52,11 +52,11 @@ def metadata(host: str, port: int) -> tuple[frozenset[int], str | None]:
     """Return the ids of the live brokers and the cluster id.
 
     Raises:
-        OSError: nobody answers in time.
-        ValueError, struct.error: what answers speaks another protocol.
+        OSError: there is no answer in time.
+        ValueError, struct.error: the answer has another protocol.
     """
     client = b"platform-probe"
-    # No topics asked for (an empty list), none to be created.
+    # Requests no topics (an empty list), and creates none.
     body = struct.pack(">hhih", METADATA_KEY, METADATA_VERSION, 1, len(client)) + client + struct.pack(">i?", 0, False)
     with socket.create_connection((host, port), _TIMEOUT_SECONDS) as connection:
         connection.sendall(struct.pack(">i", len(body)) + body)

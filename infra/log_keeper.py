@@ -17,7 +17,7 @@ from pathlib import Path
 
 LOG_VARIABLE, BYTES_VARIABLE = "LOG_KEEPER_FILE", "LOG_KEEPER_BYTES"
 LOGS_KEPT = 3
-"""How many former files there are beside the one that is written."""
+"""Number of former files that are kept in addition to the current one."""
 MOST_BYTES = 64 << 20
 _PIECE = 1 << 16
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -46,7 +46,7 @@ def _shown(found: re.Match[str]) -> str:
 
 
 def rotate(log: Path) -> None:
-    """Keep a few former logs: why a service died is in the last one's."""
+    """Keep a few former logs: the reason why a service died is in the last one."""
     for number in range(LOGS_KEPT, 0, -1):
         older = log if number == 1 else log.with_name(f"{log.name}.{number - 1}")
         if older.exists():
@@ -54,7 +54,7 @@ def rotate(log: Path) -> None:
 
 
 def created(log: Path) -> int:
-    """A new file that its owner alone can read, open for writing."""
+    """Open a new file for writing that only its owner can read."""
     return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
 
 

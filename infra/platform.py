@@ -1,4 +1,4 @@
-"""The embedded platform as a whole: up, down, what runs, and the environment that others need to use it."""
+"""The embedded platform as a whole: up, down, what runs, and the environment for its users."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from infra.supervisor import Launch, Reporter, bring_up, end, end_together, sign
 
 KAFKA_ADDRESS: Final = "KAFKA_BOOTSTRAP_SERVERS"
 CLIENT_SETTINGS: Final = ("KAFKA_SECURITY_", "KAFKA_SASL_", "KAFKA_SSL_")
-"""How variables begin that say how clients of Kafka show who they are, and whom they trust."""
+"""Prefixes of the variables for authentication and trust of Kafka clients."""
 SPARK_ADDRESS: Final = "SPARK_REMOTE"
 DAGSTER_FOLDER: Final = "DAGSTER_HOME"
 LAKE_ROOT: Final = "LAKE_ROOT"
@@ -61,9 +61,9 @@ _RESERVED: Final = (
 
 Service = Literal[BrokerService, "registry", "spark", "dagster-webserver", "dagster-daemon"]
 SERVICES: Final[tuple[Service, ...]] = ("kafka", "spark", "dagster-webserver", "dagster-daemon")
-"""Those that `up` starts where nothing else is said; `kafka` stands for all brokers of the home."""
+"""Services that `up` starts by default; `kafka` stands for all brokers of the home."""
 ALL_SERVICES: Final[tuple[Service, ...]] = get_args(Service)
-"""With the further brokers of a home that has three, and the schema registry, which starts only where it is asked for."""
+"""All services, including the other brokers of a home with three, and the schema registry, which starts only on request."""
 
 _GIVEN_BY: Final[Mapping[Service, str]] = {
     **dict.fromkeys(brokers.ALL, KAFKA_ADDRESS),
@@ -84,15 +84,15 @@ _JARS: Final[tuple[tuple[JarSet, tuple[Service, ...]], ...]] = (
     ("spark", ("spark",)),
     ("s3a", ("spark",)),
 )
-"""Those of `s3a` only for a lake in an object store."""
+"""Sets of jars; `s3a` only for a lake in an object store."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """What `up` starts, and with which settings.
+    """The services that `up` starts, and their settings.
 
     Attributes:
-        services: which of them, less those that the environment gives; `kafka` stands for all brokers of the home.
+        services: which of them, except those that the environment sets; `kafka` stands for all brokers of the home.
         workspace: the Dagster workspace file; the checkout's own by default.
         broker: heap, server properties and number of the brokers.
         spark: heap, master and settings.
@@ -106,11 +106,11 @@ class UpOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """One service as it is now.
+    """The present state of one service.
 
     Attributes:
         service: its name.
-        status: `running`; `starting` or left half-started; `dead`, started once and gone; `given` by the environment;
+        status: `running`; `starting` or left half-started; `dead`, started once and ended; `given` by the environment;
             `stopped`.
         address: where it listens, or where the environment says that it is, without secrets; else None.
         pid: its process id; None if it does not run here.
@@ -131,14 +131,14 @@ def up(
     report: Reporter = print,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[ServiceState, ...]:
-    """Start what does not run and is not given by the environment. A second call starts only what has died since.
+    """Start services that do not run and are not set by the environment. A second call starts only those that have died since.
 
-    A UI that ran already reloads its definitions, so that what was edited is seen at once.
+    A UI that was already running reloads its definitions, so edits are visible immediately.
 
-    If a service fails, or the program is interrupted, all that this call started is ended again.
+    If a service fails, or the program is interrupted, everything that this call started is ended again.
 
     Args:
-        home: where all is kept; from the environment by default.
+        home: the data folder; from the environment by default.
         options: which services, with which settings.
         report: called with a line of text for each step.
         environ: the environment to read; the process's own by default.
@@ -148,9 +148,9 @@ def up(
 
     Raises:
         ServiceStartError: a service did not come up; names its log.
-        PortTakenError: a port asked for is in use.
-        JavaNotFoundError, JarsUnavailableError, JarMismatchError: what the services need is missing or not what was
-            locked.
+        PortTakenError: a requested port is in use.
+        JavaNotFoundError, JarsUnavailableError, JarMismatchError: a requirement of the services is missing, or is not the
+        locked one.
         ConfigurationError: a setting is wrong, the run state is damaged, or edited definitions cannot be loaded.
         BusyError: another command starts or ends services of this home.
     """
@@ -181,7 +181,7 @@ def up(
         started: list[ProcessRecord] = []
         try:
             started += bring_up(place, engines, report)
-            # Dagster is given the engines' addresses, so it comes after them.
+            # Dagster needs the engines' addresses, so it comes after them.
             if dagster:
                 dagster_services.prepare(place, env)
             started += bring_up(place, dagster, report)
@@ -202,7 +202,7 @@ def down(home: Home | None = None, *, services: Sequence[Service] = ALL_SERVICES
         report: called with a line of text for each step.
 
     Returns:
-        How many services ran.
+        The number of services that were running.
 
     Raises:
         ConfigurationError: the run state is damaged.
@@ -225,7 +225,7 @@ def restart(
     report: Reporter = print,
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """End one service, if it runs, and start it; raises as `up`."""
+    """End one service, if it runs, and start it; raises what `up` raises."""
     place = home or Home.from_environment(environ)
     down(place, services=(service,), report=report)
     start_service(service, place, options, report=report, environ=environ)
@@ -239,7 +239,7 @@ def start_service(
     report: Reporter = print,
     environ: Mapping[str, str] | None = None,
 ) -> ProcessRecord:
-    """Start one service alone, even where the environment gives its address; raises as `up`.
+    """Start a single service, even if the environment sets its address; raises what `up` raises.
 
     Returns:
         Its record, ready.
@@ -260,7 +260,7 @@ def start_service(
 
 
 def running_state(home: Home | None = None, *, environ: Mapping[str, str] | None = None) -> tuple[ServiceState, ...]:
-    """What runs, by the run state and the process table alone: fast, and no service is asked.
+    """Return what runs, only by the run state and the process table: fast, without asking a service.
 
     Raises:
         ConfigurationError: the run state is damaged.
@@ -270,7 +270,7 @@ def running_state(home: Home | None = None, *, environ: Mapping[str, str] | None
     records, theirs = state.read_records(place), given(place, environ=env)
     shown = {*SERVICES, *records, *theirs, *brokers.formatted(place)}
     if brokers.FIRST in theirs:
-        # The address that is given is that of all of them.
+        # The address from the environment is that of all of them.
         shown -= {*brokers.ALL} - {brokers.FIRST}
     return tuple(
         _given_state(service, env) if service in theirs else _state_of(service, records.get(service))
@@ -280,7 +280,7 @@ def running_state(home: Home | None = None, *, environ: Mapping[str, str] | None
 
 
 def reload(home: Home | None = None) -> bool:
-    """Have the UI reload its definitions where `up` started one and it runs; whether there is one. The daemon does so by itself.
+    """Make the UI that `up` started, if it runs, reload its definitions; return true if it runs. The daemon does so by itself.
 
     Raises:
         ConfigurationError: it did not answer, or the definitions cannot be loaded.
@@ -293,9 +293,9 @@ def reload(home: Home | None = None) -> bool:
 
 
 def given(home: Home | None = None, *, environ: Mapping[str, str] | None = None) -> frozenset[Service]:
-    """The services that the environment gives, so that none is started here.
+    """Return the services that the environment sets, so that they are not started here.
 
-    An address of this very home, as `platform-assets env` prints them, gives none: it is that of a service to be started.
+    An address of this home, as printed by `platform-assets env`, does not count: it belongs to a service to be started.
 
     Raises:
         ConfigurationError: the run state is damaged.
@@ -312,10 +312,10 @@ def given(home: Home | None = None, *, environ: Mapping[str, str] | None = None)
 
 
 def variables(home: Home | None = None) -> dict[str, str]:
-    """What `platform.env` in the data folder sets for the definitions, such as the demo's start.
+    """Return the variables for the definitions in `platform.env` of the data folder, such as the demo's start.
 
     Raises:
-        ConfigurationError: a line is no `NAME=value`, or names what the environment alone may set.
+        ConfigurationError: a line is not `NAME=value`, or names a variable that only the environment may set.
     """
     place = home or Home.from_environment()
     if not place.variables_file.is_file():
@@ -323,7 +323,7 @@ def variables(home: Home | None = None) -> dict[str, str]:
     found = {}
     for name, value in dotenv_values(place.variables_file, interpolate=False).items():
         if value is None or not _NAME.fullmatch(name):
-            raise ConfigurationError(f"{place.variables_file}: {name!r} is no line of the form NAME=value")
+            raise ConfigurationError(f"{place.variables_file}: {name!r} is not a line of the form NAME=value")
         if name.startswith(_RESERVED):
             raise ConfigurationError(f"{place.variables_file}: set {name} in the environment, not in this file")
         found[name] = value
@@ -331,7 +331,7 @@ def variables(home: Home | None = None) -> dict[str, str]:
 
 
 def environment(home: Home | None = None, *, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables that a client of the platform and its definitions need; those of the environment win.
+    """Return the variables that a client of the platform and its definitions need; those of the environment take precedence.
 
     Args:
         home: whose services; from the environment by default.
@@ -369,7 +369,7 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
 
 
 def _end_in_order(home: Home, records: Mapping[str, ProcessRecord], report: Reporter) -> int:
-    """End services, those that need others first; returns how many ran."""
+    """End services, those that need others first; return how many were running."""
     ended = 0
     for service in reversed(ALL_SERVICES):
         if service in records and service not in brokers.ALL:
@@ -386,17 +386,17 @@ def _sets(home: Home, services: Sequence[Service]) -> list[JarSet]:
 
 
 def _reload_what_ran(home: Home, wanted: Sequence[Service], started: Sequence[ProcessRecord], report: Reporter) -> None:
-    """Have a UI that ran already reload its definitions; what this call started has those of today."""
+    """Make a UI that was already running reload its definitions; services that this call started have the present ones."""
     fresh = {record.service for record in started}
     if WEBSERVER in wanted and WEBSERVER not in fresh:
         dagster_services.reload(state.read_records(home)[WEBSERVER].address)
         report(f"{WEBSERVER}: reloaded the definitions")
     if DAEMON in wanted and DAEMON not in fresh:
-        report(f"{DAEMON}: takes up edited definitions by itself, within a minute")
+        report(f"{DAEMON}: reloads edited definitions by itself within a minute")
 
 
 def _check_ports(home: Home, wanted: Sequence[Service], env: Mapping[str, str]) -> None:
-    """Look at every port that was asked for before anything starts: the last one taken would end all the others."""
+    """Check every requested port before anything starts: if the last one were taken, all others would be ended again."""
     records = state.read_records(home)
     for service in wanted:
         variable = _PORT_VARIABLE.get(service)
@@ -408,20 +408,20 @@ def _check_ports(home: Home, wanted: Sequence[Service], env: Mapping[str, str]) 
 
 
 def _is_own(home: Home, service: Service, value: str, records: Mapping[str, ProcessRecord]) -> bool:
-    """Whether a variable holds what `environment` gives for this home's own service, which may have ended since."""
+    """Return true if a variable has the value from `environment` for this home's own service, which may have ended since."""
     if service in (WEBSERVER, DAEMON):
         return value == str(home.root / "dagster")
     own = brokers.formatted(home) or (brokers.FIRST,) if service in brokers.ALL else (service,)
     ports = [port for each in own for port in state.remembered_ports(home, each)[:1]]
     if not ports or value != _own_address(home, service, ports[0]):
         return False
-    # Somebody else's service may listen on a port by now.
+    # Another user's service may listen on a port by now.
     free = (each for each in own if (record := records.get(each)) is None or not is_alive(record))
     return not any(is_listening(port) for each in free for port in state.remembered_ports(home, each)[:1])
 
 
 def _own_address(home: Home, service: Service, port: int) -> str:
-    """What `environment` gives for this home's own service by the ports of its last start."""
+    """Return the value from `environment` for this home's own service by the ports of its last start."""
     if service in brokers.ALL:
         return brokers.remembered_addresses(home)
     if service == "registry":
@@ -431,7 +431,7 @@ def _own_address(home: Home, service: Service, port: int) -> str:
 
 def _given_state(service: Service, env: Mapping[str, str]) -> ServiceState:
     if service in (WEBSERVER, DAEMON):
-        # Their home is given, and where they listen is for their owner to know.
+        # Their home is set by the environment; only their owner knows where they listen.
         return ServiceState(service, "given")
     # What follows the first ";" of a Connect address are parameters, a token among them.
     return ServiceState(service, "given", env[_GIVEN_BY[service]].split(";")[0])
@@ -446,7 +446,7 @@ def _state_of(service: Service, record: ProcessRecord | None) -> ServiceState:
 
 
 def _client_environment(home: Home, env: Mapping[str, str], members: Brokers) -> dict[str, str]:
-    """What clients need for this home's own secured brokers; nothing where the environment gives others."""
+    """Return the variables of clients for this home's own secured brokers; none if the environment sets other brokers."""
     return {} if brokers.FIRST in given(home, environ=env) else members.client_environment()
 
 
@@ -456,7 +456,7 @@ def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, 
     if service == "spark":
         return Launch(
             service,
-            # Workers of the columnar engine take the settings of Kafka's clients from its environment.
+            # Workers of the columnar engine read the Kafka client settings from its environment.
             lambda: spark_server.spark_spec(
                 home, options.spark, environ=env, clients=_client_environment(home, env, members)
             ),
@@ -472,7 +472,7 @@ def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, 
         raise ConfigurationError(f"there is no Dagster workspace file {options.workspace}: name one that exists.")
 
     def changed(record: ProcessRecord) -> str:
-        # Dagster gets the engines' addresses when it starts; one that moved since is out of its reach.
+        # Dagster gets the engines' addresses when it starts; it cannot reach one that moved since.
         now = {**environment(home, environ=env), **dagster_services.storage_environment(env)}
         if service == WEBSERVER:
             now |= dagster_services.host_environment(env)

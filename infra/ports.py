@@ -1,4 +1,4 @@
-"""Loopback ports: those asked for, those of last time, or free ones."""
+"""Loopback ports: requested ones, those of last time, or free ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DAGSTER_VARIABLE: Final = "DAGSTER_PORT"
 REGISTRY_VARIABLE: Final = "REGISTRY_PORT"
 
 GIVEN_PORTS: Final = range(20_000, 32_768)
-"""Ports that services get where nobody asks for one: below those that Linux gives to outgoing connections, one of which could take a
+"""Ports that services get by default: below those that Linux uses for outgoing connections, one of which could take a
 service's port before it listens."""
 
 
@@ -31,8 +31,8 @@ class PortWish:
     """One port to choose.
 
     Attributes:
-        remembered: the one of last time, taken where it is free; 0 for none.
-        variable: the environment variable that may ask for another one; None where nothing may.
+        remembered: the one of last time, used if it is free; 0 for none.
+        variable: the environment variable that may request another one; None if there is none.
     """
 
     remembered: int = 0
@@ -44,18 +44,18 @@ def choose_ports(
 ) -> tuple[int, ...]:
     """Choose loopback ports for one service.
 
-    The first is the one that the environment asks for, else the one of last time if it is free, so that addresses
-    stay over a restart; the others are those of last time or free ones.
+    The first is the one that the environment requests, or else the one of last time if it is free, so that addresses
+    survive a restart; the others are those of last time or free ones.
 
     Args:
         count: how many.
-        variable: the environment variable that may ask for the first.
+        variable: the environment variable that may request the first.
         remembered: the ports of last time, in the same order.
         environ: the environment to read; the process's own by default.
 
     Raises:
-        PortTakenError: the port asked for is in use; names its holder where the system says who that is.
-        ConfigurationError: the variable holds no port.
+        PortTakenError: the requested port is in use; names its holder if the system reports it.
+        ConfigurationError: the variable is not a port.
     """
     wanted = [*remembered, *([0] * count)][:count]
     wishes = [PortWish(port, None if at else variable) for at, port in enumerate(wanted)]
@@ -63,11 +63,11 @@ def choose_ports(
 
 
 def choose_each(wishes: Sequence[PortWish], *, environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
-    """Choose distinct loopback ports, one for each wish; those that the environment asks for come first.
+    """Choose distinct loopback ports, one for each wish; those that the environment requests come first.
 
     Raises:
-        PortTakenError: a port asked for is in use.
-        ConfigurationError: a variable holds no port, or that of another one.
+        PortTakenError: a requested port is in use.
+        ConfigurationError: a variable is not a port, or is the port of another one.
     """
     env = os.environ if environ is None else environ
     chosen: dict[int, int] = {}
@@ -95,7 +95,7 @@ def port_of(text: str, variable: str) -> int:
     """Read a port number.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is not a port.
     """
     if text.isascii() and text.isdigit() and 0 < int(text) < 65536:
         return int(text)
@@ -113,9 +113,9 @@ def ensure_free(port: int, setting: str) -> None:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port of both loopback addresses.
+    """Return true if a server could listen on this port of both loopback addresses.
 
-    `localhost` may mean `::1` first. Whoever listened there would be sent the Spark token, so both have to be free.
+    `localhost` may mean `::1` first. A listener there would receive the Spark token, so both must be free.
     """
     if not _can_bind(socket.AF_INET, LOOPBACK, port):
         return False
@@ -123,7 +123,7 @@ def is_free(port: int) -> bool:
 
 
 def holder_of(port: int) -> str | None:
-    """Name the process that listens on a port, as `java (pid 4711)`; None where the system does not say."""
+    """Name the process that listens on a port, such as `java (pid 4711)`; None if the system does not report it."""
     try:
         for connection in psutil.net_connections("tcp"):
             if not connection.laddr or connection.status != psutil.CONN_LISTEN:
@@ -136,7 +136,7 @@ def holder_of(port: int) -> str | None:
 
 
 def is_listening(port: int) -> bool:
-    """Whether something accepts connections on this port of 127.0.0.1."""
+    """Return true if something accepts connections on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((LOOPBACK, port)) == 0
@@ -145,11 +145,11 @@ def is_listening(port: int) -> bool:
 def _can_bind(family: socket.AddressFamily, host: str, port: int) -> bool:
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
-            # As servers do: connections of a former server that linger do not count.
+            # As servers do: lingering connections of a former server do not count.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
-        # A machine without IPv6 loopback has nobody listening there.
+        # A machine without IPv6 loopback has no listener there.
         return error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
     return True
 
@@ -159,7 +159,7 @@ def _listener(port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((LOOPBACK, port))
-        # Bound alone, the port could be bound once more.
+        # If it is only bound, the port could be bound again.
         sock.listen(1)
     except OSError:
         sock.close()
@@ -174,5 +174,5 @@ def _free_listener() -> socket.socket:
             try:
                 return _listener(port)
             except OSError as error:
-                if error.errno != errno.EADDRINUSE:  # somebody was faster: another one is tried
+                if error.errno != errno.EADDRINUSE:  # another process was faster: try another port
                     raise

@@ -42,7 +42,7 @@ def _address() -> str:
     found = secret(os.environ, POSTGRES_VARIABLE)
     if found is None:
         raise ConfigurationError(
-            f"dagster.yaml names PostgreSQL as Dagster's storage, and neither {POSTGRES_VARIABLE} nor {POSTGRES_VARIABLE}{SUFFIX} is "
-            "set. Set one of them."
+            f"dagster.yaml names PostgreSQL as Dagster's storage, and neither {POSTGRES_VARIABLE} nor "
+            f"{POSTGRES_VARIABLE}{SUFFIX} is set. Set one of them."
         )
     return found

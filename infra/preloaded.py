@@ -1,6 +1,6 @@
-"""The platform's own code, loaded in the process that runs are forked from, and read again by a run where it has changed.
+"""The platform's own code, loaded in the process that runs are forked from, and read again by a run if it has changed.
 
-Importing this module loads it, as `multiprocessing`'s fork server does with what it is given. Nothing else imports this.
+Importing this module loads it, which `multiprocessing`'s fork server does. Nothing else imports this module.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from infra.printable import printable
 _log = logging.getLogger(__name__)
 
 MODULES: Final = ("platform_assets.definitions", "platform_assets.kafka.batches.fetching")
-"""What a run of a load needs, by what imports the rest of it."""
+"""Modules that import everything that a load's run needs."""
 PACKAGES: Final = ("platform_assets", "infra")
-"""Those whose modules a run has as they are on disk when it begins."""
+"""Packages whose modules a run reads as they are on disk when it begins."""
 
 Stamp = tuple[int, int]
-"""When a file was written, in nanoseconds, and its size in bytes: Python's own caches ask for no more."""
+"""A file's modification time in nanoseconds and its size in bytes, which are enough for Python's own caches too."""
 
 
 def stamp(path: Path) -> Stamp | None:
-    """Of a file; None where there is none."""
+    """Return the stamp of a file; None if it does not exist."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -35,13 +35,13 @@ def stamp(path: Path) -> Stamp | None:
 
 
 def sources(packages: Iterable[str]) -> dict[str, Stamp | None]:
-    """Of each file with code of these packages, by its path; nothing is imported but the packages themselves."""
+    """Return the stamps of all code files of these packages, by path; only the packages themselves are imported."""
     folders = [Path(folder) for name in packages for folder in importlib.import_module(name).__path__]
     return {str(path): stamp(path) for folder in folders for path in folder.rglob("*.py")}
 
 
 def load(modules: Iterable[str]) -> None:
-    """Import them. One that cannot be imported is left to the run, which fails with its error where people see it."""
+    """Import modules. One that cannot be imported is left to the run, whose failure people see."""
     for name in modules:
         try:
             importlib.import_module(name)
@@ -50,7 +50,7 @@ def load(modules: Iterable[str]) -> None:
 
 
 def is_as_loaded(packages: Iterable[str], files: Mapping[str, Stamp | None]) -> bool:
-    """Whether each module of these packages that is loaded comes from a file that is now as `files` has it."""
+    """Return true if each loaded module of these packages comes from a file with the stamp in `files`."""
     return all(
         path in files and stamp(Path(path)) == files[path]
         for name, module in list(sys.modules.items())
@@ -59,20 +59,20 @@ def is_as_loaded(packages: Iterable[str], files: Mapping[str, Stamp | None]) -> 
 
 
 def forget(packages: Iterable[str]) -> None:
-    """Have all modules of these packages read from disk by whoever imports them next."""
+    """Unload all modules of these packages, so that the next import reads them from disk."""
     for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         del sys.modules[name]
     importlib.invalidate_caches()
 
 
 def forget_if_changed() -> bool:
-    """In the process of a run, before it begins: let the platform's code go if a file of it has changed; whether it did."""
+    """In a run's process, before it begins: unload the platform's code if a file of it has changed; return true if so."""
     changed = not is_as_loaded(PACKAGES, _FILES)
     if changed:
         forget(PACKAGES)
     return changed
 
 
-# Before the import, so that a file which is written meanwhile counts as changed.
+# Before the import, so that a file written meanwhile counts as changed.
 _FILES: Final = sources(PACKAGES)
 load(MODULES)

@@ -1,8 +1,8 @@
-"""Text for a log or a terminal on which neither acts. This package cannot use the platform's own way to a terminal."""
+"""Text that is safe for logs and terminals. This package cannot use the platform's own terminal output."""
 
 from __future__ import annotations
 
 
 def printable(text: object) -> str:
-    """`text` in one line: control characters, line ends among them, and what else is not printable are shown as escapes."""
+    """Return `text` in one line, with control characters, including line ends, and other unprintable ones as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))

@@ -1,8 +1,7 @@
 """Managed child processes: started, awaited and ended by identity, never by name.
 
-A process is known by its pid together with the moment it started, so a pid that the system gave to somebody else is
-never signalled. Its descendants are known by a random mark in their environment, so they are found even after their
-parent died.
+A process is identified by its pid together with its start time, so a pid that the system has reused is never signalled.
+Its descendants are identified by a random mark in their environment, so they are found even after their parent died.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ PROBE_INTERVAL_SECONDS: Final = 0.1
 LOG_TAIL_LINES: Final = 15
 _LOG_SECONDS: Final = 2.0
 PRIVATE: Final = 0o077
-"""The umask of a service whose files are its owner's alone."""
+"""The umask of a service whose files only its owner may read."""
 CANCELLED: Final = "starting was cancelled"
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -41,7 +40,7 @@ _keepers: dict[int, subprocess.Popen[bytes]] = {}
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """How to start one service and how to know that it is ready.
+    """The specification to start one service and to know that it is ready.
 
     Attributes:
         name: as people read it, and the stem of its log file.
@@ -51,8 +50,8 @@ class ServiceSpec:
         log: stdout and stderr go here; each start begins a new file, and so does one that is too large. A few former ones are kept.
         address: what others reach it by, without secrets.
         ports: the loopback ports it listens on.
-        timeout: seconds until it has to be ready.
-        ready: whether it answers; must not block for more than a second or two, and not raise.
+        timeout: seconds within which it must be ready.
+        ready: returns true if it answers; must not block for more than a second or two, or raise.
         fingerprint: another text for other settings, so that a process with older ones is found; no secrets.
         inherits: patterns of the names of variables that it inherits from this process.
         umask: of the files that it makes; -1 for that of this process.
@@ -76,7 +75,7 @@ class ServiceSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """A started process as it is written to the run state.
+    """A started process in the form of the run state.
 
     Attributes:
         service: the spec's name.
@@ -86,7 +85,7 @@ class ProcessRecord:
         log: its log file.
         address: what others reach it by, without secrets.
         ports: the ports it listens on.
-        ready: whether it has answered once.
+        ready: true if it has answered once.
         fingerprint: the spec's.
     """
 
@@ -101,12 +100,12 @@ class ProcessRecord:
     fingerprint: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The record as JSON values."""
+        """Return the record as JSON values."""
         return {name: getattr(self, name) for name in self.__slots__} | {"ports": list(self.ports)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ProcessRecord:
-        """Read what `to_json` wrote.
+        """Parse the result of `to_json`.
 
         Raises:
             KeyError, TypeError, ValueError: it is something else.
@@ -125,7 +124,7 @@ class ProcessRecord:
 
 
 def planned(spec: ServiceSpec) -> ProcessRecord:
-    """The record of a process about to be started. Written down first, it lets a crash in between be cleaned up."""
+    """Return the record of a process about to be started. Saved first, it allows cleaning up after a crash in between."""
     mark, log = secrets.token_hex(16), str(spec.log)
     return ProcessRecord(spec.name, 0, "", mark, log, spec.address, spec.ports, fingerprint=spec.fingerprint)
 
@@ -196,7 +195,7 @@ def wait_ready(spec: ServiceSpec, record: ProcessRecord, cancel: threading.Event
 
 
 def is_alive(record: ProcessRecord) -> bool:
-    """Whether the recorded process runs: the same one, not another with its pid, and no zombie."""
+    """Return true if the recorded process runs: the same one, not another with its pid, and not a zombie."""
     if record.pid == 0:
         return False
     if (child := _children.get(record.pid)) is not None:
@@ -205,7 +204,7 @@ def is_alive(record: ProcessRecord) -> bool:
 
 
 def start_of(pid: int) -> str | None:
-    """When a process started, as opaque text that never changes; None if it does not run.
+    """Return a process's start time as opaque text that never changes; None if it does not run.
 
     On Linux this is the kernel's own count since boot, which does not change when the clock is set.
     """
@@ -223,7 +222,7 @@ def start_of(pid: int) -> str | None:
 
 
 def family(record: ProcessRecord) -> list[psutil.Process]:
-    """The recorded process, if it runs, and every running process that carries its mark, descendants last."""
+    """Return the recorded process, if it runs, and every running process with its mark, descendants last."""
     members: dict[int, psutil.Process] = {}
     if is_alive(record):
         members[record.pid] = psutil.Process(record.pid)
@@ -251,7 +250,7 @@ def terminate(record: ProcessRecord, grace: float) -> bool:
     members = family(record)
     found = bool(members)
     if is_alive(record):
-        # The service itself first: it ends its own children in good order.
+        # The service itself first: it ends its own children cleanly.
         _signal(members[:1], kill=False)
         _wait_gone(members[:1], grace)
     _signal(family(record), kill=False)
@@ -267,7 +266,7 @@ def terminate(record: ProcessRecord, grace: float) -> bool:
 
 
 def log_tail(log: Path, lines: int = LOG_TAIL_LINES) -> str:
-    """The last lines of a log; empty if there is none."""
+    """Return the last lines of a log; empty if there is none."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - 64 * 1024))
@@ -277,7 +276,7 @@ def log_tail(log: Path, lines: int = LOG_TAIL_LINES) -> str:
 
 
 def environment_of(spec: ServiceSpec, mark: str) -> dict[str, str]:
-    """All variables that the service is started with."""
+    """Return all variables that the service is started with."""
     merged: dict[str, str | None] = {**inherited(os.environ, spec.inherits), **spec.environment, MARK_VARIABLE: mark}
     return {name: value for name, value in merged.items() if value is not None}
 
@@ -288,8 +287,8 @@ def _tail_text(log: Path) -> str:
 
 
 def _keep_log(spec: ServiceSpec) -> subprocess.Popen[bytes]:
-    """The program that writes what the service prints; it ends with the last process that may print."""
-    # There at once, so that a message which names it is true.
+    """Start the program that writes the service's output; it ends with the last process that may print."""
+    # Created immediately, so that messages can name it.
     os.close(created(spec.log))
     return subprocess.Popen(
         (sys.executable, "-I", "-S", log_keeper.__file__),
@@ -302,7 +301,7 @@ def _keep_log(spec: ServiceSpec) -> subprocess.Popen[bytes]:
 
 
 def _await_log(pid: int) -> None:
-    """Return once all that a service of this program has printed is in its log, or after a few seconds."""
+    """Return once the whole output of a service of this program is in its log, or after a few seconds."""
     if (keeper := _keepers.pop(pid, None)) is None:
         return
     try:
@@ -323,7 +322,7 @@ def _signal(processes: Sequence[psutil.Process], *, kill: bool) -> None:
 def _wait_gone(processes: Sequence[psutil.Process], timeout: float) -> None:
     """Return once none of them runs, or after `timeout` seconds.
 
-    One that has ended is gone also while its parent, another program, lives on and has not asked what became of it.
+    A process that has ended counts as gone even while its parent, another program, has not collected its exit status.
     """
     deadline = time.monotonic() + timeout
     left = list(processes)

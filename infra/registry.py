@@ -1,4 +1,4 @@
-"""One schema registry on loopback, Apicurio, whose data is a file of its own. It starts only where it is asked for."""
+"""One schema registry on loopback, Apicurio, with its data in its own file. It starts only on request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEAP_VARIABLE: Final = "REGISTRY_HEAP"
 START_TIMEOUT_SECONDS: Final = 180.0
 MINIMUM_JAVA: Final = 21
 BASE_PATH: Final = "/apis/ccompat/v7"
-"""Where it speaks as Confluent's registry does."""
+"""Path of its API that is compatible with Confluent's registry."""
 ARCHIVE: Final = Jar(
     "registry",
     "io.apicurio",
@@ -34,14 +34,14 @@ ARCHIVE: Final = Jar(
     "3.3.3",
     "8bc6751c76d963734224b01d5e7f84ccb3cb61c87d3bd77c36c35f10a5cbed63",
 )
-"""Published as one archive of all its jars, so its hash is theirs."""
+"""It is published as one archive of all its jars, so one hash covers them."""
 
 
 def install(home: Home, report: Callable[[str], None], environ: Mapping[str, str] | None = None) -> Path:
-    """Have the registry's folder, fetched, verified and unpacked once; returns its program.
+    """Fetch, verify and unpack the registry's folder once; return its program.
 
     Raises:
-        JarMismatchError: the archive is not the one that was locked; nothing is kept.
+        JarMismatchError: the archive is not the locked one; nothing is kept.
         JavaNotFoundError, JarsUnavailableError: as for `jars.install`.
     """
     env = os.environ if environ is None else environ
@@ -57,7 +57,7 @@ def install(home: Home, report: Callable[[str], None], environ: Mapping[str, str
         unpacked = Path(tempfile.mkdtemp(prefix=".registry-", dir=home.jars))
         try:
             with tarfile.open(archive) as packed:
-                # Python before 3.11.4 has no filters; the archive is the one that was locked, either way.
+                # Python before 3.11.4 has no filters; in either case, the archive is the locked one.
                 packed.extraction_filter = getattr(tarfile, "data_filter", None)
                 packed.extractall(unpacked)
             os.replace(unpacked, folder)
@@ -70,7 +70,7 @@ def install(home: Home, report: Callable[[str], None], environ: Mapping[str, str
 
 
 def registry_spec(home: Home, *, environ: Mapping[str, str] | None = None) -> ServiceSpec:
-    """Say how to start the registry, which is installed. Data and, where it is free, port are those of the last start.
+    """Return the spec to start the installed registry. Its data and, if free, its port are those of the last start.
 
     Raises:
         PortTakenError, ConfigurationError: from `REGISTRY_PORT`.
@@ -110,12 +110,12 @@ def registry_spec(home: Home, *, environ: Mapping[str, str] | None = None) -> Se
 
 
 def address(port: int) -> str:
-    """What clients take, by a port of loopback."""
+    """Return the address for clients, by a loopback port."""
     return f"http://{LOOPBACK}:{port}{BASE_PATH}"
 
 
 def answers(port: int) -> bool:
-    """Whether a registry answers on a port of loopback."""
+    """Return true if a registry answers on a loopback port."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{address(port)}/subjects", timeout=2) as answer:
@@ -125,7 +125,7 @@ def answers(port: int) -> bool:
 
 
 def _java(env: Mapping[str, str]) -> Java:
-    """Java 21 or later: the one that others use, else the one inside the package."""
+    """Return Java 21 or later: the one that the other services use, or else the one inside the package."""
     found = find_java(env)
     if found.version >= MINIMUM_JAVA:
         return found

@@ -1,4 +1,4 @@
-"""Runs of Dagster in processes that are forked from one with the code loaded: they start in half a second, not in three.
+"""Dagster runs in processes forked from one with the code loaded: they start in half a second instead of three.
 
 Such a run has this process's environment. A code server that somebody else started may have another one, which says where its
 tables are; so the runs of its code are left to it, unless the settings say that it has this one.
@@ -73,7 +73,7 @@ _REMEDY: Final = "Install the version of Dagster that requirements.lock names, o
 
 
 class PreloadedRunLauncher(DefaultRunLauncher):
-    """Starts runs itself where their code has this process's interpreter and environment; others are left to the code server.
+    """Starts runs itself if their code has this process's interpreter and environment; leaves others to the code server.
 
     Unlike the default, it knows whether the process of a run is alive, so run monitoring finds one that was killed.
     """
@@ -103,12 +103,12 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         return cls(inst_data, **config_value)
 
     def launch_run(self, context: LaunchRunContext) -> None:
-        """Start the run in a process of its own."""
+        """Start the run in its own process."""
         order = self._order(context)
         if order is None:
             super().launch_run(context)
             return
-        # Loads them the first time, in a process without threads.
+        # The first call loads the modules, in a process without threads.
         multiprocessing.set_forkserver_preload([*LIBRARIES, PLATFORM])
         run_id = context.dagster_run.run_id
         forked = multiprocessing.get_context("forkserver")
@@ -124,7 +124,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
                 tells.send_bytes(TAGGED)
 
     def terminate(self, run_id: str) -> bool:
-        """Interrupt the process of a run, from any process of this machine; whether there was one."""
+        """Interrupt the process of a run, from any process of this machine; return true if there was one."""
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
             return False
@@ -139,18 +139,18 @@ class PreloadedRunLauncher(DefaultRunLauncher):
 
     @property
     def supports_check_run_worker_health(self) -> bool:
-        """Whether run monitoring can be answered; False where Dagster's classes for the answer have moved."""
+        """Return true if run monitoring is supported; False if Dagster's classes for the answer have moved."""
         return _can_answer_monitoring()
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """Whether the process of a run is alive. A run of the code server's is its own to watch."""
+        """Check if the process of a run is alive. The code server watches its own runs."""
         if PROCESS_TAG not in run.tags or _of_run(run) is not None:
             return _health(alive=True)
         named = run.tags[PROCESS_TAG]
         return _health(alive=False, message=f"process {named.split('@')[0]} ended and recorded no reason")
 
     def _shares_environment(self, run: DagsterRun) -> bool:
-        """Whether the code of a run has been loaded with this process's environment."""
+        """Return true if the code of a run was loaded with this process's environment."""
         from dagster._core.remote_origin import GrpcServerCodeLocationOrigin
 
         origin = run.remote_job_origin
@@ -159,10 +159,10 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         return not isinstance(origin.repository_origin.code_location_origin, GrpcServerCodeLocationOrigin)
 
     def _order(self, context: LaunchRunContext) -> str | None:
-        """What the run's process is to execute, serialised; None where the code server has to start the run."""
+        """Return the serialized command of the run's process; None if the code server has to start the run."""
         run = context.dagster_run
         try:
-            # The run's process will need the command; here it would be too late to go another way.
+            # The run's process needs this command; checking it there would be too late to use the other launcher.
             from dagster._cli.api import execute_run_command as _command  # noqa: F401
             from dagster._grpc.types import ExecuteRunArgs
 
@@ -180,7 +180,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
 
 @functools.cache
 def _can_answer_monitoring() -> bool:
-    """Asked for at each round of run monitoring; the warning is for once."""
+    """Return true if run monitoring can be answered. Called at each round; warns only once."""
     try:
         _health(alive=True)
     except _MOVED as moved:
@@ -197,7 +197,7 @@ def _health(*, alive: bool, message: str | None = None) -> CheckRunHealthResult:
 
 
 def _of_run(run: DagsterRun) -> psutil.Process | None:
-    """The live process that `run` was started in: not another one with its id, nor one that no launcher started."""
+    """Return the live process that `run` was started in: not another one with its id, or one that no launcher started."""
     pid, _, began = run.tags[PROCESS_TAG].partition("@")
     if not pid.isdecimal() or start_of(int(pid)) != began:
         return None

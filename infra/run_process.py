@@ -1,4 +1,4 @@
-"""What the process of a run does: it has the project's code, and the platform's, as they are on disk when it begins."""
+"""The code of a run's process, which has the project's and the platform's code as on disk when it begins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from infra.log_keeper import Printable
 
 TAGGED: Final = b"tagged"
-"""What the launcher says once the run names its process."""
+"""The launcher's message after it has tagged the run with its process."""
 
 
 class PrintableStream(io.TextIOWrapper):

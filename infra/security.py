@@ -1,4 +1,4 @@
-"""What secured brokers and their clients are given: an authority of the home's own, certificates by it, and passwords.
+"""Credentials of secured brokers and their clients: the home's own authority, its certificates, and passwords.
 
 All of it is in the home's folder `security`, which its owner alone can open, in files that its owner alone can read. Passwords are
 random; none is on an argument list. Controllers always know each other by certificate, since Kafka keeps logins in the very log that
@@ -27,7 +27,7 @@ from infra.home import Home
 from infra.ports import LOOPBACK
 
 Secure = Literal["password", "certificate"]
-"""How clients show who they are: by SASL_SSL with SCRAM-SHA-512, or by a certificate of their own and no login."""
+"""Authentication of clients: SASL_SSL with SCRAM-SHA-512, or a client certificate without a login."""
 
 USER: Final = "platform-assets"
 MECHANISM: Final = "SCRAM-SHA-512"
@@ -36,7 +36,7 @@ _MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _AUTHORITY_DAYS: Final = 3650
 _DAYS: Final = 397
 _EARLIER: Final = datetime.timedelta(hours=1)
-"""A clock that was set back a little takes a new certificate for valid still."""
+"""So that a new certificate is valid even for a clock that was set back a little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Security:
     """Credentials of one home; the passwords are hidden from the repr.
 
     Attributes:
-        folder: where the files are.
-        kind: how clients show who they are.
+        folder: the folder of the files.
+        kind: the authentication of clients.
     """
 
     folder: Path
@@ -53,7 +53,7 @@ class Security:
 
     @classmethod
     def of_home(cls, home: Home) -> Security | None:
-        """Those that were made for the home; None where none were.
+        """Return the credentials that were made for the home; None if there are none.
 
         Raises:
             ConfigurationError: their file is damaged.
@@ -69,7 +69,7 @@ class Security:
 
     @classmethod
     def make(cls, home: Home, kind: Secure) -> Security:
-        """Make new ones. Raises OSError where they cannot be written."""
+        """Make new credentials. Raises OSError if they cannot be written."""
         made = cls(home.root / "security", kind)
         made.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         made.folder.chmod(0o700)
@@ -78,7 +78,7 @@ class Security:
         state.write_private(made.authority, _pem(certificate))
         if kind == "certificate":
             state.write_private(made.client, issued(key, certificate, USER))
-        # Last: what is there is whole.
+        # Last, so that existing credentials are complete.
         passwords = {USER: secrets.token_urlsafe(32), _BROKERS_USER: secrets.token_urlsafe(32)}
         state.write_private(_file(made.folder), json.dumps({"kind": kind, "passwords": passwords}) + "\n")
         return made
@@ -110,7 +110,7 @@ class Security:
         }
 
     def librdkafka(self) -> dict[str, str]:
-        """The same as settings of confluent-kafka."""
+        """Return the client settings for confluent-kafka."""
         return {
             name.removeprefix("KAFKA_").lower().replace("_", "."): value
             for name, value in self.client_environment().items()
@@ -146,7 +146,7 @@ class Security:
         }
 
     def format_arguments(self) -> tuple[str, ...]:
-        """What Kafka's format tool is told of logins: the name of a file, since arguments can be seen by everybody."""
+        """Arguments of Kafka's format tool for logins: the name of a file, since everybody can see arguments."""
         if self.kind == "certificate":
             return ()
         lines = (
@@ -157,7 +157,7 @@ class Security:
         return (f"@{self._logins}",)
 
     def forget_format_arguments(self) -> None:
-        """Delete that file, which is of no use any more."""
+        """Delete that file, which is no longer needed."""
         self._logins.unlink(missing_ok=True)
 
     @property
@@ -172,7 +172,7 @@ class Security:
 
 
 def authority(name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """A new authority: its key, and its certificate by itself."""
+    """Make a new authority: its key, and its self-signed certificate."""
     key, now = _new_key(), datetime.datetime.now(datetime.UTC)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     certificate = (
@@ -193,15 +193,15 @@ def issued(
     start: datetime.datetime | None = None,
     days: int = _DAYS,
 ) -> str:
-    """A new key and its certificate by an authority, in PEM and in one text, as Kafka's stores want them.
+    """Make a new key and its certificate by an authority, as one PEM text in the form of Kafka's stores.
 
     Args:
         key: the authority's.
         by: the authority's certificate.
-        name: whose the new one is.
-        hosts: names and addresses that it is valid for.
-        start: from when on; now by default.
-        days: for how long.
+        name: the subject of the new certificate.
+        hosts: names and addresses for which it is valid.
+        start: start of its validity; by default, now.
+        days: length of its validity.
     """
     own, begin = _new_key(), start or datetime.datetime.now(datetime.UTC) - _EARLIER
     certificate = (

@@ -4,8 +4,8 @@
     python -m infra.spark_node worker --host 10.0.0.6 --master spark://spark-master:7077 --cores 2 --memory 2g
     python -m infra.spark_node connect --host 10.0.0.7 --master spark://spark-master:7077
 
-With a secret in `_SPARK_AUTH_SECRET`, Spark's own variable, they speak to none that does not know it, and encrypted. The process is
-replaced by Java, so a signal to it is a signal to Spark.
+With a secret in `_SPARK_AUTH_SECRET`, Spark's own variable, they communicate encrypted, and only with processes that know it. The
+process is replaced by Java, so a signal to it is a signal to Spark.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from infra.spark_server import (
 )
 
 AUTH_VARIABLE: Final = "_SPARK_AUTH_SECRET"
-"""Spark's own variable, which it hands on to executors."""
+"""Spark's own variable, which it passes on to executors."""
 
 MASTER_PORT, WORKER_PORT, DRIVER_PORT, BLOCKS_PORT, CONNECT_PORT = 7077, 7081, 7078, 7079, 15002
 DAEMON_HEAP: Final = "512m"
-"""Of a master or a worker; what executes is an executor of its own."""
+"""Heap of a master or a worker; tasks run in separate executors."""
 _OF_ONE_MACHINE: Final = frozenset({"spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions"})
 
 
 def daemon_command(java: Java, main: str, arguments: Sequence[str], settings: Mapping[str, str]) -> tuple[str, ...]:
-    """How a master or a worker is started: `main` is its class below `org.apache.spark.deploy`, `settings` are of Spark."""
+    """Return the command of a master or a worker: `main` is its class below `org.apache.spark.deploy`, `settings` are Spark's."""
     return (
         str(java.executable.resolve()), *SPARK_OPTIONS, f"-Xmx{DAEMON_HEAP}", "-XX:+ExitOnOutOfMemoryError",
         f"-Dlog4j2.configurationFile={LOGGING_FILE.as_uri()}",
@@ -56,7 +56,7 @@ def daemon_command(java: Java, main: str, arguments: Sequence[str], settings: Ma
 
 
 def daemon_environment(java: Java) -> dict[str, str | None]:
-    """What their environment has beside the usual, None for what it must not have; a worker starts executors by it."""
+    """Return additions to their environment, None for variables to remove; a worker passes it on to executors."""
     return {
         **UNICODE_PATHS,
         **CLIENT_VARIABLES,
@@ -67,19 +67,19 @@ def daemon_environment(java: Java) -> dict[str, str | None]:
 
 
 def guarding(environ: Mapping[str, str]) -> dict[str, str]:
-    """Settings by which a process of Spark speaks to those alone that know the secret of its environment, if it has one."""
+    """Return settings with which a Spark process communicates only with processes that know its environment's secret, if any."""
     if not environ.get(AUTH_VARIABLE):
         return {}
     return dict(GUARDED)
 
 
 def recovering(folder: Path) -> dict[str, str]:
-    """Settings of a master that knows its workers and applications again when it is started again."""
+    """Return settings of a master that recognizes its workers and applications after a restart."""
     return {"spark.deploy.recoveryMode": "FILESYSTEM", "spark.deploy.recoveryDirectory": str(folder)}
 
 
 def connect_settings(home: Home, host: str, master: str, port: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Settings of a Connect server that runs on a cluster: executors reach it at `host`, clients on loopback alone.
+    """Return settings of a Connect server on a cluster: executors reach it at `host`, clients only on loopback.
 
     Raises:
         ConfigurationError: it would serve whoever asks.
@@ -96,7 +96,7 @@ def connect_settings(home: Home, host: str, master: str, port: int, environ: Map
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCKS_PORT),
         "spark.executor.extraClassPath": os.pathsep.join(map(str, added_jars(home))),
-        # In a file that only the server's user can read; an executor gets it by its environment.
+        # In a file that only the server's user can read; an executor gets it from its environment.
         **guarding(environ),
         **({"spark.authenticate.secret": secret} if secret else {}),
     }
@@ -128,7 +128,7 @@ def _daemon(java: Java, home: Home, chosen: argparse.Namespace) -> tuple[str, ..
     work = home.spark / "work"
     work.mkdir(parents=True, exist_ok=True)
     size = ("--cores", str(chosen.cores), "--memory", chosen.memory, "--work-dir", str(work))
-    # An application that ended leaves its folder, with the output of its executors.
+    # A finished application leaves its folder, with the output of its executors.
     settings |= {"spark.worker.cleanup.enabled": "true", "spark.worker.cleanup.appDataTtl": "86400"}
     return daemon_command(java, "worker.Worker", (*where, *size, chosen.master), settings)
 

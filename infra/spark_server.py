@@ -25,12 +25,12 @@ from infra.process import ServiceSpec
 SERVICE: Final = "spark"
 HEAP_VARIABLE: Final = "SPARK_HEAP"
 TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
-"""Spark's own variable: the server reads its token there, out of sight of argument lists and logs."""
+"""Spark's own variable: the server reads its token there, so it is not in argument lists or logs."""
 
 LOGGING_FILE: Final = Path(__file__).with_name("spark-log4j2.properties")
 START_TIMEOUT_SECONDS: Final = 180.0
 SECRET_NAMES: Final = "secret|password|token|access[.]?key|jaas|keystore.key|auth.user.info"
-"""Names of settings whose values Spark must not show; the last three are Kafka's."""
+"""Pattern of settings whose values Spark must not show; the last three are Kafka's."""
 
 CONFIGURATION: Final[Mapping[str, str]] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -55,7 +55,7 @@ CONFIGURATION: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
-"""What a load relies on, and what one machine wants. A cluster needs all before `spark.ui.enabled`."""
+"""Settings that loads rely on, and settings for one machine. A cluster needs all before `spark.ui.enabled`."""
 
 GUARDED: Final[Mapping[str, str]] = {
     "spark.authenticate": "true",
@@ -81,7 +81,7 @@ back to the system, which has to clear it for the next one: up to a tenth of a l
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """What a server is started with.
+    """Settings that a server is started with.
 
     Attributes:
         heap: Java's maximum heap, as `3g`; `SPARK_HEAP` in the environment wins.
@@ -101,7 +101,7 @@ def spark_spec(
     environ: Mapping[str, str] | None = None,
     clients: Mapping[str, str] = MappingProxyType({}),
 ) -> ServiceSpec:
-    """Write the server's options and token, and say how to start it.
+    """Write the server's options and token, and return the spec to start it.
 
     It is started as a Java class and not by spark-submit, whose launcher asks for a Java module that a bundled
     runtime lacks.
@@ -122,7 +122,7 @@ def spark_spec(
     (port,) = choose_ports(1, SPARK_VARIABLE, remembered=state.remembered_ports(home, SERVICE), environ=env)
     state.remember_ports(home, SERVICE, (port,))
     token = ensure_token(home)
-    # What a server that was killed left behind: no other runs in this home while one is being started.
+    # Left behind by a server that was killed: no other runs in this home while one is being started.
     shutil.rmtree(_scratch(home), ignore_errors=True)
     configuration = {
         **CONFIGURATION,
@@ -154,7 +154,7 @@ def spark_spec(
 
 
 def server_settings(home: Home, host: str, master: str, port: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Where a server is: tasks of `master` reach it at `host`, clients at `port` of loopback; and where its files are."""
+    """Return a server's addresses and folders: tasks of `master` reach it at `host`, clients at `port` of loopback."""
     return {
         "spark.app.name": "platform-assets",
         "spark.master": master,
@@ -169,7 +169,7 @@ def server_settings(home: Home, host: str, master: str, port: int, environ: Mapp
 
 
 def server_command(java: Java, home: Home, configuration: Mapping[str, str], heap: str) -> tuple[str, ...]:
-    """How a server with these settings is started; they are written to a file that its user alone can read. Raises OSError."""
+    """Return the command of a server with these settings, written to a file that only its user can read. Raises OSError."""
     scratch = _scratch(home)
     scratch.mkdir(parents=True, exist_ok=True)
     options = [
@@ -184,7 +184,7 @@ def server_command(java: Java, home: Home, configuration: Mapping[str, str], hea
         f"-Dlog4j2.configurationFile={LOGGING_FILE.as_uri()}",
         *(f"-D{key}={value}" for key, value in configuration.items()),
         "-cp",
-        # pyspark's own first: where both hold a class, Spark's is the one it was built with.
+        # pyspark's own first: if both contain a class, Spark's is the one it was built with.
         os.pathsep.join([str(pyspark_jars() / "*"), *map(str, added_jars(home))]),
     ]
     arguments = home.run / "spark.arguments"
@@ -193,12 +193,12 @@ def server_command(java: Java, home: Home, configuration: Mapping[str, str], hea
 
 
 def added_jars(home: Home) -> tuple[Path, ...]:
-    """The jars that Spark needs beside its own, for a lake where `home` has it."""
+    """Return the jars that Spark needs in addition to its own, for the lake of `home`."""
     return (*class_path(home, "spark"), *(class_path(home, "s3a") if home.is_in_store else ()))
 
 
 def worker_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a server's environment says of its Python workers."""
+    """Return the variables of a server's environment for its Python workers."""
     return {
         "PYSPARK_PYTHON": sys.executable,
         PURGE_VARIABLE: environ.get(PURGE_VARIABLE) or PURGE_MILLISECONDS,
@@ -243,7 +243,7 @@ def ensure_token(home: Home) -> str:
 
 
 def read_token(home: Home) -> str | None:
-    """The home's token; None before the first start."""
+    """Return the home's token; None before the first start."""
     try:
         return home.token_file.read_text(encoding="ascii").strip() or None
     except FileNotFoundError:
@@ -251,7 +251,7 @@ def read_token(home: Home) -> str | None:
 
 
 def remote(home: Home, address: str) -> str:
-    """The value of `SPARK_REMOTE` for a server's address. It holds the token: never print it."""
+    """Return the value of `SPARK_REMOTE` for a server's address. It contains the token: never print it."""
     token = read_token(home)
     return f"{address}/;token={token}" if token else address
 

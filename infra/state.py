@@ -1,4 +1,4 @@
-"""The run state: which services were started, as one JSON file that its owner alone can read."""
+"""The run state: the started services, in one JSON file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _mutex = threading.Lock()
 
 
 def read_records(home: Home) -> dict[str, ProcessRecord]:
-    """Read what was started, by service; empty if nothing ever was.
+    """Read the started services, by name; empty if none was ever started.
 
     Raises:
         ConfigurationError: the file is damaged; says what to do.
@@ -40,7 +40,7 @@ def read_records(home: Home) -> dict[str, ProcessRecord]:
         return {str(name): ProcessRecord.from_json(record) for name, record in value["services"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigurationError(
-            f"the run state {home.state_file} is damaged ({error}). Processes it named may still run: read the logs "
+            f"the run state {home.state_file} is damaged ({error}). Processes in it may still be running: read the logs "
             f"in {home.logs}, end them by pid, then delete the file."
         ) from error
 
@@ -60,17 +60,17 @@ def remove_record(home: Home, service: str) -> None:
 
 
 def remembered_ports(home: Home, service: str) -> tuple[int, ...]:
-    """The ports that a service had last time; empty if it never ran."""
+    """Return the ports that a service had last time; empty if it never ran."""
     try:
         value = json.loads(_ports_file(home).read_text(encoding="utf-8"))
         return tuple(int(port) for port in value.get(service, ()))
     except (OSError, ValueError, AttributeError, TypeError):
-        # A convenience alone: without it, another free port is chosen.
+        # Only a convenience: without it, another free port is chosen.
         return ()
 
 
 def remember_ports(home: Home, service: str, ports: tuple[int, ...]) -> None:
-    """Write down a service's ports for the next start."""
+    """Save a service's ports for the next start."""
     with _mutex:
         path = _ports_file(home)
         try:
@@ -81,7 +81,7 @@ def remember_ports(home: Home, service: str, ports: tuple[int, ...]) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file in one step by one that its owner alone can read."""
+    """Replace a file atomically with one that only its owner can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

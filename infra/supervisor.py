@@ -1,4 +1,4 @@
-"""Bring services up side by side, or not at all, and keep the run state true while doing so."""
+"""Start services in parallel, or not at all, and keep the run state correct meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from infra.process import CANCELLED, ProcessRecord, ServiceSpec, family, is_aliv
 Reporter = Callable[[str], None]
 
 GRACE_SECONDS: Final = 30.0
-"""How long a service may take to end by itself; a broker that is killed checks its logs at the next start."""
+"""Seconds that a service may take to end by itself; a killed broker checks its logs at the next start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Launch:
 
     Attributes:
         service: its name.
-        build: prepares it and says how to start it; called only if it has to be started.
-        answers: whether the process of an earlier start still does its work.
-        changed: which of its settings have changed since that start, as people read it; empty if none.
+        build: prepares it and returns its spec; called only if it has to be started.
+        answers: returns true if the process of an earlier start still works.
+        changed: returns the settings that have changed since that start, for people; empty if none.
     """
 
     service: str
@@ -40,10 +40,10 @@ class Launch:
 
 
 def bring_up(home: Home, launches: Sequence[Launch], report: Reporter) -> tuple[ProcessRecord, ...]:
-    """Start, side by side, the services that do not run; if one fails, end all that this call started.
+    """Start, in parallel, the services that do not run; if one fails, end all that this call started.
 
     A service that runs and answers is left alone. One that is dead, hung, half-started or was started with other settings
-    is ended whole and started.
+    is ended completely and started.
 
     Args:
         home: whose services; its lock must be held.
@@ -85,7 +85,7 @@ def bring_up(home: Home, launches: Sequence[Launch], report: Reporter) -> tuple[
 
 
 def end(home: Home, record: ProcessRecord, report: Reporter, grace: float = GRACE_SECONDS) -> bool:
-    """End one service whole and drop it from the run state; returns whether anything ran."""
+    """End one service completely and remove it from the run state; return true if anything was running."""
     found = terminate(record, grace)
     state.remove_record(home, record.service)
     report(f"{record.service}: ended" if found else f"{record.service}: was not running")
@@ -93,9 +93,9 @@ def end(home: Home, record: ProcessRecord, report: Reporter, grace: float = GRAC
 
 
 def end_together(home: Home, records: Sequence[ProcessRecord], report: Reporter, grace: float = GRACE_SECONDS) -> int:
-    """End services that are all asked at once, and drop them; returns how many ran.
+    """End services, asking all of them at once, and remove them from the run state; return how many were running.
 
-    Brokers need that: each hands over to the others while it ends, and would wait for those that have gone before.
+    Brokers need that: each hands over to the others while it ends, and would wait for those that have already ended.
     """
     with ThreadPoolExecutor(max(1, len(records))) as pool:
         return sum(pool.map(lambda record: end(home, record, report, grace), records))

@@ -1,6 +1,6 @@
-"""A Java trust store with the certificates that Python trusts, for the Java that comes inside a Python package.
+"""A Java trust store with the certificates that Python trusts, for the Java inside a Python package.
 
-That Java brings its own list and so does not know a certificate that this machine is set up to trust.
+That Java has its own list, so it does not know certificates that this machine is set up to trust.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 PASSWORD: Final = "changeit"
-"""Java's customary one. The store holds public certificates alone; the format merely demands a password."""
+"""Java's customary password. The store contains only public certificates, but the format requires a password."""
 
 _MAGIC: Final = 0xFEEDFEED
 _TRUSTED_CERTIFICATE: Final = 2

@@ -1,4 +1,4 @@
-"""Which requests the Dagster UI takes: from its own pages and from programs, not from other pages in the same browser.
+"""Filter of requests to the Dagster UI: accepts its own pages and programs, not other pages in the same browser.
 
 Dagster runs a mutation that comes by GET or as a form, from any Origin and for any Host. A page on another site, or one whose
 name was rebound to this machine's address, could so start runs. `Guard` is an ASGI application around Dagster's that answers
@@ -16,11 +16,11 @@ from urllib.parse import unquote_plus
 from infra.errors import ConfigurationError
 
 HOSTS_VARIABLE: Final = "PLATFORM_UI_HOSTS"
-"""Names by which browsers reach the UI, next to those of loopback: `ui.example.com,ui.example.com:8443`."""
+"""Names by which browsers reach the UI, in addition to those of loopback: `ui.example.com,ui.example.com:8443`."""
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 CONTENT_TYPES: Final = ("application/json", "application/graphql")
-"""Those that no page of another origin can send without asking first, which Dagster never grants."""
+"""Content types that a page of another origin cannot send without asking first, which Dagster never grants."""
 
 POLICY: Final = (
     "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; frame-ancestors 'self'; object-src 'none'"
@@ -46,7 +46,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class AllowedHosts:
-    """Whose requests are taken.
+    """Hosts and origins whose requests are accepted.
 
     Attributes:
         names: host names without a port, in lower case, which `Host` may have; the port does not matter.
@@ -76,7 +76,7 @@ class AllowedHosts:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The answer to a request that is not passed on."""
+    """The answer to a refused request."""
 
     status: int
     text: str
@@ -133,7 +133,7 @@ def refusal(method: str, path: str, headers: Headers, allowed: AllowedHosts) -> 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """An ASGI application that passes on what `refusal` lets through, and adds `POLICY` to the answers.
+    """An ASGI application that passes on requests that `refusal` allows, and adds `POLICY` to the answers.
 
     Attributes:
         application: Dagster's.
@@ -174,8 +174,8 @@ def _refused_read(method: str, path: str, found: dict[bytes, list[str]]) -> Refu
     if foreign and found.get(b"sec-fetch-mode") != ["navigate"] and not _STATIC.fullmatch(path):
         return Refusal(
             403,
-            "Refused: a page of another site loads this (headers Sec-Fetch-Site, Sec-Fetch-Mode). Other sites may link to the UI; "
-            "open the address itself.",
+            "Refused: a page of another site loads this (headers Sec-Fetch-Site, Sec-Fetch-Mode). Other sites may link "
+            "to the UI; open the address itself.",
         )
     accepted = found.get(b"accept", [])
     if method == "GET" and _is_graphql(path) and not any("text/html" in value for value in accepted):
@@ -187,7 +187,7 @@ def _refused_read(method: str, path: str, found: dict[bytes, list[str]]) -> Refu
 
 
 def _is_graphql(path: str) -> bool:
-    """Whether Dagster runs GraphQL there, also below a path prefix."""
+    """Return true if Dagster runs GraphQL at this path, also below a path prefix."""
     return path.rstrip("/").rsplit("/", 1)[-1] == "graphql"
 
 
@@ -198,7 +198,7 @@ def _without_query(query_string: bytes) -> bytes:
 
 
 def _is_own(origin: str, host: str, allowed: AllowedHosts) -> bool:
-    """Whether an Origin is that of the UI: the address that was called, or one that was named."""
+    """Return true if an Origin is the UI's: the called address, or a configured one."""
     for scheme, port in _DEFAULT_PORT.items():
         if origin.lower().startswith(scheme):
             place = origin.lower().removeprefix(scheme).removesuffix(port)
@@ -225,5 +225,5 @@ async def _refuse(refused: Refusal, scope: Scope, receive: Receive, send: Send) 
 
 
 def _shown(text: str) -> str:
-    """Text of a stranger, bounded and in ASCII, with nothing that a terminal or page takes for its own."""
+    """Return untrusted text, bounded and in ASCII, without anything that a terminal or page would interpret."""
     return ascii(text[:_SHOWN_LENGTH]) if text else "nothing"

@@ -1,4 +1,4 @@
-"""Dagster's web server behind `infra.web_guard`: `python -m infra.webserver` takes the options of `dagster-webserver`.
+"""Dagster's web server with `infra.web_guard`: `python -m infra.webserver` accepts the options of `dagster-webserver`.
 
 `up`, compose.yaml and kubernetes/ start this one. `PLATFORM_UI_HOSTS` names the hosts by which browsers reach it.
 """

@@ -62,7 +62,7 @@ def test_a_home_of_one_refuses_three_and_each_remedy_that_it_names_helps(home: H
     formatted_for(home, "kafka")
     with pytest.raises(ConfigurationError, match=r"--brokers 3: .* formatted for 1") as caught:
         platform.up(home, UpOptions(broker=BrokerSettings(brokers=3)), environ=service_environment())
-    assert "Leave --brokers out" in str(caught.value)
+    assert "Omit --brokers" in str(caught.value)
     assert brokers.of_home(home, None) == ("kafka",)
     assert "set PLATFORM_HOME to another folder" in str(caught.value)
     assert len(brokers.of_home(home_at(tmp_path / "another"), 3)) == 3
@@ -88,9 +88,7 @@ def test_a_broker_that_the_home_has_not_is_named_with_the_way_to_have_it(home: H
 
 def test_one_of_three_alone_is_refused_before_it_waits_for_a_quorum(home: Home) -> None:
     formatted_for(home, *brokers.ALL)
-    with pytest.raises(
-        ConfigurationError, match=r"kafka-2 does not come up alone.*`platform-assets up --service kafka`"
-    ):
+    with pytest.raises(ConfigurationError, match=r"kafka-2 cannot start alone.*`platform-assets up --service kafka`"):
         platform.start_service("kafka-2", home, environ=service_environment())
     Brokers(home, SETTINGS, {}, ("kafka-2", "kafka-3"))
     running_here(home, "kafka-3", 9, 10)
@@ -138,7 +136,7 @@ def test_a_controller_keeps_the_port_that_the_others_know_it_by(home: Home) -> N
             state.remember_ports(home, service, (40_001 + at, taken if service == "kafka-2" else 40_011 + at))
         running_here(home, "kafka", 40_001, 40_011)
         members = Brokers(home, SETTINGS, service_environment(), ("kafka-2", "kafka-3"))
-        with pytest.raises(ConfigurationError, match=rf"kafka-2 has to listen on port {taken}, .*platform-assets down"):
+        with pytest.raises(ConfigurationError, match=rf"kafka-2 must listen on port {taken}, .*platform-assets down"):
             members.spec("kafka-2")
         # As the message says: where none runs, another port will do.
         state.remove_record(home, "kafka")

@@ -38,7 +38,7 @@ def test_the_address_is_in_no_file_and_in_no_message(tmp_path: Path) -> None:
         assert PASSWORD not in said.output
 
     # The remedy that it names, one after the other.
-    with pytest.raises(ConfigurationError, match="which is not set: set it, or take `storage` out of the file"):
+    with pytest.raises(ConfigurationError, match="which is not set: set it, or remove `storage` from the file"):
         dagster_services.prepare(home, {})
     (home.dagster / "dagster.yaml").write_text(dagster_services.INSTANCE_FILE.read_text())
     dagster_services.prepare(home, {})

@@ -63,5 +63,5 @@ def test_a_home_that_another_user_made_keeps_its_mode_and_its_folders_are_closed
 
 @pytest.mark.parametrize("name", ["a:b", "a,b", "a\nb"])
 def test_separator_in_the_path_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigurationError, match="cannot hold"):
+    with pytest.raises(ConfigurationError, match="must not contain"):
         Home.from_environment({"PLATFORM_HOME": str(tmp_path / name)}).prepare()

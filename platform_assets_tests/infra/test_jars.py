@@ -89,7 +89,7 @@ def test_fetch_from_a_mirror_verifies_and_reports(tmp_path: Path, shop: tuple[Ho
     said: list[str] = []
     jars.install(home, environ={"PLATFORM_IVY_SETTINGS": str(settings)}, lock_file=lock, report=said.append)
     assert present.read_bytes() == b"the jar"
-    assert said == ["jars: fetching 1 (0 are here already)", "jars: 1 of 1 fetched", "jars: 1 verified"]
+    assert said == ["jars: fetching 1 (0 already present)", "jars: 1 of 1 fetched", "jars: 1 verified"]
 
 
 def test_damaged_lock_names_file_and_line(tmp_path: Path) -> None:

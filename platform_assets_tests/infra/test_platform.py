@@ -87,7 +87,7 @@ def test_dagster_comes_up_with_its_code_and_goes_down_with_its_children(home: Ho
     platform.up(home, UpOptions(workspace=workspace), report=said.append, environ=environ)
     assert {name: state.read_records(home)[name].pid for name in DAGSTER} == before
     assert "dagster-webserver: reloaded the definitions" in said
-    assert "dagster-daemon: takes up edited definitions by itself, within a minute" in said
+    assert "dagster-daemon: reloads edited definitions by itself within a minute" in said
     found = ask(address, "{assetsOrError {... on AssetConnection {nodes {key {path}}}}}")
     assert '"two"' in json.dumps(found)
     assert '"one"' not in json.dumps(found)

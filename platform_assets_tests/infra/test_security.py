@@ -106,7 +106,7 @@ def test_storage_keeps_the_way_that_clients_come_and_each_remedy_that_is_named_h
     asked = BrokerSettings(secure="password")
     with pytest.raises(ConfigurationError, match=r"--secure=password: .* formatted for") as caught:
         Brokers(home, asked, {}, ["kafka"])
-    assert "Leave --secure out" in str(caught.value)
+    assert "Omit --secure" in str(caught.value)
     left_out = Brokers(home, BrokerSettings(), {}, ["kafka"]).client_environment()
     assert left_out.get("KAFKA_SECURITY_PROTOCOL") == (None if there is None else "SSL")
     assert "set PLATFORM_HOME to another folder" in str(caught.value)
