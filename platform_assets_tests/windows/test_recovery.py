@@ -341,7 +341,7 @@ def test_lost_files_of_a_window_whose_commit_has_left_the_log_hold_up_no_other(
     assert topic.values() == values
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(5))
 def test_whatever_happens_a_load_ends_with_the_rows_or_is_right_that_they_are_lost(
     tmp_path: Path, number: int, rng: random.Random
 ) -> None:
