@@ -18,7 +18,9 @@ PLATFORM: Final = {NAME: "platform"}
 RUN: Final = {NAME: "platform-run"}
 PROXY: Final = {"platform-assets/ui": "proxy"}
 OTHER: Final = {NAME: "something-else"}
-DNS: Final = {"k8s-app": "kube-dns"}
+NAMESPACE: Final = "kubernetes.io/metadata.name"
+DNS: Final = {"k8s-app": "kube-dns", NAMESPACE: "kube-system"}
+FALSE_DNS: Final = {"k8s-app": "kube-dns", NAMESPACE: "somebody-elses"}
 OUTSIDE: Final = "203.0.113.7"
 METADATA: Final = "169.254.169.254"
 Labels = Mapping[str, str]
@@ -58,7 +60,14 @@ def _is(other: Labels | str, peer: Mapping[str, Any]) -> bool:
         inside = [block["cidr"], *block.get("except", [])]
         fits = [isinstance(other, str) and ipaddress.ip_address(other) in ipaddress.ip_network(c) for c in inside]
         return fits[0] and not any(fits[1:])
-    return not isinstance(other, str) and _has(other, peer["podSelector"]["matchLabels"])
+    namespace = peer.get("namespaceSelector", {}).get("matchLabels", {})
+    # A pod of these tests is in the policies' own namespace unless its labels name another.
+    near = (
+        NAMESPACE not in other
+        if "namespaceSelector" not in peer
+        else not isinstance(other, str) and _has(other, namespace)
+    )
+    return not isinstance(other, str) and near and _has(other, peer["podSelector"]["matchLabels"])
 
 
 def _has(labels: Labels, wanted: Labels) -> bool:
@@ -79,7 +88,7 @@ def test_what_the_parts_need_passes(policies: list[Policy]) -> None:
         (WORKER, PLATFORM, 7078),
         (WORKER, PLATFORM, 7079),
         *((pod, DNS, 53) for pod in (MASTER, WORKER, PLATFORM)),
-        *((pod, OUTSIDE, port) for pod in (WORKER, PLATFORM) for port in (443, 9092, 9093)),
+        *((pod, OUTSIDE, port) for pod in (WORKER, PLATFORM) for port in (443, 8081, 9092, 9093)),
         (PLATFORM, OUTSIDE, 5432),
     ]
     assert [flow for flow in needed if not passes(policies, *flow)] == []
@@ -93,7 +102,7 @@ def test_what_runs_in_pods_need_passes() -> None:
         (WORKER, RUN, 7078),
         (WORKER, RUN, 7079),
         (RUN, DNS, 53),
-        *((RUN, OUTSIDE, port) for port in (443, 5432, 9092, 9093)),
+        *((RUN, OUTSIDE, port) for port in (443, 5432, 8081, 9092, 9093)),
         (PLATFORM, OUTSIDE, 6443),
     ]
     assert [flow for flow in needed if not passes(overlay(), *flow)] == []
@@ -109,7 +118,8 @@ def test_nothing_else_passes(policies: list[Policy]) -> None:
         # Credentials of the machine, and other services.
         *((pod, METADATA, port) for pod in (MASTER, WORKER, PLATFORM) for port in (80, 443)),
         *((pod, OUTSIDE, 25) for pod in (MASTER, WORKER, PLATFORM)),
-        *((MASTER, OUTSIDE, port) for port in (443, 9092)),
+        *((MASTER, OUTSIDE, port) for port in (443, 8081, 9092)),
+        *((pod, FALSE_DNS, 53) for pod in (MASTER, WORKER, PLATFORM)),
         (WORKER, OUTSIDE, 5432),
         (WORKER, OTHER, 8080),
     ]
