@@ -25,6 +25,7 @@ from infra.errors import ServiceStartError
 from infra.home import CHECKOUT, Home
 from infra.process import ProcessRecord
 from platform_assets_tests.support import services
+from testbed.loads import wait_until
 
 
 @pytest.fixture
@@ -167,6 +168,30 @@ def test_a_log_is_bounded_while_its_service_runs(home: Home) -> None:
     assert max(sizes.values()) <= 65_536
     assert home.log_file("thing").read_text().endswith("line 49999\n")
     assert {stat.S_IMODE(path.stat().st_mode) for path in home.logs.iterdir()} == {0o600}
+
+
+def test_a_service_goes_on_without_the_program_that_keeps_its_log(home: Home) -> None:
+    code = (
+        "import logging, pathlib, sys, time\n"
+        "logging.basicConfig(stream=sys.stdout)\n"
+        "flag = pathlib.Path(sys.argv[1]); flag.touch()\n"
+        "while flag.exists(): time.sleep(0.01)\n"
+        "for n in range(10_000): logging.warning('line %05d', n)\n"
+        "flag.touch(); time.sleep(600)"
+    )
+    spec = services.spec_of(home, "thing", code)
+    record = process.wait_ready(spec, process.spawn(spec, process.planned(spec)))
+    keeper = process._keepers[record.pid]
+    keeper.kill()
+    keeper.wait()
+    (flag,) = home.root.glob("*.flag")
+    flag.unlink()
+    wait_until("the service goes on", flag.exists)
+    assert process.terminate(record, grace=5)
+    # The next start has a log again.
+    again = process.wait_ready(spec, process.spawn(spec, process.planned(spec)))
+    assert process._keepers[again.pid].poll() is None
+    assert process.terminate(again, grace=5)
 
 
 def test_a_log_is_printable_wherever_its_pieces_end(rng: Random) -> None:
