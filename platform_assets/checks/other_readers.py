@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import pyarrow as pa
@@ -96,10 +96,18 @@ def difference(spec: FormatSpec, fields: pa.Schema, value: bytes, row: Mapping[s
 
 def _json(spec: FormatSpec, value: bytes) -> dict[str, Any]:
     content = value[_HEAD:] if spec.options.get("registry") is True else value
-    document = json.loads(content, parse_float=Decimal)
+    document = json.loads(content, parse_float=_number)
     if not isinstance(document, dict):
         raise ValueError("no object")
     return document
+
+
+def _number(text: str) -> Decimal | float:
+    """The number; the nearest double if it has an exponent of which no Decimal knows."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return float(text)
 
 
 def _csv(spec: FormatSpec, fields: pa.Schema, value: bytes) -> dict[str, Any]:

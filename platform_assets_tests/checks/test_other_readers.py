@@ -81,6 +81,21 @@ def test_numbers_near_powers_are_judged_alike(column: str, rng: random.Random) -
     assert set(judged) == {None}
 
 
+@pytest.mark.parametrize(
+    ("spec", "value"),
+    [
+        (FormatSpec("json", {"schema": "a DOUBLE"}), b'{"a":1e-99999999999999999999999,"b":1e99999999999999999999999}'),
+        (FormatSpec("csv", {"schema": "a STRING, b BIGINT", "quote": "", "escape": "\\", "null": "\\N"}), b"\\N,\\N"),
+    ],
+    ids=["an exponent beyond Decimal's", "a null with an escape"],
+)
+def test_what_the_other_reader_cannot_say_is_no_difference(spec: FormatSpec, value: bytes) -> None:
+    of = decoder_of(spec)
+    found = of.decode(pa.array([value], pa.binary()))
+    assert found.dead.num_rows == 0
+    assert difference(spec, of.fields, value, found.columns.to_pylist()[0]) is None
+
+
 def test_declarations_that_no_other_reader_knows_are_not_judged() -> None:
     assert is_judged(JSON)
     assert not is_judged(FormatSpec("json", {**JSON.options, "columns": {"a": "b"}}))
