@@ -139,7 +139,7 @@ class HostileSchemas:
                 }
             )
         if kind < 0.24:
-            levels = rng.choice((5, 10))
+            levels = rng.choice((5, 10, 28))
             definitions: dict[str, Any] = {
                 f"d{n}": {"anyOf": [{"$ref": f"#/definitions/d{n + 1}"}] * 2} for n in range(levels)
             }

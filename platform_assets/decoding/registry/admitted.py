@@ -20,9 +20,9 @@ import pyarrow as pa
 from platform_assets.decoding.avro.types import BadSchema
 from platform_assets.decoding.decoder import DEAD_LETTER_FIELDS, DeadLetter, Decoded, Decoder, dead_letters
 from platform_assets.decoding.pieces import Marks
+from platform_assets.decoding.registry import branching
+from platform_assets.decoding.registry.branching import NOWHERE
 
-NOWHERE: Final = "json-schema:///"
-"""Base address of a schema that does not set one."""
 _TOGETHER: Final = 512
 """Values that are parsed together."""
 
@@ -57,6 +57,8 @@ class AdmittedDecoder:
                 for name, document in documents.items()
                 for each in (name, urljoin(base, name) if base else NOWHERE + name)
             }
+
+            branching.check({NOWHERE: schema, **known})
 
             def referred(uri: str) -> Any:
                 if uri not in known:
