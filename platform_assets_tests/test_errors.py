@@ -30,6 +30,7 @@ SAMPLES: Final[dict[str, Any]] = {
     "Sequence[tuple[int, int, int]]": ((0, 7, 9),),
     "Sequence[str]": ("defs.yaml:1: a mistake",),
     "Sequence[int]": (2, 3),
+    "Mapping[str, tuple[int, int]]": {"2026-01-31-14:00": (2, 3)},
     "object": "yesterday",
 }
 """A value for each type that an error's arguments have."""
