@@ -1,4 +1,4 @@
-"""How secrets are read from files: the platform's own way, for the rest of `infra`."""
+"""Reading of secrets from files, by the platform's own function, for the rest of `infra`."""
 
 from __future__ import annotations
 

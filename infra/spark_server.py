@@ -110,7 +110,7 @@ def spark_spec(
         home: where scratch, logs and the token go.
         settings: heap, master and Spark settings.
         environ: the environment to read; the process's own by default.
-        clients: variables of Kafka's clients for its Python workers, beside those of this process.
+        clients: variables of Kafka's clients for its Python workers, in addition to those of this process.
 
     Raises:
         PortTakenError, ConfigurationError: from `SPARK_CONNECT_PORT`; or pyspark is not installed.
@@ -162,7 +162,7 @@ def server_settings(home: Home, host: str, master: str, port: int, environ: Mapp
         "spark.connect.grpc.binding.address": LOOPBACK,
         "spark.connect.grpc.binding.port": str(port),
         "spark.local.dir": str(_scratch(home)),
-        # As a path: of a URI Spark takes "%20" for the folder's own name, and makes one of that name beside it.
+        # As a path: in a URI, Spark treats "%20" as part of the folder's name, and creates a folder with that name.
         "spark.sql.warehouse.dir": str(home.spark / "warehouse"),
         **(object_store(environ) if home.is_in_store else {}),
     }

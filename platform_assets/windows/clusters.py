@@ -136,7 +136,7 @@ def _check_has(cluster: Cluster, state: TopicState, newest: RecordedCut) -> None
 
 
 def _waiting(ledger: Ledger, newest: RecordedCut) -> tuple[SealedWindow, ...]:
-    """The windows that wait, ascending, all of them behind what is loaded."""
+    """Return the waiting windows, ascending, all of them after the loaded ones."""
     topic, table = newest.topic, TableRef.raw(newest.topic)
     waiting = unloaded.find(ledger, table, newest.edge).windows
     if not waiting:

@@ -247,7 +247,7 @@ class _Window:
         return next((c for c in load_log.load_commits(self.folder) if c.metadata.window.key == self.key), None)
 
     def _is_changed(self) -> bool:
-        """Whether others have changed rows of a window without a receipt, as its run ended before it or the ledger was lost."""
+        """Return true if others have changed rows of a window without a receipt (its run ended early, or the ledger was lost)."""
         load = self._commit() if self.receipt is None and self.table.kind == "raw" and self.files.paths else None
         if load is None:
             return False
@@ -268,7 +268,7 @@ class _Window:
         )
 
     def _mask(self, block: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which rows are erased."""
+        """Mark the erased rows."""
         partitions, offsets = (np.asarray(block[name].to_numpy(zero_copy_only=False)) for name in _IDENTITY)
         found = np.zeros(block.num_rows, bool)
         for partition, ranges in self.erased.items():
