@@ -1,6 +1,6 @@
-"""`make bench`: every scenario beside its peers, in one run on one machine; prints, and writes what was measured.
+"""`make bench`: every scenario next to its peers, in one run on one machine. Prints and stores the results.
 
-Services are those of `KAFKA_BOOTSTRAP_SERVERS` and `SPARK_REMOTE`, or ones of its own that end with it.
+Services are those of `KAFKA_BOOTSTRAP_SERVERS` and `SPARK_REMOTE`, or separate ones that end with the run.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _PAUSE: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What `status` said after `seconds`, and how long it took to say so."""
+    """Output of `status` after `seconds`, and its duration."""
 
     seconds: float
     took: float

@@ -1,6 +1,7 @@
-"""Avro with one record in 20 broken beside the same records whole: what each kind of fault costs the decoder, on one thread.
+"""Avro with one record in 20 broken, compared with intact records: the cost of each kind of fault for the decoder, on
+one thread.
 
-No service is asked: what is timed is the decoder alone, block by block, as tasks of Spark's have it do, by processor time.
+It uses no service: only the decoder is timed, block by block like in Spark's tasks, by processor time.
 """
 
 from __future__ import annotations

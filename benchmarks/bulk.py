@@ -154,7 +154,7 @@ class Bulk:
         made: Callable[[DataFrame], DataFrame] = lambda frame: frame,
     ) -> None:
         """Kafka's columns, or what is `made` of them, into a Delta table, with the options that the source has by default, or with
-        the client tuned as ours; and with `options` besides."""
+        the client tuned like ours; and with `options` in addition."""
         folder = self.root / f"stream-{uuid.uuid4().hex[:8]}"
         frame = (
             self.spark.readStream.format("kafka")
@@ -225,7 +225,7 @@ def as_shipped(remote: str) -> SparkSession:
 
 
 def run(bench: Bench) -> Measured:
-    """Throughput of one large window, beside its peers and beside the reads alone."""
+    """Measure throughput of one large window, next to its peers and to the reads alone."""
     records, rounds = bench.pick(3_000_000, 300_000), bench.pick(5, 3)
     bench.report(f"producing {records:,} records")
     scenario = Bulk.produced(bench.bootstrap, connect(bench.remote), bench.root / "bulk", records)

@@ -1,4 +1,4 @@
-"""A fresh process that loads the code location, beside one that only imports Dagster."""
+"""A fresh process that loads the code location, compared with one that only imports Dagster."""
 
 from __future__ import annotations
 

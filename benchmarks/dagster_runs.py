@@ -40,7 +40,7 @@ class WindowRuns:
         passed(self._job.execute_in_process(QUIET, self._instance, partition_key=key), key)
 
     def load_range(self, first: str, last: str) -> None:
-        """The same of all windows from `first` to `last` in one run, as a backlog is loaded."""
+        """Load all windows from `first` to `last` in one run, like a backlog."""
         tags = {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
         passed(self._job.execute_in_process(QUIET, self._instance, tags=tags), f"{first}..{last}")
 
@@ -66,7 +66,7 @@ def instance_in(stack: ExitStack, folder: Path) -> tuple[Path, dg.DagsterInstanc
 
 
 def job_of(declaration: TopicDeclaration, bootstrap: str, root: Path, remote: str) -> dg.JobDefinition:
-    """What the sensor asks for: the table and the checks of a load."""
+    """Return the job that the sensor requests: the table and the checks of a load."""
     key = table_key(TableRef.raw(declaration.topic))
     checks = dg.AssetSelection.checks(*(dg.AssetCheckKey(key, name) for name in CHECKS))
     job = dg.define_asset_job(_JOB, dg.AssetSelection.assets(key).without_checks() | checks)

@@ -1,4 +1,5 @@
-"""From JSON in Kafka to typed rows: the platform's two hops beside Structured Streaming with `from_json`, and each hop's own peer."""
+"""From JSON in Kafka to typed rows: the platform's two hops compared with Structured Streaming with `from_json`, and
+each hop with its peer."""
 
 from __future__ import annotations
 
@@ -146,7 +147,7 @@ def made(bench: Bench, values: pa.Array, name: str, spec: FormatSpec) -> Typed:
     create(bench.bootstrap, [topic], 2)
     produce(bench.bootstrap, (Sent(topic, n % 2, v.as_py(), n.to_bytes(8, "big")) for n, v in enumerate(values)))
     bulk = Bulk.of(bench.bootstrap, connect(bench.remote), bench.root / "typed", len(values), topic)
-    # Beside the folder that is cleared after each round.
+    # Not in the folder that is cleared after each round.
     return Typed(bulk, replace(bulk, root=bench.root / f"kept-{name}").load("columnar"), spec)
 
 

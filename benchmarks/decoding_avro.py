@@ -1,4 +1,4 @@
-"""From Avro in a raw table to typed rows: the decode hop beside Spark's `from_avro` over the same table."""
+"""From Avro in a raw table to typed rows: the decode hop compared with Spark's `from_avro` over the same table."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ WORKER: Final = "the largest Python worker"
 DRIVER: Final = "the process that drives the job"
 TIMES: Final = (1, 4, 16)
 _PEAK_RSS: Final = "5"
-"""What /proc/<pid>/clear_refs takes to forget the highest memory so far."""
+"""Value for /proc/<pid>/clear_refs that resets the peak memory."""
 
 
 def run(bench: Bench) -> Measured:

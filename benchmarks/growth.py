@@ -1,4 +1,4 @@
-"""What a window leaves on disk: in the ledgers, in the table's log and in the orchestrator's store, by windows in a run."""
+"""Disk space of a window: in the ledgers, in the table's log and in the orchestrator's store, by windows per run."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _BLOCK: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """What the machine takes for so many bytes. `folder` is on the disk that is written to."""
+    """Limits of the machine for a number of bytes. `folder` is on the disk that is written to."""
 
     folder: Path
     size: int

@@ -1,4 +1,4 @@
-"""Where the processor time of a load's task goes, function by function: the task itself, in this process and on one thread."""
+"""Processor time of a load's task, function by function: the task itself, in this process and on one thread."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STEPS: Final[Mapping[str, str]] = {
     "kernels/records.py": "records to Arrow columns",
     "engines/columnar/files.py": "Parquet",
 }
-"""What a task does, by the module that does it; numba's kernels and libraries count for the function that calls them."""
+"""Steps of a task, by module; numba's kernels and libraries count for the function that calls them."""
 _PACKAGE: Final = "/platform_assets/"
 
 

@@ -33,6 +33,6 @@ def touch_memory(report: Callable[[str], None]) -> None:
 
 
 def _granted() -> int:
-    """What a container may have."""
+    """Return the memory that a container may use."""
     limit = _CONTAINER.read_text().strip() if _CONTAINER.exists() else "max"
     return sys.maxsize if limit == "max" else int(limit)

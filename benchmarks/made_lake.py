@@ -151,7 +151,7 @@ def _record_receipts(root: Path, topic: str, topic_id: str, keys: Sequence[str],
         "topic": pa.repeat(topic, count),
         "topic_id": pa.repeat(topic_id, count),
         "generation": pa.repeat(pa.scalar(1, pa.int32()), count),
-        # Not "load": no commit of the log is of one of them alone.
+        # Not "load": no commit of the log belongs to only one of them.
         "kind": pa.repeat("rebuilt", count),
         "partition": pa.array(np.tile(np.arange(partitions, dtype=np.int32), windows)),
         "start": pa.array(numbers),

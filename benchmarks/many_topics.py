@@ -98,7 +98,7 @@ def measured(scenario: str, bench: Bench, topics: int, windows: int, rounds: int
             _produce(bench, names, partitions, _RECORDS)
             before = DeltaTable(root / "_ledger" / "cuts").version()
             closed, ticks, asked, sealing, reporting, loading = time.perf_counter(), 0, 0, 0.0, 0.0, 0.0
-            # A tick ends after a time that is set; the next one goes on with the topics behind.
+            # A tick ends after its budget; the next one continues with the remaining topics.
             while not _all_loaded(ledger, declared, windows + number):
                 if (ticks := ticks + 1) > _MOST_TICKS:
                     raise RuntimeError(f"{_MOST_TICKS} ticks did not have all windows loaded")

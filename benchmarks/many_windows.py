@@ -74,7 +74,7 @@ class Grown:
         self._produce(RECORDS)
 
     def tick(self) -> None:
-        """What the sensor does once the window has closed."""
+        """Do what the sensor does once the window has closed."""
         tick = Tick(self.declaration, self.cluster, self.ledger, self.instance, self.now, made_lake.clock)
         result = tick.evaluate(self.cursor)
         if len(result.run_requests or []) != 1:
@@ -82,7 +82,7 @@ class Grown:
         self.cursor = result.cursor
 
     def load(self) -> None:
-        """What the run does in its first step."""
+        """Do what the run does in its first step."""
         loader = Loader(self.declaration, self.cluster, self.ledger, self._engine(), now=lambda: self.now)
         loaded = loader.load(self._key)
         if loaded.receipt.rows != RECORDS:
@@ -94,14 +94,14 @@ class Grown:
         return choose_engine(self.ledger.lake, lambda: self.settings, session)
 
     def report(self) -> None:
-        """What Dagster does between load and checks; not measured."""
+        """Do what Dagster does between load and checks; not measured."""
         values = metadata.of_receipt(self.loaded.receipt, self.loaded.outcome, str(self.root))
         event = dg.AssetMaterialization(table_key(TableRef.raw(self.topic)), partition=self._key, metadata=values)
         self.instance.report_runless_asset_event(event)
         self.next += 1
 
     def checks(self) -> None:
-        """What the run does in its second step: all four, with their reports as Dagster gets them."""
+        """Do what the run does in its second step: all four checks, with their reports for Dagster."""
         evaluation = Evaluation(
             self.declaration, self.ledger, runs.orchestration(self.instance, TableRef.raw(self.topic)),
             lambda: self.settings, lambda: self.cluster, self._engine(), counting=CHECKS.values(),
@@ -112,7 +112,7 @@ class Grown:
                 raise RuntimeError(f"{verdict.headline} {[f.sentence() for f in verdict.findings[:3]]}")
 
     def status(self) -> None:
-        """What `platform-assets status` collects."""
+        """Collect what `platform-assets status` does."""
         found = status.collect([self.declaration], self.ledger, self.cluster, self.instance, CHECKS, self.now)
         if found.tables[0].windows_loaded != self.next:
             raise RuntimeError(f"{found.tables[0]} instead of {self.next} loaded windows")

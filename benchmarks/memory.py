@@ -1,6 +1,6 @@
 """Memory of the Spark server, its Python workers and the run's process, for a window of many records and of ten times as many.
 
-Both windows are of one lake, and so of one session with Spark: workers of another session would be counted with those of the
+Both windows are in one lake, and so in one Spark session: workers of another session would be counted with those of the
 load for the minute after which Spark ends idle ones.
 
 `python -m benchmarks.memory BOOTSTRAP TOPIC START FOLDER LAKE` is the run's process: it loads one window, with `SPARK_REMOTE`
@@ -76,7 +76,9 @@ def listening(remote: str) -> psutil.Process:
         address = connection.laddr
         if connection.status == psutil.CONN_LISTEN and address and address.port == port and connection.pid:
             return psutil.Process(connection.pid)
-    raise RuntimeError(f"no process of this machine listens at port {port}: memory is measured beside the server")
+    raise RuntimeError(
+        f"no process of this machine listens at port {port}: memory is measured on the machine of the server"
+    )
 
 
 @dataclass

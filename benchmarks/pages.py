@@ -64,7 +64,7 @@ def run(bench: Bench) -> Measured:
 
 
 def _pages(names: list[str], newest: str) -> Mapping[str, tuple[str, list[str]]]:
-    """Where each page is, and what it shows once it is there."""
+    """Return the address of each page, and the texts that it shows once it is there."""
     one = names[len(names) // 2]
     return {
         "an asset": (f"/assets/raw/{one}?view=overview", ["Upstream assets", f"kafka / {one}"]),
@@ -110,7 +110,7 @@ def _interface(bench: Bench, names: list[str], keys: list[str]) -> Iterator[str]
 
 
 def _record(instance: dg.DagsterInstance, topic: str, keys: list[str]) -> None:
-    """What sensor and runs leave in Dagster's store."""
+    """Record what sensor and runs leave in Dagster's store."""
     table = table_key(TableRef.raw(topic))
     for window in keys:
         for key in (topic_key(topic), table):

@@ -47,7 +47,7 @@ _DRIVER, _TASKS, _BROKER, _PLATFORM = "driver", "executors", "broker", "platform
 
 @dataclass(frozen=True)
 class Place:
-    """Where Spark runs: its session, and the processes of each part of it."""
+    """A Spark to measure: its session, and the processes of each part of it."""
 
     session: SparkSession
     processes: Mapping[str, Sequence[ProcessRecord]]

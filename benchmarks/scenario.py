@@ -1,4 +1,4 @@
-"""What every scenario is given, and what it gives back."""
+"""Input and result of every scenario."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One figure beside its bound. `spread` is half the range of the rounds as a share of their median, if any."""
+    """One figure and its goal. `spread` is half the range of the rounds as a share of their median, if any."""
 
     what: str
     value: float
@@ -39,7 +39,7 @@ class Goal:
 
     @property
     def reached(self) -> bool:
-        """Whether the figure keeps to the bound."""
+        """True if the figure reaches the goal."""
         return self.value <= self.bound if self.at_most else self.value >= self.bound
 
     @property
@@ -62,9 +62,9 @@ def at_most(what: str, bound: float, found: tuple[float, float | None], unit: st
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one scenario measured: `rounds` by contender, in `unit`, warm-up left out, and what follows from them.
+    """Result of one scenario: `rounds` by contender, in `unit`, without warm-up, and what follows from them.
 
-    `setting` says how large the scenario was; `more` holds what else is worth keeping.
+    `setting` says how large the scenario was; `more` has other results worth keeping.
     """
 
     name: str

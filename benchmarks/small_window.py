@@ -55,7 +55,7 @@ _STARTED = "Started process for run"
 
 @dataclass(frozen=True)
 class Timeline:
-    """What happened to one window: seconds after its closing edge, by what happened, in order; and its receipt."""
+    """Events of one window: seconds after its closing, by event, in order; and its receipt."""
 
     points: dict[str, float]
     receipt: Receipt

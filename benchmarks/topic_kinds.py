@@ -1,4 +1,5 @@
-"""The columnar engine beside Structured Streaming on topics as they are: compressed, transactional, JSON, one partition."""
+"""The columnar engine compared with Structured Streaming on common topics: compressed, transactional, JSON, one
+partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One window as users have it, a run of Dagster's with its ledger and checks, beside a bare Spark write of its records."""
+"""One window as users have it, a Dagster run with its ledger and checks, compared with a bare Spark write of its
+records."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ class Runs:
 
 
 def run(bench: Bench) -> Measured:
-    """What all the platform does around a write costs, at the size at which windows of a busy topic are."""
+    """Measure what the platform does around a write, at the window size of a busy topic."""
     records, rounds = bench.pick(1_000_000, 100_000), bench.pick(5, 2)
     end = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     start = end - timedelta(hours=1)

@@ -1,1 +1,1 @@
-"""What tests and benchmarks both stand on: homes for services, a topic with its lake, ledgers and tables made by hand."""
+"""Code shared by tests and benchmarks: homes for services, a topic with its lake, and scripted ledgers and tables."""

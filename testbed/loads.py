@@ -105,7 +105,7 @@ class TopicLake:
 
     @property
     def lake(self) -> Lake:
-        """Where all of it is."""
+        """The lake of this topic."""
         return Lake.at(self.address or self.root)
 
     def declare(self, decode: DecodeDeclaration | None) -> None:
@@ -114,7 +114,7 @@ class TopicLake:
 
     @property
     def table(self) -> Path:
-        """Where the raw table is."""
+        """Folder of the raw table."""
         return self.root / "raw" / self.topic
 
     # --- the topic --------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class TopicLake:
         return {p: f.offset for p, f in self.cluster.high_watermarks(state).items()}
 
     def committed(self) -> list[Row]:
-        """What a read_committed consumer reads from the start of the log to its end, sorted."""
+        """Return what a read_committed consumer reads from the start of the log to its end, sorted."""
         return committed(self.settings, self.topic)
 
     # --- windows ----------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class TopicLake:
 
     @property
     def engine(self) -> LoadEngine:
-        """What loads, and reads again, by the settings and the session of this lake."""
+        """The engine for loading and reading again, with the settings and the session of this lake."""
         return choose_engine(self.lake, lambda: self.settings, self.spark, self.engine_name)
 
     def loader(self, **changes: Any) -> Loader:
@@ -259,7 +259,7 @@ def send(producer: Producer, topic: str, records: Iterable[Record]) -> None:
 
 
 def committed(settings: ClientSettings, topic: str, *, headers: bool = True) -> list[Row]:
-    """What a read_committed consumer reads from the start of the log to its end, sorted.
+    """Return what a read_committed consumer reads from the start of the log to its end, sorted.
 
     Without `headers` rows have none: this client cannot give those whose names are not UTF-8.
     """
@@ -335,7 +335,7 @@ def numbered(count: int, partitions: int = 1, stem: str = "v") -> list[Record]:
 
 
 def records(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
-    """What Kafka holds of `rows`, which is what table and topic can be compared by."""
+    """Return the parts of `rows` that Kafka has too, to compare table and topic."""
     return [row.record for row in rows]
 
 

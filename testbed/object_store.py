@@ -58,7 +58,7 @@ class ObjectStore:
     _server: _Server
 
     def environment(self, port: int | None = None) -> dict[str, str]:
-        """What a client's environment needs; `port` is that of a proxy in front of it."""
+        """Return a client's environment; `port` is that of a proxy in front of the store."""
         return {
             "AWS_ENDPOINT_URL": f"http://{LOOPBACK}:{port or self.port}",
             "AWS_ALLOW_HTTP": "true",
@@ -87,7 +87,7 @@ class ObjectStore:
 
     @property
     def bucket(self) -> Path:
-        """Where the bucket's objects are, as files named by their keys."""
+        """Folder of the bucket's objects, as files named by their keys."""
         return self.folder / BUCKET
 
     def address_of(self, path: Path) -> str | None:

@@ -58,7 +58,7 @@ registry_modules = ["platform_assets.components"]
 
 
 def declare(defs: Path, lake: TopicLake, **attributes: float) -> None:
-    """Write the topic's YAML into a folder of declarations, with these attributes besides its window."""
+    """Write the topic's YAML into a folder of declarations, with these attributes in addition to its window."""
     domain = defs / "sales"
     domain.mkdir(parents=True)
     d = lake.declaration
@@ -67,7 +67,7 @@ def declare(defs: Path, lake: TopicLake, **attributes: float) -> None:
 
 
 def write_project(folder: Path, lake: TopicLake, **attributes: float) -> Path:
-    """Write the project's files, with these attributes of the topic besides its window; gives its workspace file."""
+    """Write the project's files, with these attributes in addition to the window; return its workspace file."""
     declare(folder / "shop" / "defs", lake, **attributes)
     (folder / "shop" / "__init__.py").touch()
     (folder / "shop" / "definitions.py").write_text(_DEFINITIONS)
@@ -88,7 +88,7 @@ def definitions(
     downstream: Sequence[dg.AssetsDefinition] = (),
     timeout_seconds: float = 10,
 ) -> dg.Definitions:
-    """What the code location holds of one topic, and what is put behind it."""
+    """Return the code location's definitions of one topic, and those downstream of it."""
     return dg.Definitions.merge(
         build_definitions(
             declaration,

@@ -1,4 +1,4 @@
-"""Ledger entries and raw tables made by hand, for tests that need no broker and no Spark."""
+"""Scripted ledger entries and raw tables, for tests that need no broker and no Spark."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def rows(key: str, offsets: Offsets, topic_id: str = TOPIC_ID, values: Values | 
 
 
 def append(lake_root: Path, topic: str, table: pa.Table) -> None:
-    """What a rogue does: rows without a load."""
+    """Append rows without a load, as another writer might."""
     raw_table.create(Folder.at(lake_root / "raw" / topic), topic)
     write_deltalake(lake_root / "raw" / topic, table, mode="append")
 

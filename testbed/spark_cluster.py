@@ -57,7 +57,7 @@ class ConnectServer:
     record: ProcessRecord
 
     def rest(self, path: str) -> Any:
-        """What the REST interface answers for `path`, below the one application."""
+        """Return the answer of the REST interface for `path`, below the one application."""
         ((application),) = _read(f"{self.ui}/api/v1/applications")
         return _read(f"{self.ui}/api/v1/applications/{application['id']}/{path}")
 
@@ -97,7 +97,7 @@ class ConnectServer:
 
 @dataclass
 class SparkCluster:
-    """A cluster that runs. `folder` has a folder for each worker; `environment` is what their machines' has beside the usual."""
+    """A cluster that runs. `folder` has a folder for each worker; `environment` is added to that of their machines."""
 
     folder: Path
     home: Home

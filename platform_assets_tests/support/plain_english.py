@@ -40,6 +40,8 @@ BEGINNINGS: Final = re.compile(r"(?:What|Whether|Where|Who|When)\b(?! to\b)")
 """Docstrings begin with an imperative or a noun phrase."""
 PAGES: Final = ("*.md", "docs/**/*.md", "benchmarks/*.md")
 REWRITTEN: Final = (
+    "benchmarks",
+    "testbed",
     "platform_assets/backup",
     "platform_assets/checks",
     "platform_assets/cli",
