@@ -30,9 +30,9 @@ from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS, SealedWi
 from platform_assets.ledger.store import FOLDED, Ledger
 from platform_assets.model.digest import Digest, offset_hashes
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import metadata
+from platform_assets.orchestration import events
+from platform_assets.orchestration.events import sealed_event
 from platform_assets.orchestration.names import table_key
-from platform_assets.orchestration.sensors import sealed_event
 from platform_assets.windows import clocks
 from platform_assets.windows.clocks import OtherClock
 from testbed.samples import START, TOPIC_ID, edge, hourly, receipt, rows, sealed
@@ -107,7 +107,7 @@ def report(ledger: Ledger, topic: str, instance: dg.DagsterInstance, since: date
     receipts = ledger.receipts(table, [w.key for w in windows])
     for window in windows:
         instance.report_runless_asset_event(sealed_event(window))
-        values = metadata.of_receipt(receipts[window.key], "loaded", at)
+        values = events.of_receipt(receipts[window.key], "loaded", at)
         instance.report_runless_asset_event(
             dg.AssetMaterialization(table_key(table), partition=window.key, metadata=values)
         )

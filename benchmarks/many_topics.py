@@ -23,9 +23,9 @@ from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration import together_runs
+from platform_assets.orchestration.definitions import build_group_job
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
-from platform_assets.orchestration.together import Group, Position, TogetherTick
+from platform_assets.orchestration.tick import Group, Position, Tick
 from testbed.samples import START, edge
 
 IDLE: Final = "a tick with nothing to seal"
@@ -76,7 +76,7 @@ def measured(scenario: str, bench: Bench, topics: int, windows: int, rounds: int
         ledger, group = Ledger(Lake.at(root)), Group("many", declared)
         for name in names:
             made_lake.report(ledger, name, instance, edge(max(windows - _REPORTED, 0)))
-        job = together_runs.build_job("many", declared)
+        job = build_group_job("many", declared)
         resources = {
             "kafka": KafkaResource(bootstrap_servers=bench.bootstrap),
             "lake": LakeResource(root=str(root)),
@@ -88,7 +88,7 @@ def measured(scenario: str, bench: Bench, topics: int, windows: int, rounds: int
             nonlocal cursor
             now = edge(windows + number) + timedelta(seconds=1)
             began = time.perf_counter()
-            result = TogetherTick(group, cluster, ledger, instance, now, made_lake.clock).evaluate(cursor)
+            result = Tick(group, cluster, ledger, instance, now, made_lake.clock).evaluate(cursor)
             cursor = result.cursor
             return result, time.perf_counter() - began
 

@@ -30,9 +30,9 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import metadata, runs, status
+from platform_assets.orchestration import dagster_records, events, status
 from platform_assets.orchestration.names import table_key
-from platform_assets.orchestration.sensors import Tick, cursor_at
+from platform_assets.orchestration.tick import Group, Position, Tick
 from platform_assets.windows.loading import Loader
 from testbed.samples import START, edge
 
@@ -60,7 +60,7 @@ class Grown:
         self.cluster = Cluster.connect(self.settings)
         self.ledger = Ledger(Lake.at(self.root))
         self.next = self.windows
-        self.cursor: str | None = cursor_at(edge(self.windows))
+        self.cursor: str | None = Position({self.topic: edge(self.windows)}).to_cursor()
         made_lake.make(self.root, self.topic, self.windows, PARTITIONS, self.cluster.topic(self.topic).topic_id)
         made_lake.report(self.ledger, self.topic, self.instance, edge(max(self.windows - _REPORTED, 0)))
 
@@ -75,8 +75,8 @@ class Grown:
 
     def tick(self) -> None:
         """Do what the sensor does once the window has closed."""
-        tick = Tick(self.declaration, self.cluster, self.ledger, self.instance, self.now, made_lake.clock)
-        result = tick.evaluate(self.cursor)
+        tick = Tick(Group.of(self.declaration), self.cluster, self.ledger, self.instance, self.now, made_lake.clock)
+        result = tick.plan(self.cursor)
         if len(result.run_requests or []) != 1:
             raise RuntimeError(f"the tick asked for {len(result.run_requests or [])} runs instead of one")
         self.cursor = result.cursor
@@ -95,7 +95,7 @@ class Grown:
 
     def report(self) -> None:
         """Do what Dagster does between load and checks; not measured."""
-        values = metadata.of_receipt(self.loaded.receipt, self.loaded.outcome, str(self.root))
+        values = events.of_receipt(self.loaded.receipt, self.loaded.outcome, str(self.root))
         event = dg.AssetMaterialization(table_key(TableRef.raw(self.topic)), partition=self._key, metadata=values)
         self.instance.report_runless_asset_event(event)
         self.next += 1
@@ -103,7 +103,7 @@ class Grown:
     def checks(self) -> None:
         """Do what the run does in its second step: all four checks, with their reports for Dagster."""
         evaluation = Evaluation(
-            self.declaration, self.ledger, runs.orchestration(self.instance, TableRef.raw(self.topic)),
+            self.declaration, self.ledger, dagster_records.orchestration(self.instance, TableRef.raw(self.topic)),
             lambda: self.settings, lambda: self.cluster, self._engine(), counting=CHECKS.values(),
         )  # fmt: skip
         for check in CHECKS.values():

@@ -22,7 +22,7 @@ from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration.sensors import Tick, cursor_at
+from platform_assets.orchestration.tick import Group, Position, Tick
 from testbed.samples import START, edge, receipt
 
 NOTHING: Final = "all topics, nothing to seal"
@@ -42,7 +42,7 @@ def run(bench: Bench) -> Measured:
     cluster = Cluster.connect(ClientSettings(bench.bootstrap))
     root = bench.root / "ticks"
     declared = [TopicDeclaration(name, "0 * * * *", START) for name in names]
-    cursors = dict.fromkeys(names, cursor_at(edge(windows)))
+    cursors = {name: Position({name: edge(windows)}).to_cursor() for name in names}
     seconds: dict[str, list[float]] = {NOTHING: [], SEALING: []}
     idle: dict[int, float] = {}
     with tempfile.TemporaryDirectory(dir=bench.root) as folder, dg.DagsterInstance.local_temp(folder) as instance:
@@ -62,8 +62,8 @@ def run(bench: Bench) -> Measured:
                 began = time.perf_counter()
                 asked = 0
                 for d in declared:
-                    tick = Tick(d, cluster, Ledger(Lake.at(root)), instance, now, made_lake.clock)
-                    result = tick.evaluate(cursors[d.topic])
+                    tick = Tick(Group.of(d), cluster, Ledger(Lake.at(root)), instance, now, made_lake.clock)
+                    result = tick.plan(cursors[d.topic])
                     asked += len(result.run_requests or [])
                     cursors[d.topic] = result.cursor or cursors[d.topic]
                 took = time.perf_counter() - began
@@ -96,7 +96,7 @@ def _idle(
     for _ in range(2):
         began = time.perf_counter()
         for d in declared:
-            Tick(d, cluster, Ledger(Lake.at(root)), instance, at + timedelta(seconds=1)).evaluate(cursor)
+            Tick(Group.of(d), cluster, Ledger(Lake.at(root)), instance, at + timedelta(seconds=1)).plan(cursor)
         took = time.perf_counter() - began
     return round(took / len(declared), 5)
 

@@ -9,7 +9,8 @@ import dagster as dg
 from infra import platform
 from platform_assets import secret_files
 from platform_assets.components.declared import declaration_of, definitions
-from platform_assets.orchestration import decision_jobs, upkeep
+from platform_assets.orchestration import decision_jobs
+from platform_assets.orchestration.maintenance import jobs
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 
 _FILES = dg.fs_io_manager.configured(lambda _: {}, config_schema={})
@@ -26,7 +27,7 @@ def defs() -> dg.Definitions:
     own = {} if "io_manager" in (declared.resources or {}) else {"io_manager": _FILES}
     return dg.Definitions.merge(
         declared,
-        upkeep.definitions(upkeep.days_of(os.environ.get(platform.KEEP_RUNS))),
+        jobs.definitions(jobs.days_of(os.environ.get(platform.KEEP_RUNS))),
         decision_jobs.definitions(declaration_of),
         dg.Definitions(
             resources={

@@ -38,7 +38,7 @@ from platform_assets.lake.failures import LakeNotReadableError
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import TopicRanges
-from platform_assets.orchestration import load_runs
+from platform_assets.orchestration import execution
 from platform_assets.windows.loading import Loader
 from platform_assets_tests.support.runs_of import failure_of, materialize, minutes_ago
 from testbed.homes import service_environment
@@ -181,7 +181,7 @@ def test_a_table_folder_that_cannot_be_written_is_named(lake: LakeMaker) -> None
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
     """An instance of the test's own, and no waiting between a run's own tries."""
-    monkeypatch.setattr(load_runs, "_RETRY_AFTER_SECONDS", 0)
+    monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.ephemeral() as made:
         yield made
 

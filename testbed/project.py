@@ -9,7 +9,7 @@ from pathlib import Path
 import dagster as dg
 
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration.assets import DeepAudit, build_definitions
+from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from testbed.loads import TopicLake
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets.orchestration.resources import (KafkaResource, LakeResource, SparkResource)
 
 
 @dg.definitions

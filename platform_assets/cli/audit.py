@@ -61,7 +61,7 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import table_held
     from platform_assets.model.windows import Span
-    from platform_assets.orchestration import runs
+    from platform_assets.orchestration import dagster_records
 
     try:
         span = None if windows is None else Span.parse(windows)
@@ -80,7 +80,7 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
             Evaluation(
                 declaration,
                 ledger,
-                Orchestration() if instance is None else runs.orchestration(instance, declaration.raw_table),
+                Orchestration() if instance is None else dagster_records.orchestration(instance, declaration.raw_table),
                 settings=environment.settings,
                 cluster=environment.cluster,
                 engine=environment.engine(declaration.engine),
@@ -104,7 +104,7 @@ def _of_decoded(
     """The audit of the tables that a topic is decoded into."""
     from platform_assets.checks.decoded_audit import DecodedAudit
     from platform_assets.engines.choice import decode_engine
-    from platform_assets.orchestration import runs
+    from platform_assets.orchestration import dagster_records
     from platform_assets.orchestration.names import table_key
     from platform_assets.windows.decoding import WindowDecoder
 
@@ -117,7 +117,7 @@ def _of_decoded(
     def in_flight(keys: list[str]) -> frozenset[str]:
         if instance is None:
             return frozenset()
-        return runs.windows_in_flight(instance, table_key(declaration.decoded_table), keys)
+        return dagster_records.windows_in_flight(instance, table_key(declaration.decoded_table), keys)
 
     return DecodedAudit(declaration, ledger, decoder, in_flight, span, progress=tell)
 

@@ -1,19 +1,28 @@
-"""Loading windows from a shell, saying what becomes of each: what `load` and `replay` have in common."""
+"""Loading windows from a shell, and printing the outcome of each: what `load` and `replay` have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
 from platform_assets.terminal import echo
 
 if TYPE_CHECKING:
     from platform_assets.cli.environment import Environment
-    from platform_assets.model.declaration import TopicDeclaration
+    from platform_assets.engines.decoding.engine import DecodeEngine
+    from platform_assets.engines.protocol import LoadEngine
+    from platform_assets.kafka.cluster import Cluster
+    from platform_assets.kafka.settings import ClientSettings
+    from platform_assets.ledger.store import Ledger
+    from platform_assets.model.declaration import EngineName, TopicDeclaration
     from platform_assets.model.tables import TableRef
-    from platform_assets.orchestration.attempts import Attempt
-    from platform_assets.orchestration.by_hand import DecodeAttempt
+    from platform_assets.orchestration.execution import Attempt
+    from platform_assets.orchestration.raw_checks import Judged
+    from platform_assets.orchestration.resources import SparkResource
+    from platform_assets.windows.decoding import DecodedWindow
+    from platform_assets.windows.replacing import Loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +31,55 @@ class Loads:
 
     fields: dict[str, Any]
     exit_code: int
+
+
+@dataclass
+class ShellServices:
+    """The services of a command, from its environment."""
+
+    environment: Environment
+    spark: SparkResource
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger, with its lake."""
+        return self.environment.ledger()
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The brokers."""
+        return self.environment.cluster()
+
+    def settings(self) -> ClientSettings:
+        """Settings for clients of the brokers. Raises ConfigurationError."""
+        return self.cluster.settings
+
+    def load_engine(self, name: EngineName) -> LoadEngine:
+        """An engine that loads."""
+        return self.environment.engine(name, self.spark)
+
+    def check_engine(self, name: EngineName) -> LoadEngine:
+        """An engine that reads again for a check."""
+        return self.environment.engine(name, self.spark)
+
+    def decode_engine(self) -> DecodeEngine:
+        """The engine that decodes."""
+        from platform_assets.engines.choice import decode_engine
+
+        return decode_engine(self.ledger.lake, self.spark.session, self.spark.remote, self.environment.variables)
+
+    def forget_session(self) -> None:
+        """Drop the connection to Spark, so that the next window gets a new one."""
+        self.spark.forget()
+
+
+@dataclass
+class _Outcome:
+    """What an execution has yielded so far."""
+
+    loads: list[Attempt[Loaded]] = field(default_factory=list)
+    decodings: list[Attempt[DecodedWindow]] = field(default_factory=list)
+    checks: list[Judged] = field(default_factory=list)
 
 
 def load_windows(
@@ -33,103 +91,104 @@ def load_windows(
     as_json: bool,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Loads:
-    """Load the windows, decode them where that is declared, and evaluate the checks of the tables; all but as JSON it is said.
+    """Load the windows, decode them where that is declared, and evaluate the checks of the tables; print each step unless `as_json`.
 
-    Where `target` is not the raw table, they are decoded alone. `tell` is called with how far it has come.
+    If `target` is not the raw table, they are decoded alone. `tell` is called with how far it has come.
 
     Exit codes: 0 if every window is loaded and every check passes, 1 if not, 3 if trying again may succeed.
     """
-    from dagster import AssetCheckSeverity
-
     from platform_assets.checks.findings import counted
-    from platform_assets.checks.report.description import plain
-    from platform_assets.engines.choice import decode_engine
     from platform_assets.errors import Retryable, UnknownOutcome
-    from platform_assets.orchestration import by_hand
+    from platform_assets.orchestration.execution import Attempt, Execution
+    from platform_assets.orchestration.raw_checks import Judged
     from platform_assets.orchestration.resources import SparkResource
-    from platform_assets.windows.decoding import WindowDecoder
-    from platform_assets.windows.loading import Loader
 
-    spark = SparkResource(remote=environment.spark_remote())
-    loader = Loader(
-        declaration, environment.cluster(), environment.ledger(), environment.engine(declaration.engine, spark)
+    services = ShellServices(environment, SparkResource(remote=environment.spark_remote()))
+    instance, topic, keys = environment.instance(), declaration.topic, list(dict.fromkeys(windows))
+    execution = Execution(
+        {topic: declaration}, services, instance, manual=True, description="loaded from a shell, without a run"
     )
-    instance = environment.instance()
-    attempts: list[Attempt] = []
-    to_decode, done = list(dict.fromkeys(windows)), list[str]()
-    number = len(to_decode)
-
-    def said(attempt: Attempt) -> None:
-        done.append(attempt.window)
-        tell(f"{len(done):,} of {counted(number, 'window')} loaded or refused")
+    found = _Outcome()
+    for step in execution.execute({topic: keys}, decode_only=target.kind != "raw"):
+        if isinstance(step, Attempt):
+            if step.table.kind == "raw":
+                found.loads.append(cast("Attempt[Loaded]", step))
+                tell(f"{len(found.loads):,} of {counted(len(keys), 'window')} loaded or refused")
+            else:
+                found.decodings.append(cast("Attempt[DecodedWindow]", step))
+        elif isinstance(step, Judged):
+            found.checks.append(step)
         if not as_json:
-            _say(attempt)
-
-    if target.kind == "raw":
-        attempts = by_hand.load(loader, windows, instance, spark.forget, said)
-        to_decode = [a.window for a in attempts if a.loaded] if declaration.decode is not None else []
-    decoding = decode_engine(loader.ledger.lake, spark.session, spark.remote, environment.variables)
-    decoder = WindowDecoder(declaration, loader.ledger, decoding)
-    decodings = by_hand.decode(
-        decoder, to_decode, instance, spark.forget, (lambda _: None) if as_json else _say_decoded
-    )
-    verdicts = []
-    if any(a.loaded for a in attempts):
-        for verdict in by_hand.check(loader, instance):
-            verdicts.append(verdict)
-            if not as_json:
-                echo(f"{verdict.check}: {'passed' if verdict.passed else 'FAILED'}: {verdict.headline}")
-    evaluations = []
-    if any(a.decoded for a in decodings):
-        evaluations = by_hand.check_decoded(decoder, [a.window for a in decodings if a.decoded], instance)
-        for evaluation in evaluations if not as_json else ():
-            result = _result(evaluation.passed, evaluation.severity == AssetCheckSeverity.ERROR)
-            echo(f"{evaluation.check_name}: {result}: {plain(evaluation.description or '')}")
+            _print(step)
+        if instance is not None and not isinstance(step, Attempt):
+            instance.report_runless_asset_event(step.event if isinstance(step, Judged) else step)
     if instance is None and not as_json:
         echo("DAGSTER_HOME has no instance, so nothing was reported to Dagster")
     fields = {
-        "windows": [_as_json(a) for a in attempts],
-        "decoded": [_decoded_as_json(a) for a in decodings],
+        "windows": [_as_json(a) for a in found.loads],
+        "decoded": [_decoded_as_json(a) for a in found.decodings],
         "checks": [
-            *({"name": v.check, "passed": v.passed, "headline": v.headline} for v in verdicts),
-            *({"name": e.check_name, "passed": e.passed, "headline": plain(e.description or "")} for e in evaluations),
+            {"name": c.event.check_name, "passed": c.event.passed, "headline": _headline(c)} for c in found.checks
         ],
         "reported": instance is not None,
     }
-    errors = [error for error in (*(a.error for a in attempts), *(a.error for a in decodings)) if error is not None]
+    errors = [a.error for a in found.loads if a.error] + [a.error for a in found.decodings if a.error]
     if errors:
         return Loads(fields, 3 if all(isinstance(e, Retryable | UnknownOutcome) for e in errors) else 1)
-    failed = any(not e.passed and e.severity == AssetCheckSeverity.ERROR for e in evaluations)
-    return Loads(fields, 0 if all(v.passed for v in verdicts) and not failed else 1)
+    return Loads(fields, 1 if any(_fails(each) for each in found.checks) else 0)
 
 
-def _say(attempt: Attempt) -> None:
-    if attempt.loaded is None:
+def _fails(judged: Judged) -> bool:
+    """A check of the raw table has to pass, one of decoded tables may warn."""
+    from dagster import AssetCheckSeverity
+
+    if judged.verdict is not None:
+        return not judged.verdict.passed
+    return not judged.event.passed and judged.event.severity == AssetCheckSeverity.ERROR
+
+
+def _headline(judged: Judged) -> str:
+    from platform_assets.checks.report.description import plain
+
+    return judged.verdict.headline if judged.verdict is not None else plain(judged.event.description or "")
+
+
+def _print(step: Any) -> None:
+    from platform_assets.orchestration.execution import Attempt
+    from platform_assets.orchestration.raw_checks import Judged
+
+    if isinstance(step, Judged):
+        result = "passed" if step.event.passed else "FAILED" if _fails(step) else "warning"
+        echo(f"{step.event.check_name}: {result}: {_headline(step)}")
+    elif isinstance(step, Attempt) and step.table.kind == "raw":
+        _print_load(step)
+    elif isinstance(step, Attempt):
+        _print_decoding(step)
+
+
+def _print_load(attempt: Attempt[Loaded]) -> None:
+    if attempt.done is None:
         echo(f"{attempt.window}: failed: {attempt.error}", err=True)
         return
-    r = attempt.loaded.receipt
+    r = attempt.done.receipt
     echo(
-        f"{attempt.window}: {attempt.loaded.outcome}, {r.rows:,} rows of {r.ranges.size:,} offsets, "
+        f"{attempt.window}: {attempt.done.outcome}, {r.rows:,} rows of {r.ranges.size:,} offsets, "
         f"table version {r.table_version}, {r.seconds:.1f} s"
     )
 
 
-def _result(passed: bool, is_error: bool) -> str:
-    return "passed" if passed else "FAILED" if is_error else "warning"
-
-
-def _say_decoded(attempt: DecodeAttempt) -> None:
-    if attempt.decoded is None:
+def _print_decoding(attempt: Attempt[DecodedWindow]) -> None:
+    if attempt.done is None:
         echo(f"{attempt.window}: not decoded: {attempt.error}", err=True)
         return
-    w = attempt.decoded
+    w = attempt.done
     echo(f"{attempt.window}: decoded: {w.outcome}, {w.decoded.rows:,} rows, {w.dead_letters.rows:,} dead letters")
 
 
-def _decoded_as_json(attempt: DecodeAttempt) -> dict[str, Any]:
-    if attempt.decoded is None:
+def _decoded_as_json(attempt: Attempt[DecodedWindow]) -> dict[str, Any]:
+    if attempt.done is None:
         return {"window": attempt.window, "outcome": "failed", "error": str(attempt.error)}
-    w = attempt.decoded
+    w = attempt.done
     return {
         "window": attempt.window,
         "outcome": w.outcome,
@@ -139,13 +198,13 @@ def _decoded_as_json(attempt: DecodeAttempt) -> dict[str, Any]:
     }
 
 
-def _as_json(attempt: Attempt) -> dict[str, Any]:
-    if attempt.loaded is None:
+def _as_json(attempt: Attempt[Loaded]) -> dict[str, Any]:
+    if attempt.done is None:
         return {"window": attempt.window, "outcome": "failed", "error": str(attempt.error)}
-    r = attempt.loaded.receipt
+    r = attempt.done.receipt
     return {
         "window": attempt.window,
-        "outcome": attempt.loaded.outcome,
+        "outcome": attempt.done.outcome,
         "rows": r.rows,
         "offsets": r.ranges.size,
         "table_version": r.table_version,

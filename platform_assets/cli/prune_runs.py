@@ -51,7 +51,7 @@ def prune_runs(
     """
     from platform_assets.cli.environment import Environment
     from platform_assets.errors import ConfigurationError
-    from platform_assets.orchestration.pruning import Budget, prune
+    from platform_assets.orchestration.maintenance.pruning import Budget, prune
 
     environment = Environment.of_process()
     instance = environment.instance()

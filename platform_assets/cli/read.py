@@ -27,9 +27,9 @@ def read(table: str, as_json: bool) -> None:
     names when it stops: then run this again.
     """
     from platform_assets.cli.environment import Environment
+    from platform_assets.cli.snippets import snippets
     from platform_assets.components.declared import table_held
     from platform_assets.errors import ConfigurationError
-    from platform_assets.orchestration.reading import snippets
 
     environment = Environment.of_process()
     ledger = environment.ledger()
@@ -56,9 +56,9 @@ def _register(environment: Environment, table: TableRef, folder: Folder) -> tupl
     """The name by which Spark knows the table from now on; without one, why it has none."""
     from pyspark.errors import PySparkException
 
+    from platform_assets.cli.snippets import register
     from platform_assets.engines.spark.session import without_token
     from platform_assets.errors import ConfigurationError, SparkUnreachableError
-    from platform_assets.orchestration.reading import register
 
     if not environment.has_spark:
         return None, "no Spark server runs and SPARK_REMOTE is not set: `platform-assets up` starts one"

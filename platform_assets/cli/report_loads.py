@@ -22,7 +22,7 @@ def report_loads(topics: tuple[str, ...]) -> None:
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import declaration_of, declarations
     from platform_assets.errors import ConfigurationError
-    from platform_assets.orchestration.reporting import unreported
+    from platform_assets.orchestration.events import missing_events
 
     environment = Environment.of_process()
     chosen = [declaration_of(t) for t in topics] or list(declarations().values())
@@ -35,7 +35,7 @@ def report_loads(topics: tuple[str, ...]) -> None:
     for declaration in chosen:
         number = 0
         with progress(console(stderr=True)) as tell:
-            for number, event in enumerate(unreported(declaration, ledger, instance), 1):
+            for number, event in enumerate(missing_events(declaration, ledger, instance), 1):
                 instance.report_runless_asset_event(event)
                 tell(f"{declaration.topic}: {number:,} reported")
         echo(f"{declaration.topic}: {counted(number, 'materialisation')} reported")

@@ -12,9 +12,9 @@ from rich.text import Text
 from platform_assets.checks.decoded import SHARE
 from platform_assets.checks.findings import counted
 from platform_assets.model.untrusted import line
-from platform_assets.orchestration.check_status import CheckStatus
 from platform_assets.orchestration.decoded_status import DecodedStatus
-from platform_assets.orchestration.foresight import hours_text
+from platform_assets.orchestration.health import CheckStatus
+from platform_assets.orchestration.retention_check import hours_text
 from platform_assets.orchestration.status import Status, TableStatus
 from platform_assets.terminal import console as console_of
 

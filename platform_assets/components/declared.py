@@ -26,7 +26,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import limits
+from platform_assets.orchestration import planning
 from platform_assets.windows import sealing
 from platform_assets.windows.sealing import StartMovedError
 
@@ -142,7 +142,7 @@ def refused_by_dagster() -> str | None:
 
 def too_many_windows(declared: Iterable[Declared], ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
     """Return the topics that would start with too many windows. A topic that has cuts already continues."""
-    over = [(each, text) for each in declared if (text := limits.refusal(each.declaration, now))]
+    over = [(each, text) for each in declared if (text := planning.limit_refusal(each.declaration, now))]
     running = ledger.newest_edges([each.declaration.topic for each, _ in over])
     return tuple(
         Mistake(each.file, each.start_line, f"topic {each.declaration.topic!r}: {text}" if each.found else text)

@@ -21,7 +21,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName, TopicDeclaration
 from platform_assets.model.topics import checked_topic
 from platform_assets.model.windows import is_cron
-from platform_assets.orchestration.assets import DeepAudit, build_definitions
+from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 
 _AT_LEAST_ONE = (
     "sensor_interval_seconds",

@@ -20,8 +20,8 @@ from platform_assets.components.topic_table import TopicTable
 from platform_assets.components.yaml_texts import TextContext
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration import together
-from platform_assets.orchestration.together import Group
+from platform_assets.orchestration import definitions
+from platform_assets.orchestration.tick import Group
 
 _SHARED: Final = (
     "sensor_interval_seconds",
@@ -218,7 +218,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
         audits = {topic: table.audit() for topic, table in tables.items()}
         running = next(iter(tables.values())).sensor_running
         group = Group(self.together, tuple(declared.values()))
-        return dg.Definitions.merge(made, together.build_definitions(group, running, list(made.jobs or ()), audits))
+        return dg.Definitions.merge(made, definitions.build_group(group, running, list(made.jobs or ()), audits))
 
 
 def _merged(tree: SourcePositionTree, number: int | None) -> SourcePositionTree:

@@ -21,9 +21,9 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import status
-from platform_assets.orchestration.check_status import CheckStatus
+from platform_assets.orchestration.dagster_records import windows_of
+from platform_assets.orchestration.health import CheckStatus
 from platform_assets.orchestration.names import table_key
-from platform_assets.orchestration.runs import windows_of
 from platform_assets.orchestration.status import TableStatus
 
 _FAILED: Final = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)

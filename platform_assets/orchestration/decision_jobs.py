@@ -17,8 +17,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import line, markdown
-from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
-from platform_assets.orchestration.run_config import read, values_of
+from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource, read_config, values_of
 from platform_assets.windows.deciding import Deciding
 from platform_assets.windows.erasure_ranges import parsed_ranges
 
@@ -78,32 +77,32 @@ def definitions(declared: Declared) -> dg.Definitions:
 
     @dg.op(required_resource_keys=RESOURCES, config_schema=values_of(LossConfig))
     def accept_loss_of_window(context: dg.OpExecutionContext) -> None:
-        config = read(LossConfig, context)
+        config = read_config(LossConfig, context)
         _decide(context, declared, config, lambda deciding: deciding.loss(config.window))
 
     @dg.op(required_resource_keys=RESOURCES, config_schema=values_of(AcceptanceConfig))
     def accept_new_log(context: dg.OpExecutionContext) -> None:
-        config = read(AcceptanceConfig, context)
+        config = read_config(AcceptanceConfig, context)
         _decide(context, declared, config, Deciding.generation)
 
     @dg.op(required_resource_keys=RESOURCES, config_schema=values_of(AcceptanceConfig))
     def accept_other_cluster(context: dg.OpExecutionContext) -> None:
-        config = read(AcceptanceConfig, context)
+        config = read_config(AcceptanceConfig, context)
         _decide(context, declared, config, Deciding.continuation)
 
     @dg.op(required_resource_keys=RESOURCES, config_schema=values_of(ParkingConfig))
     def park_each_window(context: dg.OpExecutionContext) -> None:
-        config = read(ParkingConfig, context)
+        config = read_config(ParkingConfig, context)
         _decide(context, declared, config, lambda deciding: deciding.park(config.windows, config.table(deciding)))
 
     @dg.op(required_resource_keys=RESOURCES, config_schema=values_of(ParkingConfig))
     def unpark_each_window(context: dg.OpExecutionContext) -> None:
-        config = read(ParkingConfig, context)
+        config = read_config(ParkingConfig, context)
         _decide(context, declared, config, lambda deciding: deciding.unpark(config.windows, config.table(deciding)))
 
     @dg.op(required_resource_keys=RESOURCES, config_schema=values_of(ErasureConfig))
     def erase_named_records(context: dg.OpExecutionContext) -> None:
-        config = read(ErasureConfig, context)
+        config = read_config(ErasureConfig, context)
 
         def erase(deciding: Deciding) -> None:
             try:

@@ -8,14 +8,16 @@ import dagster as dg
 
 from platform_assets.checks import decoded as checks
 from platform_assets.checks import expectations
-from platform_assets.checks.findings import Verdict
+from platform_assets.checks.expectations import Judged
+from platform_assets.checks.findings import Verdict, counted
 from platform_assets.checks.report.rendering import as_event
 from platform_assets.checks.report.worst import remedies, worst_windows
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration
+from platform_assets.model.expectations import Expectation
 from platform_assets.model.untrusted import line, markdown, without_marks
-from platform_assets.orchestration import expectation_checks, runs
+from platform_assets.orchestration import dagster_records
 from platform_assets.orchestration.names import decoded_checks_op, table_key
 from platform_assets.orchestration.resources import LakeResource
 
@@ -44,14 +46,14 @@ def build_checks(declaration: TopicDeclaration, declared: DecodeDeclaration) -> 
             description=f"Of a window's records, at most {declared.warn_share:g} are dead letters without a warning, and at most "
             f"{declared.fail_share:g} without an error.",
         ),
-        *(expectation_checks.spec(declaration, each) for each in declared.expect),
+        *(expectation_spec(declaration, each) for each in declared.expect),
     ]
 
     @dg.multi_asset_check(specs=specs, name=decoded_checks_op(declaration.topic), can_subset=True)
     def _evaluate(context: dg.AssetCheckExecutionContext, lake: LakeResource) -> Iterator[dg.AssetCheckResult]:
         ledger = Ledger(lake.lake())
         sealed = ledger.edges(declaration.topic)[:-1]
-        of_run = sorted(runs.named_by(context.run, sealed))
+        of_run = sorted(dagster_records.named_by(context.run, declaration.topic, sealed))
         wanted = {key.name for key in context.selected_asset_check_keys}
         for found in results(declaration, declared, ledger, context.instance, of_run or None, context.run.run_id):
             if found.check_name in wanted:
@@ -89,23 +91,10 @@ def results(
         },
     )
     for each in declared.expect:
-        yield expectation_checks.result(declaration, expectations.judged(windows, each, keys))
+        yield expectation_result(declaration, expectations.judged(windows, each, keys))
 
 
-def judged(
-    declaration: TopicDeclaration,
-    declared: DecodeDeclaration,
-    ledger: Ledger,
-    instance: dg.DagsterInstance | None,
-    keys: Sequence[str] | None,
-    run_id: str,
-) -> Iterator[tuple[dg.AssetCheckEvaluation, bool]]:
-    """`results` as events, each with whether it holds back what is downstream."""
-    for found in results(declaration, declared, ledger, instance, keys, run_id):
-        yield as_event(found), not found.passed and found.severity == dg.AssetCheckSeverity.ERROR
-
-
-def quiet(
+def after_empty_windows(
     declaration: TopicDeclaration, declared: DecodeDeclaration, ledger: Ledger, instance: dg.DagsterInstance
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """All checks behind windows that were reported without a run, since Dagster counts no evaluation that is older.
@@ -132,7 +121,9 @@ def _in_flight(
     declaration: TopicDeclaration, instance: dg.DagsterInstance | None, but: str | None
 ) -> Callable[[list[str]], frozenset[str]]:
     asset = table_key(declaration.decoded_table)
-    return lambda keys: frozenset() if instance is None else runs.windows_in_flight(instance, asset, keys, but)
+    return lambda keys: (
+        frozenset() if instance is None else dagster_records.windows_in_flight(instance, asset, keys, but)
+    )
 
 
 def _last(asset: dg.AssetKey, name: str, instance: dg.DagsterInstance) -> dg.AssetCheckEvaluation | None:
@@ -217,3 +208,104 @@ def _samples(found: checks.Shares) -> dg.TableMetadataValue:
     ints = {"count", "partition", "offset"}
     columns = [dg.TableColumn(name, "int" if name in ints else "string") for name in names]
     return dg.MetadataValue.table(records[:_MOST], dg.TableSchema(columns))
+
+
+_OF_WINDOWS: Final = [
+    dg.TableColumn("window", "string"),
+    dg.TableColumn("rows", "int", description="rows that were judged; -1 where the window was not measured"),
+    dg.TableColumn("failing", "int", description="rows that fail; -1 where the window was not measured"),
+]
+_OF_SAMPLES: Final = [
+    dg.TableColumn("window", "string"),
+    dg.TableColumn("partition", "int", description="Kafka partition"),
+    dg.TableColumn("offset", "int", description="Kafka offset"),
+    dg.TableColumn("value", "string", description="shortened, and escaped where it is no text"),
+]
+
+
+def expectation_spec(declaration: TopicDeclaration, expectation: Expectation) -> dg.AssetCheckSpec:
+    """The check of one expectation."""
+    return dg.AssetCheckSpec(
+        expectation.name,
+        asset=table_key(declaration.decoded_table),
+        blocking=expectation.severity == "error",
+        description=markdown(f"In each window that is loaded, `{expectation}`."),
+        metadata={"kind": expectation.kind, "severity": expectation.severity},
+    )
+
+
+def expectation_result(declaration: TopicDeclaration, judged: Judged) -> dg.AssetCheckResult:
+    """The same as a expectation_result: the windows that fail, how many of their rows, the first of them, and what to do."""
+    figures = judged.figures
+    values: dict[str, Any] = {"rows": figures.rows, "failing": figures.failing, "expectation": line(judged.expectation)}
+    if wrong := [each for each in judged.windows if each.figures is None or each.figures.failing]:
+        records = [
+            dg.TableRecord({"window": line(each.window), "rows": -1, "failing": -1})
+            if each.figures is None
+            else dg.TableRecord(
+                {"window": line(each.window), "rows": each.figures.rows, "failing": each.figures.failing}
+            )
+            for each in wrong[-_MOST:]
+        ]
+        values["windows"] = dg.MetadataValue.table(records, dg.TableSchema(_OF_WINDOWS))
+    if samples := _failing_samples(judged):
+        values["samples"] = dg.MetadataValue.table(samples[:_MOST], dg.TableSchema(_OF_SAMPLES))
+    earlier = [each for each in judged.others if each.figures is not None and each.figures.failing]
+    values["other_windows_failing"] = len(earlier)
+    values["windows_not_measured"] = len(judged.unmeasured)
+    return dg.AssetCheckResult(
+        asset_key=table_key(declaration.decoded_table),
+        check_name=judged.expectation.name,
+        passed=judged.level == "passed",
+        severity=dg.AssetCheckSeverity.ERROR if judged.level == "error" else dg.AssetCheckSeverity.WARN,
+        description=markdown(" ".join(_expectation_text(declaration, judged))),
+        metadata=values,
+    )
+
+
+def _expectation_text(declaration: TopicDeclaration, judged: Judged) -> list[str]:
+    expected, figures, failing = judged.expectation, judged.figures, judged.failing
+    measured = [each for each in judged.windows if each.figures is not None]
+    if failing:
+        where = ", ".join(
+            f"{each.figures.failing:,} in window {each.window}" for each in failing[:3] if each.figures is not None
+        )
+        more = f" and {counted(len(failing) - 3, 'window')} more" if len(failing) > 3 else ""
+        found = [f"{figures.failing:,} of {counted(figures.rows, 'row')} fail (`{expected}`): {where}{more}."]
+        found.append(_remedy(declaration, expected, failing[0].window))
+    else:
+        found = (
+            [f"{counted(figures.rows, 'row')} of {counted(len(measured), 'window')}: `{expected}`."] if measured else []
+        )
+    if judged.unmeasured:
+        first = judged.unmeasured[-1]
+        found.append(
+            f"{counted(len(judged.unmeasured), 'window')} not measured by this declaration, the newest is {first}: "
+            f"`platform-assets load {declaration.decoded_table} {first}`, or materialise the partitions; rows stay as they are."
+        )
+    return found or ["No window was decoded yet."]
+
+
+def _remedy(declaration: TopicDeclaration, expected: Expectation, window: str) -> str:
+    again = f"`platform-assets load {declaration.decoded_table} {window}`"
+    if expected.kind == "unique":
+        return (
+            "Each of these rows is a record of its own in Kafka: the producer sent the key again, and the table has what was "
+            "sent. Mend the producer; queries have to choose a row of each key. Where `decode:` makes the keys equal, correct it, "
+            f"then {again}."
+        )
+    return (
+        "The table has the values as they were sent. Where they are decoded wrongly, correct `decode:` in the topic's YAML; where a "
+        f"record is just bad, mend it by `repairs:`; then {again}. Else mend the producer, or what is expected."
+    )
+
+
+def _failing_samples(judged: Judged) -> list[dg.TableRecord]:
+    return [
+        dg.TableRecord(
+            {"window": line(e.window), "partition": row.partition, "offset": row.offset, "value": line(row.value or "")}
+        )
+        for e in judged.failing
+        if e.figures is not None
+        for row in e.figures.samples
+    ]

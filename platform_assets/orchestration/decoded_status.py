@@ -18,9 +18,8 @@ from platform_assets.ledger import decisions, unloaded
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration
-from platform_assets.orchestration import check_status, health, runs, selections
-from platform_assets.orchestration.check_status import CheckStatus
-from platform_assets.orchestration.health import UnloadedWindow
+from platform_assets.orchestration import dagster_records, health, names
+from platform_assets.orchestration.health import CheckStatus, UnloadedWindow
 from platform_assets.orchestration.names import table_key
 
 LATELY: Final = 24
@@ -84,17 +83,19 @@ def collect(
     windows: list[UnloadedWindow] = []
     if lacking:
         under_way = (
-            frozenset() if instance is None else runs.windows_in_flight(instance, table_key(table), lacking[:_JUDGED])
+            frozenset()
+            if instance is None
+            else dagster_records.windows_in_flight(instance, table_key(table), lacking[:_JUDGED])
         )
         parked = decisions.parking(ledger.lake, table).parked
         windows = health.windows(d, instance, lacking[:_JUDGED], under_way, parked, table)
     failed = sum(w.state in ("failed", "waits for somebody") for w in windows)
-    judged = check_status.latest(instance, selections.check_keys(d))
+    judged = health.latest_checks(instance, names.check_keys(d))
     newest = pc.max(rows["window"]).as_py() if rows.num_rows else None
     unjudged: Iterable[str] = ()
     if instance is not None:
         since = pc.min(rows["recorded_at"]).as_py()
-        unjudged = check_status.not_run(table, judged, newest, since, health.patience(d), now)
+        unjudged = health.checks_not_run(table, judged, newest, since, health.patience(d), now)
     gone = _without_files(ledger.lake.table(table), rows)
     return DecodedStatus(
         table=table.name,
@@ -134,7 +135,7 @@ def _problems(
 ) -> Iterator[str]:
     yield from health.failing(windows, "could not be decoded")
     waiting = [w for w in windows if w.state == "to be asked for"]
-    if waiting and instance is not None and runs.blocked_by(instance, selections.blocking_keys(declaration)):
+    if waiting and instance is not None and dagster_records.blocked_by(instance, names.blocking_keys(declaration)):
         yield (
             f"{health.counted(waiting)} not decoded: a check of {declaration.raw_table} fails, and holds back what is made from it. "
             "Act as that check says; the windows are then asked for by themselves"

@@ -1,6 +1,6 @@
-"""What keeps a table from being loaded: windows that fail or wait for somebody, and a sensor that does not ask for them.
+"""What keeps a table from being loaded: failed windows, windows that need a decision, a stopped sensor, checks without a result.
 
-Gathered from the ledger and from what Dagster has on record; `problems` judges it, and is pure.
+Gathered from the ledger and from Dagster's records; `problems` judges it, and is pure.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, InstigatorTick, TickStatus
 from dagster_shared.error import SerializableErrorInfo
 
+from platform_assets.checks.report.description import plain
 from platform_assets.errors import PlatformError
 from platform_assets.ledger.decisions import Decision
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import count_edges, edge_of, window_starting_at
-from platform_assets.orchestration import runs
-from platform_assets.orchestration.retries import tries_of
+from platform_assets.orchestration import dagster_records
+from platform_assets.orchestration.planning import tries_of
 
 State = Literal["under way", "to be asked for", "failed", "waits for somebody", "parked"]
 """Of a window that is not loaded. to be asked for: by a tick to come; failed: its last run did, and it is asked for again;
@@ -111,7 +112,7 @@ def windows(
     Without a `table` it is the raw one.
     """
     into = table or declaration.raw_table
-    tries = {} if instance is None else tries_of(keys, runs.failed_runs(instance, into, keys))
+    tries = {} if instance is None else tries_of(keys, dagster_records.failed_runs(instance, into, keys))
     found: list[UnloadedWindow] = []
     for key in keys:
         tried = tries.get(key)
@@ -306,3 +307,62 @@ def _shortened(text: str) -> str:
 
 def _iso(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckStatus:
+    """The last evaluation of one check. `at` is ISO 8601 in UTC; `passed` and `at` are None if it never ran.
+
+    `warning` is true of one that did not pass, and is no more than a warning.
+    """
+
+    name: str
+    passed: bool | None
+    at: str | None
+    headline: str
+    warning: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether it did not pass, and is more than a warning."""
+        return self.passed is False and not self.warning
+
+
+def checks_not_run(
+    table: TableRef,
+    checks: Sequence[CheckStatus],
+    window: str | None,
+    since: datetime | None,
+    patience: timedelta,
+    now: datetime,
+) -> Iterator[str]:
+    """What is to be done about checks of `table` that never ran, although it has windows.
+
+    `window` is one of them and `since` when the first of them was recorded, None if there is none. It is given `patience`, for the run
+    that loaded it to come to its checks.
+    """
+    missing = [check.name for check in checks if check.passed is None]
+    if not missing or window is None or since is None or now - since <= patience:
+        return
+    yield (
+        f"whether {', '.join(missing)} would pass is not known: Dagster has no result of {'it' if len(missing) == 1 else 'them'} "
+        f"on record, as after its store was replaced. `platform-assets load {table} {window}` has them evaluated and reported; "
+        f"`platform-assets audit {table}` judges all windows without Dagster"
+    )
+
+
+def latest_checks(instance: dg.DagsterInstance | None, keys: Sequence[dg.AssetCheckKey]) -> tuple[CheckStatus, ...]:
+    """The status of each of these checks, in their order. Without an instance none of them is known to have run."""
+    if instance is None:
+        return tuple(CheckStatus(key.name, None, None, "no DAGSTER_HOME") for key in keys)
+    known = dagster_records.newest_evaluations(instance, keys)
+    found: list[CheckStatus] = []
+    for key in keys:
+        if key not in known:
+            found.append(CheckStatus(key.name, None, None, "never evaluated"))
+            continue
+        record, evaluation = known[key]
+        at = datetime.fromtimestamp(record.create_timestamp, UTC).isoformat(timespec="seconds")
+        warning = not evaluation.passed and evaluation.severity == dg.AssetCheckSeverity.WARN
+        found.append(CheckStatus(key.name, evaluation.passed, at, plain(evaluation.description or ""), warning))
+    return tuple(found)

@@ -13,10 +13,16 @@ from typing import Final, get_args
 
 import dagster as dg
 
+from platform_assets.checks import decoded as checks
+from platform_assets.checks.registry import CHECKS
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.names import catalogue_name, identifier
 from platform_assets.model.tables import TableKind, TableRef
+
+LOAD_ID: Final = "load_id"
+OUTCOME: Final = "outcome"
+"""Keys of a materialisation's metadata."""
 
 PREFIX_VARIABLE: Final = "PLATFORM_ASSET_PREFIX"
 """`plant`, or `plant/north`: what stands before each asset key of a code location. None by default."""
@@ -179,3 +185,27 @@ def all_names(d: TopicDeclaration) -> frozenset[str]:
     own = {f"op or job {name(topic)}" for name in (*ops, *jobs)}
     own |= {f"sensor {sensor_name(topic)}", f"schedule {deep_audit_schedule(topic)}"}
     return frozenset(own | {f"catalogue table {catalogue_name(topic)}"})
+
+
+def tables_of(declaration: TopicDeclaration) -> list[dg.AssetKey]:
+    """The assets of a topic that one run loads: its raw table, and those that are made from it."""
+    raw = [table_key(declaration.raw_table)]
+    return raw if declaration.decode is None else raw + decoded_keys(declaration)
+
+
+def decoded_keys(declaration: TopicDeclaration) -> list[dg.AssetKey]:
+    """Those that are made from the raw table."""
+    return [table_key(declaration.decoded_table), table_key(declaration.dead_letter_table)]
+
+
+def check_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
+    """The checks of decoded tables; none where nothing is decoded."""
+    if declaration.decode is None:
+        return []
+    names = (*checks.NAMES, *(e.name for e in declaration.decode.expect))
+    return [dg.AssetCheckKey(table_key(declaration.decoded_table), name) for name in names]
+
+
+def blocking_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
+    """The checks of the raw table that hold back what is made from it while they fail."""
+    return [dg.AssetCheckKey(table_key(declaration.raw_table), c.name) for c in CHECKS.values() if c.blocking]

@@ -1,20 +1,31 @@
-"""The shared Dagster resources: brokers, lake and Spark. Values come from the environment when a run or tick starts,
-never from the run's config.
+"""The shared Dagster resources (brokers, lake, Spark), and run configuration that holds values alone.
+
+Resource values come from the environment when a run or tick starts, never from the run's config. Wherever Dagster's `Config` takes
+a text, a number or a flag, it also takes `{env: NAME}` and reads that variable in the code location. `values_of` rules that out:
+otherwise anyone who may launch a run could have secrets written into a log, an error or the ledger.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import dagster as dg
+from dagster._config import ConfigType
 from dagster._utils.cached_method import cached_method
 from pydantic import Field, PrivateAttr
 
+from platform_assets.engines.choice import choose_engine, decode_engine
+from platform_assets.engines.decoding.engine import DecodeEngine
+from platform_assets.engines.protocol import LoadEngine
 from platform_assets.engines.spark.session import connect, end
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import EngineName
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -72,3 +83,135 @@ class SparkResource(_FixedResource):
         if self._session is not None:
             session, self._session = self._session, None
             end(session)
+
+
+C = TypeVar("C", bound=dg.Config)
+
+
+def values_of(config: type[dg.Config]) -> dg.Field:
+    """The schema of an op's config, for `config_schema`: that of `config`, less the environment.
+
+    Raises:
+        TypeError: a field has a type that this module does not know.
+    """
+    return _field(config.to_config_schema().as_field())
+
+
+def read_config(config: type[C], context: dg.OpExecutionContext) -> C:
+    """The config of a step whose op has the schema `values_of(config)`."""
+    return config(**context.op_config)
+
+
+def _field(given: Any) -> dg.Field:
+    default = {"default_value": given.default_value} if given.default_provided else {}
+    return dg.Field(_values(given.config_type), is_required=given.is_required, description=given.description, **default)
+
+
+def _values(given: ConfigType) -> Any:
+    if isinstance(given, dg.ScalarUnion):
+        return given.scalar_type
+    if isinstance(given, dg.Array):
+        return dg.Array(_values(given.inner_type))
+    if isinstance(given, dg.Noneable):
+        return dg.Noneable(_values(given.inner_type))
+    if isinstance(given, dg.Map):
+        return dg.Map(_values(given.key_type), _values(given.inner_type))  # type: ignore[no-untyped-call]
+    if isinstance(given, dg.Shape):
+        return dg.Shape({name: _field(field) for name, field in given.fields.items()})  # type: ignore[no-untyped-call]
+    if given.key in ("String", "Int", "Bool", "Float"):
+        return given
+    raise TypeError(
+        f"config of the type {given.key} may read_config the environment: add it to {__name__} if it does not."
+    )
+
+
+# --- services ---------------------------------------------------------------------------------------------------
+
+
+class Log(Protocol):
+    """Where a load writes how far it has come: the log of a run, or of a process."""
+
+    def info(self, text: str, /) -> None:
+        """Write a line."""
+        ...
+
+    def warning(self, text: str, /) -> None:
+        """Write a warning."""
+        ...
+
+    def error(self, text: str, /) -> None:
+        """Write an error."""
+        ...
+
+
+class Services(Protocol):
+    """The services that windows are loaded with."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger, with its lake."""
+        ...
+
+    @property
+    def cluster(self) -> Cluster:
+        """The brokers."""
+        ...
+
+    def settings(self) -> ClientSettings:
+        """Settings for clients of the brokers. Raises ConfigurationError."""
+        ...
+
+    def load_engine(self, name: EngineName) -> LoadEngine:
+        """An engine that loads."""
+        ...
+
+    def check_engine(self, name: EngineName) -> LoadEngine:
+        """An engine that reads again for a check."""
+        ...
+
+    def decode_engine(self) -> DecodeEngine:
+        """The engine that decodes."""
+        ...
+
+    def forget_session(self) -> None:
+        """Drop the connection to Spark, so that the next window gets a new one."""
+        ...
+
+
+@dataclass
+class RunServices:
+    """The services of a run, from Dagster's resources."""
+
+    kafka: KafkaResource
+    lake: LakeResource
+    spark: SparkResource
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger, with its lake."""
+        return Ledger(self.lake.lake())
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The brokers."""
+        return self.kafka.cluster()
+
+    def settings(self) -> ClientSettings:
+        """Settings for clients of the brokers. Raises ConfigurationError."""
+        return self.kafka.settings()
+
+    def load_engine(self, name: EngineName) -> LoadEngine:
+        """An engine that loads."""
+        return choose_engine(self.ledger.lake, self.settings, self.spark.session, name, self.spark.remote)
+
+    def check_engine(self, name: EngineName) -> LoadEngine:
+        """An engine that reads again for a check."""
+        return choose_engine(self.ledger.lake, self.settings, self.spark.session, name)
+
+    def decode_engine(self) -> DecodeEngine:
+        """The engine that decodes."""
+        return decode_engine(self.ledger.lake, self.spark.session, self.spark.remote)
+
+    def forget_session(self) -> None:
+        """Drop the connection to Spark, so that the next window gets a new one."""
+        self.spark.forget()

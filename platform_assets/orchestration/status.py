@@ -23,13 +23,12 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model import offsets
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import edge_of, key_of
-from platform_assets.orchestration import check_status, decoded_status, foresight, health, limits
-from platform_assets.orchestration.check_status import CheckStatus
+from platform_assets.orchestration import decoded_status, health, planning, retention_check
+from platform_assets.orchestration.dagster_records import windows_in_flight
 from platform_assets.orchestration.decoded_status import DecodedStatus
-from platform_assets.orchestration.foresight import TransactionStatus
-from platform_assets.orchestration.health import SensorStatus, UnloadedWindow
+from platform_assets.orchestration.health import CheckStatus, SensorStatus, UnloadedWindow
 from platform_assets.orchestration.names import sensor_name, table_key
-from platform_assets.orchestration.runs import windows_in_flight
+from platform_assets.orchestration.retention_check import TransactionStatus
 from platform_assets.windows import clocks, sealing
 from platform_assets.windows import foresight as windows_ahead
 from platform_assets.windows.foresight import Ahead, PartitionAhead
@@ -227,12 +226,12 @@ def _table(
     held_up = health.problems(declaration, unloaded, sensor, pending if instance else None, now, moved or clock, behind)
     decoded, error = _decoded(declaration, ledger, instance, older.windows + len(loaded), frozenset(missing), now)
     held = older.rows + (pc.sum(rows["rows"]).as_py() or 0)
-    judged = check_status.latest(instance, [dg.AssetCheckKey(table_key(declaration.raw_table), n) for n in checks])
+    judged = health.latest_checks(instance, [dg.AssetCheckKey(table_key(declaration.raw_table), n) for n in checks])
     unjudged: Iterable[str] = ()
     if instance is not None:
         since = first if older.windows else pc.min(rows["recorded_at"]).as_py()
         patience = health.patience(declaration)
-        unjudged = check_status.not_run(declaration.raw_table, judged, newest, since, patience, now)
+        unjudged = health.checks_not_run(declaration.raw_table, judged, newest, since, patience, now)
     far = None if moved or clock else health.catching_up(declaration, sensor, older.windows + len(sealed), pending, now)
     return TableStatus(
         table=declaration.raw_table.name,
@@ -263,7 +262,7 @@ def _table(
             *_unerased(declaration.raw_table.name, unfinished),
         ),
         lag_to_high_watermark=_sum(p.lag_to_high_watermark for p in partitions),
-        open_transactions=() if ahead is None else foresight.transactions(ahead),
+        open_transactions=() if ahead is None else retention_check.transactions(ahead),
         hours_left=None if ahead is None or ahead.hours is None else round(ahead.hours, 2),
         decoded=decoded,
         paused=declaration.paused,
@@ -333,7 +332,7 @@ def _foreseen(ahead: Ahead | None, cluster: Cluster | None, now: datetime) -> tu
     if ahead is None or cluster is None:
         return [], []
     servers = cluster.settings.bootstrap_servers
-    return list(foresight.problems(ahead, servers, now)), list(foresight.warnings(ahead, servers, now))
+    return list(retention_check.problems(ahead, servers, now)), list(retention_check.warnings(ahead, servers, now))
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
@@ -355,7 +354,7 @@ def _warnings(declaration: TopicDeclaration, first: datetime | None, now: dateti
         yield "it is paused in its YAML: no window is sealed, loaded or decoded until `paused` is taken out."
     if first is None:
         return
-    many = limits.warning(declaration, now)
+    many = planning.limit_warning(declaration, now)
     if many is not None:
         yield many
     if declaration.start > first:

@@ -28,8 +28,8 @@ from platform_assets.lake import load_log
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import runs
-from platform_assets.orchestration.metadata import of_receipt
+from platform_assets.orchestration import dagster_records
+from platform_assets.orchestration.events import of_receipt
 from platform_assets.orchestration.names import table_key, topic_key
 from testbed.loads import Record, TopicLake
 
@@ -108,7 +108,7 @@ class Case:
             evaluation = Evaluation(
                 self.lake.declaration,
                 Ledger(Lake.at(self.lake.root)),
-                runs.orchestration(self.instance, TableRef.raw(self.lake.topic)),
+                dagster_records.orchestration(self.instance, TableRef.raw(self.lake.topic)),
                 lambda: self.lake.settings,
                 lambda: self.lake.cluster,
                 self.lake.engine,

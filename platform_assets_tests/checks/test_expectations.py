@@ -14,7 +14,7 @@ from platform_assets.ledger.entries import Receipt, receipt_table, receipts_in
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.expectations import Expectation, FailingRow, Figures
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import expectation_checks
+from platform_assets.orchestration import decoded_checks
 from platform_assets_tests.support.runs_of import plain
 from testbed.loads import EVERY_MINUTE, START
 from testbed.samples import receipt, sealed
@@ -74,7 +74,7 @@ def test_figures_of_another_expectation_are_none_of_this_one() -> None:
 
 def test_result_names_windows_counts_samples_and_what_to_do() -> None:
     declaration = TopicDeclaration("orders", EVERY_MINUTE, START)
-    result = expectation_checks.result(declaration, judgement({A: BAD, B: GOOD, C: BAD, D: None}, [B, C, D]))
+    result = decoded_checks.expectation_result(declaration, judgement({A: BAD, B: GOOD, C: BAD, D: None}, [B, C, D]))
     assert not result.passed
     text = result.description or ""
     assert text.startswith(
@@ -92,9 +92,11 @@ def test_result_names_windows_counts_samples_and_what_to_do() -> None:
     ]
     assert [sample["value"] for sample in plain(metadata["samples"])] == ["-1", "-7"]
     assert [plain(metadata[name]) for name in ("other_windows_failing", "windows_not_measured")] == [1, 1]
-    passed = expectation_checks.result(declaration, judgement({A: GOOD}, [A]))
+    passed = decoded_checks.expectation_result(declaration, judgement({A: GOOD}, [A]))
     assert (passed.passed, passed.description) == (True, "10 rows of 1 window: `amount ≥ 0`.")
-    assert expectation_checks.result(declaration, judgement({}, None)).description == "No window was decoded yet."
+    assert (
+        decoded_checks.expectation_result(declaration, judgement({}, None)).description == "No window was decoded yet."
+    )
 
 
 def test_ledger_has_figures_once_a_window() -> None:

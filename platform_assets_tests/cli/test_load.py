@@ -17,7 +17,7 @@ import pytest
 from infra.home import CHECKOUT
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.windows import key_of
-from platform_assets.orchestration import metadata, runs
+from platform_assets.orchestration import dagster_records, events
 from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets_tests.support.runs_of import materializations, materialize, minutes_ago
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell, ShellOf
@@ -49,7 +49,7 @@ def test_windows_are_loaded_reported_and_checked(lake: LakeMaker, shell_of: Shel
     table = table_key(lk.declaration.raw_table)
     with instance_of(shell) as instance:
         found = materializations(instance, table)
-        assert [found[k][metadata.ROWS] for k in keys] == [10, 0, 4]
+        assert [found[k][events.ROWS] for k in keys] == [10, 0, 4]
         assert set(materializations(instance, topic_key(lk.topic))) == set(keys)
         checks = [dg.AssetCheckKey(table, name) for name in CHECKS]
         latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(checks)
@@ -143,7 +143,9 @@ def test_a_run_without_a_lasting_dagster_is_refused_before_the_load_and_the_reme
     assert done.returncode == 0, done.stdout + done.stderr
     assert records(lk.rows()) == records(lk.committed())
     with instance_of(shell) as instance:
-        assert runs.reported_partitions(instance, table_key(lk.declaration.raw_table), keys) == frozenset(keys)
+        assert dagster_records.reported_partitions(instance, table_key(lk.declaration.raw_table), keys) == frozenset(
+            keys
+        )
 
 
 def test_a_topic_with_the_longest_name_is_loaded_decoded_checked_and_read(

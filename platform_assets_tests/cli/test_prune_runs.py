@@ -14,7 +14,7 @@ from dagster._core.storage.tags import REPOSITORY_LABEL_TAG
 from infra import dagster_services, platform
 from infra.home import Home
 from platform_assets.errors import ConfigurationError
-from platform_assets.orchestration import pruning, upkeep
+from platform_assets.orchestration.maintenance import jobs, pruning
 from platform_assets.orchestration.resources import LakeResource
 from platform_assets_tests.support.dagster_view import KEYS, LOCATION, TABLE, load, view
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
@@ -90,9 +90,9 @@ def test_without_an_instance_the_next_step_is_named(shell: Shell) -> None:
 
 
 def test_the_job_prunes_and_says_so(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "datetime", _Later)
+    monkeypatch.setattr(jobs, "datetime", _Later)
     lake = dg.Definitions(resources={"lake": LakeResource(root="/not asked for")})
-    job = dg.Definitions.merge(upkeep.definitions(), lake).resolve_job_def("prune_runs")
+    job = dg.Definitions.merge(jobs.definitions(), lake).resolve_job_def("prune_runs")
     config = {"ops": {"prune_old_runs": {"config": {"keep_days": 10, "location": LOCATION}}}}
     tags = {REPOSITORY_LABEL_TAG: pruning.label_of(LOCATION)}
     done = job.execute_in_process(config, instance=instance, tags=tags)
@@ -111,7 +111,7 @@ def test_the_job_prunes_and_says_so(instance: dg.DagsterInstance, monkeypatch: p
     ("days", "status"), [(None, dg.DefaultScheduleStatus.STOPPED), (45.0, dg.DefaultScheduleStatus.RUNNING)]
 )
 def test_the_schedule_runs_where_days_are_declared(days: float | None, status: dg.DefaultScheduleStatus) -> None:
-    schedule = next(s for s in upkeep.definitions(days).schedules or [] if s.name == "prune_runs_schedule")
+    schedule = next(s for s in jobs.definitions(days).schedules or [] if s.name == "prune_runs_schedule")
     assert isinstance(schedule, dg.ScheduleDefinition)
     assert schedule.default_status == status
     request = schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC)))
@@ -122,11 +122,11 @@ def test_the_schedule_runs_where_days_are_declared(days: float | None, status: d
 @pytest.mark.parametrize("text", ["soon", "0", "-3", "nan", "inf"])
 def test_days_that_are_none_are_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"PLATFORM_KEEP_RUNS_DAYS is .*: give a number of days"):
-        upkeep.days_of(text)
+        jobs.days_of(text)
 
 
 def test_days_reach_dagster(tmp_path: Path) -> None:
     home = Home.from_environment({"PLATFORM_HOME": str(tmp_path)})
     found = platform.environment(home, environ={platform.KEEP_RUNS: "45"})
-    assert upkeep.days_of(found[platform.KEEP_RUNS]) == 45.0
-    assert upkeep.days_of(None) is None
+    assert jobs.days_of(found[platform.KEEP_RUNS]) == 45.0
+    assert jobs.days_of(None) is None

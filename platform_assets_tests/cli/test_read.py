@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from platform_assets.cli.snippets import register, sql_name
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import decoded_table
 from platform_assets.lake.location import Lake
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration.reading import register, sql_name
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 from testbed.homes import service_environment
 from testbed.loads import numbered

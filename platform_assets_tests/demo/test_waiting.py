@@ -14,8 +14,8 @@ from platform_assets.demo import waiting
 from platform_assets.demo.dataset import TopicName
 from platform_assets.demo.waiting import StalledError
 from platform_assets.demo.watching import FailedRun, TopicView
-from platform_assets.orchestration.check_status import CheckStatus
 from platform_assets.orchestration.decoded_status import DecodedStatus
+from platform_assets.orchestration.health import CheckStatus
 from platform_assets.orchestration.status import TableStatus
 
 CHECKED = (CheckStatus("no_gaps", True, "2026-03-01T12:00:00+00:00", ""),)

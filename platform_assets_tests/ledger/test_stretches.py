@@ -20,7 +20,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import Window
 from platform_assets.orchestration.names import topic_key
-from platform_assets.orchestration.sensors import Tick
+from platform_assets.orchestration.tick import Group, Tick
 from testbed.samples import HOUR, START, cut, edge, receipt, recorded
 
 PARTITIONS, A_TICK = 3, 50
@@ -75,7 +75,7 @@ def test_a_tick_that_has_lost_its_cursor_builds_as_much_of_a_long_ledger_as_of_a
         cursor, reported = None, []
         for _ in range(3):
             built()
-            ticked = Tick(declaration, Unasked(), ledger, instance, edge(windows)).evaluate(cursor)
+            ticked = Tick(Group.of(declaration), Unasked(), ledger, instance, edge(windows)).plan(cursor)
             # The edges of a tick's windows, the newest cut, and nothing of the windows that are loaded.
             assert built() <= (A_TICK + 2) * PARTITIONS
             cursor = ticked.cursor

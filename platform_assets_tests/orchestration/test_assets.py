@@ -12,8 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import KEY_FORMAT
-from platform_assets.orchestration import metadata
-from platform_assets.orchestration.names import table_key, topic_key
+from platform_assets.orchestration import events
+from platform_assets.orchestration.names import OUTCOME, table_key, topic_key
 from platform_assets_tests.support.runs_of import failure_of, materializations, materialize, minutes_ago
 from platform_assets_tests.support.streams import ANY_TIME
 from testbed.loads import Record, TopicLake, numbered, records
@@ -66,18 +66,16 @@ def test_a_run_of_one_window_reports_what_it_loaded(
     assert records(lk.rows()) == records(lk.committed())
     values = materializations(instance, table_key(TableRef.raw(lk.topic)))[key]
     receipt = lk.ledger.receipts(lk.declaration.raw_table)[key]
-    assert (values[metadata.OUTCOME], values[metadata.ROWS], values[metadata.OFFSETS]) == ("loaded", 10, 12)
-    assert (values[metadata.WITHOUT_ROW], values[metadata.TABLE_VERSION]) == (2, 1)
-    table = values[metadata.OFFSET_RANGES]
+    assert (values[OUTCOME], values[events.ROWS], values[events.OFFSETS]) == ("loaded", 10, 12)
+    assert (values[events.WITHOUT_ROW], values[events.TABLE_VERSION]) == (2, 1)
+    table = values[events.OFFSET_RANGES]
     assert [(r["partition"], r["start"], r["end"]) for r in table] == ranges_table(lk, key)
     assert [(r["rows"], r["without_row"], r["first"], r["last"]) for r in table] == [(5, 1, 0, 4), (5, 1, 0, 4)]
     assert receipt.run_id == result.run_id
     assert verdicts(result).items() >= dict.fromkeys(CHECKS, True).items()
     # No sensor has run: the load itself reports the window on the topic asset.
     sealed = materializations(instance, topic_key(lk.topic))
-    assert [(r["partition"], r["start"], r["end"]) for r in sealed[key][metadata.OFFSET_RANGES]] == ranges_table(
-        lk, key
-    )
+    assert [(r["partition"], r["start"], r["end"]) for r in sealed[key][events.OFFSET_RANGES]] == ranges_table(lk, key)
 
 
 def test_the_same_window_again_is_the_same_version_of_the_data(
@@ -88,7 +86,7 @@ def test_the_same_window_again_is_the_same_version_of_the_data(
     versions = []
     for expected in ("loaded", "unchanged"):
         assert materialize(lk, spark_remote, [key], instance).success
-        assert materializations(instance, table_key(TableRef.raw(lk.topic)))[key][metadata.OUTCOME] == expected
+        assert materializations(instance, table_key(TableRef.raw(lk.topic)))[key][OUTCOME] == expected
         event = instance.get_latest_data_version_record(table_key(TableRef.raw(lk.topic)), partition_key=key)
         assert event is not None
         assert event.asset_materialization is not None
@@ -109,12 +107,12 @@ def test_a_run_of_many_windows_reports_each_with_its_own_metadata(
     result = materialize(lk, spark_remote, keys, instance)
     assert result.success
     found = materializations(instance, table_key(TableRef.raw(lk.topic)))
-    assert [found[key][metadata.ROWS] for key in keys] == counts
-    assert [found[key][metadata.OUTCOME] for key in keys] == ["loaded", "empty", "loaded"]
+    assert [found[key][events.ROWS] for key in keys] == counts
+    assert [found[key][OUTCOME] for key in keys] == ["loaded", "empty", "loaded"]
     sealed = materializations(instance, topic_key(lk.topic))
     for values in (found, sealed):
         for key in keys:
-            table = values[key][metadata.OFFSET_RANGES]
+            table = values[key][events.OFFSET_RANGES]
             assert [(r["partition"], r["start"], r["end"]) for r in table] == ranges_table(lk, key)
     assert records(lk.rows()) == records(lk.committed())
     assert verdicts(result).items() >= dict.fromkeys(CHECKS, True).items()
@@ -167,7 +165,7 @@ def test_a_check_that_fails_holds_back_what_is_downstream_until_the_window_is_he
     assert "STEP_START" not in {e.event_type_value for e in result.all_events if e.step_key == "reader"}
     healed = materialize(lk, spark_remote, keys[:1], instance, [reader_of(lk)])
     assert healed.success
-    assert materializations(instance, table_key(TableRef.raw(lk.topic)))[keys[0]][metadata.OUTCOME] == "healed"
+    assert materializations(instance, table_key(TableRef.raw(lk.topic)))[keys[0]][OUTCOME] == "healed"
     assert "STEP_SUCCESS" in {e.event_type_value for e in healed.all_events if e.step_key == "reader"}
     assert records(lk.rows()) == records(lk.committed())
 

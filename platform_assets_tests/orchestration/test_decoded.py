@@ -19,8 +19,8 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.model.expectations import Expectation
 from platform_assets.model.windows import closed_edges, key_of, milliseconds
-from platform_assets.orchestration import load_runs, metadata, runs, selections, status
-from platform_assets.orchestration.names import table_key
+from platform_assets.orchestration import dagster_records, events, execution, names, status
+from platform_assets.orchestration.names import OUTCOME, table_key
 from platform_assets.windows import parking
 from platform_assets_tests.support.daemon import Daemon
 from platform_assets_tests.support.damage import delete_rows
@@ -40,7 +40,7 @@ ONCE = Expectation("value_unique", "unique", ("value",))
 
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    monkeypatch.setattr(load_runs, "_RETRY_AFTER_SECONDS", 0)
+    monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
         yield made
 
@@ -75,17 +75,17 @@ def test_one_run_loads_and_decodes(lake: LakeMaker, spark_remote: str, instance:
     assert (sample["reason"], sample["count"], sample["value"]) == ("too_large", 1, r"long \x01 text")
     assert "dead-letters dead_letters/" in share.description
     values = materializations(instance, table_key(lk.declaration.decoded_table))[key]
-    assert (values[metadata.ROWS], values[metadata.OUTCOME]) == (3, "loaded")
-    assert values[metadata.DECLARATION] == SMALL.digest
-    assert "1 dead letters" in values[metadata.SUMMARY]
+    assert (values[events.ROWS], values[OUTCOME]) == (3, "loaded")
+    assert values[events.DECLARATION] == SMALL.digest
+    assert "1 dead letters" in values[events.SUMMARY]
     letters = materializations(instance, table_key(lk.declaration.dead_letter_table))[key]
-    assert (letters[metadata.ROWS], letters[metadata.RAW_LOAD]) == (1, values[metadata.RAW_LOAD])
+    assert (letters[events.ROWS], letters[events.RAW_LOAD]) == (1, values[events.RAW_LOAD])
 
     lk.declare(TEXT)
     result = materialize(lk, spark_remote, [key], instance)
     assert result.success
     assert all(e.passed for e in evaluations(result).values())
-    assert materializations(instance, table_key(lk.declaration.decoded_table))[key][metadata.OUTCOME] == "replaced"
+    assert materializations(instance, table_key(lk.declaration.decoded_table))[key][OUTCOME] == "replaced"
     assert (rows(lk, "decoded"), rows(lk, "dead_letters")) == (4, 0)
 
 
@@ -102,7 +102,7 @@ def test_too_many_dead_letters_and_damage_are_errors(
     assert found[checks.CONSERVATION].passed
     assert (found[checks.SHARE].passed, found[checks.SHARE].severity) == (False, dg.AssetCheckSeverity.ERROR)
     values = materializations(instance, table_key(lk.declaration.decoded_table))
-    assert [values[key][metadata.ROWS] for key in keys] == [1, 1]
+    assert [values[key][events.ROWS] for key in keys] == [1, 1]
     DeltaTable(lk.root / "decoded" / lk.topic).delete(f"window = '{keys[0]}'")
     windows = checks.windows_of(lk.declaration, lk.ledger)
     (finding,) = checks.conserved(windows).findings
@@ -146,7 +146,7 @@ def test_what_is_expected_of_rows_warns_until_they_are_corrected(
     assert all(e.passed for e in evaluations(result).values())
     before = rows(lk, "decoded")
     result = materialize(lk, spark_remote, [older], instance)
-    assert materializations(instance, table_key(lk.declaration.decoded_table))[older][metadata.OUTCOME] == "unchanged"
+    assert materializations(instance, table_key(lk.declaration.decoded_table))[older][OUTCOME] == "unchanged"
     assert rows(lk, "decoded") == before
     found = evaluations(result)
     assert (found[LETTERS.name].passed, found[ONCE.name].passed) == (False, True)
@@ -178,7 +178,7 @@ def test_each_expectation_is_a_check(tmp_path: Path) -> None:
     declaration = TopicDeclaration("orders", EVERY_MINUTE, START, decode=declared)
     graph = definitions(declaration, "localhost:1", tmp_path, "sc://localhost:1").resolve_asset_graph()
     keys = [dg.AssetCheckKey(table_key(declaration.decoded_table), name) for name in (LETTERS.name, ONCE.name)]
-    assert set(selections.check_keys(declaration)) >= set(keys)
+    assert set(names.check_keys(declaration)) >= set(keys)
     specs = [graph.get_check_spec(key) for key in keys]
     assert [spec.blocking for spec in specs] == [True, False]
     assert specs[1].description == "In each window that is loaded, `(value) is unique`."
@@ -288,9 +288,9 @@ def test_failing_check_of_the_raw_table_holds_back_what_is_decoded(
     assert lk.ledger.receipts(lk.declaration.decoded_table) == {}
     blocking = [k for k in definitions(lk.declaration, "x", lk.root, "sc://x").resolve_asset_graph().asset_check_keys
                 if k.asset_key == table_key(lk.declaration.raw_table)]  # fmt: skip
-    assert runs.blocked_by(instance, blocking)
+    assert dagster_records.blocked_by(instance, blocking)
     assert materialize(lk, spark_remote, [key], instance).success
-    assert not runs.blocked_by(instance, blocking)
+    assert not dagster_records.blocked_by(instance, blocking)
 
 
 @pytest.mark.broker
@@ -306,7 +306,7 @@ def test_changed_columns_fail_the_run_with_the_difference(
     assert "value STRING is dropped, or renamed to line" in failure_of(result)
     run = instance.get_run_by_id(result.run_id)
     assert run is not None
-    assert run.tags[runs.TABLE_TAG] == f"decoded/{lk.topic}"
+    assert run.tags[dagster_records.TABLE_TAG] == f"decoded/{lk.topic}"
 
 
 @pytest.mark.broker

@@ -28,10 +28,10 @@ from platform_assets.ledger.entries import COLUMNS_OF_NEWEST
 from platform_assets.ledger.known_files import KnownFiles
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.orchestration import status
+from platform_assets.orchestration.dagster_records import FAILURES_TAG, TABLE_TAG
 from platform_assets.orchestration.decoded_status import LATELY, DecodedStatus
 from platform_assets.orchestration.names import table_key
-from platform_assets.orchestration.retries import Failures
-from platform_assets.orchestration.runs import FAILURES_TAG, TABLE_TAG
+from platform_assets.orchestration.planning import Failures
 from platform_assets.orchestration.status import Status
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
 from testbed.samples import edge

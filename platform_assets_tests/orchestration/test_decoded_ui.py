@@ -21,7 +21,7 @@ import pytest
 from infra.dagster_services import INSTANCE_FILE
 from platform_assets.checks.decoded import CONSERVATION, SHARE
 from platform_assets.model.decoding import DecodeDeclaration
-from platform_assets.orchestration import decode_runs, selections
+from platform_assets.orchestration import names, resources
 from platform_assets_tests.support import decoded_defs
 from platform_assets_tests.support.browser import screenshot
 from platform_assets_tests.support.decoded_defs import CORRECTED, FAILING, LENIENT, STRICT
@@ -76,7 +76,7 @@ class Project:
         d = decoded_defs.declaration(topic, declared)
         job = decoded_defs.of_declared({topic: declared}).resolve_implicit_global_asset_job_def()
         chosen = job.get_subset(
-            asset_selection=set(selections.decoded_keys(d)), asset_check_selection=set(selections.check_keys(d))
+            asset_selection=set(names.decoded_keys(d)), asset_check_selection=set(names.check_keys(d))
         )
         return chosen.execute_in_process(instance=self.instance, partition_key=key, raise_on_error=False).success
 
@@ -91,7 +91,7 @@ def project(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     environment = service_environment() | {"LAKE_ROOT": str(lake), "DAGSTER_HOME": str(home)}
     with pytest.MonkeyPatch.context() as patch, dg.DagsterInstance.from_config(str(home)) as instance:
         patch.setenv("LAKE_ROOT", str(lake))
-        patch.setattr(decode_runs, "decode_engine", lambda lake, *_: InProcessEngine(lake, tables_without_spark))
+        patch.setattr(resources, "decode_engine", lambda lake, *_: InProcessEngine(lake, tables_without_spark))
         keys = {}
         for name in (FAILING, CORRECTED):
             topic = DecodedTopic(lake, name, STRICT)

@@ -10,7 +10,7 @@ import pytest
 
 from platform_assets.checks import decoded as checks
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
-from platform_assets.orchestration.assets import DeepAudit, build_definitions
+from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets_tests.support import tables

@@ -16,7 +16,7 @@ from platform_assets.checks.registry import CHECKS
 from platform_assets.ledger.decisions import Author
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import closed_edges, key_of, milliseconds
-from platform_assets.orchestration import load_runs, runs, status
+from platform_assets.orchestration import dagster_records, execution, status
 from platform_assets.orchestration.names import earlier_windows_job, load_job, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.status import TableStatus
@@ -39,7 +39,7 @@ MINUTE = timedelta(minutes=1)
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     """An instance of the test's own, and no waiting between a run's own tries."""
-    monkeypatch.setattr(load_runs, "_RETRY_AFTER_SECONDS", 0)
+    monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
         yield made
 
@@ -136,9 +136,9 @@ def test_dagster_takes_what_the_sensor_asks_for(lake: LakeMaker, instance: dg.Da
         status=dg.DagsterRunStatus.STARTED,
     )
     table = table_key(d.declaration.raw_table)
-    assert runs.windows_in_flight(instance, table, d.sealed) == d.sealed - partitions(d)
-    assert runs.windows_in_flight(instance, table_key(TableRef.raw("other")), d.sealed) == set()
-    assert runs.windows_in_flight(instance, table, d.sealed, but=run.run_id) == set()
+    assert dagster_records.windows_in_flight(instance, table, d.sealed) == d.sealed - partitions(d)
+    assert dagster_records.windows_in_flight(instance, table_key(TableRef.raw("other")), d.sealed) == set()
+    assert dagster_records.windows_in_flight(instance, table, d.sealed, but=run.run_id) == set()
     # What it will bring is not asked for a second time.
     assert not {r.job_name for r in asked_by_the_sensor(d)} & {earlier.job_name}
 
@@ -174,7 +174,7 @@ def test_windows_of_an_earlier_schedule_that_fail_or_are_damaged_are_seen_and_me
     job = definitions(d.declaration, d.lake.bootstrap, d.lake.root, d.remote).resolve_job_def(
         earlier_windows_job(d.lake.topic)
     )
-    assert job.execute_in_process(runs.config_listing(d.lake.topic, [good]), instance=instance).success
+    assert job.execute_in_process(dagster_records.config_listing(d.lake.topic, [good]), instance=instance).success
     assert all(c.passed for c in status_of(d).checks)
     assert not status_of(d).problems
     assert records(d.lake.rows()) == records(d.lake.committed())

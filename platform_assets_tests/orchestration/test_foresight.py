@@ -18,11 +18,11 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.retention import Forecast, Retention
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import foresight
-from platform_assets.orchestration.assets import DeepAudit, build_definitions
-from platform_assets.orchestration.foresight import RETENTION_IS_FAR
+from platform_assets.orchestration import retention_check
+from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets.orchestration.retention_check import RETENTION_IS_FAR
 from platform_assets.windows import foresight as windows_ahead
 from platform_assets.windows.foresight import Ahead, PartitionAhead
 from testbed.samples import HOUR, START, edge
@@ -46,7 +46,9 @@ def transaction(*, began: float, minutes: int = 10, state: str = "Ongoing") -> O
 
 def said(found: Ahead, now: float) -> tuple[list[str], list[str]]:
     """Problems, and what passes by itself."""
-    return list(foresight.problems(found, "b:1", edge(now))), list(foresight.warnings(found, "b:1", edge(now)))
+    return list(retention_check.problems(found, "b:1", edge(now))), list(
+        retention_check.warnings(found, "b:1", edge(now))
+    )
 
 
 def test_what_is_far_is_no_word_worth() -> None:
@@ -107,7 +109,7 @@ def test_what_no_coordinator_knows_hangs_once_no_transaction_may_last_so_long() 
 
 
 def test_the_check_passes_while_retention_is_far_and_shows_each_partition() -> None:
-    found = foresight.result(TABLE, ahead(FAR, Forecast(0, None, 400.0, 0.5)))
+    found = retention_check.result(TABLE, ahead(FAR, Forecast(0, None, 400.0, 0.5)))
     assert (found.passed, found.severity) == (True, dg.AssetCheckSeverity.WARN)
     assert found.description == "Retention removes nothing that is not loaded for 30.5 h at least."
     metadata = found.metadata
@@ -122,20 +124,20 @@ def test_the_check_passes_while_retention_is_far_and_shows_each_partition() -> N
 
 
 def test_the_check_warns_where_retention_comes_near() -> None:
-    found = foresight.result(TABLE, ahead(FAR, Forecast(0, 1.0, None, 0.1)))
+    found = retention_check.result(TABLE, ahead(FAR, Forecast(0, 1.0, None, 0.1)))
     assert not found.passed
     assert found.severity is dg.AssetCheckSeverity.WARN
     assert (found.description or "").startswith("**Retention comes near**: retention removes offset 100 of partition 1")
 
 
 def test_the_check_could_not_tell_without_a_forecast() -> None:
-    found = foresight.result(TABLE, replace(ahead(None), retention=None, unknown=("retention: refused",)))
+    found = retention_check.result(TABLE, replace(ahead(None), retention=None, unknown=("retention: refused",)))
     assert not found.passed
     assert found.description == "**Could not tell**: retention: refused"
 
 
 def test_the_check_blocks_nothing() -> None:
-    spec = foresight.spec(TABLE)
+    spec = retention_check.spec(TABLE)
     assert (spec.blocking, spec.asset_key) == (False, table_key(TABLE))
 
 
@@ -163,16 +165,12 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Ahead | BrokerUnreachableError
         return found[-1]
 
     monkeypatch.setattr(windows_ahead, "look", look)
-    monkeypatch.setattr(foresight, "_looked", {})
+    monkeypatch.setattr(retention_check, "_looked", {})
     return found
 
 
 def ticked(root: Path, hours: float, *events: dg.AssetMaterialization) -> list[dg.AssetCheckEvaluation]:
-    result = dg.SensorResult(skip_reason=None if events else "nothing", asset_events=list(events))
-    ledger = Ledger(Lake.at(root))
-    after = foresight.with_evaluation(result, DECLARED, ledger, Brokers(), edge(hours))
-    assert after.skip_reason == result.skip_reason
-    return [e for e in after.asset_events if isinstance(e, dg.AssetCheckEvaluation)]
+    return retention_check.evaluations(DECLARED, Ledger(Lake.at(root)), Brokers(), edge(hours), events)
 
 
 def test_a_tick_reports_every_five_minutes(tmp_path: Path, seen: list[Ahead | BrokerUnreachableError]) -> None:
@@ -214,7 +212,7 @@ def test_a_broker_that_does_not_answer_is_no_reason_for_a_tick_to_fail(
     ],
 )
 def test_freshness_follows_from_the_longest_window(schedule: str, warned: timedelta, failed: timedelta) -> None:
-    policy = foresight.freshness(replace(DECLARED, schedule=schedule))
+    policy = retention_check.freshness(replace(DECLARED, schedule=schedule))
     assert policy == dg.FreshnessPolicy.time_window(fail_window=failed, warn_window=warned)
 
 
@@ -229,5 +227,5 @@ def test_a_raw_table_has_the_check_and_the_policy() -> None:
     }
     both = dg.Definitions.merge(definitions, dg.Definitions(resources=resources))
     node = both.resolve_asset_graph().get(table_key(TABLE))
-    assert node.freshness_policy == foresight.freshness(DECLARED)
+    assert node.freshness_policy == retention_check.freshness(DECLARED)
     assert RETENTION_IS_FAR in {key.name for key in node.check_keys}

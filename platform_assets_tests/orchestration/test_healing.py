@@ -14,9 +14,9 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.ledger.decisions import Author
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of, milliseconds
-from platform_assets.orchestration import load_runs, runs, status
+from platform_assets.orchestration import dagster_records, execution, status
 from platform_assets.orchestration.names import table_key
-from platform_assets.orchestration.retries import wait
+from platform_assets.orchestration.planning import wait_before_retry
 from platform_assets.windows import acceptance, parking
 from platform_assets_tests.support.daemon import Daemon
 from platform_assets_tests.support.streams import ANY_TIME, delete_before
@@ -35,7 +35,7 @@ HOUR = timedelta(hours=1)
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
     """An instance of the test's own, and no waiting between a run's own tries."""
-    monkeypatch.setattr(load_runs, "_RETRY_AFTER_SECONDS", 0)
+    monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.ephemeral() as made:
         yield made
 
@@ -182,12 +182,12 @@ def test_a_run_says_on_itself_why_each_window_failed(
     d = daemon(lake, instance, stamps(2), NOBODY)
     d.tick()
     keys = sorted(d.sealed)
-    (run,) = runs.failed_runs(instance, TableRef.raw(d.lake.topic), keys)
+    (run,) = dagster_records.failed_runs(instance, TableRef.raw(d.lake.topic), keys)
     assert (run.named.first, run.named.last) == (key_of(hours_ago(2)), key_of(hours_ago(1)))
     assert run.failures is not None
     # The second was not tried: Spark was gone.
     assert run.failures.causes == {keys[0]: "passing"}
     assert "Spark Connect server at localhost:1 does not answer" in run.error_of("")
     assert "secret" not in run.error_of("")
-    assert wait(1, d.declaration.sensor_interval) == d.declaration.sensor_interval
-    assert not runs.windows_in_flight(instance, table_key(TableRef.raw(d.lake.topic)), keys)
+    assert wait_before_retry(1, d.declaration.sensor_interval) == d.declaration.sensor_interval
+    assert not dagster_records.windows_in_flight(instance, table_key(TableRef.raw(d.lake.topic)), keys)

@@ -19,7 +19,8 @@ from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.report import rendering
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration import decision_jobs, foresight, trouble
+from platform_assets.orchestration import decision_jobs, retention_check
+from platform_assets.orchestration import tick as tick_of
 from platform_assets.orchestration.names import table_key
 from platform_assets_tests.support import decoded_defs, tables
 from platform_assets_tests.support.decoded_defs import FAILING, STRICT
@@ -66,7 +67,7 @@ def pages(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
         d = topic.declaration
         reported(instance, lake, FAILING, topic.windows)
         topic.decode(instance=instance)
-        trouble.observe(instance, d, ConfigurationError(HOSTILE))
+        tick_of.observe(instance, d, ConfigurationError(HOSTILE))
         instance.report_runless_asset_event(rendering.as_event(unforeseen(d)))
         for check in CHECKS:
             found = Finding("unknown window", FAILING, HOSTILE, 0, (), HOSTILE, f"Delete window '{HOSTILE}'.")
@@ -94,7 +95,7 @@ def unforeseen(d: TopicDeclaration) -> dg.AssetCheckResult:
         def __getattr__(self, name: str) -> Any:
             raise ConfigurationError(HOSTILE)
 
-    return foresight.evaluate(d, Hostile(), Hostile())  # type: ignore[arg-type]
+    return retention_check.evaluate(d, Hostile(), Hostile())  # type: ignore[arg-type]
 
 
 def decided(instance: dg.DagsterInstance, d: TopicDeclaration) -> str:

@@ -12,7 +12,7 @@ from platform_assets.components.yaml_check import Declared
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration import limits, status
+from platform_assets.orchestration import planning, status
 from testbed.samples import recorded
 
 NOW = datetime(2026, 11, 22, 12, 30, tzinfo=UTC)
@@ -33,8 +33,8 @@ def test_a_start_long_ago_is_refused_before_the_first_cut_and_its_remedy_works(t
 
 
 def test_the_limit_itself_is_allowed(tmp_path: Path) -> None:
-    minutes = TopicDeclaration("clicks", "* * * * *", NOW - timedelta(minutes=limits.WINDOW_LIMIT))
-    assert limits.windows_until(minutes, NOW) == limits.WINDOW_LIMIT
+    minutes = TopicDeclaration("clicks", "* * * * *", NOW - timedelta(minutes=planning.WINDOW_LIMIT))
+    assert planning.windows_until(minutes, NOW) == planning.WINDOW_LIMIT
     assert too_many_windows([Declared(minutes, FILE, 3, 5)], Ledger(Lake.at(tmp_path)), NOW) == ()
     assert (
         too_many_windows([Declared(minutes, FILE, 3, 5)], Ledger(Lake.at(tmp_path)), NOW + timedelta(minutes=1)) != ()

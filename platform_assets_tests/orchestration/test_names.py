@@ -11,8 +11,9 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import decision_jobs, runs, together, upkeep
-from platform_assets.orchestration.assets import DeepAudit, build_definitions
+from platform_assets.orchestration import dagster_records, decision_jobs
+from platform_assets.orchestration.definitions import DeepAudit, build_definitions, build_group
+from platform_assets.orchestration.maintenance import jobs as maintenance_jobs
 from platform_assets.orchestration.names import (
     PREFIX_VARIABLE,
     all_names,
@@ -25,8 +26,8 @@ from platform_assets.orchestration.names import (
     table_key,
     topic_key,
 )
-from platform_assets.orchestration.retries import Failures
-from platform_assets.orchestration.together import Group
+from platform_assets.orchestration.planning import Failures
+from platform_assets.orchestration.tick import Group
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS
 from testbed.samples import edge
 
@@ -99,15 +100,17 @@ def test_runs_of_another_prefix_are_not_mine(monkeypatch: pytest.MonkeyPatch) ->
         for prefix in ("north", "south"):
             monkeypatch.setenv(PREFIX_VARIABLE, prefix)
             for listed in (config, {}):
-                tags = {runs.TABLE_TAG: run_tag(RAW), **({} if listed else {PARTITION_NAME_TAG: KEY})}
+                tags = {dagster_records.TABLE_TAG: run_tag(RAW), **({} if listed else {PARTITION_NAME_TAG: KEY})}
                 status = dg.DagsterRunStatus.STARTED if prefix == "north" else dg.DagsterRunStatus.FAILURE
                 run = instance.create_run_for_job(loading, run_config=listed, tags=tags, status=status)
                 if prefix == "south":
-                    runs.record_failures(instance, run.run_id, RAW, Failures.of({KEY: ConfigurationError("refused")}))
+                    dagster_records.record_failures(
+                        instance, run.run_id, {RAW: Failures.of({KEY: ConfigurationError("refused")})}
+                    )
         for prefix, under_way, failed in (("north", {KEY}, 0), ("south", set(), 2), ("", set(), 0)):
             monkeypatch.setenv(PREFIX_VARIABLE, prefix)
-            assert runs.windows_in_flight(instance, table_key(RAW), [KEY]) == under_way
-            assert len(runs.failed_runs(instance, RAW, [KEY])) == failed
+            assert dagster_records.windows_in_flight(instance, table_key(RAW), [KEY]) == under_way
+            assert len(dagster_records.failed_runs(instance, RAW, [KEY])) == failed
 
 
 def test_services_are_started_with_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,9 +147,9 @@ def test_topics_whose_names_are_alike_are_all_defined(monkeypatch: pytest.Monkey
     resources = dict.fromkeys(("kafka", "lake", "spark"), dg.ResourceDefinition.hardcoded_resource(None))
     whole = dg.Definitions.merge(
         *made,
-        together.build_definitions(group, True, jobs, audits),
+        build_group(group, True, jobs, audits),
         decision_jobs.definitions(lambda _: declared[0]),
-        upkeep.definitions(30),
+        maintenance_jobs.definitions(30),
         dg.Definitions(resources=resources),
     )
     whole.get_repository_def().load_all_definitions()

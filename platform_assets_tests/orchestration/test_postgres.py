@@ -23,7 +23,7 @@ from infra.dagster_services import POSTGRES_VARIABLE
 from infra.home import CHECKOUT, Home
 from infra.platform import UpOptions
 from infra.ports import choose_ports
-from platform_assets.orchestration.pruning import Budget, prune
+from platform_assets.orchestration.maintenance.pruning import Budget, prune
 from platform_assets_tests.support import services
 from platform_assets_tests.support.dagster_view import KEYS, LOCATION, TABLE, Breaks, load, view
 from platform_assets_tests.support.manifests import BASE, containers

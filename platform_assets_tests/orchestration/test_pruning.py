@@ -9,9 +9,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from platform_assets.orchestration import runs
+from platform_assets.orchestration import dagster_records
+from platform_assets.orchestration.maintenance.pruning import Budget, Pruned, prune
 from platform_assets.orchestration.names import run_tag
-from platform_assets.orchestration.pruning import Budget, Pruned, prune
 from platform_assets_tests.support.dagster_view import (
     CHECK,
     KEYS,
@@ -104,7 +104,7 @@ def test_a_run_whose_every_word_was_said_again_leaves_nothing(instance: dg.Dagst
 def test_a_failed_run_of_many_topics_stays_while_retries_count_it(instance: dg.DagsterInstance) -> None:
     """Which of its windows were not loaded since, its table's tag does not say."""
     failed = [load(instance, key, breaks=Breaks(loads=[key])).run_id for key in KEYS[:2]]
-    instance.add_run_tags(failed[0], {runs.TABLE_TAG: run_tag(None)})
+    instance.add_run_tags(failed[0], {dagster_records.TABLE_TAG: run_tag(None)})
     for key in KEYS[:3]:
         load(instance, key)
     pruned(instance)

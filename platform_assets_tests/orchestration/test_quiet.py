@@ -17,7 +17,7 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
-from platform_assets.orchestration.sensors import Tick
+from platform_assets.orchestration.tick import Group, Tick
 from platform_assets_tests.support import answers, report_defs, tables
 from platform_assets_tests.support.quiet_topic import LOADED, QuietTopic
 from testbed import samples
@@ -232,13 +232,13 @@ def test_a_table_that_cannot_be_read_is_said_of_every_check_and_the_window_is_re
 def test_a_table_that_was_never_loaded_has_nothing_to_check(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     samples.recorded(tmp_path, TOPIC, [{0: 0}, {0: 0}])
     tick = Tick(
-        tables.declaration(TOPIC),
+        Group.of(tables.declaration(TOPIC)),
         Cluster(None, ClientSettings("127.0.0.1:1")),
         Ledger(Lake.at(tmp_path)),
         instance,
         edge(1),
     )
 
-    result = tick.evaluate(None)
+    result = tick.plan(None)
 
     assert [type(e) for e in result.asset_events] == [dg.AssetMaterialization] * 2

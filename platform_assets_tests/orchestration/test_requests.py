@@ -12,7 +12,7 @@ import dagster as dg
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.windows import KEY_FORMAT, Window, key_of
-from platform_assets.orchestration.requests import LoadRequest, grouped, listed, packed
+from platform_assets.orchestration.planning import LoadRequest, grouped, listed, packed
 from testbed.samples import START, edge, sealed
 
 HOURLY, BY_MINUTE = "0 * * * *", "* * * * *"

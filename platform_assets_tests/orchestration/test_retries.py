@@ -28,10 +28,9 @@ from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
 from platform_assets.orchestration import health
-from platform_assets.orchestration.attempts import decided_on
-from platform_assets.orchestration.requests import grouped
-from platform_assets.orchestration.retries import (
-    LONGEST,
+from platform_assets.orchestration.execution import decided_on
+from platform_assets.orchestration.planning import (
+    LONGEST_WAIT,
     Cause,
     FailedRun,
     Failures,
@@ -39,8 +38,9 @@ from platform_assets.orchestration.retries import (
     Waiting,
     cause_of,
     decided_at,
+    grouped,
     tries_of,
-    wait,
+    wait_before_retry,
 )
 from platform_assets.windows import parking
 from testbed.samples import START, edge, recorded, sealed
@@ -119,10 +119,10 @@ def test_no_command_is_cut_off_where_status_shows_it(error: PlatformError) -> No
 
 
 def test_the_wait_doubles_from_the_interval_of_the_sensor_up_to_its_longest() -> None:
-    assert [wait(n, INTERVAL) / SECOND for n in range(1, 8)] == [30, 60, 120, 240, 480, 600, 600]
-    assert wait(10_000, INTERVAL) == LONGEST
+    assert [wait_before_retry(n, INTERVAL) / SECOND for n in range(1, 8)] == [30, 60, 120, 240, 480, 600, 600]
+    assert wait_before_retry(10_000, INTERVAL) == LONGEST_WAIT
     # A sensor that ticks more rarely than that is not asked to tick more often.
-    assert wait(1, 60 * MINUTE) == wait(9, 60 * MINUTE) == 60 * MINUTE
+    assert wait_before_retry(1, 60 * MINUTE) == wait_before_retry(9, 60 * MINUTE) == 60 * MINUTE
 
 
 def test_tries_are_counted_for_each_window_that_a_run_names() -> None:

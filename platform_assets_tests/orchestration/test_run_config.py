@@ -13,8 +13,7 @@ from dagster._core.errors import DagsterInvalidConfigError
 from platform_assets.components.declared import DEFS_VARIABLE
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import decision_jobs
-from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
-from platform_assets.orchestration.run_config import values_of
+from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource, values_of
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS
 
 pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]

@@ -14,9 +14,9 @@ from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PART
 
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
-from platform_assets.orchestration import runs
+from platform_assets.orchestration import dagster_records
+from platform_assets.orchestration.dagster_records import RunLog
 from platform_assets.orchestration.names import run_tag, together_op
-from platform_assets.orchestration.run_log import RunLog
 from testbed.samples import edge
 
 TABLES = [TableRef.raw(f"clicks-{n}") for n in range(6)]
@@ -47,10 +47,14 @@ def filled(instance: dg.DagsterInstance, rng: random.Random) -> None:
     for _ in range(45):
         first, last = sorted(rng.choices(KEYS, k=2))
         bounds = {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
-        add(instance, {runs.TABLE_TAG: rng.choice(TABLES).name, **bounds})
+        add(instance, {dagster_records.TABLE_TAG: rng.choice(TABLES).name, **bounds})
     for _ in range(10):
         some = {t.topic: rng.sample(KEYS, 2) for t in rng.sample(TABLES, 3)}
-        add(instance, {runs.TABLE_TAG: run_tag(None)}, runs.config_of_many(together_op("small"), some))
+        add(
+            instance,
+            {dagster_records.TABLE_TAG: run_tag(None)},
+            dagster_records.config_of_many(together_op("small"), some),
+        )
 
 
 @pytest.mark.parametrize("most", [500, 40], ids=["all at once", "more than are asked for at once"])
@@ -58,13 +62,13 @@ def test_each_table_is_told_what_it_would_have_been_told_alone(
     instance: dg.DagsterInstance, rng: random.Random, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a bound below what there is of all tables, none of which reaches it by itself."""
-    monkeypatch.setattr(runs, "NEWEST_FAILURES", most)
+    monkeypatch.setattr(dagster_records, "NEWEST_FAILURES", most)
     filled(instance, rng)
-    alone = {t: {f.run_id for f in runs.failed_runs(instance, t, KEYS)} for t in TABLES}
-    lately = {t: runs.failed_since(instance, t, LONG_AGO) for t in TABLES}
+    alone = {t: {f.run_id for f in dagster_records.failed_runs(instance, t, KEYS)} for t in TABLES}
+    lately = {t: RunLog(instance).failed_since(t, LONG_AGO) for t in TABLES}
     assert sum(map(len, alone.values())) > 45
     log = RunLog(instance, TABLES)
-    assert {t: {f.run_id for f in runs.failed_runs(instance, t, KEYS, log)} for t in TABLES} == alone
+    assert {t: {f.run_id for f in dagster_records.failed_runs(instance, t, KEYS, log)} for t in TABLES} == alone
     assert {t: log.failed_since(t, LONG_AGO) for t in TABLES} == lately
 
 
@@ -87,7 +91,7 @@ def test_dagster_is_asked_as_often_for_many_tables_as_for_one(
         log, now = RunLog(instance, tables), datetime.now(UTC)
         for number, table in enumerate(tables):
             # Topics are not at the same window.
-            runs.failed_runs(instance, table, KEYS[number % 2 :], log)
+            dagster_records.failed_runs(instance, table, KEYS[number % 2 :], log)
             log.failed_since(table, now - timedelta(days=7))
             assert log.under_way == []
         return len(asked)

@@ -32,12 +32,12 @@ from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of, milliseconds
 from platform_assets.orchestration import status
-from platform_assets.orchestration.assets import DeepAudit, build_definitions
+from platform_assets.orchestration.dagster_records import TABLE_TAG, config_listing
+from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.publishing import group_of
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
-from platform_assets.orchestration.runs import TABLE_TAG, config_listing
-from platform_assets.orchestration.sensors import Tick, cursor_at
+from platform_assets.orchestration.tick import Group, Position, Tick
 from platform_assets.windows import clocks, generations, sealing
 from platform_assets.windows.clocks import OtherClock
 from platform_assets_tests.support.streams import ANY_TIME, Stream, create_again
@@ -105,8 +105,8 @@ class Ticker(Stream):
 
     def tick(self, now: datetime, cursor: str | None = None, cluster: Cluster | None = None) -> dg.SensorResult:
         """One evaluation; nothing of its result is kept yet."""
-        tick = Tick(self.declaration, cluster or self.cluster, self.ledger, self.instance, now)
-        return tick.evaluate(cursor)
+        tick = Tick(Group.of(self.declaration), cluster or self.cluster, self.ledger, self.instance, now)
+        return tick.plan(cursor)
 
     def keep(self, result: dg.SensorResult, limit: int | None = None) -> None:
         """Write the result's events down, the first `limit` of them, as the daemon does."""
@@ -551,14 +551,16 @@ def test_a_missing_topic_skips_the_tick_with_its_name_and_remedy_and_keeps_the_c
     resources = {"kafka": kafka, "lake": lake}
     with (
         dg.DagsterInstance.ephemeral() as instance,
-        dg.build_sensor_context(instance, cursor=cursor_at(START), resources=resources) as context,
+        dg.build_sensor_context(
+            instance, cursor=Position({"no-such-topic": START}).to_cursor(), resources=resources
+        ) as context,
     ):
         ticked = sensor(context)
     assert isinstance(ticked, dg.SensorResult)
     assert "topic 'no-such-topic' does not exist on the broker. Nothing was changed. Create it" in str(
         ticked.skip_reason
     )
-    assert ticked.cursor == cursor_at(START)
+    assert ticked.cursor == Position({"no-such-topic": START}).to_cursor()
     assert not ticked.run_requests
 
 

@@ -36,11 +36,11 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import check_status, health, load_runs, runs, status
-from platform_assets.orchestration.check_status import CheckStatus
+from platform_assets.orchestration import dagster_records, health, raw_checks, status
+from platform_assets.orchestration.dagster_records import FAILURES_TAG, TABLE_TAG
+from platform_assets.orchestration.health import CheckStatus
 from platform_assets.orchestration.names import table_key
-from platform_assets.orchestration.retries import Failures
-from platform_assets.orchestration.runs import FAILURES_TAG, TABLE_TAG
+from platform_assets.orchestration.planning import Failures
 from platform_assets.orchestration.status import PartitionStatus, Status, TableStatus
 from testbed.samples import START, edge, loaded, recorded
 
@@ -329,11 +329,11 @@ def test_a_topic_of_which_nothing_was_ever_sealed_says_that_its_sensor_never_tic
 def test_what_a_check_found_holds_until_it_has_found_something_else(instance: dg.DagsterInstance, found: bool) -> None:
     """A run that is about to evaluate it has found nothing yet: what failed is not well again, and holds back what is downstream."""
     key = dg.AssetCheckKey(table_key(TableRef.raw(TOPIC)), "no_gaps")
-    assert [c.passed for c in check_status.latest(instance, [key])] == [None]
-    assert not runs.blocked_by(instance, [key])
+    assert [c.passed for c in health.latest_checks(instance, [key])] == [None]
+    assert not dagster_records.blocked_by(instance, [key])
     evaluation = dg.AssetCheckEvaluation(key.asset_key, key.name, found, {}, severity=dg.AssetCheckSeverity.ERROR)
     instance.report_runless_asset_event(evaluation)
-    before = check_status.latest(instance, [key])
+    before = health.latest_checks(instance, [key])
     assert [c.passed for c in before] == [found]
     planned = DagsterEvent(
         DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value,
@@ -343,8 +343,8 @@ def test_what_a_check_found_holds_until_it_has_found_something_else(instance: dg
     instance.report_dagster_event(planned, str(uuid.uuid4()))
     records = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])
     assert records[key].status is AssetCheckExecutionRecordStatus.PLANNED
-    assert check_status.latest(instance, [key]) == before
-    assert runs.blocked_by(instance, [key]) is not found
+    assert health.latest_checks(instance, [key]) == before
+    assert dagster_records.blocked_by(instance, [key]) is not found
 
 
 # --- a backlog that grows -------------------------------------------------------------------------------------------
@@ -382,8 +382,8 @@ def test_checks_whose_results_dagster_has_lost_are_not_known_to_pass(
     # As the command that it names does.
     nobody: Any = None  # all is known from ledger and log
     evaluation = Evaluation(declared, ledger, Orchestration(), nobody, nobody, nobody, counting=CHECKS.values())
-    for event, _ in load_runs.judged(evaluation):
-        instance.report_runless_asset_event(event)
+    for judged in raw_checks.judge(evaluation):
+        instance.report_runless_asset_event(judged.event)
     assert seen(60).tables[0].problems == ()
 
 

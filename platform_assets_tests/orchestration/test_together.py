@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.windows import milliseconds
-from platform_assets.orchestration import foresight, load_runs, runs, status
+from platform_assets.orchestration import dagster_records, execution, retention_check, status
 from platform_assets.orchestration.names import table_key, together_op, topic_key
-from platform_assets.orchestration.together import Position
+from platform_assets.orchestration.tick import Position
 from platform_assets_tests.support.runs_of import materializations, materialize, minutes_ago
 from platform_assets_tests.support.streams import ANY_TIME, delete_before
 from platform_assets_tests.support.together import Together
@@ -34,7 +34,7 @@ MINUTE = timedelta(minutes=1)
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     """An instance of the test's own, and no waiting between a run's own tries."""
-    monkeypatch.setattr(load_runs, "_RETRY_AFTER_SECONDS", 0)
+    monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
         yield made
 
@@ -61,7 +61,7 @@ def windows_in(request: dg.RunRequest) -> dict[str, list[str]]:
 
 def evaluated(instance: dg.DagsterInstance, lk: TopicLake) -> dict[str, bool]:
     """The newest evaluation of each check of a raw table."""
-    names = (*CHECKS, foresight.RETENTION_IS_FAR)
+    names = (*CHECKS, retention_check.RETENTION_IS_FAR)
     keys = [dg.AssetCheckKey(table_key(lk.declaration.raw_table), name) for name in names]
     found = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     evaluations = {key.name: r.event.asset_check_evaluation for key, r in found.items() if r.event is not None}
@@ -83,7 +83,9 @@ def test_one_run_loads_and_checks_all_and_a_broken_topic_holds_up_no_other(
     wanted = windows_in(request)
     assert {topic: len(keys) for topic, keys in wanted.items()} == dict.fromkeys((lk.topic for lk in lakes), 2)
     for lk in lakes:
-        assert runs.reported_partitions(instance, topic_key(lk.topic), wanted[lk.topic]) == set(wanted[lk.topic])
+        assert dagster_records.reported_partitions(instance, topic_key(lk.topic), wanted[lk.topic]) == set(
+            wanted[lk.topic]
+        )
     broken, good = lakes[2], [lk for lk in lakes if lk is not lakes[2]]
     first, second = wanted[broken.topic]
     delete_before(broker.bootstrap, broken.topic, 0, 1)
@@ -93,11 +95,11 @@ def test_one_run_loads_and_checks_all_and_a_broken_topic_holds_up_no_other(
         assert records(lk.rows()) == records(lk.committed())
         assert len(lk.rows()) == 4
         assert set(materializations(instance, table_key(lk.declaration.raw_table))) >= set(wanted[lk.topic])
-        assert evaluated(instance, lk) == dict.fromkeys((*CHECKS, foresight.RETENTION_IS_FAR), True)
+        assert evaluated(instance, lk) == dict.fromkeys((*CHECKS, retention_check.RETENTION_IS_FAR), True)
     assert first not in broken.ledger.receipts(broken.declaration.raw_table)
     assert second in broken.ledger.receipts(broken.declaration.raw_table)
     # The sensor knows why, and of whom: nothing is asked for until somebody decides.
-    (failed,) = runs.failed_runs(instance, broken.declaration.raw_table, [first])
+    (failed,) = dagster_records.failed_runs(instance, broken.declaration.raw_table, [first])
     assert (failed.run_id, failed.cause(first)) == (run.run_id, "decision")
     t.now += timedelta(seconds=1)
     assert t.tick() == []

@@ -12,8 +12,8 @@ import pytest
 from platform_assets.errors import BrokerUnreachableError, PlatformError
 from platform_assets.lake.failures import LakeNotReadableError
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration import trouble
-from platform_assets.orchestration.assets import DeepAudit, build_definitions
+from platform_assets.orchestration import tick as tick_of
+from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 
@@ -82,15 +82,15 @@ def test_what_changes_and_what_ends_is_on_the_page_too(instance: dg.DagsterInsta
 
 def test_a_new_process_goes_on_from_what_the_page_has(instance: dg.DagsterInstance) -> None:
     gone: PlatformError = BrokerUnreachableError("asking for offsets", 1, "refused")
-    trouble.observe(instance, STARTED, None)
+    tick_of.observe(instance, STARTED, None)
     assert on_the_page(instance) == []
     for error in (gone, gone, None, None, gone):
-        trouble._known.clear()
-        trouble.observe(instance, STARTED, error)
+        tick_of._known.clear()
+        tick_of.observe(instance, STARTED, error)
     assert [text.split()[2].rstrip(":") for text in on_the_page(instance)] == ["fails", "ticks", "fails"]
 
 
 def test_ticks_that_go_well_ask_dagster_once(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
-    trouble.observe(instance, STARTED, None)
-    monkeypatch.setattr(trouble, "_reported", lambda *_: pytest.fail("asked again"))
-    trouble.observe(instance, STARTED, None)
+    tick_of.observe(instance, STARTED, None)
+    monkeypatch.setattr(tick_of, "_reported", lambda *_: pytest.fail("asked again"))
+    tick_of.observe(instance, STARTED, None)

@@ -20,9 +20,9 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import health
+from platform_assets.orchestration.dagster_records import TABLE_TAG, reported_loads
+from platform_assets.orchestration.maintenance.pruning import label_of
 from platform_assets.orchestration.names import PREFIX_VARIABLE
-from platform_assets.orchestration.pruning import label_of
-from platform_assets.orchestration.runs import TABLE_TAG, reported_loads
 from platform_assets_tests.soak.embedded import Answer, Embedded
 from platform_assets_tests.soak.live import LiveProducer, create
 from testbed.loads import wait_until

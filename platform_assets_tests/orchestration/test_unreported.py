@@ -14,7 +14,7 @@ from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PART
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration import runs, unreported
+from platform_assets.orchestration import dagster_records, events
 from platform_assets.orchestration.names import table_key
 from testbed import samples
 
@@ -41,7 +41,7 @@ def keys(tmp_path: Path) -> list[str]:
 
 def run(instance: dg.DagsterInstance, first: str, last: str, status: dg.DagsterRunStatus) -> None:
     tags = {
-        runs.TABLE_TAG: DECLARED.raw_table.name,
+        dagster_records.TABLE_TAG: DECLARED.raw_table.name,
         ASSET_PARTITION_RANGE_START_TAG: first,
         ASSET_PARTITION_RANGE_END_TAG: last,
     }
@@ -56,16 +56,12 @@ def run(instance: dg.DagsterInstance, first: str, last: str, status: dg.DagsterR
     )
 
 
-def told(instance: dg.DagsterInstance, root: Path, cursor: str = "c") -> list[str]:
+def told(instance: dg.DagsterInstance, root: Path) -> list[str]:
     """What a tick that finds nothing else to do tells Dagster, in order."""
-    nothing = dg.SensorResult(skip_reason="nothing", cursor=cursor)
     ledger = Ledger(Lake.at(root))
     # Runs are created by the clock of the machine, whatever the windows are of.
-    result = unreported.with_loads(nothing, DECLARED, ledger, instance, datetime.now(UTC) + timedelta(minutes=1))
-    assert result.cursor == cursor
     found = []
-    for event in result.asset_events:
-        assert isinstance(event, dg.AssetMaterialization)
+    for event in events.missing_loads(DECLARED, ledger, instance, datetime.now(UTC) + timedelta(minutes=1)):
         assert event.asset_key == TABLE
         instance.report_runless_asset_event(event)
         found.append(event.partition or "")
@@ -79,7 +75,7 @@ def test_what_a_failed_run_has_loaded_and_not_reported_is_told_once(
     # The fourth is not loaded, and the first was none of the run's.
     assert told(instance, tmp_path) == [keys[1], keys[2]]
     assert told(instance, tmp_path) == []
-    reported = runs.reported_loads(instance, TABLE, [keys[1]])
+    reported = dagster_records.reported_loads(instance, TABLE, [keys[1]])
     assert reported[keys[1]] == Ledger(Lake.at(tmp_path)).receipts(DECLARED.raw_table)[keys[1]].load_id
 
 
@@ -96,7 +92,7 @@ def test_a_tick_that_dagster_has_not_heard_of_tells_the_same_again(
 ) -> None:
     run(instance, keys[0], keys[0], dg.DagsterRunStatus.FAILURE)
     ledger, now = Ledger(Lake.at(tmp_path)), datetime.now(UTC)
-    assert [e.partition for e in unreported.loads(DECLARED, ledger, instance, now)] == [keys[0]]
+    assert [e.partition for e in events.missing_loads(DECLARED, ledger, instance, now)] == [keys[0]]
     assert told(instance, tmp_path) == [keys[0]]
 
 

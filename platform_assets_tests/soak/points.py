@@ -26,8 +26,8 @@ from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import runs
-from platform_assets.orchestration.sensors import Tick
+from platform_assets.orchestration import dagster_records
+from platform_assets.orchestration.tick import Tick
 from platform_assets.windows import catching_up
 from platform_assets.windows.loading import Loader
 
@@ -193,15 +193,19 @@ def install(orders: Orders) -> None:
         around(engine, "write_many", _topic_of_orders, "plan recorded")
     around(WindowCommit, "replace", lambda commit, metadata, files: metadata.topic, "files written")
     around(Ledger, "record_receipts", _topic_of_load, "table committed", "ledger written", where=in_run)
-    around(runs, "orchestration", lambda instance, table, *_: table.topic, "event sent", where=in_run)
-    around(Ledger, "record_cuts", lambda ledger, cuts, after: cuts[0].topic, "cuts taken", "cuts recorded")
+    around(dagster_records, "orchestration", lambda instance, table, *_: table.topic, "event sent", where=in_run)
+    around(Ledger, "record_cuts_of_many", _topic_of_proposed, "cuts taken", "cuts recorded")
     around(WindowCommit, "_commit", lambda commit, metadata, files: metadata.topic, after="commit made")
-    around(Tick, "evaluate", lambda tick, cursor: tick.declaration.topic, "tick begun", "tick done")
+    around(Tick, "evaluate", lambda tick, cursor: tick.group.first.topic, "tick begun", "tick done")
     _gate(orders)
 
 
 def _topic_of_orders(_: Any, orders: Any, *__: Any) -> str | None:
     return orders[0].records.topic if orders else None
+
+
+def _topic_of_proposed(ledger: Ledger, proposed: Any) -> str | None:
+    return next((each.cuts[0].topic for each in proposed if each.cuts), None)
 
 
 def _topic_of_load(ledger: Ledger, receipts: Any) -> str | None:
@@ -213,7 +217,7 @@ def _gate(orders: Orders) -> None:
 
     @functools.wraps(original)
     def evaluate(self: Tick, cursor: str | None) -> dg.SensorResult:
-        topic = self.declaration.topic
+        topic = self.group.first.topic
         if not orders.is_open(topic):
             return dg.SensorResult(skip_reason=f"topic {topic}: its gate is closed", cursor=cursor)
         return original(self, cursor)

@@ -19,8 +19,8 @@ import dagster as dg
 
 from platform_assets.model.declaration import EngineName
 from platform_assets.model.tables import TableRef
+from platform_assets.orchestration.dagster_records import reported_partitions
 from platform_assets.orchestration.names import table_key
-from platform_assets.orchestration.runs import reported_partitions
 from platform_assets_tests.soak import proof
 from platform_assets_tests.soak.live import LiveProducer, TransactionalProducer, create
 from platform_assets_tests.soak.production import PARTS, Part, Production

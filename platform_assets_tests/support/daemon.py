@@ -9,7 +9,7 @@ import dagster as dg
 
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration.names import table_key
-from platform_assets.orchestration.sensors import Tick
+from platform_assets.orchestration.tick import Group, Tick
 from testbed.loads import TopicLake
 from testbed.project import definitions
 
@@ -29,7 +29,7 @@ class Daemon:
     def tick(self) -> int:
         """One tick and its runs; gives their number."""
         lk = self.lake
-        result = Tick(self.declaration, lk.cluster, lk.ledger, self.instance, self.now).evaluate(self.cursor)
+        result = Tick(Group.of(self.declaration), lk.cluster, lk.ledger, self.instance, self.now).plan(self.cursor)
         for event in result.asset_events:
             assert not isinstance(event, dg.AssetObservation)
             self.instance.report_runless_asset_event(event)

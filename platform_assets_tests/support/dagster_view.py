@@ -16,11 +16,10 @@ from pydantic import Field
 
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import key_of
-from platform_assets.orchestration import check_status, runs
-from platform_assets.orchestration.metadata import LOAD_ID, OUTCOME
-from platform_assets.orchestration.names import table_key, topic_key
-from platform_assets.orchestration.pruning import label_of
-from platform_assets.orchestration.retries import Failures, tries_of
+from platform_assets.orchestration import dagster_records, health
+from platform_assets.orchestration.maintenance.pruning import label_of
+from platform_assets.orchestration.names import LOAD_ID, OUTCOME, table_key, topic_key
+from platform_assets.orchestration.planning import Failures, tries_of
 from testbed.samples import edge
 
 HOURS: Final = 12
@@ -48,8 +47,8 @@ def _raw(context: dg.AssetExecutionContext, breaks: Breaks) -> dg.MaterializeRes
     key = context.partition_key
     context.log.info("a line of the run's log " * 20)
     if key in breaks.loads:
-        runs.record_failures(
-            context.instance, context.run.run_id, DECLARED.raw_table, Failures({key: "passing"}, "refused")
+        dagster_records.record_failures(
+            context.instance, context.run.run_id, {DECLARED.raw_table: Failures({key: "passing"}, "refused")}
         )
         raise dg.Failure("refused")
     return dg.MaterializeResult(
@@ -96,7 +95,7 @@ def load(
         {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
         instance,
         partition_key=key,
-        tags={REPOSITORY_LABEL_TAG: label_of(location), runs.TABLE_TAG: DECLARED.raw_table.name},
+        tags={REPOSITORY_LABEL_TAG: label_of(location), dagster_records.TABLE_TAG: DECLARED.raw_table.name},
         raise_on_error=False,
     )
     assert result.success == (breaks is None or key not in breaks.loads), [
@@ -116,13 +115,13 @@ def view(instance: dg.DagsterInstance) -> dict[str, Any]:
     """All that Dagster and the platform tell of these assets, with no cached status to tell it from."""
     instance.wipe_asset_cached_status([SOURCE, TABLE, DECODED])
     found: dict[str, Any] = {str(asset.path): _of_asset(instance, asset) for asset in (SOURCE, TABLE, DECODED)}
-    found["checks"] = check_status.latest(instance, [CHECK])
+    found["checks"] = health.latest_checks(instance, [CHECK])
     found["evaluation"] = _evaluation(instance)
     found["stale"] = _stale(instance)
-    found["loads"] = runs.reported_loads(instance, TABLE, list(KEYS))
+    found["loads"] = dagster_records.reported_loads(instance, TABLE, list(KEYS))
     # Only of windows that are not loaded does anybody ask how often they were tried.
     unloaded = [key for key in KEYS if key not in found["loads"]]
-    found["tries"] = tries_of(unloaded, runs.failed_runs(instance, DECLARED.raw_table, unloaded))
+    found["tries"] = tries_of(unloaded, dagster_records.failed_runs(instance, DECLARED.raw_table, unloaded))
     return found
 
 

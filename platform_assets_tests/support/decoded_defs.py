@@ -9,7 +9,7 @@ import dagster as dg
 
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
-from platform_assets.orchestration.assets import DeepAudit, build_definitions
+from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets_tests.support import tables
 

@@ -9,6 +9,7 @@ from typing import Final
 
 import dagster as dg
 
+from platform_assets.checks.report.rendering import as_event
 from platform_assets.engines.decoding import task
 from platform_assets.engines.decoding.engine import DecodeEngine, DecodeOrder
 from platform_assets.engines.decoding.reading import measured_window
@@ -22,7 +23,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import by_hand
+from platform_assets.orchestration import decoded_checks, events, execution
 from platform_assets.windows.decoding import DecodedWindow, WindowDecoder
 from platform_assets.windows.receipts import empty_receipt
 from platform_assets_tests.support import tables
@@ -101,16 +102,22 @@ class DecodedTopic:
         decoder = self.decoder
         if instance is None:
             return [decoder.decode(key) for key in wanted]
-        done = by_hand.decode(decoder, wanted, instance, lambda: None, lambda attempt: None)
-        for attempt in done:
+        done: list[DecodedWindow] = []
+        for attempt in execution.decode_each(decoder, wanted, lambda: None):
             if attempt.error is not None:
                 raise attempt.error
+            done += [] if attempt.done is None else [attempt.done]
+        for window in done:
+            for event in events.decoded_events(window, decoder.declaration, decoder.ledger.lake):
+                instance.report_runless_asset_event(event)
         self.evaluate_checks(instance, *wanted)
-        return [attempt.decoded for attempt in done if attempt.decoded is not None]
+        return done
 
     def evaluate_checks(self, instance: dg.DagsterInstance, *keys: str) -> None:
         """Evaluate the checks of these windows, and tell `instance`."""
-        by_hand.check_decoded(self.decoder, list(keys), instance)
+        d = self.decoder
+        for found in decoded_checks.results(d.declaration, d.declared, d.ledger, instance, list(keys)):
+            instance.report_runless_asset_event(as_event(found))
 
 
 def tables_without_spark() -> None:

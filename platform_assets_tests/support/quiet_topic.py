@@ -21,7 +21,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration.names import table_key
-from platform_assets.orchestration.sensors import Tick, cursor_at
+from platform_assets.orchestration.tick import Group, Position, Tick
 from platform_assets_tests.support import answers, tables
 from testbed import samples
 from testbed.samples import edge
@@ -58,8 +58,8 @@ class QuietTopic:
         before, self.ticked = edge(self.ticked), self.ticked + 1
         self.ledger.record_cuts([samples.cut(self.topic, edge(self.ticked), self._end(self.ticked))], before)
         cluster = Cluster(None, ClientSettings("127.0.0.1:1"))
-        tick = Tick(tables.declaration(self.topic), cluster, self.ledger, self.instance, edge(self.ticked))
-        return tick.evaluate(cursor_at(before))
+        tick = Tick(Group.of(tables.declaration(self.topic)), cluster, self.ledger, self.instance, edge(self.ticked))
+        return tick.plan(Position({self.topic: before}).to_cursor())
 
     def keep(self, events: Sequence[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation]) -> None:
         """Write events down."""

@@ -8,7 +8,7 @@ import dagster as dg
 
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration.assets import DeepAudit, build_definitions
+from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets_tests.support import tables

@@ -18,9 +18,9 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
-from platform_assets.orchestration import metadata
+from platform_assets.orchestration import events
+from platform_assets.orchestration.events import sealed_event
 from platform_assets.orchestration.names import table_key, topic_key
-from platform_assets.orchestration.sensors import sealed_event
 from testbed import samples
 
 SOUND, TORN, AT_ODDS = "orders", "payments.eu_west", "refunds"
@@ -105,7 +105,7 @@ def reported(
             receipt = receipts[window.key]
             if number in otherwise:
                 receipt = replace(receipt, load_id="e" * 36)
-            told = metadata.of_receipt(receipt, "loaded", str(lake_root / "raw" / topic))
+            told = events.of_receipt(receipt, "loaded", str(lake_root / "raw" / topic))
             instance.report_runless_asset_event(
                 dg.AssetMaterialization(table_key(TableRef.raw(topic)), partition=window.key, metadata=told)
             )

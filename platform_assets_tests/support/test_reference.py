@@ -16,9 +16,9 @@ from platform_assets.checks.findings import Finding, FindingKind, Verdict
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span
-from platform_assets.orchestration.check_status import CheckStatus
 from platform_assets.orchestration.decoded_status import DecodedStatus
-from platform_assets.orchestration.foresight import TransactionStatus
+from platform_assets.orchestration.health import CheckStatus
+from platform_assets.orchestration.retention_check import TransactionStatus
 from platform_assets.orchestration.status import PartitionStatus, Status, TableStatus
 from platform_assets_tests.support import reference
 

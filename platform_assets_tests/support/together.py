@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from platform_assets.orchestration import together
-from platform_assets.orchestration.assets import DeepAudit
-from platform_assets.orchestration.together import Group, TogetherTick
+from platform_assets.orchestration import definitions as definitions_of
+from platform_assets.orchestration.definitions import DeepAudit
+from platform_assets.orchestration.tick import Group, Tick
 from testbed.loads import TopicLake
 from testbed.project import definitions
 
@@ -42,13 +42,13 @@ class Together:
             executor=dg.in_process_executor,
         )
         audits = {lk.topic: DeepAudit(running=False) for lk in self.lakes}
-        shared = together.build_definitions(self.group, running=False, jobs=list(made.jobs or ()), audits=audits)
+        shared = definitions_of.build_group(self.group, running=False, jobs=list(made.jobs or ()), audits=audits)
         return dg.Definitions.merge(made, shared)
 
     def tick(self) -> list[dg.RunRequest]:
         """One tick; what it reports is on record then, and the runs that it asks for are given."""
         first = self.lakes[0]
-        result = TogetherTick(self.group, first.cluster, first.ledger, self.instance, self.now).evaluate(self.cursor)
+        result = Tick(self.group, first.cluster, first.ledger, self.instance, self.now).evaluate(self.cursor)
         for event in result.asset_events:
             assert not isinstance(event, dg.AssetObservation)
             self.instance.report_runless_asset_event(event)

@@ -20,7 +20,7 @@ from platform_assets.cli.audit_table import progress
 from platform_assets.cli.status_table import print_status
 from platform_assets.errors import ConfigurationError, DeclarationsError
 from platform_assets.model.logs import logger
-from platform_assets.orchestration.check_status import CheckStatus
+from platform_assets.orchestration.health import CheckStatus
 from platform_assets.orchestration.status import Status, TableStatus
 from platform_assets.terminal import console, echo, echo_error, echo_json, echo_lines
 from platform_assets_tests.support import services

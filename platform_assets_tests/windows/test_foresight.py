@@ -24,8 +24,7 @@ from platform_assets.errors import BrokerRefusedError
 from platform_assets.kafka.batches.observing import ObservingBrokers, OpenTransaction
 from platform_assets.kafka.batches.wire import Connection, Security, addresses
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.orchestration import foresight as words
-from platform_assets.orchestration import status
+from platform_assets.orchestration import retention_check, status
 from platform_assets.orchestration.status import TableStatus
 from platform_assets.windows import foresight
 from platform_assets.windows.foresight import Ahead
@@ -120,7 +119,9 @@ def test_a_transaction_left_open_is_named_holds_windows_back_and_then_they_go_on
     assert abs(now - found.since) < timedelta(minutes=2)
     # Once it is open for longer than is usual, it is named with its end, and is no trouble yet.
     later = replace(found, coordinated=replace(found.coordinated, timeout=timedelta(minutes=10)))
-    text = " ".join(words.warnings(replace(ahead, transactions=(later,)), lk.bootstrap, now + timedelta(minutes=2)))
+    text = " ".join(
+        retention_check.warnings(replace(ahead, transactions=(later,)), lk.bootstrap, now + timedelta(minutes=2))
+    )
     assert f"producer id {found.producer_id}, transactional id {name!r}" in text
     assert "from offset 5 on" in text
     assert "holds back 5 offsets" in text
@@ -159,8 +160,8 @@ def test_a_transaction_that_no_coordinator_knows_is_named_and_the_remedy_ends_it
     ahead = look(lk)
     (found,) = ahead.transactions
     assert (found.producer_id, found.start, found.coordinated) == (987_654, 4, None)
-    assert list(words.problems(ahead, lk.bootstrap, datetime.now(UTC))) == []
-    (problem,) = words.problems(ahead, lk.bootstrap, datetime.now(UTC) + timedelta(minutes=17))
+    assert list(retention_check.problems(ahead, lk.bootstrap, datetime.now(UTC))) == []
+    (problem,) = retention_check.problems(ahead, lk.bootstrap, datetime.now(UTC) + timedelta(minutes=17))
     assert "No coordinator that this client may ask knows of it" in problem
     assert "holds back 2 offsets" in problem
     command = problem.partition("`kafka-transactions.sh ")[2].rstrip("`").split()
@@ -189,7 +190,7 @@ def test_what_a_broker_refuses_to_tell_is_said_and_the_rest_is_known(
     assert partition.forecast is not None
     assert partition.forecast.by_time is not None
     assert partition.forecast.by_time <= 1
-    (warning,) = words.warnings(ahead, lk.bootstrap, datetime.now(UTC))
+    (warning,) = retention_check.warnings(ahead, lk.bootstrap, datetime.now(UTC))
     assert "not everything could be foreseen: open transactions: the Kafka broker refused" in warning
     monkeypatch.setattr(Cluster, "topic_config", refused)
     assert look(lk).partitions[0].forecast is None

@@ -1,7 +1,6 @@
-"""What the lake's tables and Dagster's store need from time to time, as jobs of Dagster."""
+"""Maintenance jobs: vacuum the lake's tables and prune Dagster's run store."""
 
-# No postponed annotations here: Dagster reads those of the op.
-
+# No postponed annotations here: Dagster reads those of the functions below.
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
@@ -11,9 +10,8 @@ from platform_assets.checks.findings import counted
 from platform_assets.errors import ConfigurationError, PlatformError
 from platform_assets.lake.vacuum import vacuum
 from platform_assets.model.untrusted import line
-from platform_assets.orchestration.pruning import DEFAULT_KEEP, DEFAULT_SECONDS, Budget, prune
-from platform_assets.orchestration.resources import LakeResource
-from platform_assets.orchestration.run_config import read, values_of
+from platform_assets.orchestration.maintenance.pruning import DEFAULT_KEEP, DEFAULT_SECONDS, Budget, prune
+from platform_assets.orchestration.resources import LakeResource, read_config, values_of
 
 
 class VacuumConfig(dg.Config):
@@ -66,7 +64,7 @@ def days_of(text: str | None) -> float | None:
 def _prune(keep_days: float | None) -> dg.Definitions:
     @dg.op(config_schema=values_of(PruneConfig))
     def prune_old_runs(context: dg.OpExecutionContext) -> None:
-        config = read(PruneConfig, context)
+        config = read_config(PruneConfig, context)
         origin = context.run.remote_job_origin
         location = config.location or (None if origin is None else origin.repository_origin.get_label())
         if location is None:
@@ -104,7 +102,7 @@ def _vacuum() -> dg.Definitions:
 
     @dg.op(config_schema=values_of(VacuumConfig))
     def vacuum_each_table(context: dg.OpExecutionContext, lake: LakeResource) -> None:
-        config = read(VacuumConfig, context)
+        config = read_config(VacuumConfig, context)
         root = lake.lake()
         known = {table.name: table for table in root.tables()}
         if unknown := sorted(set(config.tables) - set(known)):

@@ -1,19 +1,36 @@
-"""Metadata of windows for Dagster, in types that its UI shows as tables, plots and links."""
+"""Events that the platform reports to Dagster: sealed and loaded windows, with metadata that the UI shows as tables and plots.
+
+The ledger is the source of truth. What Dagster never received, because a run ended too early or its store was lost, is
+reported again from the ledger.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final
 
 import dagster as dg
 
+from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import Receipt, SealedWindow
+from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import TopicRanges
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration.names import table_key, topic_key
+from platform_assets.model.windows import edge_of
+from platform_assets.orchestration import dagster_records
+from platform_assets.orchestration.dagster_records import RunLog
+from platform_assets.orchestration.names import LOAD_ID, OUTCOME, table_key, topic_key
+from platform_assets.orchestration.planning import Named
+from platform_assets.windows.decoding import DecodedWindow
 from platform_assets.windows.replacing import Outcome
+
+LOOKED_BACK: Final = timedelta(days=7)
+"""How long ago a run may have failed: for as long the daemon may have been away."""
+_settled: dict[str, frozenset[str]] = {}
+"""By table: failed runs all of whose loaded windows Dagster knows, so that no tick asks for them again."""
 
 SUMMARY: Final = "summary"
 SOURCE: Final = "source"
@@ -23,8 +40,6 @@ OFFSETS: Final = "offsets"
 ROWS: Final = "rows"
 WITHOUT_ROW: Final = "offsets_without_row"
 TABLE_VERSION: Final = "table_version"
-OUTCOME: Final = "outcome"
-LOAD_ID: Final = "load_id"
 ENGINE: Final = "engine"
 CONFIRMED_BY: Final = "confirmed_by"
 DECLARATION: Final = "declaration"
@@ -135,6 +150,12 @@ def of_decoded(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str,
     return values
 
 
+def metadata_of(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str, Any]:
+    """Metadata of a loaded window of any table."""
+    of_table = of_receipt if receipt.table.kind == "raw" else of_decoded
+    return of_table(receipt, outcome, table_path)
+
+
 def tags_of(receipt: Receipt, declaration: TopicDeclaration) -> dict[str, str]:
     """Tags of a materialisation that no step yields: the version of the data and, of what is decoded, of what made it."""
     tags = {"dagster/data_version": data_version(receipt)}
@@ -182,3 +203,137 @@ def data_version(receipt: Receipt) -> str:
 def sealed_version(window: SealedWindow) -> str:
     """A version that is the same for the same cut: topic id and ranges."""
     return sha256(f"{window.topic_id} {window.ranges.triples()}".encode()).hexdigest()[:32]
+
+
+# --- events -----------------------------------------------------------------------------------------------------
+
+
+def sealed_event(window: SealedWindow) -> dg.AssetMaterialization:
+    """The materialisation of a sealed window on its topic asset."""
+    return dg.AssetMaterialization(
+        topic_key(window.topic),
+        description=f"sealed: {window.ranges.size:,} offsets",
+        partition=window.key,
+        metadata=of_sealed(window),
+        tags={"dagster/data_version": sealed_version(window)},
+    )
+
+
+def window_event(
+    receipt: Receipt, outcome: Outcome, declaration: TopicDeclaration, lake: Lake, description: str | None = None
+) -> dg.AssetMaterialization:
+    """The materialisation of a window in the table of its receipt."""
+    return dg.AssetMaterialization(
+        table_key(receipt.table),
+        description=description,
+        partition=receipt.window.key,
+        metadata=metadata_of(receipt, outcome, str(lake.table(receipt.table))),
+        tags=tags_of(receipt, declaration),
+    )
+
+
+def decoded_events(
+    window: DecodedWindow, declaration: TopicDeclaration, lake: Lake, description: str | None = None
+) -> list[dg.AssetMaterialization]:
+    """The materialisations of a decoded window in both of its tables."""
+    receipts = (window.decoded, window.dead_letters)
+    return [window_event(receipt, window.outcome, declaration, lake, description) for receipt in receipts]
+
+
+# --- events that Dagster lacks ----------------------------------------------------------------------------------
+
+
+def missing_events(
+    declaration: TopicDeclaration, ledger: Ledger, instance: dg.DagsterInstance
+) -> Iterator[dg.AssetMaterialization]:
+    """Yield an event for each window that is sealed or loaded and that Dagster does not have as it is.
+
+    Use it after Dagster's store was lost or restored. The topic's windows come first, then the raw table's. Windows that a run
+    under way will load are left out.
+    """
+    reported = instance.get_materialized_partitions(topic_key(declaration.topic))
+    for window in ledger.windows(declaration.topic):
+        if window.key not in reported:
+            yield sealed_event(window)
+    for table in declaration.tables:
+        receipts = ledger.receipts(table)
+        known = dagster_records.reported_loads(instance, table_key(table), None)
+        new = {
+            key
+            for key, receipt in receipts.items()
+            if key not in known or (receipt.kind == "load" and known[key] is not None and known[key] != receipt.load_id)
+        }
+        yield from _from_ledger(
+            receipts, new, declaration, ledger, instance, "reported from the ledger, without a load"
+        )
+
+
+def missing_loads(
+    declaration: TopicDeclaration,
+    ledger: Ledger,
+    instance: dg.DagsterInstance,
+    now: datetime,
+    log: RunLog | None = None,
+    besides: Sequence[dg.AssetMaterialization | dg.AssetCheckEvaluation] = (),
+) -> Iterator[dg.AssetMaterialization]:
+    """Yield an event for each window that a run of the last week loaded before it failed, and did not report.
+
+    No tick requests such a window again, since it is loaded. `log` saves asking Dagster once for each topic; what is `besides` is
+    not reported twice.
+    """
+    own = {(e.asset_key, e.partition) for e in besides if isinstance(e, dg.AssetMaterialization)}
+    for event in _missing_loads(declaration, ledger, instance, now, log):
+        if (event.asset_key, event.partition) not in own:
+            yield event
+
+
+def _missing_loads(
+    declaration: TopicDeclaration, ledger: Ledger, instance: dg.DagsterInstance, now: datetime, log: RunLog | None
+) -> Iterator[dg.AssetMaterialization]:
+    asked, since = log or RunLog(instance, declaration.tables), now - LOOKED_BACK
+    failed = asked.failed_since(declaration.raw_table, since)
+    yield from _missing_loads_of(declaration.raw_table, failed, declaration, ledger, instance)
+    if declaration.decode is not None:
+        # A run that was to load windows and then to decode them counts for both.
+        failed = {**failed, **asked.failed_since(declaration.decoded_table, since)}
+        for table in (declaration.decoded_table, declaration.dead_letter_table):
+            yield from _missing_loads_of(table, failed, declaration, ledger, instance)
+
+
+def _missing_loads_of(
+    table: TableRef,
+    failed: Mapping[str, Named],
+    declaration: TopicDeclaration,
+    ledger: Ledger,
+    instance: dg.DagsterInstance,
+) -> Iterator[dg.AssetMaterialization]:
+    where = f"{ledger.lake}/{table}"
+    new = {run: named for run, named in failed.items() if run not in _settled.get(where, frozenset())}
+    if not new:
+        return
+    edges = sorted(set(ledger.edges(declaration.topic, edge_of(min(named.first for named in new.values())))))
+    keys = sorted({key for named in new.values() for key in named.among(edges)})
+    receipts = ledger.receipts(table, keys)
+    silent = set(receipts) - dagster_records.reported_partitions(instance, table_key(table), sorted(receipts))
+    if not silent:
+        _settled[where] = frozenset(failed)
+        return
+    text = "loaded by a run that ended before it could report the window"
+    yield from _from_ledger(receipts, silent, declaration, ledger, instance, text)
+
+
+def _from_ledger(
+    receipts: Mapping[str, Receipt],
+    keys: Collection[str],
+    declaration: TopicDeclaration,
+    ledger: Ledger,
+    instance: dg.DagsterInstance,
+    description: str,
+) -> Iterator[dg.AssetMaterialization]:
+    if not keys:
+        return
+    table = receipts[next(iter(keys))].table
+    for key in sorted(set(keys) - dagster_records.windows_in_flight(instance, table_key(table), keys)):
+        receipt = receipts[key]
+        outcome: Outcome = "empty" if receipt.kind == "empty" else "loaded"
+        yield window_event(receipt, outcome, declaration, ledger.lake, description)

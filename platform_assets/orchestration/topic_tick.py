@@ -1,28 +1,20 @@
-"""The sensor of a topic: seals windows whose end has passed, reports them, and asks for their loads.
+"""The part of a tick that concerns one topic: what to report of its windows, and which of them to request.
 
-What it asks for does not depend on its cursor: every sealed window that is not loaded, that no run under way will bring and
-whose last run failed long enough ago. `retries` says when that is.
-
-A tick never consumes messages: at most it looks at batch headers, around transaction markers and, where a window's holes
-are not explained yet, of that window. What it reports comes from the ledger, never from the clock, so a tick that is tried
-again after a crash reports the same; and what Dagster already has is not reported twice.
+What is requested does not depend on the cursor: every sealed window that is not loaded, that no run under way will load and
+whose last run failed long enough ago. `planning` says when that is.
 """
 
-# No postponed annotations here: Dagster reads those of the functions below.
+from __future__ import annotations
+
 import itertools
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.target import ExecutableDefinition
-from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
-from platform_assets.checks.registry import CHECKS
-from platform_assets.errors import PlatformError, TopicMissingError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger import decisions, stretches, unloaded
 from platform_assets.ledger.entries import Receipt, SealedWindow
@@ -31,39 +23,17 @@ from platform_assets.ledger.unloaded import Unloaded
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
-from platform_assets.model.untrusted import line, markdown
 from platform_assets.model.windows import Window, key_of
-from platform_assets.orchestration import (
-    decoded_checks,
-    foresight,
-    metadata,
-    quiet,
-    requests,
-    runs,
-    selections,
-    trouble,
-    unreported,
-)
-from platform_assets.orchestration.names import (
-    assets_job,
-    earlier_windows_job,
-    run_tag,
-    sensor_name,
-    table_key,
-    topic_key,
-)
-from platform_assets.orchestration.publishing import Publisher
-from platform_assets.orchestration.resources import KafkaResource, LakeResource
-from platform_assets.orchestration.retries import Waiting, decided_at, tries_of
-from platform_assets.orchestration.run_log import RunLog
-from platform_assets.windows import carrying_out, clocks, sealing
+from platform_assets.orchestration import dagster_records, decoded_checks, events, planning, raw_checks
+from platform_assets.orchestration.dagster_records import RunLog
+from platform_assets.orchestration.names import blocking_keys, table_key, topic_key
+from platform_assets.orchestration.planning import Waiting, decided_at, tries_of
+from platform_assets.windows import carrying_out, sealing
 from platform_assets.windows.clocks import ClockAheadError
 from platform_assets.windows.receipts import empty_receipt
 from platform_assets.windows.sealing import StartMovedError
 
 _log = logger(__name__)
-
-_CURSOR_VERSION = 1
 
 HeldBack = ClockAheadError | StartMovedError
 HELD_BACK = (ClockAheadError, StartMovedError)
@@ -72,53 +42,27 @@ HELD_BACK = (ClockAheadError, StartMovedError)
 
 @dataclass(frozen=True)
 class Seen:
-    """What a tick has to say of one topic: `loads` and other runs to ask for, `events` to report, and the edge before which
-    all windows are reported then. `skip_reason` is there where there is nothing else."""
+    """The result of a tick for one topic: windows to request, for the raw table (`loads`) and for decoding; a run of the checks
+    alone; `events` to report; the edge before which all windows are reported then. `skip_reason` is set if there is nothing else."""
 
-    loads: Sequence[requests.LoadRequest]
-    run_requests: Sequence[dg.RunRequest]
+    loads: Sequence[planning.LoadRequest]
+    decodings: Sequence[planning.LoadRequest]
+    checks: dg.RunRequest | None
     events: Sequence[dg.AssetMaterialization | dg.AssetCheckEvaluation]
     reported: datetime | None
     skip_reason: str | None = None
 
 
 @dataclass(frozen=True)
-class Tick:
-    """One evaluation of the sensor of `declaration`; `now` is when it began. `clock` is the second one, Kafka's by default.
-
-    `log` is there where a tick of many topics has asked Dagster already.
-    """
+class TopicTick:
+    """The part of a tick that concerns the topic `declaration`; `now` is when the tick began, `log` what Dagster has on record."""
 
     declaration: TopicDeclaration
     cluster: Cluster
     ledger: Ledger
     instance: dg.DagsterInstance
     now: datetime
-    clock: clocks.Ask | None = None
-    log: RunLog | None = None
-
-    def evaluate(self, cursor: str | None) -> dg.SensorResult:
-        """Seal, report, ask. Raises what `sealing.seal` raises; nothing was reported then."""
-        d = self.declaration
-        if d.paused:
-            return dg.SensorResult(skip_reason=line(f"topic {d.topic}: paused in its YAML"), cursor=cursor)
-        deadline = time.monotonic() + d.tick_budget.total_seconds()
-        self.ledger.create()
-        newest = self.ledger.newest_edges([d.topic]).get(d.topic)
-        done: sealing.Sealing | HeldBack | None = None
-        if sealing.pending_edges(d, newest, self.now, 1):
-            try:
-                done = sealing.seal(d, self.cluster, self.ledger, self.now, deadline=deadline, clock=self.clock)
-            except HELD_BACK as e:
-                done = e
-        seen = self.after(done, _edge_in(cursor), deadline)
-        if seen.skip_reason is not None:
-            return dg.SensorResult(skip_reason=line(seen.skip_reason), cursor=cursor)
-        return dg.SensorResult(
-            run_requests=[*(_run_request(d, d.raw_table, r) for r in seen.loads), *seen.run_requests],
-            asset_events=seen.events,
-            cursor=cursor if seen.reported is None else cursor_at(seen.reported),
-        )
+    log: RunLog
 
     def after(self, done: sealing.Sealing | HeldBack | None, reported: datetime | None, deadline: float) -> Seen:
         """What is to be said and asked for after an attempt to seal; None where there was nothing to seal.
@@ -154,7 +98,7 @@ class Tick:
         keys = [w.key for w in windows]
         # What this very tick has sealed, nobody has loaded or reported: an older entry is not of these offsets.
         receipts = {} if fresh or not keys else self.ledger.receipts(d.raw_table, keys)
-        known = frozenset() if fresh else runs.reported_partitions(self.instance, topic_key(d.topic), keys)
+        known = frozenset() if fresh else dagster_records.reported_partitions(self.instance, topic_key(d.topic), keys)
         seen = self._report(windows, receipts, known, left, undecoded, newest, reported, deadline)
         return seen if seen.skip_reason is None or held_back is None else _nothing(held_back)
 
@@ -181,22 +125,23 @@ class Tick:
         decodings = self._decodings(undecoded, newest)
         fresh_empty = self._unreported(d.raw_table, receipts)
         decoded += self._decoded_to_report(before)
-        checks = quiet.NOTHING
+        checks = raw_checks.NOTHING
         # A load's run evaluates the checks behind its materialisation, and so does the tick that has caught up.
         if fresh_empty and not loads and windows[-1].window.end == newest:
             reporting = {r.window.key: r.load_id for r in fresh_empty}
             budget = deadline - time.monotonic()
-            checks = quiet.evaluated(d, self.cluster, self.ledger, self.instance, reporting, budget)
+            checks = raw_checks.after_empty_windows(d, self.cluster, self.ledger, self.instance, reporting, budget)
         of_decoded: list[dg.AssetCheckEvaluation] = []
         if d.decode is not None and decoded and not loads and not decodings and windows[-1].window.end == newest:
-            of_decoded += decoded_checks.quiet(d, d.decode, self.ledger, self.instance)
+            of_decoded += decoded_checks.after_empty_windows(d, d.decode, self.ledger, self.instance)
         if not windows and not loads and not decodings:
             return _nothing(self._why_waiting(left, undecoded))
         return Seen(
             loads,
-            [*(_run_request(d, d.decoded_table, r) for r in decodings), *((checks.run,) if checks.run else ())],
+            decodings,
+            checks.run,
             [
-                *(sealed_event(w) for w in windows if w.key not in reported),
+                *(events.sealed_event(w) for w in windows if w.key not in reported),
                 *self._empty_events(fresh_empty),
                 *self._empty_events(decoded),
                 *checks.events,
@@ -212,7 +157,7 @@ class Tick:
         left: Unloaded,
         newest: datetime,
         reported: datetime | None,
-    ) -> list[requests.LoadRequest]:
+    ) -> list[planning.LoadRequest]:
         """Runs for what is not loaded among `windows`, which are reported by this tick, and all that were before."""
         d = self.declaration
         until = windows[-1].window.end if windows else reported
@@ -231,10 +176,10 @@ class Tick:
         left = unloaded.find(self.ledger, d.decoded_table, newest)
         return {key: window for key, window in left.windows.items() if key not in unloaded_raw.windows}
 
-    def _decodings(self, undecoded: Mapping[str, Window], newest: datetime) -> list[requests.LoadRequest]:
+    def _decodings(self, undecoded: Mapping[str, Window], newest: datetime) -> list[planning.LoadRequest]:
         """Runs that decode what the raw table has: none while one of its checks holds back what is downstream."""
         d = self.declaration
-        if not undecoded or runs.blocked_by(self.instance, selections.blocking_keys(d)):
+        if not undecoded or dagster_records.blocked_by(self.instance, blocking_keys(d)):
             return []
         return self._requests(d.decoded_table, undecoded, newest, {})
 
@@ -244,17 +189,17 @@ class Tick:
         open_windows: Mapping[str, Window],
         newest: datetime,
         at_hand: Mapping[str, SealedWindow],
-    ) -> list[requests.LoadRequest]:
+    ) -> list[planning.LoadRequest]:
         """Runs for those of `open_windows` that are due in `table`; `at_hand` are those that need not be read."""
         if not open_windows:
             return []
         d = self.declaration
         keys = list(open_windows)
-        in_flight = runs.windows_in_flight(self.instance, table_key(table), keys, log=self.log)
+        in_flight = dagster_records.windows_in_flight(self.instance, table_key(table), keys, log=self.log)
         # A run that ended just now is not in flight, and what it loaded is in the ledger since.
         left = unloaded.find(self.ledger, table, newest)
         parking = decisions.parking(self.ledger.lake, table)
-        tries = tries_of(keys, runs.failed_runs(self.instance, table, keys, self.log))
+        tries = tries_of(keys, dagster_records.failed_runs(self.instance, table, keys, self.log))
         decided = decided_at(left.accepted, parking.unparked)
         waiting = Waiting(self.now, d.sensor_interval, newest, decided, d.decode.fingerprint if d.decode else "")
         due = [
@@ -274,8 +219,8 @@ class Tick:
             # Asked for before, and no run of it is on record as failed: it was deleted, or did not load the window.
             "asked_before": {k: key_of(newest) for k in keys if k not in at_hand},
         }
-        named = requests.grouped([w for w in chosen if w.key in partitions], (), schedule=d.schedule, **bounds)
-        return [*named, *requests.listed([w for w in chosen if w.key not in partitions], **bounds)]
+        named = planning.grouped([w for w in chosen if w.key in partitions], (), schedule=d.schedule, **bounds)
+        return [*named, *planning.listed([w for w in chosen if w.key not in partitions], **bounds)]
 
     def _decoded_to_report(self, keys: Sequence[str]) -> list[Receipt]:
         """Of windows without offsets that an earlier tick recorded, what Dagster has not heard: that tick's result was lost."""
@@ -284,18 +229,13 @@ class Tick:
 
     def _unreported(self, table: TableRef, receipts: Mapping[str, Receipt]) -> list[Receipt]:
         empty = {k: r for k, r in receipts.items() if r.kind == "empty"}
-        known = runs.reported_partitions(self.instance, table_key(table), list(empty))
+        known = dagster_records.reported_partitions(self.instance, table_key(table), list(empty))
         return [receipt for window, receipt in sorted(empty.items()) if window not in known]
 
     def _empty_events(self, receipts: Sequence[Receipt]) -> Iterator[dg.AssetMaterialization]:
+        text = "no offsets in this window: loaded with 0 rows, without a run"
         for receipt in receipts:
-            yield dg.AssetMaterialization(
-                table_key(receipt.table),
-                description="no offsets in this window: loaded with 0 rows, without a run",
-                partition=receipt.window.key,
-                metadata=metadata.of_receipt(receipt, "empty", str(self.ledger.lake.table(receipt.table))),
-                tags=metadata.tags_of(receipt, self.declaration),
-            )
+            yield events.window_event(receipt, "empty", self.declaration, self.ledger.lake, text)
 
     def _why_waiting(self, left: Unloaded, undecoded: Mapping[str, Window]) -> str:
         if not left.windows:
@@ -312,94 +252,8 @@ class Tick:
 
 
 def _nothing(reason: str) -> Seen:
-    return Seen((), (), (), None, reason)
-
-
-def build_sensor(
-    declaration: TopicDeclaration, running: bool, jobs: Sequence[ExecutableDefinition]
-) -> dg.SensorDefinition:
-    """The sensor of one topic. `jobs` are those that it asks for: of windows that are partitions, and of all others."""
-
-    @dg.sensor(
-        name=sensor_name(declaration.topic),
-        jobs=jobs,
-        # Dagster's daemon looks every five seconds which sensors are due. A look that came a moment early would put a
-        # tick off to the next one, and its edges would then be cut by look-up, since they were not seen in time.
-        minimum_interval_seconds=max(round(declaration.sensor_interval.total_seconds()) - 1, 1),
-        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
-        description=markdown(
-            f"Seals the windows of topic {declaration.topic}, reports their offsets and asks for their loads."
-        ),
-    )
-    def _sensor(context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource) -> dg.SensorResult:
-        try:
-            tick = Tick(declaration, kafka.cluster(), Ledger(lake.lake()), context.instance, datetime.now(UTC))
-            result = tick.evaluate(context.cursor)
-            result = unreported.with_loads(result, declaration, tick.ledger, tick.instance, tick.now)
-            result = foresight.with_evaluation(result, declaration, tick.ledger, tick.cluster, tick.now)
-            Publisher(declaration, tick.ledger, tick.cluster).renew()
-        except PlatformError as e:
-            trouble.observe(context.instance, declaration, e)
-            if not isinstance(e, TopicMissingError):
-                raise
-            # For a person to mend, and `status` shows it too: a stack at every tick would tell nothing more.
-            return dg.SensorResult(skip_reason=line(e), cursor=context.cursor)
-        trouble.observe(context.instance, declaration, None)
-        return result
-
-    return _sensor
-
-
-def sealed_event(window: SealedWindow) -> dg.AssetMaterialization:
-    """What is reported on the topic asset once a window is sealed."""
-    return dg.AssetMaterialization(
-        topic_key(window.topic),
-        description=f"sealed: {window.ranges.size:,} offsets",
-        partition=window.key,
-        metadata=metadata.of_sealed(window),
-        tags={"dagster/data_version": metadata.sealed_version(window)},
-    )
+    return Seen((), (), None, (), None, reason)
 
 
 def _made_from_raw(d: TopicDeclaration) -> tuple[TableRef, ...]:
     return () if d.decode is None else (d.decoded_table, d.dead_letter_table)
-
-
-def _run_request(d: TopicDeclaration, table: TableRef, request: requests.LoadRequest) -> dg.RunRequest:
-    """The run that loads windows into the raw `table` and decodes them, or that decodes those which it has."""
-    run_key = request.run_key(table.name)
-    # All but the deep audit, which has a schedule of its own.
-    names = (*CHECKS, foresight.RETENTION_IS_FAR) if table == d.raw_table else ()
-    of_raw = [dg.AssetCheckKey(table_key(d.raw_table), name) for name in names]
-    selected: dict[str, Any] = {
-        "job_name": assets_job(d),
-        "asset_selection": selections.tables_of(d) if table == d.raw_table else selections.decoded_keys(d),
-        "asset_check_keys": [*of_raw, *selections.check_keys(d)],
-    }
-    tags = {runs.TABLE_TAG: run_tag(table)}
-    if request.listed:
-        config = runs.config_listing(d.topic, request.listed, decode_only=table != d.raw_table)
-        return dg.RunRequest(run_key, config, tags, job_name=earlier_windows_job(d.topic))
-    if request.first == request.last:
-        return dg.RunRequest(run_key, partition_key=request.first, tags=tags, **selected)
-    return dg.RunRequest(
-        run_key,
-        **selected,
-        tags={
-            **tags,
-            ASSET_PARTITION_RANGE_START_TAG: request.first,
-            ASSET_PARTITION_RANGE_END_TAG: request.last,
-        },
-    )
-
-
-def _edge_in(cursor: str | None) -> datetime | None:
-    if not cursor:
-        return None
-    fields = json.loads(cursor)
-    return datetime.fromtimestamp(fields["reported"], UTC) if fields.get("version") == _CURSOR_VERSION else None
-
-
-def cursor_at(edge: datetime) -> str:
-    """The cursor of a tick that has reported all windows before `edge`."""
-    return json.dumps({"version": _CURSOR_VERSION, "reported": round(edge.timestamp())})

@@ -1,6 +1,6 @@
-"""What lies ahead of a table, in words, and as the check `retention_is_far`, which no load waits for.
+"""The check `retention_is_far` and the retention forecast in words.
 
-Loads that go well evaluate it, and so does the sensor's tick in between: it matters most while nothing is loaded.
+Runs evaluate the check after a load. The sensor evaluates it between loads, because it matters most while nothing is loaded.
 """
 
 from __future__ import annotations
@@ -257,30 +257,20 @@ _looked: dict[str, datetime] = {}
 _lock = threading.Lock()
 
 
-def with_evaluation(
-    outcome: dg.SensorResult, declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster, now: datetime
-) -> dg.SensorResult:
-    """The result of a tick at `now`, with an evaluation every five minutes; and behind each load that the tick reports, since
+def evaluations(
+    declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster, now: datetime, reported: Sequence[Any]
+) -> list[dg.AssetCheckEvaluation]:
+    """The evaluation of a tick at `now`, every five minutes; and after each load among the events `reported` by that tick, since
     Dagster counts no evaluation that is older."""
     own, place = table_key(declaration.raw_table), str(ledger.lake.table(declaration.raw_table))
-    loads = any(isinstance(e, dg.AssetMaterialization) and e.asset_key == own for e in outcome.asset_events)
+    loads = any(isinstance(e, dg.AssetMaterialization) and e.asset_key == own for e in reported)
     with _lock:
         looked = _looked.get(place)
         if looked is not None and not loads and timedelta() <= now - looked < _LOOKED_EVERY:
-            return outcome
+            return []
         _looked[place] = now
     bounded = cluster.with_deadline(time.monotonic() + _TICK_BUDGET_SECONDS)
-    return _with_event(outcome, as_event(evaluate(declaration, ledger, bounded)))
-
-
-def _with_event(outcome: dg.SensorResult, event: dg.AssetCheckEvaluation) -> dg.SensorResult:
-    events: Sequence[Any] = [*outcome.asset_events, event]
-    return dg.SensorResult(
-        run_requests=outcome.run_requests,
-        skip_reason=outcome.skip_reason,
-        cursor=outcome.cursor,
-        asset_events=events,
-    )
+    return [as_event(evaluate(declaration, ledger, bounded))]
 
 
 _MS: Final = timedelta(milliseconds=1)

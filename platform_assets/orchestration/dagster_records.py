@@ -1,15 +1,20 @@
-"""What the orchestrator knows of windows: loads under way, and partitions that were reported."""
+"""What Dagster has on record: runs and the windows they name, reported partitions, evaluations of checks."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any, Final, cast
 
 import dagster as dg
 from dagster._cli.utils import TMP_DAGSTER_HOME_PREFIX
+from dagster._core.storage.asset_check_execution_record import (
+    AssetCheckExecutionRecord,
+    AssetCheckExecutionRecordStatus,
+)
 from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
@@ -20,9 +25,9 @@ from platform_assets.checks.facts import Orchestration
 from platform_assets.errors import ThrowawayInstanceError
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of
-from platform_assets.orchestration import evaluated
-from platform_assets.orchestration.metadata import LOAD_ID, OUTCOME
 from platform_assets.orchestration.names import (
+    LOAD_ID,
+    OUTCOME,
     earlier_windows_op,
     key_prefix,
     read_run_tag,
@@ -30,10 +35,7 @@ from platform_assets.orchestration.names import (
     table_key,
     topic_key,
 )
-from platform_assets.orchestration.retries import FailedRun, Failures, Named, tries_of
-
-if TYPE_CHECKING:
-    from platform_assets.orchestration.run_log import RunLog
+from platform_assets.orchestration.planning import FailedRun, Failures, Named, tries_of
 
 TABLE_TAG: Final = "platform_assets/table"
 """Of a run: the table that it loads windows into, as `names.run_tag` says it. Runs that a person started have it once they have
@@ -117,12 +119,8 @@ def failed_runs(
 
     Newest first, of the newest 500 that failed since the first of these windows began.
     """
-    if not keys:
-        return []
-    since = edge_of(keys[0])
-    records = log.failed(table, since) if log else newest_failed(instance, [run_tag(table), run_tag(None)], since)
     found: list[FailedRun] = []
-    for record in records:
+    for record in (log or RunLog(instance)).failed(table, edge_of(keys[0])) if keys else ():
         run = record.dagster_run
         ended = record.update_timestamp.replace(tzinfo=UTC).timestamp() if record.end_time is None else record.end_time
         if (named := named_in(run, table.topic)) != _NO_WINDOWS:
@@ -142,25 +140,17 @@ def newest_failed(
 
 
 def _failures_of(run: dg.DagsterRun, table: TableRef) -> Failures | None:
+    """Why windows of `table` failed in `run`; None for a run that ended without reporting that."""
     said = run.tags.get(FAILURES_TAG)
     if said is None:
         return None
-    if run.tags.get(TABLE_TAG) != run_tag(None):
-        return Failures.from_tag(said)
     fields = json.loads(said)
-    # Of a topic that it does not name none was tried, since a service was gone.
-    return (
-        Failures.from_tag(fields["tables"][table.name])
-        if table.name in fields["tables"]
-        else Failures({}, fields["error"])
-    )
-
-
-def failed_since(instance: dg.DagsterInstance, table: TableRef, since: datetime) -> dict[str, Named]:
-    """The runs, by id, that were to load windows into `table` and have failed or were cancelled since, and the windows that
-    each named. Of the newest 500."""
-    found = newest_failed_since(instance, [run_tag(table), run_tag(None)], since)
-    return {r.run_id: n for r in found if (n := named_in(r, table.topic)).first}
+    if "tables" not in fields:
+        # Earlier releases wrote it so on a run of one table.
+        return Failures.from_tag(said)
+    # A table that it does not name was not tried, since a service was unavailable.
+    of_table = fields["tables"].get(table.name)
+    return Failures({}, fields["error"]) if of_table is None else Failures.from_tag(of_table)
 
 
 def newest_failed_since(
@@ -173,30 +163,23 @@ def newest_failed_since(
     return instance.get_runs(wanted, limit=NEWEST_FAILURES)
 
 
-def record_failures(instance: dg.DagsterInstance, run_id: str, table: TableRef, failures: Failures) -> None:
-    """Write on a run that is about to fail why, for the sensor and for `status`."""
-    instance.add_run_tags(run_id, {TABLE_TAG: run_tag(table), FAILURES_TAG: failures.to_tag()})
-
-
-def record_failures_of_many(instance: dg.DagsterInstance, run_id: str, failures: Mapping[TableRef, Failures]) -> None:
-    """The same of a run that loads windows of many topics, by table."""
+def record_failures(instance: dg.DagsterInstance, run_id: str, failures: Mapping[TableRef, Failures]) -> None:
+    """Write on a run that is about to fail why, by table, for the sensor and for `status`."""
     tables: dict[str, str] = {}
     for number, (table, of_table) in enumerate(failures.items()):
-        text = of_table.to_tag()
-        if number >= _TOLD_IN_FULL:
-            text = replace(of_table, error=of_table.error[:_SHORT], errors={}).to_tag()
-        tables[table.name] = text
-    error = next((f.error for f in failures.values()), "")
-    instance.add_run_tags(run_id, {FAILURES_TAG: json.dumps({"tables": tables, "error": error}, ensure_ascii=False)})
+        in_full = number < _TOLD_IN_FULL
+        shown = of_table if in_full else replace(of_table, error=of_table.error[:_SHORT], errors={})
+        tables[table.name] = shown.to_tag()
+    first, error = next(iter(failures)), next(f.error for f in failures.values())
+    tags = {FAILURES_TAG: json.dumps({"tables": tables, "error": error}, ensure_ascii=False)}
+    run = instance.get_run_by_id(run_id)
+    if run is None or run.tags.get(TABLE_TAG) != run_tag(None):
+        tags[TABLE_TAG] = run_tag(first)
+    instance.add_run_tags(run_id, tags)
 
 
-def reported_by(instance: dg.DagsterInstance, run_id: str, table: dg.AssetKey) -> dict[str, str]:
-    """The windows of `table` that this run has reported as loaded so far, with the outcome of each."""
-    return all_reported_by(instance, run_id).get(table, {})
-
-
-def all_reported_by(instance: dg.DagsterInstance, run_id: str) -> dict[dg.AssetKey, dict[str, str]]:
-    """The same of every table."""
+def reported_by(instance: dg.DagsterInstance, run_id: str) -> dict[dg.AssetKey, dict[str, str]]:
+    """The windows that this run has reported as loaded so far, by table, with the outcome of each."""
     records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
     found: dict[dg.AssetKey, dict[str, str]] = {}
     for record in records:
@@ -224,15 +207,10 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
         # Another code location's topic of this name is none of this one's.
         return None
     named = named_in(run, table.path[-1])
-    if run.tags.get(TABLE_TAG) == run_tag(None):
-        # Into the raw table, and on from there.
-        return None if named == _NO_WINDOWS else frozenset(named.among(sorted(keys)))
-    if named.listed is not None:
+    if listed_in(run) is not None:
         # What is loaded into a raw table is decoded by the same run.
-        covers = into is not None and (
-            (into.kind == "raw" and into.topic == table.path[-1]) or table_key(into) == table
-        )
-        return frozenset(named.among(sorted(keys))) if covers else None
+        covers = into is None or into.kind == "raw" or table_key(into) == table
+        return frozenset(named.among(sorted(keys))) if covers and named != _NO_WINDOWS else None
     if run.asset_selection is not None and table not in run.asset_selection:
         return None
     if run.asset_selection is None and run.asset_check_selection:
@@ -240,14 +218,25 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
     return frozenset(named.among(sorted(keys)))
 
 
-def named_by(run: dg.DagsterRun, keys: Iterable[str]) -> frozenset[str]:
-    """Those of `keys` that `run` names, whatever it does with them."""
-    return frozenset(named_in(run).among(sorted(keys)))
+def named_by(run: dg.DagsterRun, topic: str, keys: Iterable[str]) -> frozenset[str]:
+    """Those of `keys` that `run` names of `topic`, whatever it does with them."""
+    return frozenset(named_in(run, topic).among(sorted(keys)))
 
 
-def listed_by(run: dg.DagsterRun) -> frozenset[str]:
-    """The windows that its config lists; empty for a run that names its windows by partitions."""
-    return named_in(run).listed or frozenset()
+def listed_in(run: dg.DagsterRun) -> Mapping[str, Collection[str]] | None:
+    """The windows that the config of `run` lists, by topic; None for a run that names its windows by partitions.
+
+    The config of the job of one topic is a list; that of a group is by topic.
+    """
+    if TABLE_TAG not in run.tags:
+        return None
+    ops: Any = run.run_config.get("ops", {})
+    _, table = read_run_tag(run.tags[TABLE_TAG])
+    if table is None:
+        (config,) = ops.values()
+        return cast("Mapping[str, Collection[str]]", config["config"][_LISTED])
+    config = ops.get(earlier_windows_op(table.topic))
+    return None if config is None else {table.topic: config["config"][_LISTED]}
 
 
 def config_listing(topic: str, keys: Sequence[str], *, decode_only: bool = False) -> dict[str, Any]:
@@ -263,31 +252,15 @@ def config_of_many(op: str, windows: Mapping[str, Sequence[str]]) -> dict[str, A
 
 def blocked_by(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey]) -> bool:
     """Whether the newest evaluation of any of these blocking checks has failed with an error."""
-    found = evaluated.newest(instance, checks).values()
+    found = newest_evaluations(instance, checks).values()
     return any(not e.passed and e.severity == dg.AssetCheckSeverity.ERROR for _, e in found)
 
 
-def topics_of_many(run: dg.DagsterRun) -> Sequence[str]:
-    """The topics whose windows a run of many names."""
-    ops: Any = run.run_config.get("ops", {})
-    (config,) = ops.values()
-    return list(config["config"][_LISTED])
-
-
-def named_in(run: dg.DagsterRun, topic: str | None = None) -> Named:
-    """The windows that a run names: by partitions, or by the config of the job of earlier windows.
-
-    Of a run that loads windows of many topics, those of `topic`.
-    """
-    ops: Any = run.run_config.get("ops", {})
-    if TABLE_TAG in run.tags:
-        _, table = read_run_tag(run.tags[TABLE_TAG])
-        if table is None:
-            (config,) = ops.values()
-            return Named.list_of(config["config"][_LISTED].get(topic, ()))
-        config = ops.get(earlier_windows_op(table.topic))
-        if config is not None:
-            return Named.list_of(config["config"][_LISTED])
+def named_in(run: dg.DagsterRun, topic: str) -> Named:
+    """The windows of `topic` that a run names: by partitions, or listed in its config."""
+    listed = listed_in(run)
+    if listed is not None:
+        return Named.list_of(listed.get(topic, ()))
     first = run.tags.get(ASSET_PARTITION_RANGE_START_TAG, run.tags.get(PARTITION_NAME_TAG, ""))
     return Named(first, run.tags.get(ASSET_PARTITION_RANGE_END_TAG, first))
 
@@ -346,3 +319,119 @@ def _materialisations(
         page = instance.fetch_materializations(records, limit=_NEWEST_EVENTS, cursor=cursor)
         yield from page.records
         cursor, more = page.cursor, page.has_more
+
+
+_MARGIN: Final = timedelta(hours=1)
+"""How much further back is looked than was asked: the next table may be somewhat behind this one."""
+
+
+class RunLog:
+    """What `instance` has on record of runs that concern many tables, asked once: for who looks at one table after the other.
+
+    Of runs that load windows of one table alone it knows where that is one of `tables`.
+    """
+
+    def __init__(self, instance: dg.DagsterInstance, tables: Iterable[TableRef] = ()) -> None:
+        self._instance = instance
+        self._tables = frozenset(run_tag(table) for table in tables)
+        self._failed: list[dg.RunRecord] = []
+        self._own: dict[str, list[dg.RunRecord]] | None = {}
+        self._since: datetime | None = None
+        self._lately: tuple[datetime, _FailedLately | None] | None = None
+
+    @cached_property
+    def under_way(self) -> Sequence[dg.DagsterRun]:
+        """Queued and running runs."""
+        return under_way(self._instance)
+
+    def failed(self, table: TableRef, since: datetime) -> Sequence[dg.RunRecord]:
+        """Runs that were to load windows of `table`, alone or among others, began after `since` or somewhat earlier, and failed.
+
+        Newest first, the newest 500 of either kind.
+        """
+        if self._since is None or since < self._since:
+            # Topics differ in where they are: who looks at the next one is not to ask again for some minutes.
+            self._since = since - _MARGIN
+            self._failed = list(newest_failed(self._instance, [run_tag(None)], self._since))
+            self._own = self._own_failed(self._since)
+        if self._own is None or run_tag(table) not in self._tables:
+            return [*newest_failed(self._instance, [run_tag(table)], since), *self._failed]
+        return [*self._own.get(run_tag(table), ()), *self._failed]
+
+    def _own_failed(self, since: datetime) -> dict[str, list[dg.RunRecord]] | None:
+        """By table; None where there are more than are asked for at once, so that each table is to be asked of by itself."""
+        if not self._tables:
+            return {}
+        found = newest_failed(self._instance, sorted(self._tables), since)
+        if len(found) == NEWEST_FAILURES:
+            return None
+        by_table: dict[str, list[dg.RunRecord]] = {}
+        for record in found:
+            by_table.setdefault(record.dagster_run.tags[TABLE_TAG], []).append(record)
+        return by_table
+
+    def failed_since(self, table: TableRef, since: datetime) -> dict[str, Named]:
+        """The runs, by id, that were to load windows into `table` and have failed or were cancelled since, and the windows that each
+        named. Of the newest 500; the same `since` is to be asked for all tables."""
+        if self._lately is None or self._lately[0] != since:
+            found = newest_failed_since(self._instance, [*sorted(self._tables), run_tag(None)], since)
+            # Of more than are asked for at once, those of one table may be missing.
+            self._lately = (since, _FailedLately.of(found) if len(found) < NEWEST_FAILURES else None)
+        lately = self._lately[1]
+        if lately is None or run_tag(table) not in self._tables:
+            return _failed_since(self._instance, table, since)
+        return lately.of_table(table)
+
+
+def _failed_since(instance: dg.DagsterInstance, table: TableRef, since: datetime) -> dict[str, Named]:
+    found = newest_failed_since(instance, [run_tag(table), run_tag(None)], since)
+    return {r.run_id: n for r in found if (n := named_in(r, table.topic)).first}
+
+
+@dataclass(frozen=True, slots=True)
+class _FailedLately:
+    """Failed runs of the last days: those of single tables, by table, and the windows that runs of many have named, by topic."""
+
+    own: Mapping[str, Sequence[dg.DagsterRun]]
+    among_many: Mapping[str, Mapping[str, Named]]
+
+    @classmethod
+    def of(cls, found: Iterable[dg.DagsterRun]) -> _FailedLately:
+        own: dict[str, list[dg.DagsterRun]] = {}
+        among_many: dict[str, dict[str, Named]] = {}
+        for run in found:
+            if run.tags[TABLE_TAG] != run_tag(None):
+                own.setdefault(run.tags[TABLE_TAG], []).append(run)
+                continue
+            for topic, keys in (listed_in(run) or {}).items():
+                if (named := Named.list_of(keys)).first:
+                    among_many.setdefault(topic, {})[run.run_id] = named
+        return cls(own, among_many)
+
+    def of_table(self, table: TableRef) -> dict[str, Named]:
+        own = {r.run_id: n for r in self.own.get(run_tag(table), ()) if (n := named_in(r, table.topic)).first}
+        return {**own, **self.among_many.get(table.topic, {})}
+
+
+_OVER = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED}
+
+
+def newest_evaluations(
+    instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey]
+) -> Mapping[dg.AssetCheckKey, tuple[AssetCheckExecutionRecord, dg.AssetCheckEvaluation]]:
+    """The newest_evaluations evaluation of each of `keys` that has one, with its record.
+
+    What a check found holds until it has found something else: a run that is about to evaluate it again changes nothing yet, and
+    neither does one that ended before it came to that.
+    """
+    storage = instance.event_log_storage
+    found = {}
+    for key, record in storage.get_latest_asset_check_execution_by_key(list(keys)).items():
+        records = (
+            [record] if record.status in _OVER else storage.get_asset_check_execution_history(key, 1, status=_OVER)
+        )
+        for one in records:
+            evaluation = one.event.asset_check_evaluation if one.event is not None else None
+            if evaluation is not None:
+                found[key] = (one, evaluation)
+    return found

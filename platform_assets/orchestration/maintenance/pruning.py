@@ -21,8 +21,15 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._core.storage.tags import BACKFILL_ID_TAG, REPOSITORY_LABEL_TAG
 
 from platform_assets.checks.findings import counted
-from platform_assets.orchestration import runs, unreported
-from platform_assets.orchestration.event_store import MATERIALISED, PLANNED, Deleted, Evaluation, Event, EventStore
+from platform_assets.orchestration import dagster_records, events
+from platform_assets.orchestration.maintenance.event_store import (
+    MATERIALISED,
+    PLANNED,
+    Deleted,
+    Evaluation,
+    Event,
+    EventStore,
+)
 from platform_assets.orchestration.names import is_own, read_run_tag
 
 DEFAULT_KEEP: Final = timedelta(days=30)
@@ -30,7 +37,7 @@ DEFAULT_SECONDS: Final = 600.0
 
 SETTLED: Final = timedelta(days=1)
 """A run that ended since is never deleted: for so long a tick that was cut short may ask for it again by its id."""
-FAILURES_ASKED: Final = unreported.LOOKED_BACK
+FAILURES_ASKED: Final = events.LOOKED_BACK
 """Likewise one that failed: for so long ticks ask what it has loaded and not reported."""
 _PAGE: Final = 100
 
@@ -235,22 +242,22 @@ class _Judge:
         planned = [e for e in page.events.get(run.run_id, []) if e.kind == PLANNED]
         if any(_is_current(e, page.newest) for e in planned):
             return True
-        table = run.tags.get(runs.TABLE_TAG)
+        table = run.tags.get(dagster_records.TABLE_TAG)
         if table is None or run.run_id not in self._counted(table):
             return False
         prefix, ref = read_run_tag(table)
         if ref is None or any(page.newest[e.asset, MATERIALISED].get(e.partition, -1) < e.id for e in planned):
             return True
-        listed = runs.listed_by(run)
+        listed = frozenset((dagster_records.listed_in(run) or {}).get(ref.topic, ()))
         if not listed:
             return False
         asset = dg.AssetKey([*prefix, *ref.parts])
-        return not listed <= runs.reported_partitions(self.instance, asset, sorted(listed))
+        return not listed <= dagster_records.reported_partitions(self.instance, asset, sorted(listed))
 
     def _counted(self, table: str) -> frozenset[str]:
         """The failed runs of a table that retries look at."""
         if table not in self._failures:
-            found = runs.newest_failed(self.instance, [table])
+            found = dagster_records.newest_failed(self.instance, [table])
             self._failures[table] = frozenset(record.dagster_run.run_id for record in found)
         return self._failures[table]
 

@@ -1,0 +1,465 @@
+"""The Dagster definitions of a topic, and of a group of topics: assets, checks, sensors, jobs and schedules."""
+
+# No postponed annotations here: Dagster reads those of the functions below.
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+import dagster as dg
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_START_TAG, PARTITION_NAME_TAG
+from dagster_shared.check import CheckError
+from pydantic import Field
+
+from platform_assets.checks.registry import DEEP_AUDIT
+from platform_assets.decoding.formats import decoder_of
+from platform_assets.errors import ConfigurationError, TopicMissingError
+from platform_assets.lake import dead_letter_table, decoded_table
+from platform_assets.lake.location import Lake
+from platform_assets.lake.schema_change import is_required, type_name
+from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.decoding import DecodeDeclaration
+from platform_assets.model.tables import TableRef
+from platform_assets.model.untrusted import line, markdown
+from platform_assets.model.windows import KEY_FORMAT, key_of
+from platform_assets.orchestration import decoded_checks, events, execution, names, raw_checks, retention_check
+from platform_assets.orchestration.dagster_records import TABLE_TAG
+from platform_assets.orchestration.names import (
+    assets_job,
+    decode_op,
+    deep_audit_job,
+    deep_audit_schedule,
+    earlier_windows_job,
+    earlier_windows_op,
+    load_job,
+    load_op,
+    run_tag,
+    sensor_name,
+    table_key,
+    together_job,
+    together_op,
+    topic_key,
+)
+from platform_assets.orchestration.resources import (
+    KafkaResource,
+    LakeResource,
+    RunServices,
+    SparkResource,
+    read_config,
+    values_of,
+)
+from platform_assets.orchestration.tick import Group, Tick
+from platform_assets.windows.replacing import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class DeepAudit:
+    """When the deep audit runs (cron, UTC), whether it does by itself, and how long one may take in seconds."""
+
+    schedule: str = "0 3 * * *"
+    running: bool = True
+    budget_seconds: float = 600.0
+
+
+def build_definitions(
+    declaration: TopicDeclaration,
+    *,
+    group: str,
+    description: str | None,
+    owners: Sequence[str],
+    sensor_running: bool,
+    deep_audit: DeepAudit,
+) -> dg.Definitions:
+    """All that Dagster holds of one topic."""
+    partitions = _partitions(declaration.schedule, declaration.first_edge)
+    source = dg.AssetSpec(
+        topic_key(declaration.topic),
+        partitions_def=partitions,
+        group_name=group,
+        kinds={"kafka"},
+        owners=list(owners),
+        description=(description or markdown(f"Kafka topic {declaration.topic}."))
+        + " A partition is a sealed window: offsets that never change.",
+        metadata={"topic": declaration.topic, "window": declaration.schedule},
+    )
+    checks = [raw_checks.build_checks(declaration), raw_checks.build_deep_audit(declaration, deep_audit.budget_seconds)]
+    tables = [_raw_table(declaration, partitions, group, owners)]
+    if declaration.decode is not None:
+        tables.append(_decoded_tables(declaration, declaration.decode, partitions, group, owners))
+        checks.append(decoded_checks.build_checks(declaration, declaration.decode))
+    if declaration.together is not None:
+        # `build_group` makes the others for the whole group.
+        jobs = [] if declaration.decode is None else [_listed_windows_job(declaration)]
+        return dg.Definitions(assets=[source, *tables], asset_checks=checks, jobs=jobs)
+    load, load_earlier = load_job_of(load_job(declaration.topic), [declaration]), _listed_windows_job(declaration)
+    return dg.Definitions(
+        assets=[source, *tables],
+        asset_checks=checks,
+        sensors=[_sensor(Group.of(declaration), sensor_running, [load, load_earlier])],
+        jobs=[load, load_earlier, _deep_audit_job(declaration)],
+        schedules=[_deep_audit_schedule(declaration, deep_audit)],
+    )
+
+
+@lru_cache(maxsize=1024)
+def _partitions(schedule: str, first_edge: datetime) -> dg.TimeWindowPartitionsDefinition:
+    """One for all topics of a schedule and a first edge: making it costs more than an asset."""
+    return dg.TimeWindowPartitionsDefinition(start=first_edge, fmt=KEY_FORMAT, cron_schedule=schedule, timezone="UTC")
+
+
+def _raw_table(
+    declaration: TopicDeclaration, partitions: dg.PartitionsDefinition[str], group: str, owners: Sequence[str]
+) -> dg.AssetsDefinition:
+    topic = declaration.topic
+
+    spec = dg.AssetSpec(
+        table_key(declaration.raw_table),
+        deps=[topic_key(topic)],
+        partitions_def=partitions,
+        group_name=group,
+        kinds={"delta", "pyspark"},
+        owners=list(owners),
+        description=markdown(
+            f"Every committed record of Kafka topic {topic}, exactly once, as bytes. Materialising a partition "
+            "again proves it equal, heals it, or refuses and changes nothing."
+        ),
+        metadata={"dagster/table_name": declaration.raw_table.name, "dagster/storage_kind": "delta"},
+        freshness_policy=None if declaration.paused else retention_check.freshness(declaration),
+    )
+
+    # `dg.asset` would name its op by the key, where `a.b`, `a-b` and `a_b` are one.
+    @dg.multi_asset(
+        specs=[spec],
+        name=load_op(topic),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        op_tags={"platform_assets/topic": topic},
+    )
+    def _load(
+        context: dg.AssetExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
+    ) -> dg.MaterializeResult[Any]:
+        keys = _partition_keys(context, declaration.raw_table, declaration.first_edge)
+        done = execution.load_partitions(context, declaration, RunServices(kafka, lake, spark), keys)
+        found = {key: (loaded.receipt, loaded.outcome) for key, loaded in done.items()}
+        return _materialized(context, declaration.raw_table, found, lake.lake())
+
+    return _load
+
+
+def _decoded_tables(
+    declaration: TopicDeclaration,
+    declared: DecodeDeclaration,
+    partitions: dg.PartitionsDefinition[str],
+    group: str,
+    owners: Sequence[str],
+) -> dg.AssetsDefinition:
+    """The two assets. Their code version is the digest of what is declared, so that a change makes older windows stale."""
+    topic, raw = declaration.topic, table_key(declaration.raw_table)
+    common: dict[str, Any] = {
+        "deps": [raw],
+        "partitions_def": partitions,
+        "group_name": group,
+        "kinds": {"delta", "pyspark"},
+        "owners": list(owners),
+        "code_version": declared.digest,
+    }
+    key_fields = None if declared.key is None else decoder_of(declared.key).fields
+    columns = decoded_table.columns(key_fields, decoder_of(declared.value).fields)
+    specs = [
+        dg.AssetSpec(
+            table_key(declaration.decoded_table),
+            description=markdown(f"Records of Kafka topic {topic} as typed rows, one for each that could be decoded."),
+            metadata=_table_metadata(declaration.decoded_table.name, columns, _lineage(raw, columns)),
+            **common,
+        ),
+        dg.AssetSpec(
+            table_key(declaration.dead_letter_table),
+            description=markdown(
+                f"Records of Kafka topic {topic} that could not be decoded, as they were sent, with the reason."
+            ),
+            metadata=_table_metadata(
+                declaration.dead_letter_table.name,
+                dead_letter_table.columns(),
+                {n: [dg.TableColumnDep(raw, n)] for n in dead_letter_table.RAW_COLUMNS},
+            ),
+            **common,
+        ),
+    ]
+
+    @dg.multi_asset(
+        specs=specs,
+        name=decode_op(topic),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        op_tags={"platform_assets/topic": topic},
+    )
+    def _decode(
+        context: dg.AssetExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
+    ) -> Iterator[dg.MaterializeResult[Any]]:
+        keys = _partition_keys(context, declaration.decoded_table, declaration.first_edge)
+        done = execution.decode_partitions(context, declaration, RunServices(kafka, lake, spark), keys)
+        decoded = {key: (w.decoded, w.outcome) for key, w in done.items()}
+        letters = {key: (w.dead_letters, w.outcome) for key, w in done.items()}
+        yield _materialized(context, declaration.decoded_table, decoded, lake.lake())
+        yield _materialized(context, declaration.dead_letter_table, letters, lake.lake())
+
+    return _decode
+
+
+def _lineage(raw: dg.AssetKey, columns: Any) -> dict[str, list[dg.TableColumnDep]]:
+    """Each column with the raw one that it is made from."""
+    own = {n: n for n in ("topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp", "window")}
+    of_key = dict.fromkeys((decoded_table.KEY, decoded_table.KEY_RESCUED), "key")
+    return {n: [dg.TableColumnDep(raw, {**own, **of_key}.get(n, "value"))] for n in columns.names}
+
+
+def _table_metadata(name: str, columns: Any, lineage: dict[str, list[dg.TableColumnDep]]) -> dict[str, Any]:
+    schema = dg.TableSchema(
+        [
+            dg.TableColumn(
+                f.name,
+                type_name(f.type),
+                description=markdown((f.metadata or {}).get(b"comment", b"").decode()) or None,
+                constraints=dg.TableColumnConstraints(nullable=not is_required(f)),
+            )
+            for f in columns
+        ]
+    )
+    return {
+        "dagster/table_name": name,
+        "dagster/storage_kind": "delta",
+        "dagster/column_schema": schema,
+        "dagster/column_lineage": dg.TableColumnLineage(lineage),
+    }
+
+
+def _materialized(
+    context: dg.AssetExecutionContext, table: TableRef, done: Mapping[str, tuple[Receipt, Outcome]], lake: Lake
+) -> dg.MaterializeResult[Any]:
+    """The result of a step for one table; Dagster makes an event for each partition of the run."""
+    path = str(lake.table(table))
+    if len(done) == 1:
+        ((receipt, outcome),) = done.values()
+        version = dg.DataVersion(events.data_version(receipt))
+        values = events.metadata_of(receipt, outcome, path)
+        return dg.MaterializeResult(asset_key=table_key(table), metadata=values, data_version=version)
+    for key, (receipt, outcome) in done.items():
+        values = events.metadata_of(receipt, outcome, path)
+        context.add_asset_metadata(values, asset_key=table_key(table), partition_key=key)
+    return dg.MaterializeResult(asset_key=table_key(table))
+
+
+def _partition_keys(context: dg.AssetExecutionContext, table: TableRef, first_edge: datetime) -> list[str]:
+    """The keys of the windows of `table` that the run is for; `first_edge` is where its partitions begin.
+
+    Raises ConfigurationError if they are no partitions any more, since the declaration was changed after the run was asked for.
+    """
+    try:
+        return list(context.partition_keys)
+    except (CheckError, dg.DagsterError) as e:
+        tags = context.run.tags
+        first, begins = tags.get(ASSET_PARTITION_RANGE_START_TAG, tags.get(PARTITION_NAME_TAG, "")), key_of(first_edge)
+        raise ConfigurationError(
+            f"the run is for windows of {table} from {first} on, which is no partition any more: partitions begin at {begins}, "
+            "since `start` or `window` in the topic's defs.yaml was changed after the run was asked for. No window was loaded. "
+            f"Cancel the backfill and launch it again from {begins} on; windows before that are loaded by `platform-assets load "
+            f"{table} {first}`, each by its key"
+        ) from e
+
+
+def _sensor(group: Group, running: bool, jobs: Sequence[Any]) -> dg.SensorDefinition:
+    """The sensor of a group. `jobs` are those that it requests."""
+    first, number = group.first, len(group.declarations)
+    topics = f"topic {first.topic}" if group.name is None else f"{number} topics"
+
+    @dg.sensor(
+        name=sensor_name(first.topic, group.name),
+        jobs=jobs,
+        # Dagster's daemon looks every five seconds which sensors are due. A look that came a moment early would put a
+        # tick off to the next one, and its edges would then be cut by look-up, since they were not seen in time.
+        minimum_interval_seconds=max(round(first.sensor_interval.total_seconds()) - 1, 1),
+        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
+        description=markdown(f"Seals the windows of {topics}, reports their offsets and requests their loads."),
+    )
+    def _evaluate(context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource) -> dg.SensorResult:
+        tick = Tick(group, kafka.cluster(), Ledger(lake.lake()), context.instance, datetime.now(UTC))
+        try:
+            return tick.evaluate(context.cursor)
+        except TopicMissingError as e:
+            # A person has to act, and `status` shows it too: a stack at every tick would say nothing more.
+            return dg.SensorResult(skip_reason=line(e), cursor=context.cursor)
+
+    return _evaluate
+
+
+class EarlierWindows(dg.Config):
+    """The windows that a run of one topic loads."""
+
+    windows: list[str] = Field(
+        description="Keys of sealed windows, such as 2026-01-31-14:05: each is loaded, and no other."
+    )
+    decode_only: bool = Field(
+        default=False, description="Whether the raw table has them already, so that they are decoded and not loaded."
+    )
+
+
+class WindowsOfMany(dg.Config):
+    """The windows that a run of a group loads."""
+
+    windows: dict[str, list[str]] = Field(
+        description="By topic, the keys of sealed windows, such as 2026-01-31-14:05: each is loaded, and no other."
+    )
+
+
+def _listed_windows_job(declaration: TopicDeclaration) -> dg.JobDefinition:
+    """The job of one topic whose config lists windows by their keys in the ledger: those that are no partitions."""
+    topic, table = declaration.topic, declaration.raw_table
+
+    @dg.op(
+        name=earlier_windows_op(topic),
+        description=markdown(f"Loads windows of {table} by their keys in the ledger, and evaluates its checks."),
+        out=dg.Out(dg.Nothing),
+        config_schema=values_of(EarlierWindows),
+    )
+    def _load(
+        context: dg.OpExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
+    ) -> Iterator[Any]:
+        config, services = read_config(EarlierWindows, context), RunServices(kafka, lake, spark)
+        yield from execution.run_listed(
+            context, [declaration], services, {topic: config.windows}, decode_only=config.decode_only
+        )
+        yield dg.Output(None)
+
+    @dg.job(
+        name=earlier_windows_job(topic),
+        tags={TABLE_TAG: run_tag(table)},
+        description=markdown(
+            f"Loads windows of {table} that an earlier schedule sealed and that are no partitions any more. The "
+            "topic's sensor requests it; for a manual run, list windows by their keys in its config."
+        ),
+    )
+    def _job() -> None:
+        _load()
+
+    return _job
+
+
+def build_group_job(name: str, declarations: Sequence[TopicDeclaration]) -> dg.JobDefinition:
+    """The job that loads windows of the topics of the group `name` in one run: its config lists them by topic."""
+    known = {d.topic: d for d in declarations}
+
+    @dg.op(
+        name=together_op(name),
+        description=markdown(
+            f"Loads windows of topics of the group {name}, by their keys in the ledger, and evaluates their checks."
+        ),
+        out=dg.Out(dg.Nothing),
+        config_schema=values_of(WindowsOfMany),
+    )
+    def _load(
+        context: dg.OpExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
+    ) -> Iterator[Any]:
+        config, services = read_config(WindowsOfMany, context), RunServices(kafka, lake, spark)
+        for topic in sorted(set(config.windows) - set(known)):
+            context.log.warning(line(f"topic {topic} is not declared any more: its windows are left alone"))
+        windows = {topic: keys for topic, keys in config.windows.items() if topic in known}
+        yield from execution.run_listed(context, [known[t] for t in windows], services, windows)
+        yield dg.Output(None)
+
+    @dg.job(
+        name=together_job(name),
+        tags={TABLE_TAG: run_tag(None)},
+        description=f"Loads windows of {len(known)} topics, and evaluates the checks of each. Their sensor requests it; for a "
+        "manual run, list windows by topic and key in its config.",
+    )
+    def _job() -> None:
+        _load()
+
+    return _job
+
+
+def load_job_of(name: str, declarations: Sequence[TopicDeclaration]) -> Any:
+    """The job that materialises tables of these topics."""
+    tables = str(declarations[0].raw_table) if len(declarations) == 1 else f"{len(declarations)} topics"
+    return dg.define_asset_job(
+        name,
+        selection=dg.AssetSelection.assets(*(key for d in declarations for key in names.tables_of(d))),
+        description=markdown(
+            f"Loads windows of {tables}, decodes them where that is declared, and evaluates the checks."
+        ),
+    )
+
+
+def _deep_audit_selection(declaration: TopicDeclaration) -> dg.AssetSelection:
+    return dg.AssetSelection.checks(dg.AssetCheckKey(table_key(declaration.raw_table), DEEP_AUDIT.name))
+
+
+def _deep_audit_job(declaration: TopicDeclaration) -> Any:
+    return dg.define_asset_job(
+        deep_audit_job(declaration.topic),
+        selection=_deep_audit_selection(declaration),
+        description=markdown(
+            f"Reads files of {declaration.raw_table} again, oldest proof first, and recomputes their digests."
+        ),
+    )
+
+
+def _deep_audit_schedule(declaration: TopicDeclaration, deep_audit: DeepAudit) -> dg.ScheduleDefinition:
+    return dg.ScheduleDefinition(
+        name=deep_audit_schedule(declaration.topic),
+        job_name=deep_audit_job(declaration.topic),
+        cron_schedule=deep_audit.schedule,
+        default_status=dg.DefaultScheduleStatus.RUNNING if deep_audit.running else dg.DefaultScheduleStatus.STOPPED,
+    )
+
+
+def build_group(group: Group, running: bool, jobs: Sequence[Any], audits: Mapping[str, DeepAudit]) -> dg.Definitions:
+    """All that topics of a named group share: the sensor, its jobs, and when the deep audit runs, which `audits` says by topic.
+
+    `jobs` are those of single topics, which a tick requests too.
+    """
+    name = group.name or ""
+    job = build_group_job(name, group.declarations)
+    by_job: dict[str, list[TopicDeclaration]] = {}
+    for d in group.declarations:
+        by_job.setdefault(assets_job(d), []).append(d)
+    single = [load_job_of(name, some) for name, some in sorted(by_job.items())]
+    audit_job = dg.define_asset_job(
+        f"{name}_together_deep_audit",
+        selection=dg.AssetSelection.checks(*(_audit_of(d) for d in group.declarations)),
+        description="Reads files of these topics' raw tables again, oldest proof first, and recomputes their digests.",
+    )
+    by_time: dict[tuple[str, bool], list[TopicDeclaration]] = {}
+    for d in group.declarations:
+        by_time.setdefault((audits[d.topic].schedule, audits[d.topic].running), []).append(d)
+    schedules = [
+        _audit_schedule(f"{name}_together_deep_audit_{number}", audit_job, at, on, some)
+        for number, ((at, on), some) in enumerate(sorted(by_time.items(), key=lambda item: item[0]))
+    ]
+    return dg.Definitions(
+        sensors=[_sensor(group, running, [job, *single, *jobs])], jobs=[job, *single, audit_job], schedules=schedules
+    )
+
+
+def _audit_of(d: TopicDeclaration) -> dg.AssetCheckKey:
+    return dg.AssetCheckKey(table_key(d.raw_table), DEEP_AUDIT.name)
+
+
+def _audit_schedule(
+    name: str, job: Any, at: str, running: bool, declarations: Sequence[TopicDeclaration]
+) -> dg.ScheduleDefinition:
+    @dg.schedule(
+        name=name,
+        job=job,
+        cron_schedule=at,
+        default_status=dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED,
+        description=f"Asks for the deep audit of {len(declarations)} topics, a run each.",
+    )
+    def _schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest]:
+        moment = context.scheduled_execution_time.astimezone(UTC)
+        for d in declarations:
+            key = f"{d.raw_table}/deep-audit/{moment:%Y-%m-%dT%H:%M}"
+            yield dg.RunRequest(key, asset_selection=[], asset_check_keys=[_audit_of(d)])
+
+    return _schedule

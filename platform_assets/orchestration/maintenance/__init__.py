@@ -1,0 +1,1 @@
+"""Jobs that keep the lake's tables and Dagster's store small."""

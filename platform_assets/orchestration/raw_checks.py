@@ -1,0 +1,240 @@
+"""The checks of raw tables in Dagster: in runs, and in ticks that report windows without offsets.
+
+Dagster counts a check as evaluated only if its evaluation is not older than the newest materialisation. A report of an empty window
+would hide those of every check, so a tick evaluates the rules again on ledger, logs and, within its budget, the brokers' evidence.
+If data files have to be read, it requests a run of the checks.
+"""
+
+# No postponed annotations here: Dagster reads those of the functions below.
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NoReturn
+
+import dagster as dg
+
+from platform_assets.checks.check import Check
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Orchestration
+from platform_assets.checks.findings import Verdict
+from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
+from platform_assets.checks.report import rendering
+from platform_assets.checks.rules import deep_audit
+from platform_assets.engines.choice import choose_engine
+from platform_assets.errors import PlatformError
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.lake import load_log
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.logs import logger
+from platform_assets.model.tables import TableRef
+from platform_assets.model.untrusted import markdown, to_lines
+from platform_assets.orchestration import dagster_records, retention_check
+from platform_assets.orchestration.dagster_records import RunLog
+from platform_assets.orchestration.names import assets_job, checks_op, deep_audit_op, table_key
+from platform_assets.orchestration.resources import (
+    KafkaResource,
+    LakeResource,
+    Log,
+    RunServices,
+    Services,
+    SparkResource,
+)
+
+_log = logger(__name__)
+
+_CHECK_BUDGET_SECONDS: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The result of one check, and whether it blocks what is downstream. `verdict` is set for checks of a raw table."""
+
+    event: dg.AssetCheckEvaluation
+    blocks: bool
+    verdict: Verdict | None = None
+
+
+def build_checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
+    """The checks of each load, in one step: they judge the same facts."""
+    topic = declaration.topic
+    specs = [
+        *(_spec(declaration.raw_table, check) for check in CHECKS.values()),
+        retention_check.spec(declaration.raw_table),
+    ]
+
+    @dg.multi_asset_check(specs=specs, name=checks_op(topic), can_subset=True)
+    def _evaluate_all(
+        context: dg.AssetCheckExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
+    ) -> Iterator[dg.AssetCheckResult]:
+        evaluation = _evaluation(context, declaration, RunServices(kafka, lake, spark))
+        wanted = {key.name for key in context.selected_asset_check_keys}
+        for check in CHECKS.values():
+            if check.name in wanted:
+                yield rendering.result(table_key(declaration.raw_table), check.evaluate(evaluation), evaluation.facts())
+        if retention_check.RETENTION_IS_FAR in wanted:
+            yield retention_check.evaluate(declaration, evaluation.ledger, kafka.cluster())
+
+    return _evaluate_all
+
+
+def build_deep_audit(declaration: TopicDeclaration, budget: float) -> dg.AssetChecksDefinition:
+    topic = declaration.topic
+
+    @dg.multi_asset_check(specs=[_spec(declaration.raw_table, DEEP_AUDIT)], name=deep_audit_op(topic))
+    def _evaluate(
+        context: dg.AssetCheckExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
+    ) -> Iterator[dg.AssetCheckResult]:
+        keys = (w.key for w in Ledger(lake.lake()).windows(topic))
+        windows = dagster_records.windows_of(context.run, table_key(declaration.raw_table), keys)
+        evaluation = _evaluation(
+            context, declaration, RunServices(kafka, lake, spark), budget=budget, windows=windows, counting=()
+        )
+        yield rendering.result(table_key(declaration.raw_table), DEEP_AUDIT.evaluate(evaluation), evaluation.facts())
+
+    return _evaluate
+
+
+def _spec(table: TableRef, check: Check) -> dg.AssetCheckSpec:
+    return dg.AssetCheckSpec(check.name, asset=table_key(table), blocking=check.blocking, description=check.description)
+
+
+def evaluation(
+    declaration: TopicDeclaration,
+    services: Services,
+    instance: dg.DagsterInstance | None,
+    run_id: str = "",
+    *,
+    budget: float = _CHECK_BUDGET_SECONDS,
+    windows: frozenset[str] | None = None,
+    counting: Collection[Check] = tuple(CHECKS.values()),
+    records: RunLog | None = None,
+    log: Log = _log,
+) -> Evaluation:
+    """The evaluation of a raw table's checks; what `instance` has on record of other runs than `run_id` is taken into account."""
+    known = Orchestration()
+    if instance is not None:
+        known = dagster_records.orchestration(instance, declaration.raw_table, run_id or None, records)
+    return Evaluation(
+        declaration,
+        services.ledger,
+        known,
+        services.settings,
+        lambda: services.cluster,
+        services.check_engine(declaration.engine),
+        budget,
+        windows,
+        counting=counting,
+        witness=services.check_engine,
+        progress=to_lines(log.info),
+    )
+
+
+def _evaluation(
+    context: dg.AssetCheckExecutionContext, declaration: TopicDeclaration, services: Services, **more: Any
+) -> Evaluation:
+    return evaluation(declaration, services, context.instance, context.run.run_id, log=context.log, **more)
+
+
+def judge(found: Evaluation) -> Iterator[Judged]:
+    """Evaluate each check of a raw table."""
+    for check in CHECKS.values():
+        verdict = check.evaluate(found)
+        event = rendering.evaluation(table_key(found.facts().table), verdict, found.facts())
+        yield Judged(event, check.blocking and verdict.alarming, verdict)
+
+
+# --- in a tick, without a run -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyWindowChecks:
+    """Evaluations that a tick reports after its materialisations, and a run of the checks that it requests."""
+
+    events: Sequence[dg.AssetCheckEvaluation] = ()
+    run: dg.RunRequest | None = None
+
+
+NOTHING: Final = EmptyWindowChecks()
+
+
+def after_empty_windows(
+    declaration: TopicDeclaration,
+    cluster: Cluster,
+    ledger: Ledger,
+    instance: dg.DagsterInstance,
+    reporting: Mapping[str, str],
+    budget: float,
+) -> EmptyWindowChecks:
+    """Evaluate every check of the raw table, in at most `budget` seconds of what the brokers are asked.
+
+    `reporting` are the windows that this tick is about to report as loaded, with the ids of their loads. A table that
+    nothing was ever loaded into has nothing to check. The deep audit is judged by what the audits found and whether the
+    files are still those, and not at all before the first audit.
+    """
+    table = declaration.raw_table
+    if not load_log.exists(ledger.lake.table(table)):
+        return NOTHING
+    e = Evaluation(
+        declaration,
+        ledger,
+        _about_to_report(dagster_records.orchestration(instance, table), reporting),
+        lambda: cluster.settings,
+        lambda: cluster,
+        choose_engine(ledger.lake, lambda: cluster.settings, _no_spark),
+        max(budget, 0.0),
+        counting=CHECKS.values(),
+        reads=False,
+    )
+    found: list[dg.AssetCheckEvaluation] = []
+    run = None
+    try:
+        if e.facts().unread:
+            run = _run_of_checks(declaration, instance, max(reporting))
+        else:
+            for check in CHECKS.values():
+                found.append(rendering.evaluation(table_key(declaration.raw_table), check.evaluate(e), e.facts()))
+        audit = deep_audit.evaluate_without_reading(e)
+        if audit is not None:
+            found.append(rendering.evaluation(table_key(declaration.raw_table), audit, e.facts()))
+    except PlatformError as error:
+        known = {event.check_name for event in found}
+        names = [*CHECKS, DEEP_AUDIT.name] if run is None else [DEEP_AUDIT.name]
+        found += [_not_evaluated(declaration, name, error) for name in names if name not in known]
+    return EmptyWindowChecks(found, run)
+
+
+def _about_to_report(known: Orchestration, reporting: Mapping[str, str]) -> Orchestration:
+    """What the orchestrator knows once this tick's materialisations, which come before its evaluations, are on record."""
+
+    def reported(keys: Sequence[str] | None) -> Mapping[str, str | None] | None:
+        found = known.reported(keys)
+        return None if found is None else {**found, **reporting}
+
+    return replace(known, reported=reported)
+
+
+def _no_spark() -> NoReturn:
+    raise RuntimeError("an evaluation that reads no data files asked for Spark")
+
+
+def _run_of_checks(declaration: TopicDeclaration, instance: dg.DagsterInstance, newest: str) -> dg.RunRequest | None:
+    """A run of the checks alone, unless one is queued or under way."""
+    keys = [dg.AssetCheckKey(table_key(declaration.raw_table), name) for name in CHECKS]
+    if dagster_records.checks_in_flight(instance, keys):
+        return None
+    return dg.RunRequest(
+        f"{declaration.raw_table}/checks/{newest}",
+        job_name=assets_job(declaration),
+        asset_selection=[],
+        asset_check_keys=keys,
+    )
+
+
+def _not_evaluated(declaration: TopicDeclaration, check: str, error: PlatformError) -> dg.AssetCheckEvaluation:
+    return dg.AssetCheckEvaluation(
+        table_key(declaration.raw_table),
+        check,
+        passed=False,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"**Could not tell**: {markdown(error)}",
+    )

@@ -1,0 +1,335 @@
+"""The sensor's tick: seals windows whose end has passed, reports them, and requests runs for windows that are not loaded.
+
+Every topic is a member of a group, by default of a group of its own. One tick serves all topics of a group: the edges that it cuts
+are recorded in one commit, and Dagster is asked once for the runs that it has on record.
+
+A tick never consumes messages. It looks at batch headers at most, around transaction markers and, if a window's holes are not
+explained yet, of that window. What it reports comes from the ledger, never from the clock, so a tick that is repeated after a crash
+reports the same; and what Dagster already has is not reported twice.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Final
+
+import dagster as dg
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+
+from platform_assets.checks.registry import CHECKS
+from platform_assets.errors import PlatformError, TopicMissingError
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.logs import logger
+from platform_assets.model.tables import TableRef
+from platform_assets.model.untrusted import line, markdown
+from platform_assets.orchestration import dagster_records, events, names, planning, retention_check
+from platform_assets.orchestration.dagster_records import RunLog
+from platform_assets.orchestration.names import run_tag, sensor_name, table_key
+from platform_assets.orchestration.planning import LoadRequest
+from platform_assets.orchestration.publishing import Publisher
+from platform_assets.orchestration.topic_tick import HELD_BACK, HeldBack, Seen, TopicTick
+from platform_assets.windows import clocks, sealing
+from platform_assets.windows.sealing import Sealing
+from platform_assets.windows.sealing_together import seal_together
+
+_log = logger(__name__)
+
+_CURSOR_VERSION: Final = 1
+_FOR_TAKING: Final = 0.5
+"""Share of a tick's budget after which no cut is taken any more."""
+_FOR_ALL: Final = 0.9
+"""Share after which no topic is looked at any more."""
+_NAMED: Final = 3
+TICK_STATUS: Final = "platform_assets/trouble"
+"""Of an observation's metadata: the error's class, empty once ticks succeed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Topics that share a sensor and runs. Without a `name` it is one topic, which is a group of its own."""
+
+    name: str | None
+    declarations: tuple[TopicDeclaration, ...]
+
+    @classmethod
+    def of(cls, declaration: TopicDeclaration) -> Group:
+        """One topic as a group of its own."""
+        return cls(None, (declaration,))
+
+    @property
+    def first(self) -> TopicDeclaration:
+        """One of them: interval, budget and bounds of a run are the same for all."""
+        return self.declarations[0]
+
+    def __str__(self) -> str:
+        return f"topic {self.first.topic}" if self.name is None else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The contents of a cursor: the edge before which all windows of a topic are reported, and the topic that is looked at next."""
+
+    reported: Mapping[str, datetime] = field(default_factory=dict)
+    following: str = ""
+
+    @classmethod
+    def from_cursor(cls, cursor: str | None, topics: Sequence[str] = ()) -> Position:
+        """From `to_cursor`; the beginning if there is no cursor, or one of another kind.
+
+        Earlier releases wrote an edge alone for a sensor of one topic: it is that of `topics`, if that is one.
+        """
+        fields = json.loads(cursor) if cursor else {}
+        reported = fields.get("reported") if fields.get("version") == _CURSOR_VERSION else None
+        if isinstance(reported, int) and len(topics) == 1:
+            return cls({topics[0]: datetime.fromtimestamp(reported, UTC)})
+        if not isinstance(reported, dict):
+            return cls()
+        edges = {t: datetime.fromtimestamp(int(at), UTC) for at, of_edge in reported.items() for t in of_edge}
+        return cls(edges, fields["following"])
+
+    def to_cursor(self) -> str:
+        """JSON. Topics by edge: nearly all of them have the same."""
+        by_edge: dict[str, list[str]] = {}
+        for topic, edge in sorted(self.reported.items()):
+            by_edge.setdefault(str(round(edge.timestamp())), []).append(topic)
+        return json.dumps({"version": _CURSOR_VERSION, "reported": by_edge, "following": self.following})
+
+
+@dataclass
+class _Gathered:
+    """What a tick has found so far."""
+
+    reported: dict[str, datetime]
+    loads: list[tuple[str, LoadRequest]] = field(default_factory=list)
+    run_requests: list[dg.RunRequest] = field(default_factory=list)
+    events: list[Any] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    errors: list[PlatformError] = field(default_factory=list)
+    succeeded: int = 0
+    busy: bool = False
+    """Whether a topic has something to report or to request."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """One evaluation of the sensor of `group`; `now` is when it began. `clock` is the second one, Kafka's by default."""
+
+    group: Group
+    cluster: Cluster
+    ledger: Ledger
+    instance: dg.DagsterInstance
+    now: datetime
+    clock: clocks.Ask | None = None
+
+    def evaluate(self, cursor: str | None) -> dg.SensorResult:
+        """Plan, and do what a sensor does besides: check retention, report loads that Dagster lacks, publish positions.
+
+        Topics that are left when the budget ends come first in the next tick. An error of one topic is reported on its table's
+        page. Raises it if no topic succeeded.
+        """
+        return self._tick(cursor, alone=False)
+
+    def plan(self, cursor: str | None) -> dg.SensorResult:
+        """Seal windows, report them and request runs. Raises what `sealing.seal` raises if no topic succeeded."""
+        return self._tick(cursor, alone=True)
+
+    def _tick(self, cursor: str | None, *, alone: bool) -> dg.SensorResult:
+        began = time.monotonic()
+        budget = self.group.first.tick_budget.total_seconds()
+        deadline = began + budget
+        active = [d for d in self.group.declarations if not d.paused]
+        if not active:
+            paused = "paused in its YAML" if self.group.name is None else "every topic is paused in its YAML"
+            return dg.SensorResult(skip_reason=line(f"{self.group}: {paused}"), cursor=cursor)
+        before = Position.from_cursor(cursor, [d.topic for d in self.group.declarations])
+        active = _from(active, before.following)
+        try:
+            self.ledger.create()
+            newest = self.ledger.newest_edges([d.topic for d in active])
+        except PlatformError as e:
+            for d in [] if alone else active:
+                observe(self.instance, d, e)
+            raise
+        pending = [d for d in active if sealing.pending_edges(d, newest.get(d.topic), self.now, 1)]
+        sealed = seal_together(
+            pending,
+            self.cluster,
+            self.ledger,
+            self.now,
+            taking_until=began + _FOR_TAKING * budget,
+            deadline=deadline,
+            clock=self.clock,
+        )
+        left_out = {d.topic for d in pending} - set(sealed)
+        found = _Gathered(dict(before.reported))
+        records = RunLog(self.instance, (t for d in active for t in d.tables))
+        following = min(left_out, key=[d.topic for d in active].index, default="")
+        for d in active:
+            if (found.succeeded or found.errors) and time.monotonic() > began + _FOR_ALL * budget:
+                following = following or d.topic
+                break
+            if d.topic not in left_out:
+                self._look(d, sealed.get(d.topic), found, records, deadline, alone)
+        if found.errors and not found.succeeded:
+            # A missing topic is the mildest of them.
+            raise next((e for e in found.errors if not isinstance(e, TopicMissingError)), found.errors[0])
+        after = Position(found.reported, following)
+        return self._result(found, cursor if after == before else after.to_cursor())
+
+    def _look(
+        self,
+        d: TopicDeclaration,
+        outcome: Sealing | PlatformError | None,
+        found: _Gathered,
+        records: RunLog,
+        deadline: float,
+        alone: bool,
+    ) -> None:
+        try:
+            if isinstance(outcome, PlatformError) and not isinstance(outcome, HELD_BACK):
+                raise outcome
+            done = outcome if isinstance(outcome, Sealing | HeldBack) else None
+            tick = TopicTick(d, self.cluster, self.ledger, self.instance, self.now, records)
+            seen = tick.after(done, found.reported.get(d.topic), deadline)
+            more = [] if alone else self._besides(d, seen, records)
+        except PlatformError as e:
+            found.errors.append(e)
+            if not alone:
+                observe(self.instance, d, e)
+            if self.group.name is not None:
+                _log.error("topic %s: %s", d.topic, e)
+            return
+        if not alone:
+            observe(self.instance, d, None)
+        found.succeeded += 1
+        found.loads += [(d.topic, request) for request in seen.loads]
+        found.run_requests += [_run_request(d, d.decoded_table, request) for request in seen.decodings]
+        found.run_requests += [] if seen.checks is None else [seen.checks]
+        found.events += [*seen.events, *more]
+        found.busy = found.busy or seen.skip_reason is None
+        if seen.reported is not None:
+            found.reported[d.topic] = seen.reported
+        if seen.skip_reason is not None:
+            found.reasons.append(seen.skip_reason)
+
+    def _besides(self, d: TopicDeclaration, seen: Seen, records: RunLog) -> list[Any]:
+        """Report what Dagster lacks and what retention threatens, and publish the topic's position."""
+        more: list[Any] = list(
+            events.missing_loads(d, self.ledger, self.instance, self.now, records, besides=seen.events)
+        )
+        more += retention_check.evaluations(d, self.ledger, self.cluster, self.now, [*seen.events, *more])
+        Publisher(d, self.ledger, self.cluster).renew()
+        return more
+
+    def _result(self, found: _Gathered, cursor: str | None) -> dg.SensorResult:
+        if not found.busy:
+            said = [*(str(e) for e in found.errors), *dict.fromkeys(found.reasons)]
+            more = f" And {len(said) - _NAMED} more." if len(said) > _NAMED else ""
+            text = line(". ".join(said[:_NAMED]) + more or "nothing to do")
+            return dg.SensorResult(skip_reason=text, asset_events=found.events, cursor=cursor)
+        run_requests = [*self._load_runs(found.loads), *found.run_requests]
+        return dg.SensorResult(run_requests=run_requests, asset_events=found.events, cursor=cursor)
+
+    def _load_runs(self, loads: Sequence[tuple[str, LoadRequest]]) -> Iterator[dg.RunRequest]:
+        first, name = self.group.first, self.group.name
+        if name is None:
+            yield from (_run_request(first, first.raw_table, request) for _, request in loads)
+            return
+        bounds = {"max_offsets": first.max_records_per_run, "max_windows": first.max_windows_per_run}
+        for pack in planning.packed(loads, **bounds):
+            yield _run_request_of_many(name, pack)
+
+
+def _from(declarations: Sequence[TopicDeclaration], following: str) -> list[TopicDeclaration]:
+    """All of them in order of name, beginning with `following`, so that each comes to its turn."""
+    ordered = sorted(declarations, key=lambda d: d.topic)
+    at = next((n for n, d in enumerate(ordered) if d.topic >= following), 0)
+    return [*ordered[at:], *ordered[:at]]
+
+
+# --- runs to request --------------------------------------------------------------------------------------------
+
+
+def _run_request(d: TopicDeclaration, table: TableRef, request: LoadRequest) -> dg.RunRequest:
+    """The run that loads windows into the raw `table` and decodes them, or that decodes those which it has.
+
+    It names them by partitions, so that the UI shows them before they are loaded; by its config if they are none.
+    """
+    run_key, tags = request.run_key(table.name), {dagster_records.TABLE_TAG: run_tag(table)}
+    if request.listed:
+        config = dagster_records.config_listing(d.topic, request.listed, decode_only=table != d.raw_table)
+        return dg.RunRequest(run_key, config, tags, job_name=names.earlier_windows_job(d.topic))
+    # All but the deep audit, which has a schedule of its own.
+    of_raw = (*CHECKS, retention_check.RETENTION_IS_FAR) if table == d.raw_table else ()
+    selected: dict[str, Any] = {
+        "job_name": names.assets_job(d),
+        "asset_selection": names.tables_of(d) if table == d.raw_table else names.decoded_keys(d),
+        "asset_check_keys": [
+            *(dg.AssetCheckKey(table_key(d.raw_table), check) for check in of_raw),
+            *names.check_keys(d),
+        ],
+    }
+    if request.first == request.last:
+        return dg.RunRequest(run_key, partition_key=request.first, tags=tags, **selected)
+    tags |= {ASSET_PARTITION_RANGE_START_TAG: request.first, ASSET_PARTITION_RANGE_END_TAG: request.last}
+    return dg.RunRequest(run_key, tags=tags, **selected)
+
+
+def _run_request_of_many(name: str, pack: Sequence[tuple[str, LoadRequest]]) -> dg.RunRequest:
+    windows: dict[str, list[str]] = {}
+    for topic, request in pack:
+        windows.setdefault(topic, []).extend(request.listed)
+    keys = " ".join(sorted(request.run_key(f"raw/{topic}") for topic, request in pack))
+    first = min(request.first for _, request in pack)
+    return dg.RunRequest(
+        f"together/{name}/{first}/{len(windows)}/{sha256(keys.encode()).hexdigest()[:16]}",
+        dagster_records.config_of_many(names.together_op(name), {t: sorted(k) for t, k in sorted(windows.items())}),
+        {dagster_records.TABLE_TAG: run_tag(None)},
+        job_name=names.together_job(name),
+    )
+
+
+# --- status of ticks --------------------------------------------------------------------------------------------
+
+
+_known: dict[tuple[str, str], str] = {}
+_lock = threading.Lock()
+
+
+def observe(instance: dg.DagsterInstance, declaration: TopicDeclaration, error: PlatformError | None) -> None:
+    """Report on the table's page how a tick ended, if that differs from the one before: by `error`, or well.
+
+    Without it, a tick that fails is visible at the sensor alone. Dagster is asked once a process for what was reported last, so
+    that ticks which succeed cost nothing.
+    """
+    asset, name = table_key(declaration.raw_table), sensor_name(declaration.topic, declaration.together)
+    place = (str(instance.root_directory), declaration.topic)
+    kind = "" if error is None else type(error).__name__
+    with _lock:
+        before = _known.get(place)
+        if before is None:
+            before = _reported(instance, asset)
+        if before != kind:
+            text = f"Sensor {name} ticks well again." if error is None else f"Sensor {name} fails: {error}"
+            metadata = {TICK_STATUS: dg.MetadataValue.text(kind)}
+            instance.report_runless_asset_event(
+                dg.AssetObservation(asset, description=markdown(text), metadata=metadata)
+            )
+        _known[place] = kind
+
+
+def _reported(instance: dg.DagsterInstance, asset: dg.AssetKey) -> str:
+    """The kind that was reported last; empty without one."""
+    for record in instance.fetch_observations(asset, limit=20).records:
+        observation = record.asset_observation
+        if observation is not None and TICK_STATUS in observation.metadata:
+            return str(observation.metadata[TICK_STATUS].value)
+    return ""
