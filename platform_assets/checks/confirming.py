@@ -21,7 +21,7 @@ from platform_assets.checks.judging import finding
 from platform_assets.engines.protocol import LoadEngine, Order, Records, Written
 from platform_assets.errors import PlatformError
 from platform_assets.ledger.entries import Receipt
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import ENGINES, EngineName
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.generations import beyond_log
@@ -29,7 +29,6 @@ from platform_assets.windows.generations import beyond_log
 SAMPLE_WINDOWS: Final = 20
 SAMPLE_OFFSETS: Final = 5_000_000
 """How many windows and offsets one audit reads again, at most: Kafka is read as a load reads it."""
-_OTHER: Final[Mapping[str, EngineName]] = {"columnar": "connector", "connector": "columnar"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def confirm(e: Evaluation, receipts: Sequence[Receipt]) -> Confirmed:
         return Confirmed(not_read=(str(error),))
     proved, findings, not_read = list[Receipt](), list[Finding](), list[str]()
     for loaded_by, group in groupby(sorted(sample, key=lambda r: r.engine or ""), key=lambda r: r.engine or ""):
-        witness = e.witness(_OTHER[loaded_by])
+        witness = e.witness(other_engine(loaded_by))
         for receipt, outcome in _read(e, witness, list(group)):
             if isinstance(outcome, PlatformError):
                 not_read.append(str(outcome))
@@ -73,10 +72,15 @@ def confirm(e: Evaluation, receipts: Sequence[Receipt]) -> Confirmed:
     return Confirmed(tuple(proved), tuple(findings), tuple(dict.fromkeys(not_read)))
 
 
+def other_engine(loaded_by: str) -> EngineName:
+    """The engine that confirms loads of another one."""
+    return next(name for name in ENGINES if name != loaded_by)
+
+
 def _sample(e: Evaluation, receipts: Sequence[Receipt]) -> list[Receipt]:
     found: list[Receipt] = []
     offsets = 0
-    for receipt in held_whole(e, [r for r in receipts if r.engine in _OTHER and r.confirmed_by is None]):
+    for receipt in held_whole(e, [r for r in receipts if r.engine in ENGINES and r.confirmed_by is None]):
         offsets += receipt.ranges.size
         if found and (len(found) == SAMPLE_WINDOWS or offsets > SAMPLE_OFFSETS):
             break

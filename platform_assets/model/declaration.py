@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import DecodeDeclaration
@@ -15,6 +15,8 @@ from platform_assets.model.windows import first_edge, is_cron, window_starting_a
 EngineName = Literal["auto", "columnar", "connector"]
 """connector: Spark's own Kafka connector; columnar: compiled kernels in Spark's Python workers; auto: the columnar engine
 wherever it can load what is asked for, and the connector where it cannot."""
+ENGINES: Final[tuple[EngineName, ...]] = tuple(name for name in get_args(EngineName) if name != "auto")
+"""Engines that load: `auto` chooses one of them."""
 DEFAULT_ENGINE: Final[EngineName] = "auto"
 
 
