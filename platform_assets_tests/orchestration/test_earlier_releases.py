@@ -84,7 +84,7 @@ def test_why_runs_failed_is_read(instance: dg.DagsterInstance, tags: dict[str, s
     assert failed.error_of(KEYS[0]) == "gone"
 
 
-def test_config_of_queued_runs_is_valid() -> None:
+def test_jobs_have_the_steps_of_queued_runs_and_accept_their_config() -> None:
     declared = TopicDeclaration("clicks", "0 * * * *", edge(0), decode=DecodeDeclaration(FormatSpec("string")))
     made = build_definitions(
         declared, group="g", description=None, owners=(), sensor_running=False, deep_audit=DeepAudit()
@@ -100,6 +100,9 @@ def test_config_of_queued_runs_is_valid() -> None:
         job = jobs[name]
         assert isinstance(job, dg.JobDefinition)
         dg.validate_run_config(job, config)
+        # Dagster executes a queued run by the steps that its job had when it was queued.
+        ops = {"load_op", "check_op"} if name == "clicks_earlier_windows" else {"op"}
+        assert {node.name for node in job.nodes} == {f"{name}_{op}" for op in ops}
 
 
 def test_the_cursor_of_a_sensor_of_one_topic_is_read() -> None:
