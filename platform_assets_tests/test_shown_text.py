@@ -47,18 +47,18 @@ POSITIONS: Final = {
 LEVELS: Final = frozenset({"debug", "info", "warning", "error", "critical", "exception", "log"})
 TERMINAL: Final = "terminal/"
 EXCEPTIONS: Final = {
-    ("orchestration/foresight.py", "headline"): "each way in which it is made is `markdown` or a constant",
-    ("orchestration/assets.py", "check.description"): "a constant of the check's module",
+    ("orchestration/retention_check.py", "headline"): "each way in which it is made is `markdown` or a constant",
+    ("orchestration/raw_checks.py", "check.description"): "a constant of the check's module",
     ("checks/report/rendering.py", "found.description"): "of a result, which was escaped when it was made",
-    ("orchestration/by_hand.py", "result.description"): "of a result, which was escaped when it was made",
+    ("orchestration/events.py", "description"): "a constant of whoever reports the window",
     ("components/topic_table.py", "self.description"): "Markdown that the owner of the topic's YAML writes on purpose",
     (
-        "orchestration/assets.py",
+        "orchestration/definitions.py",
         "(description or markdown(f'Kafka topic {declaration.topic}.')) + "
         "' A partition is a sealed window: offsets that never change.'",
     ): "Markdown that the owner of the topic's YAML writes on purpose",
-    ("orchestration/foresight.py", "_DESCRIPTION"): "a constant",
-    ("orchestration/run_config.py", "given.description"): "of a field of a config class: a constant",
+    ("orchestration/retention_check.py", "_DESCRIPTION"): "a constant",
+    ("orchestration/resources.py", "given.description"): "of a field of a config class: a constant",
     ("lake/location.py", "description"): "of a Delta table: no page shows it",
     (
         "lake/raw_table.py",
@@ -74,8 +74,6 @@ EXCEPTIONS: Final = {
     ): "of a Delta table",
     ("ledger/decisions.py", "(__doc__ or '').splitlines()[0]"): "a constant",
     ("ledger/store.py", "(__doc__ or '').splitlines()[0]"): "a constant",
-    ("orchestration/foresight.py", "outcome.skip_reason"): "of a result, which was escaped when it was made",
-    ("orchestration/unreported.py", "result.skip_reason"): "of a result, which was escaped when it was made",
     ("infra/jars.py", "__doc__"): "a constant",
     ("infra/spark_node.py", "(__doc__ or '').splitlines()[0]"): "a constant",
     ("kernels/__main__.py", "print"): "what numba and this machine say, while the platform is installed",
@@ -170,7 +168,7 @@ def texts(file: str, tree: ast.Module) -> Iterator[tuple[ast.expr, frozenset[str
         elif (
             last == "SkipReason"
             or name in ("click.confirm", "click.prompt", "warnings.warn", "warn")
-            or (last in LEVELS - {"exception"} and owner.endswith("context.log"))
+            or (last in LEVELS - {"exception"} and owner.endswith(("context.log", "self.log")))
         ) and node.args:
             yield node.args[0], IN_LINES
         elif last == "exception" and owner.endswith("log"):

@@ -419,7 +419,7 @@ _OVER = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordSta
 def newest_evaluations(
     instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey]
 ) -> Mapping[dg.AssetCheckKey, tuple[AssetCheckExecutionRecord, dg.AssetCheckEvaluation]]:
-    """The newest_evaluations evaluation of each of `keys` that has one, with its record.
+    """The newest evaluation of each of `keys` that has one, with its record.
 
     What a check found holds until it has found something else: a run that is about to evaluate it again changes nothing yet, and
     neither does one that ended before it came to that.

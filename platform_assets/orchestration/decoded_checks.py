@@ -235,7 +235,7 @@ def expectation_spec(declaration: TopicDeclaration, expectation: Expectation) ->
 
 
 def expectation_result(declaration: TopicDeclaration, judged: Judged) -> dg.AssetCheckResult:
-    """The same as a expectation_result: the windows that fail, how many of their rows, the first of them, and what to do."""
+    """The result of one expectation: the windows that fail, how many of their rows, the first of them, and what to do."""
     figures = judged.figures
     values: dict[str, Any] = {"rows": figures.rows, "failing": figures.failing, "expectation": line(judged.expectation)}
     if wrong := [each for each in judged.windows if each.figures is None or each.figures.failing]:

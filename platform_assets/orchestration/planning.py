@@ -43,7 +43,7 @@ topic's log is not the one that the ledger knows, and once it is again, a later 
 until the loss of its offsets is accepted; declaration: it waits until its table is declared otherwise."""
 
 LONGEST_WAIT: Final = timedelta(minutes=10)
-"""The longest wait_before_retry before a window is asked for again."""
+"""The longest wait before a window is asked for again."""
 _LONGEST_TEXT: Final = 1_500
 """Characters: no error of the platform's own is longer unless it lists much, and its end is what to do."""
 _MOST_TEXTS: Final = 20

@@ -120,9 +120,7 @@ def _values(given: ConfigType) -> Any:
         return dg.Shape({name: _field(field) for name, field in given.fields.items()})  # type: ignore[no-untyped-call]
     if given.key in ("String", "Int", "Bool", "Float"):
         return given
-    raise TypeError(
-        f"config of the type {given.key} may read_config the environment: add it to {__name__} if it does not."
-    )
+    raise TypeError(f"config of the type {given.key} may read the environment: add it to {__name__} if it does not.")
 
 
 # --- services ---------------------------------------------------------------------------------------------------

@@ -233,8 +233,8 @@ class Tick:
         if not found.busy:
             said = [*(str(e) for e in found.errors), *dict.fromkeys(found.reasons)]
             more = f" And {len(said) - _NAMED} more." if len(said) > _NAMED else ""
-            text = line(". ".join(said[:_NAMED]) + more or "nothing to do")
-            return dg.SensorResult(skip_reason=text, asset_events=found.events, cursor=cursor)
+            text = ". ".join(said[:_NAMED]) + more
+            return dg.SensorResult(skip_reason=line(text or "nothing to do"), asset_events=found.events, cursor=cursor)
         run_requests = [*self._load_runs(found.loads), *found.run_requests]
         return dg.SensorResult(run_requests=run_requests, asset_events=found.events, cursor=cursor)
 
