@@ -213,7 +213,7 @@ def object_store(environ: Mapping[str, str]) -> dict[str, str]:
     """Settings by which Spark reads and writes files in the object store that the environment names; no secret is among them.
 
     Credentials are those of the environment of Spark's own processes. Spark never commits there: no LogStore of Delta's for Spark is
-    safe beside other writers.
+    safe next to other writers.
     """
     endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or environ.get("AWS_ENDPOINT")
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")

@@ -122,7 +122,7 @@ def _step(commit: Commit) -> _Step:
 
 
 def _only_entry(file: DataFile) -> Entry | None:
-    """Return the entry of a file from its statistics, if all its rows are of one window and none accepts a loss."""
+    """Return the entry of a file from its statistics, if all its rows belong to one window and none accepts a loss."""
     statistics = file.statistics or {}
     low, high = statistics.get("minValues", {}), statistics.get("maxValues", {})
     start, kind = low.get("window_start"), low.get("kind")

@@ -129,7 +129,7 @@ def _check_has(cluster: Cluster, state: TopicState, newest: RecordedCut) -> None
     missing = sorted(set(newest.cut.offsets) - set(ends))
     if missing:
         reason = f"partitions {missing} have no leader"
-        raise BrokerUnreachableError(f"looking up where topic {state.name!r} goes on", cluster.timeout, reason)
+        raise BrokerUnreachableError(f"looking up where topic {state.name!r} continues", cluster.timeout, reason)
     for partition, offset in newest.cut.offsets.items():
         if ends[partition] < offset:
             raise TruncationError(state.name, partition, offset, ends[partition])

@@ -32,7 +32,7 @@ Ranges = Mapping[int, tuple[OffsetRange, ...]]
 Change = Literal["re-created", "truncated", "moved to another cluster"]
 """The change of the log. The last value implies another topic id: a log that moved with its id is truncated, or unchanged."""
 
-FORMER_LOG: Final = "they are of a log that the topic had before: it was re-created or truncated since"
+FORMER_LOG: Final = "they belong to a former log of the topic, which was re-created or truncated since"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def _first(newest: RecordedCut, state: TopicState, cut: Cut) -> RecordedCut:
 def _check_complete(cluster: Cluster, state: TopicState, found: Mapping[int, object]) -> None:
     missing = sorted(set(state.partitions) - set(found))
     if missing:
-        doing = f"looking up where topic {state.name!r} goes on"
+        doing = f"looking up where topic {state.name!r} continues"
         raise BrokerUnreachableError(doing, cluster.timeout, f"partitions {missing} have no leader")
 
 

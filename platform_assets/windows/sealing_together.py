@@ -31,7 +31,7 @@ def seal_together(
 ) -> Mapping[str, Sealing | PlatformError]:
     """Return what `sealing.seal` returns or raises for each topic reached before `taking_until`, by topic, in order.
 
-    Both times are of `time.monotonic`; the first topic is always reached. A topic that fails does not block the others.
+    Both times come from `time.monotonic`; the first topic is always reached. A topic that fails does not block the others.
     """
     found: dict[str, Sealing | PlatformError] = {}
     for at in range(0, len(declarations), _AT_ONCE):

@@ -34,22 +34,28 @@ PHRASES: Final = {
     r"\bhas to be taken for\b": "write `is treated as`",
     r"\bgoes on\b": "write `continues`",
     r"\b(?:is|are|has|have|does|do) no more\b(?! than)": "write `no longer`",
-    r"\bfor (?:good|ever)\b": "write `permanently`",
+    r"\bfor ever\b": "write `permanently`",
 }
 BEGINNINGS: Final = re.compile(r"(?:What|Whether|Where|Who|When)\b(?! to\b)")
 """Docstrings begin with an imperative or a noun phrase."""
 PAGES: Final = ("*.md", "docs/**/*.md", "benchmarks/*.md")
 REWRITTEN: Final = (
     "benchmarks",
-    "testbed",
+    "infra",
     "platform_assets/backup",
     "platform_assets/checks",
     "platform_assets/cli",
     "platform_assets/components",
     "platform_assets/demo",
+    "platform_assets/engines",
+    "platform_assets/errors.py",
     "platform_assets/kafka",
+    "platform_assets/lake",
+    "platform_assets/ledger",
     "platform_assets/model",
     "platform_assets/terminal",
+    "platform_assets/windows",
+    "testbed",
 )
 """Packages and modules whose docstrings, messages and comments are rewritten."""
 CODE: Final = ("platform_assets", "infra", "testbed", "benchmarks")

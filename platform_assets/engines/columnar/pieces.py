@@ -19,7 +19,7 @@ class Piece:
 def shares(ranges: Mapping[int, Sequence[OffsetRange]], smallest: int, most: int) -> tuple[tuple[Piece, ...], ...]:
     """Divide the offsets of `ranges` (by partition, ascending and disjoint) into shares of equal size, one per task.
 
-    Returns at most `most` shares, none with fewer than `smallest` offsets unless there are no more; pieces and shares are in
+    Returns at most `most` shares, none with fewer than `smallest` offsets unless no others are left; pieces and shares are in
     order of partition and offset. A large partition is read by several tasks, and small ones share a task. Empty ranges are
     left out; without offsets, there are no shares.
     """
