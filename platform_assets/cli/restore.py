@@ -109,7 +109,7 @@ def _decided(lake: Lake) -> Sequence[Decision] | None:
     from platform_assets.windows import reapplying
 
     try:
-        return reapplying.decided(lake)
+        return reapplying.remember(lake, reapplying.decided(lake))
     except PlatformError as e:
         _log.warning("%s", e)
         return None

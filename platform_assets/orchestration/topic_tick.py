@@ -28,7 +28,7 @@ from platform_assets.orchestration import dagster_records, decoded_checks, event
 from platform_assets.orchestration.dagster_records import RunLog
 from platform_assets.orchestration.names import blocking_keys, table_key, topic_key
 from platform_assets.orchestration.planning import Waiting, decided_at, tries_of
-from platform_assets.windows import carrying_out, sealing
+from platform_assets.windows import carrying_out, reapplying, sealing
 from platform_assets.windows.clocks import ClockAheadError
 from platform_assets.windows.receipts import empty_receipt
 from platform_assets.windows.sealing import StartMovedError
@@ -82,6 +82,7 @@ class TopicTick:
         if newest is None:
             return _nothing(held_back or self._why_nothing(newest))
         carrying_out.carry_out(self.ledger, d.topic)
+        reapplying.finish(self.ledger, d)
         left = unloaded.find(self.ledger, d.raw_table, newest, fresh)
         undecoded = self._undecoded(newest, left)
         if fresh:

@@ -96,6 +96,40 @@ def test_a_restore_applies_what_was_erased_since(
     assert not reapplying.reapply(topic.lake, [], AUTHOR, lambda _: topic.declaration)
 
 
+@pytest.mark.parametrize("parts", [("raw/people",), ()])
+def test_a_restore_that_ends_before_it_erases_again_is_completed_by_the_next_tick(
+    topic: MadeTopic, windows: list[SealedWindow], tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    taking.take(topic.lake, tmp_path / "dagster", tmp_path / "backups", datetime(2026, 2, 1, tzinfo=UTC))
+    erase(topic)
+    reapplying.remember(topic.lake, reapplying.decided(topic.lake))
+    restoring.restore(restoring.find(tmp_path / "backups"), topic.lake, tmp_path / "dagster", parts, force=True)
+    assert len(topic.values()) == 4
+    reapplying.finish(topic.ledger, replace(topic.declaration, topic="another"))
+    assert len(topic.values()) == 4
+    reapplying.finish(topic.ledger, topic.declaration)
+    assert topic.values() == [b"value-1"] * 2
+    topic.decoder().decode(windows[0].key)
+    check_gone(topic)
+    assert reapplying.remember(topic.lake, []) == [], "nothing is left to be done"
+
+
+def test_a_second_restore_knows_the_erasures_that_the_first_one_did_not_apply(
+    topic: MadeTopic, windows: list[SealedWindow], tmp_path: Path
+) -> None:
+    """The first one has put an older ledger into the place of the one that knew them."""
+    taking.take(topic.lake, tmp_path / "dagster", tmp_path / "backups", datetime(2026, 2, 1, tzinfo=UTC))
+    erase(topic)
+    before = reapplying.remember(topic.lake, reapplying.decided(topic.lake))
+    restoring.restore(restoring.find(tmp_path / "backups"), topic.lake, tmp_path / "dagster", (), force=True)
+    assert reapplying.decided(topic.lake) == []
+    again = reapplying.remember(topic.lake, reapplying.decided(topic.lake))
+    assert again == before
+    assert reapplying.reapply(topic.lake, again, AUTHOR, lambda _: topic.declaration)
+    assert topic.values() == [b"value-1"] * 2
+    assert reapplying.remember(topic.lake, []) == []
+
+
 def test_erase_reads_the_tables_before_it_says_that_all_is_erased(
     topic: MadeTopic, windows: list[SealedWindow], tmp_path: Path
 ) -> None:
