@@ -75,7 +75,7 @@ class ShellServices:
 
 @dataclass
 class _Outcome:
-    """What an execution has yielded so far."""
+    """Results that an execution has yielded so far."""
 
     loads: list[Attempt[Loaded]] = field(default_factory=list)
     decodings: list[Attempt[DecodedWindow]] = field(default_factory=list)

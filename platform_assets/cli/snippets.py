@@ -61,7 +61,7 @@ def snippets(table: TableRef, folder: Folder, remote: str | None) -> Mapping[Rea
 
 
 def sql_name(table: TableRef) -> str:
-    """The table's name in SQL: `raw.orders`. Spark's names are of letters, digits and underscores, and do not tell case."""
+    """The table's name in SQL: `raw.orders`. Spark's names have letters, digits and underscores, and ignore case."""
     schema, name = catalogue_table(table)
     return f"{schema}.{name}" if name[0].isalpha() else f"{schema}.`{name}`"
 

@@ -31,7 +31,7 @@ _BEFORE: Final = (
 _RESCUED: Final = pa.field(
     RESCUED, pa.string(), metadata={"comment": "JSON object of the fields of the value that are not declared; null without any"}
 )  # fmt: skip
-_KEY_RESCUED: Final = pa.field(KEY_RESCUED, pa.string(), metadata={"comment": "the same for the key"})
+_KEY_RESCUED: Final = pa.field(KEY_RESCUED, pa.string(), metadata={"comment": "the same of the key"})  # plain: allow
 _WINDOW: Final = pa.field(
     "window", pa.string(), metadata={"comment": "window key and Dagster partition key; the table's partition column"}
 )
