@@ -30,6 +30,15 @@ SHARES_PER_SET: Final = 2
 """Ivy fetches one jar after another and mostly waits, so a few Ivy processes share the list."""
 
 
+REPLACING: Final = frozenset({"lz4-java"})
+"""Names of jars of the Spark set that come before pyspark's own of that name, which have known vulnerabilities."""
+
+
+def replacements(home: Home) -> tuple[Path, ...]:
+    """Paths of the jars that have to come before pyspark's own on a class path."""
+    return class_path(home, "spark", [jar for jar in read_lock() if jar.name in REPLACING])
+
+
 def class_path(home: Home, jar_set: JarSet, jars: Sequence[Jar] | None = None) -> tuple[Path, ...]:
     """Return paths of one set's jars in the lock's order; a stray jar in the folder is never included."""
     listed = read_lock() if jars is None else jars
@@ -109,7 +118,7 @@ def place(jar: Jar, fetched: Path, jars_folder: Path) -> None:
 
 
 def lock(*, report: Reporter = print, environ: Mapping[str, str] | None = None, lock_file: Path = LOCK_FILE) -> None:
-    """Resolve `ivy.xml` again and write the lock. Jars included in pyspark are left out of the Spark set.
+    """Resolve `ivy.xml` again and write the lock. The Spark set leaves out jars included in pyspark, except `REPLACING`.
 
     Raises:
         JavaNotFoundError, JarsUnavailableError, ConfigurationError: as for `install`.
@@ -125,7 +134,7 @@ def lock(*, report: Reporter = print, environ: Mapping[str, str] | None = None, 
             out = Ivy(java, Path(folder), home.jars / "ivy-lock.log").resolve(jar_set, lambda: None, env)
             for path in sorted(out.glob("*/*/*.jar")):
                 organisation, name = path.parts[-3:-1]
-                if jar_set in ("broker", "s3proxy") or name not in provided:
+                if jar_set in ("broker", "s3proxy") or name not in provided - REPLACING:
                     jars.append(Jar(jar_set, organisation, name, path.stem, sha256_of(path)))
     write_lock(jars, lock_file)
     report(f"lock: {len(jars)} jars written to {lock_file}")

@@ -17,7 +17,7 @@ from infra.connect_probe import accepts
 from infra.home import Home
 from infra.inherited import STORE, WORKERS
 from infra.ivy import pyspark_jars
-from infra.jars import class_path
+from infra.jars import class_path, replacements
 from infra.java import SPARK_OPTIONS, UNICODE_PATHS, Java, find_java
 from infra.ports import LOOPBACK, SPARK_VARIABLE, choose_ports
 from infra.process import ServiceSpec
@@ -184,8 +184,8 @@ def server_command(java: Java, home: Home, configuration: Mapping[str, str], hea
         f"-Dlog4j2.configurationFile={LOGGING_FILE.as_uri()}",
         *(f"-D{key}={value}" for key, value in configuration.items()),
         "-cp",
-        # pyspark's own first: if both contain a class, Spark's is the one it was built with.
-        os.pathsep.join([str(pyspark_jars() / "*"), *map(str, added_jars(home))]),
+        # pyspark's own before the added ones: if both contain a class, Spark's is the one it was built with.
+        os.pathsep.join([*map(str, replacements(home)), str(pyspark_jars() / "*"), *map(str, added_jars(home))]),
     ]
     arguments = home.run / "spark.arguments"
     state.write_private(arguments, "".join(f"{_quoted(option)}\n" for option in options))

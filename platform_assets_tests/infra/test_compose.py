@@ -12,7 +12,9 @@ import yaml
 
 from infra.broker import _SINGLE_NODE
 from infra.home import CHECKOUT
+from infra.ivy import pyspark_jars
 from infra.jarlock import read_lock
+from infra.jars import REPLACING, _module_name
 from infra.spark_server import CONFIGURATION, GUARDED, TOKEN_VARIABLE
 from platform_assets_tests.support.locks import DOCKERFILE, locked_python
 
@@ -55,6 +57,8 @@ def test_spark_jars_come_from_the_lock_and_are_verified() -> None:
     text = DOCKERFILE.read_text("utf-8")
     assert "python -m infra.jars install --set spark" in text
     assert "--require-hashes -r requirements-product.lock" in text
+    replaced = [path.name for path in pyspark_jars().glob("*.jar") if _module_name(path) in REPLACING]
+    assert re.findall(r"RUN rm /opt/spark/jars/(\S+)", text) == replaced
 
 
 def test_every_service_of_the_embedded_set_is_there(services: dict[str, Any]) -> None:

@@ -229,3 +229,10 @@ def test_second_start_finds_the_first(platform_home: Home, server: ProcessRecord
 
 def test_token_stays_over_restarts(platform_home: Home, token: str) -> None:
     assert spark_server.ensure_token(platform_home) == token
+
+
+def test_replaced_jars_come_before_those_of_pyspark(spark: SparkSession) -> None:
+    found = (
+        "SELECT java_method('java.lang.ClassLoader', 'getSystemResource', 'net/jpountz/lz4/LZ4Factory.class') AS place"
+    )
+    assert "/spark/lz4-java-1.10.1.jar!" in spark.sql(found).collect()[0]["place"]
