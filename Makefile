@@ -130,6 +130,14 @@ lock-check: # Fails if the locks do not follow pyproject.toml
 		diff -u "$$lock" ".platform/locks/$$lock" || { echo "run: make lock" >&2; exit 1; }; \
 	done
 
+.PHONY: audit
+audit: install ## Compare the locks with the advisories in infra/advisories.toml
+	@$(BIN)/python -m platform_assets_tests.support.audit
+
+.PHONY: sbom
+sbom: install ## Write what the product consists of, with hashes, to build/sbom.cdx.json (CycloneDX)
+	@$(BIN)/python -m platform_assets_tests.support.sbom
+
 .PHONY: product-check
 product-check: $(STAMP) # Fails if a module of the product cannot be imported with what the product's own lock installs
 	@"$(UV)" venv --quiet --clear --python "$(PYTHON)" .platform/product
