@@ -1,7 +1,7 @@
 """Check commit subjects: `area: imperative`, at most 72 characters.
 
 `python -m platform_assets_tests.support.commit_subjects FILE` checks the message in FILE, as a commit-msg hook.
-Without an argument it checks all commits since the hook was added, and `make lint` fails if one is wrong.
+Without an argument it checks all commits that are not on `origin/main` yet, and `make lint` fails if one is wrong.
 """
 
 from __future__ import annotations
@@ -45,9 +45,13 @@ def fault(message: str) -> str | None:
 
 
 def new_subjects(checkout: Path) -> list[str]:
-    """Return the subjects of all commits after the one that added the hook; none outside of a Git checkout."""
-    hook = _git(checkout, "log", "--format=%H", "-Scommit_subjects", "--", ".pre-commit-config.yaml")
-    return _git(checkout, "log", "--no-merges", "--format=%s", f"{hook[-1]}..HEAD") if hook else []
+    """Return the subjects of commits that are not on `origin/main` yet: those that are can no longer be changed.
+
+    Without a remote, those after the newest change of the hook's line; none outside of a Git checkout.
+    """
+    base = _git(checkout, "rev-parse", "--verify", "--quiet", "refs/remotes/origin/main")
+    base = base or _git(checkout, "log", "--format=%H", "-Gcommit_subjects", "--", ".pre-commit-config.yaml")
+    return _git(checkout, "log", "--no-merges", "--format=%s", f"{base[0]}..HEAD") if base else []
 
 
 def _git(checkout: Path, *arguments: str) -> list[str]:

@@ -57,6 +57,10 @@ def test_commits_before_the_hook_are_left_alone(tmp_path: Path, capsys: pytest.C
     git("commit", "-m", "lint: check commit subjects")
     git("commit", "--allow-empty", "-m", "After the rule")
     assert new_subjects(tmp_path) == ["After the rule"]
+    git("update-ref", "refs/remotes/origin/main", "HEAD")
+    assert new_subjects(tmp_path) == []  # what is on main already cannot be changed
+    git("commit", "--allow-empty", "-m", "Not on main yet")
+    assert new_subjects(tmp_path) == ["Not on main yet"]
 
     message = tmp_path / "message"
     message.write_text("After the rule\n")
