@@ -28,9 +28,8 @@ from platform_assets.engines.columnar.files import FileSeries
 from platform_assets.engines.spark.session import connect
 from platform_assets.lake import raw_table
 from platform_assets.lake.commits import NewFile, WindowCommit
-from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.load_log import LoadMetadata
-from platform_assets.lake.location import Lake
+from platform_assets.lake.location import Lake, load_folder
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window

@@ -19,12 +19,10 @@ from benchmarks.producing import Sent, create, produce
 from benchmarks.scenario import Bench, Measured
 from platform_assets.engines.columnar import task
 from platform_assets.engines.columnar.engine import FETCH_BYTES, PATIENCE
-from platform_assets.engines.columnar.pieces import Piece
-from platform_assets.engines.columnar.work import Share, Source, Work
+from platform_assets.engines.columnar.work import Piece, Share, Source, Work
 from platform_assets.engines.spark.session import connect
 from platform_assets.lake import raw_table
-from platform_assets.lake.load_folders import load_folder
-from platform_assets.lake.location import Folder
+from platform_assets.lake.location import Folder, load_folder
 
 Function = tuple[str, int, str]
 """File, line and name, as Python's profiler has it."""
@@ -36,7 +34,6 @@ STEPS: Final[Mapping[str, str]] = {
     "kafka/batches/reading.py": "fetching from the broker",
     "kafka/batches/record_batches.py": "CRCs, batch headers, unpacking",
     "kafka/batches/unpacking.py": "CRCs, batch headers, unpacking",
-    "engines/columnar/selection.py": "which records are committed",
     "engines/columnar/columns.py": "records to Arrow columns",
     "engines/columnar/digests.py": "digests",
     "kernels/arrow.py": "records to Arrow columns",

@@ -33,8 +33,8 @@ from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import events
 from platform_assets.orchestration.events import sealed_event
 from platform_assets.orchestration.names import table_key
-from platform_assets.windows import clocks
-from platform_assets.windows.clocks import OtherClock
+from platform_assets.windows.load import clocks
+from platform_assets.windows.load.clocks import OtherClock
 from testbed.samples import START, TOPIC_ID, edge, hourly, receipt, rows, sealed
 
 _ADDS_A_COMMIT: Final = 5_000

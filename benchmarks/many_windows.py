@@ -33,7 +33,7 @@ from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import dagster_records, events, status
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.tick import Group, Position, Tick
-from platform_assets.windows.loading import Loader
+from platform_assets.windows.load.loading import Loader
 from testbed.samples import START, edge
 
 PARTITIONS: Final = 4

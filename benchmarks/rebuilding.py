@@ -25,7 +25,7 @@ from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.windows.rebuild import rebuild
+from platform_assets.windows.recover.rebuild import rebuild
 from testbed.samples import START
 
 TOPIC: Final = "orders"

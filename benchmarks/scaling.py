@@ -28,8 +28,8 @@ from infra import state
 from infra.process import ProcessRecord, family
 from platform_assets.engines.spark.session import connect
 from platform_assets.errors import PlatformError
-from platform_assets.windows.catching_up import load_together
-from platform_assets.windows.loading import Loader
+from platform_assets.windows.load.catching_up import load_together
+from platform_assets.windows.load.loading import Loader
 from testbed.homes import home_at
 from testbed.loads import TopicLake
 from testbed.spark_cluster import spark_cluster

@@ -30,7 +30,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import key_of
 from platform_assets.orchestration import resources
-from platform_assets.windows import replacing, sealing
+from platform_assets.windows.load import replacing, sealing
 
 RUN = "Dagster run: sealed, loaded, in the ledger, four checks"
 BARE = "bare Spark write"

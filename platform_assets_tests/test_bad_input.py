@@ -39,7 +39,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import TopicRanges
 from platform_assets.orchestration import execution
-from platform_assets.windows.loading import Loader
+from platform_assets.windows.load.loading import Loader
 from platform_assets_tests.support.runs_of import failure_of, materialize, minutes_ago
 from testbed.homes import service_environment
 from testbed.loads import Record, TopicLake

@@ -15,7 +15,7 @@ import pytest
 import infra
 import platform_assets
 from infra.errors import ServiceStartError
-from platform_assets.demo.outlet import TransactionAbortedError
+from platform_assets.demo.producing import TransactionAbortedError
 from platform_assets.errors import OffsetsExpiredError, PlatformError
 
 SAMPLES: Final[dict[str, Any]] = {

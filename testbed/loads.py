@@ -28,9 +28,9 @@ from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName, TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration
-from platform_assets.windows import sealing
-from platform_assets.windows.loading import Loader
-from platform_assets.windows.replacing import Loaded
+from platform_assets.windows.load import sealing
+from platform_assets.windows.load.loading import Loader
+from platform_assets.windows.load.replacing import Loaded
 from testbed.clients import client_settings, librdkafka
 
 if TYPE_CHECKING:

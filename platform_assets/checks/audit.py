@@ -13,7 +13,7 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Finding, Verdict, counted
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
-from platform_assets.checks.report.strip import Strip, strip_of
+from platform_assets.checks.report.picture import Strip, strip_of
 from platform_assets.checks.report.worst import Remedy, WorstWindow, remedies, worst_windows
 from platform_assets.errors import PlatformError
 from platform_assets.model.windows import Span

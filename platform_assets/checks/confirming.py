@@ -24,7 +24,7 @@ from platform_assets.ledger.entries import Receipt
 from platform_assets.model.declaration import ENGINES, EngineName
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.generations import beyond_log
+from platform_assets.windows.decide.generations import beyond_log
 
 SAMPLE_WINDOWS: Final = 20
 SAMPLE_OFFSETS: Final = 5_000_000

@@ -28,8 +28,8 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span
-from platform_assets.windows.decoding import WindowDecoder
-from platform_assets.windows.receipts import proved_again
+from platform_assets.windows.decode.decoding import WindowDecoder
+from platform_assets.windows.load.receipts import proved_again
 
 DECODED: Final = "every_window_decoded"
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.receipts import proved_again
+from platform_assets.windows.load.receipts import proved_again
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,11 +39,11 @@ from platform_assets.errors import (
 )
 from platform_assets.lake import load_log, rows
 from platform_assets.ledger.entries import Receipt
-from platform_assets.ledger.erased import erased_of
+from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.model.digest import Measured, digest_of
 from platform_assets.model.offsets import ranges_of, repeats, size_of
-from platform_assets.windows.generations import FORMER_LOG, beyond_log
-from platform_assets.windows.receipts import proved_again
+from platform_assets.windows.decide.generations import FORMER_LOG, beyond_log
+from platform_assets.windows.load.receipts import proved_again
 
 if TYPE_CHECKING:
     from platform_assets.kafka.evidence.gathering import Evidence

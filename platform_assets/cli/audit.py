@@ -106,7 +106,7 @@ def _of_decoded(
     from platform_assets.engines.choice import decode_engine
     from platform_assets.orchestration import dagster_records
     from platform_assets.orchestration.names import table_key
-    from platform_assets.windows.decoding import WindowDecoder
+    from platform_assets.windows.decode.decoding import WindowDecoder
 
     ledger, instance = environment.ledger(), environment.instance()
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from platform_assets.checks.audit import NOT_RECORDED, Audit, AuditOutcome, CheckOutcome
-from platform_assets.checks.report.strip import Row, State, Strip
+from platform_assets.checks.report.picture import Row, State, Strip
 from platform_assets.model.untrusted import line
 from platform_assets.terminal import console as console_of
 

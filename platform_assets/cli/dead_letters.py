@@ -45,7 +45,7 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
     from platform_assets.lake import load_log
     from platform_assets.lake.dead_letters import Groups, groups
     from platform_assets.model.windows import edge_of
-    from platform_assets.windows.sending import send
+    from platform_assets.windows.decode.sending import send
 
     for window in windows:
         edge_of(window)

@@ -12,7 +12,7 @@ from platform_assets.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from platform_assets.ledger.decisions import Author
-    from platform_assets.windows.deciding import Deciding
+    from platform_assets.windows.decide.deciding import Deciding
 
 
 def deciding(table: str, author: Author | None, *, quiet: bool = False, ask: bool = True) -> Deciding:
@@ -22,7 +22,7 @@ def deciding(table: str, author: Author | None, *, quiet: bool = False, ask: boo
     """
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import declaration_of
-    from platform_assets.windows.deciding import Deciding
+    from platform_assets.windows.decide.deciding import Deciding
 
     declaration, environment = declaration_of(table), Environment.of_process()
     return Deciding(

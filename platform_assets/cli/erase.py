@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
-    from platform_assets.windows.erasing import Ranges
+    from platform_assets.windows.erase.erasing import Ranges
 
 JSON_VERSION: Final = 1
 
@@ -123,7 +123,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _ranges(texts: tuple[str, ...]) -> Ranges:
-    from platform_assets.windows.erasure_ranges import parsed_ranges
+    from platform_assets.windows.erase.erasure_ranges import parsed_ranges
 
     try:
         return parsed_ranges(texts)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from platform_assets.orchestration.execution import Attempt
     from platform_assets.orchestration.raw_checks import Judged
     from platform_assets.orchestration.resources import SparkResource
-    from platform_assets.windows.decoding import DecodedWindow
-    from platform_assets.windows.replacing import Loaded
+    from platform_assets.windows.decode.decoding import DecodedWindow
+    from platform_assets.windows.load.replacing import Loaded
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from platform_assets.terminal import console, echo, echo_error
 
 if TYPE_CHECKING:
     from platform_assets.model.tables import TableRef
-    from platform_assets.windows.rebuild import Rebuilt
+    from platform_assets.windows.recover.rebuild import Rebuilt
 
 
 @click.command("rebuild-ledger")
@@ -32,8 +32,8 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
     from platform_assets.cli.audit_table import progress
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import declaration_of, declarations
-    from platform_assets.windows.rebuild import rebuild
-    from platform_assets.windows.rebuild_decoded import rebuild_decoded
+    from platform_assets.windows.recover.rebuild import rebuild
+    from platform_assets.windows.recover.rebuild_decoded import rebuild_decoded
 
     environment = Environment.of_process()
     ledger = environment.ledger()

@@ -14,10 +14,9 @@ from platform_assets.terminal import console, echo_json
 
 if TYPE_CHECKING:
     from platform_assets.cli.environment import Environment
-    from platform_assets.windows.loading import Loader
-    from platform_assets.windows.replacing import Loaded
-    from platform_assets.windows.replay_plan import PlannedWindow
-    from platform_assets.windows.stretch import Stretch
+    from platform_assets.windows.load.loading import Loader
+    from platform_assets.windows.load.replacing import Loaded
+    from platform_assets.windows.replay.replaying import PlannedWindow, Stretch
 
 JSON_VERSION: Final = 1
 _TIMES: Final = ["%Y-%m-%dT%H:%M:%S.%fZ", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%MZ"]
@@ -73,9 +72,9 @@ def replay(
     from platform_assets.cli.loads import load_windows
     from platform_assets.cli.replay_text import say_plan
     from platform_assets.components.declared import declaration_of
-    from platform_assets.windows import stretch
-    from platform_assets.windows.loading import Loader
-    from platform_assets.windows.replay_plan import plan
+    from platform_assets.windows.load.loading import Loader
+    from platform_assets.windows.replay import replaying
+    from platform_assets.windows.replay.replaying import plan
 
     wanted = _stretch(windows, partition, first, end, since, until)
     declaration = declaration_of(table)
@@ -83,7 +82,7 @@ def replay(
     ledger = environment.ledger()
     if into is not None:
         ledger.lake.replay(into)  # a name that is no good is refused before anybody is asked
-    touched = stretch.find(wanted, declaration.topic, ledger)
+    touched = replaying.find(wanted, declaration.topic, ledger)
     loader = Loader(declaration, environment.cluster(), ledger, environment.engine(declaration.engine))
     planned = plan(loader, touched.windows) if touched.windows else ()
     fields: dict[str, Any] = {"note": touched.note or None, "plan": [p.details() for p in planned]}
@@ -117,7 +116,7 @@ def _stretch(
 ) -> Stretch:
     """Return the range that the arguments select. Raises click.UsageError unless exactly one of the three ways is used."""
     from platform_assets.model.offsets import OffsetRange
-    from platform_assets.windows.stretch import ByKeys, ByOffsets, ByTimestamps
+    from platform_assets.windows.replay.replaying import ByKeys, ByOffsets, ByTimestamps
 
     by_offsets = any(given is not None for given in (partition, first, end))
     by_time = since is not None or until is not None
@@ -147,7 +146,7 @@ def _beside(
     from platform_assets.cli.replay_text import say_compared, say_loaded, say_result
     from platform_assets.errors import PlatformError, Retryable, UnknownOutcome
     from platform_assets.orchestration.resources import SparkResource
-    from platform_assets.windows.replaying import Replay, fresh_loader
+    from platform_assets.windows.replay.replaying import Replay, fresh_loader
 
     spark = SparkResource(remote=environment.spark_remote())
     name = live.declaration.engine

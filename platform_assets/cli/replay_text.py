@@ -11,9 +11,9 @@ from platform_assets.lake.location import Folder
 from platform_assets.model.offsets import OffsetRange, text_of
 from platform_assets.model.tables import TableRef
 from platform_assets.terminal import echo
-from platform_assets.windows.comparing import PartitionComparison, WindowComparison
-from platform_assets.windows.replacing import Loaded
-from platform_assets.windows.replay_plan import Deed, PlannedWindow
+from platform_assets.windows.load.replacing import Loaded
+from platform_assets.windows.replay.comparing import PartitionComparison, WindowComparison
+from platform_assets.windows.replay.replaying import Deed, PlannedWindow
 
 _LISTED: Final = 20
 """Windows of a plan that are listed, unless the plan is all that is asked for."""

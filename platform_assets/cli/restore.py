@@ -106,7 +106,7 @@ def _check_stopped(environment: Environment) -> None:
 def _decided(lake: Lake) -> Sequence[Decision] | None:
     """The erasures that the lake knows of before the restore; None if its ledger is damaged, which the restore may be for."""
     from platform_assets.errors import PlatformError
-    from platform_assets.windows import reapplying
+    from platform_assets.windows.erase import reapplying
 
     try:
         return reapplying.remember(lake, reapplying.decided(lake))
@@ -118,7 +118,7 @@ def _decided(lake: Lake) -> Sequence[Decision] | None:
 def _erased_again(lake: Lake, before: Sequence[Decision] | None) -> Iterator[str]:
     """Erase again what was erased since the backup; what was done, in sentences."""
     from platform_assets.ledger.decisions import Author
-    from platform_assets.windows import reapplying
+    from platform_assets.windows.erase import reapplying
 
     author = Author("platform-assets restore", "erased before, and put back by a restore")
     for done in reapplying.reapply(lake, before or (), author, _declaration_of):

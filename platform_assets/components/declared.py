@@ -27,8 +27,8 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import planning
-from platform_assets.windows import sealing
-from platform_assets.windows.sealing import StartMovedError
+from platform_assets.windows.load import sealing
+from platform_assets.windows.load.sealing import StartMovedError
 
 DEFS_VARIABLE: Final = "PLATFORM_DEFS"
 

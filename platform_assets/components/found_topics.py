@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.errors import ConfigurationError
-from platform_assets.model.topics import checked_topic
+from platform_assets.model.names import checked_topic
 
 FILE: Final = "found-topics.txt"
 _HEAD: Final = (

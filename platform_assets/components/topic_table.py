@@ -19,7 +19,7 @@ from platform_assets.components.left_out import Candidate
 from platform_assets.components.yaml_texts import TextContext
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName, TopicDeclaration
-from platform_assets.model.topics import checked_topic
+from platform_assets.model.names import checked_topic
 from platform_assets.model.windows import is_cron
 from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 

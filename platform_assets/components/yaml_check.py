@@ -25,7 +25,7 @@ from platform_assets.components.topic_tables import TopicTables
 from platform_assets.components.yaml_texts import TextContext, has_template
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.model.samples import cut
+from platform_assets.model.untrusted import cut
 
 TOPIC_TABLE: Final = "platform_assets.components.TopicTable"
 TOPIC_TABLES: Final = "platform_assets.components.TopicTables"

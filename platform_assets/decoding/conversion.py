@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from platform_assets.decoding.decoder import Unfit
 from platform_assets.decoding.pieces import Marks, Pieces
-from platform_assets.decoding.reading import Unfit
 from platform_assets.decoding.schema import type_name
 from platform_assets.decoding.times import ISO_DATE, ISO_TIME, TimeFormat
 from platform_assets.errors import ConfigurationError

@@ -6,13 +6,17 @@ letters, today and when a window is decoded again in a year.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from platform_assets.model.samples import MOST_PLACE, cut
+from platform_assets.decoding.pieces import Marks
+from platform_assets.errors import PlatformError
+from platform_assets.model.untrusted import MOST_PLACE, cut
 
 Reason = Literal[
     "malformed", "wrong_type", "out_of_range", "missing", "too_deep", "too_large", "unmatched", "unknown_schema", "bad_schema",
@@ -110,3 +114,133 @@ def dead_letters(found: Sequence[DeadLetter]) -> pa.RecordBatch:
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, DEAD_LETTER_FIELDS, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_FIELDS)
+
+
+_OF_NO_VALUE: Final = (
+    PlatformError, MemoryError, OSError, ImportError, KeyboardInterrupt, SystemExit, GeneratorExit,
+)  # fmt: skip
+"""Errors of the process, the machine or a service, which another run may not have."""
+
+
+def decode_each(fields: pa.Schema, decode: Callable[..., Decoded], values: pa.Array, *others: pa.Array) -> Decoded:
+    """Decode a block with `decode`, which turns values, and `others` with a row for each, into `fields`.
+
+    A value for which it raises an error of its own becomes a dead letter, `failed`. Errors that do not depend on a value are raised:
+    those that a null causes too, and errors of the platform, the operating system or a missing module.
+    """
+    block = [values, *others]
+    found = _attempted(decode, block)
+    if isinstance(found, Decoded):
+        return found
+    if not isinstance(_attempted(decode, [pa.nulls(1, each.type) for each in block]), Decoded):
+        raise found
+    parts: list[Decoded] = []
+    pending = [block]
+    while pending:
+        part = pending.pop()
+        attempt = found if part is block else _attempted(decode, part)
+        if isinstance(attempt, Decoded):
+            parts.append(attempt)
+        elif len(part[0]) == 1:
+            parts.append(_failed(fields, attempt))
+        else:
+            middle = len(part[0]) // 2
+            pending += [[each[middle:] for each in part], [each[:middle] for each in part]]
+    return _joined(fields, parts)
+
+
+def _attempted(decode: Callable[..., Decoded], block: Sequence[pa.Array]) -> Decoded | BaseException:
+    try:
+        return decode(*block)
+    except _OF_NO_VALUE:
+        raise
+    except BaseException as error:  # noqa: BLE001  # Rust libraries raise their panics as BaseException
+        return error
+
+
+def _failed(fields: pa.Schema, error: BaseException) -> Decoded:
+    """Return the dead letter of one value for which the decoder raised `error`."""
+    text = f"{type(error).__name__}: {error}".encode("ascii", "backslashreplace").decode()
+    detail = f"the decoder failed over this value, which is a defect of this release: report it with this text: {text}"
+    batch = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in fields], schema=fields)
+    return Decoded(batch, pa.nulls(1, pa.string()), dead_letters([DeadLetter(0, "failed", None, detail)]))
+
+
+def _joined(fields: pa.Schema, parts: list[Decoded]) -> Decoded:
+    dead, begin = [], 0
+    for part in parts:
+        dead += [DeadLetter(**{**letter, "row": letter["row"] + begin}) for letter in part.dead.to_pylist()]
+        begin += len(part.rescued)
+    columns = [pa.concat_arrays([part.columns.column(at) for part in parts]) for at in range(len(fields))]
+    return Decoded(
+        pa.RecordBatch.from_arrays(columns, schema=fields),
+        pa.concat_arrays([part.rescued for part in parts]),
+        dead_letters(dead),
+    )
+
+
+class Unfit(Exception):
+    """A value, or a part of it, cannot be decoded; decoders turn it into a dead letter."""
+
+    def __init__(self, reason: Reason, detail: str, place: str | None = None) -> None:
+        super().__init__(detail)
+        self.reason, self.detail, self.place = reason, detail, place
+
+
+def text_of(value: bytes, max_bytes: int) -> str:
+    """Decode `value` as UTF-8. Raises Unfit."""
+    if len(value) > max_bytes:
+        raise Unfit("too_large", f"{len(value)} bytes, and max_bytes is {max_bytes}")
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Unfit(
+            "malformed", f"not UTF-8: {error.reason} at byte {error.start}, which is 0x{value[error.start]:02x}"
+        ) from error
+
+
+def settled(
+    decoder: Decoder,
+    values: pa.BinaryArray,
+    columns: Sequence[pa.Array],
+    unsettled: Marks,
+    *,
+    rescued: pa.Array | None = None,
+    voided: bool = False,
+    dead: Sequence[DeadLetter] = (),
+) -> Decoded:
+    """Return `columns` of the fast path, with the result of `decoder`'s exact path for the `unsettled` rows.
+
+    The content of `columns` in those rows does not matter, unless they are `voided`: then `columns` and `rescued` are null there, so
+    that nothing is copied if all of them are dead. `dead` has, in ascending order, the dead letters that the fast path itself found in
+    other rows, where `columns` and `rescued` are null.
+    """
+    if rescued is None:
+        rescued = pa.nulls(len(values), pa.string())
+    if not unsettled.any():
+        return Decoded(_batch(decoder, columns), rescued, dead_letters(dead))
+    rows = np.flatnonzero(unsettled)
+    exact = decoder.decode_exactly(values.take(pa.array(rows)))
+    found = exact.dead.set_column(0, exact.dead.schema.field(0), pa.array(rows[exact.dead["row"]], pa.int32()))
+    letters = _joined_letters(found, dead_letters(dead))
+    if voided and len(found) == rows.size:
+        return Decoded(_batch(decoder, columns), rescued, letters)
+    order = np.arange(len(values))
+    order[rows] = len(values) + np.arange(rows.size)
+    taken = pa.array(order)
+    both = [
+        pa.concat_arrays([fast, slow]).take(taken) for fast, slow in zip(columns, exact.columns.columns, strict=True)
+    ]
+    return Decoded(_batch(decoder, both), pa.concat_arrays([rescued, exact.rescued]).take(taken), letters)
+
+
+def _joined_letters(one: pa.RecordBatch, other: pa.RecordBatch) -> pa.RecordBatch:
+    """Merge dead letters in ascending order of rows."""
+    if not len(one) or not len(other):
+        return one if len(one) else other
+    both = pa.concat_batches([one, other])
+    return both.take(pc.sort_indices(both["row"]))
+
+
+def _batch(decoder: Decoder, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns), schema=decoder.fields)

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from platform_assets.decoding.reading import Unfit
+from platform_assets.decoding.decoder import Unfit
 from platform_assets.errors import ConfigurationError
 from platform_assets.kernels import conversion as steps
 

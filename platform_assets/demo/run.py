@@ -29,7 +29,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 
 if TYPE_CHECKING:
-    from platform_assets.demo.watching import TopicView
+    from platform_assets.demo.waiting import TopicView
 
 LIVE_SECONDS: Final = 80.0
 """How long the live part of the data takes."""
@@ -117,7 +117,7 @@ class _Demo:
         import dagster as dg
 
         from platform_assets.components.declared import declarations
-        from platform_assets.demo.watching import Observer
+        from platform_assets.demo.waiting import Observer
 
         with (
             dg.DagsterInstance.from_config(str(self.home.dagster)) as instance,

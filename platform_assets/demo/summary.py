@@ -22,7 +22,7 @@ from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 
 if TYPE_CHECKING:
-    from platform_assets.demo.watching import TopicView
+    from platform_assets.demo.waiting import TopicView
 
 _NUMBERS: Final = frozenset({"produced", "committed", "in table", "windows", "holes"})
 

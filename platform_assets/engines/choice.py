@@ -3,22 +3,94 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from platform_assets.engines.auto import AutoEngine
 from platform_assets.engines.columnar.engine import ColumnarEngine
+from platform_assets.engines.columnar.reports import UnfitError
 from platform_assets.engines.columnar.work import CODE
 from platform_assets.engines.decoding.engine import DecodeEngine
-from platform_assets.engines.protocol import LoadEngine
+from platform_assets.engines.protocol import LoadEngine, Order, Records, Written
 from platform_assets.engines.spark.engine import SparkEngine
-from platform_assets.engines.spark.shared import SharedSession
+from platform_assets.engines.spark.session import SharedSession
+from platform_assets.errors import PlatformError
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
+from platform_assets.model.digest import Measured
+from platform_assets.model.logs import logger
+from platform_assets.model.tables import TableRef
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
+
+
+_log = logger(__name__)
+
+
+@dataclass
+class AutoEngine:
+    """Loads with the columnar engine until it reports that it cannot, and from then on with the connector engine."""
+
+    columnar: LoadEngine
+    connector: LoadEngine
+    unfit: UnfitError | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the engine that loads at present."""
+        return self._now.name
+
+    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
+        """As in LoadEngine."""
+        if self.unfit is None:
+            try:
+                return self.columnar.write(records, table, load_id, records_per_file)
+            except UnfitError as unfit:
+                self._fall(unfit, table, records.window)
+        return self.connector.write(records, table, load_id, records_per_file)
+
+    def write_many(
+        self, orders: Sequence[Order], records_per_file: int
+    ) -> Generator[Written | PlatformError, None, None]:
+        """As in LoadEngine.
+
+        With several tables, the connector engine loads only the table that the columnar one cannot, such as one topic in an
+        old format; if that happens for a second table, it loads all that is left.
+        """
+        given, unfit = 0, set[TableRef]()
+        alone = len({order.table for order in orders}) == 1
+        if self.unfit is None:
+            with closing(self.columnar.write_many(orders, records_per_file)) as outcomes:
+                for order, outcome in zip(orders, outcomes, strict=False):
+                    if isinstance(outcome, UnfitError):
+                        unfit.add(order.table)
+                        if alone or len(unfit) > 1:
+                            self._fall(outcome, order.table, order.records.window)
+                            break
+                        _log.warning("loading %s with Spark's connector: %s", order.table, outcome.reason)
+                        yield from self.connector.write_many([order], records_per_file)
+                    else:
+                        yield outcome
+                    given += 1
+        if given < len(orders):
+            yield from self.connector.write_many(orders[given:], records_per_file)
+
+    def _fall(self, unfit: UnfitError, table: TableRef, window: str) -> None:
+        self.unfit = unfit
+        _log.warning("loading %s with Spark's connector from window %s on: %s", table, window, unfit.reason)
+
+    def measure(
+        self, table: TableRef, keys: Sequence[str], version: int
+    ) -> Iterator[tuple[str, Measured | PlatformError]]:
+        """As in LoadEngine."""
+        return self._now.measure(table, keys, version)
+
+    @property
+    def _now(self) -> LoadEngine:
+        return self.columnar if self.unfit is None else self.connector
 
 
 def choose_engine(

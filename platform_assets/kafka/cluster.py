@@ -26,7 +26,7 @@ from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, P
 from platform_assets.kafka import rights
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.logs import logger
-from platform_assets.model.topics import checked_topic
+from platform_assets.model.names import checked_topic
 
 _log = logger(__name__)
 

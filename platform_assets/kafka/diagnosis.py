@@ -11,8 +11,7 @@ import ssl
 import struct
 from typing import Final
 
-from platform_assets.kafka.distrust import distrusted
-from platform_assets.kafka.settings import ClientSettings
+from platform_assets.kafka.settings import ClientSettings, distrusted
 from platform_assets.model import cleartext
 
 _SECONDS: Final = 2.0

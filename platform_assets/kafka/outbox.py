@@ -23,7 +23,7 @@ from platform_assets.kafka.cluster import Cluster, TopicState
 from platform_assets.kafka.plain_consumer import consume, plain_consumer
 from platform_assets.kafka.rights import needed
 from platform_assets.model.logs import logger
-from platform_assets.model.topics import checked_topic
+from platform_assets.model.names import checked_topic
 
 _log = logger(__name__)
 

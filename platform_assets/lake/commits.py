@@ -39,9 +39,8 @@ from platform_assets.lake.failures import (
     TableGoneError,
     TableUnsupportedError,
 )
-from platform_assets.lake.load_folders import begun_loads, load_folder, window_folders
 from platform_assets.lake.load_log import Fence, LoadCommit, LoadMetadata, WindowFiles
-from platform_assets.lake.location import Folder, Lake
+from platform_assets.lake.location import Folder, Lake, begun_loads, load_folder, window_folders
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 

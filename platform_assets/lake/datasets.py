@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
-from platform_assets.lake import parquet, store_settings
+from platform_assets.lake import object_files, parquet
 
 _LOCAL: Final = LocalFileSystem()
 
@@ -38,7 +38,7 @@ def of(table: DeltaTable, column: str | None = None, value: str = "") -> ds.Data
 
 def _of_plain_files(table: DeltaTable, local: FileSystem | None, column: str | None, value: str) -> ds.Dataset:
     """Return the same for a table with the deletion-vector feature but without vectors, which delta-rs refuses."""
-    files = local or PyFileSystem(DeltaStorageHandler(table.table_uri, store_settings.for_delta()))
+    files = local or PyFileSystem(DeltaStorageHandler(table.table_uri, object_files.for_delta()))
     schema, kind = pa.schema(table.schema().to_arrow()), ds.ParquetFileFormat(read_options=parquet.READ_OPTIONS)
     actions = pa.table(table.get_add_actions(flatten=True))
     names = [name for name in actions.column_names if name.startswith("partition.")]

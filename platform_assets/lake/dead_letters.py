@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from platform_assets.lake import datasets
 from platform_assets.lake.location import Folder
-from platform_assets.lake.python_values import python_values
+from platform_assets.lake.parquet import python_values
 from platform_assets.lake.rows import reading_files
-from platform_assets.model.samples import MOST_PLACE, shown
+from platform_assets.model.untrusted import MOST_PLACE, shown
 
 MOST_GROUPS: Final = 100
 """Groups that are listed; the dead letters of all others are counted together."""

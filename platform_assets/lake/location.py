@@ -20,7 +20,7 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from platform_assets.errors import ConfigurationError
-from platform_assets.lake import failures, store_settings
+from platform_assets.lake import failures, object_files
 from platform_assets.lake.files import STORES, Files, files_at, is_in_store
 from platform_assets.model.tables import TableKind, TableRef
 
@@ -132,7 +132,7 @@ class Folder:
 
     @property
     def _options(self) -> dict[str, str] | None:
-        return store_settings.for_delta() if self.is_in_store else None
+        return object_files.for_delta() if self.is_in_store else None
 
     def has_delta_log(self) -> bool:
         """Return true if delta-rs finds a table in it, which may lack log files."""
@@ -246,7 +246,7 @@ class Lake:
         commits overwrite one another.
         """
         if str(root).startswith(STORES):
-            return cls(Folder(store_settings.checked(str(root), os.environ)))
+            return cls(Folder(object_files.checked(str(root), os.environ)))
         path = Path(str(root).removeprefix("file://"))
         if "://" in str(path) or not path.is_absolute():
             raise ConfigurationError(
@@ -324,3 +324,29 @@ class Lake:
     def audits(self) -> Folder:
         """Results of the newest deep audits, one file per topic; without it, a quiet topic shows none until the next audit."""
         return self.root / "_ledger" / "audits"
+
+
+# Each load's own folder: `window=<window>/<load id>`, below the table's folder.
+#
+# Delta's protocol allows any path, and has the partition in the log; but readers such as polars take it from the
+# path, in Hive's form.
+
+
+def load_folder(window: str, load_id: str) -> str:
+    """Return the folder of a load's files, relative to the table's folder."""
+    return f"{window_folder(window)}/{load_id}"
+
+
+def begun_loads(table: Folder, window: str) -> frozenset[str]:
+    """Return the folders of all loads of a window that wrote files, whatever their outcome."""
+    return frozenset(load_folder(window, load_id) for load_id in table.folders(window_folder(window)))
+
+
+def window_folders(window: str) -> tuple[str, ...]:
+    """Return all folders that may hold files of a window from any writer: the one above, and other encodings of a colon."""
+    return window_folder(window), f"window={window}", f"window={window.replace(':', '%253A')}"
+
+
+def window_folder(window: str) -> str:
+    """Return the common prefix of the folders of a window's loads. A colon is encoded like Spark does, which cannot read one."""
+    return f"window={window.replace(':', '%3A')}"

@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from platform_assets.lake import delta_log, load_log
 from platform_assets.lake.delta_log import Commit, DataFile
-from platform_assets.lake.load_folders import window_folders
 from platform_assets.lake.load_log import LoadCommit
-from platform_assets.lake.location import Folder
+from platform_assets.lake.location import Folder, window_folders
 
 
 @dataclass(frozen=True, slots=True)

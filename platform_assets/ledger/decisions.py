@@ -25,9 +25,9 @@ from platform_assets.lake import datasets, delta_log
 from platform_assets.lake.location import Lake
 from platform_assets.ledger import appending
 from platform_assets.ledger.entries import arrow_type
+from platform_assets.model.names import checked_topic
 from platform_assets.model.offsets import OffsetRange, merge_named, subtract
 from platform_assets.model.tables import TableRef
-from platform_assets.model.topics import checked_topic
 
 DecisionKind = Literal["loss", "generation", "cluster", "park", "unpark", "erase", "erased"]
 """loss: offsets that will not be loaded; generation: a topic continues with another log; cluster: a log continues on

@@ -8,8 +8,8 @@ from typing import Final, Literal, get_args
 
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import DecodeDeclaration
+from platform_assets.model.names import checked_topic
 from platform_assets.model.tables import TableRef
-from platform_assets.model.topics import checked_topic
 from platform_assets.model.windows import first_edge, is_cron, window_starting_at
 
 EngineName = Literal["auto", "columnar", "connector"]

@@ -9,6 +9,22 @@ import re
 from hashlib import sha256
 from typing import Final
 
+from platform_assets.errors import TopicNameError
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def checked_topic(name: str) -> str:
+    """Return `name` if Kafka allows it, else raise TopicNameError.
+
+    The rule is that of Kafka's `org.apache.kafka.common.internals.Topic`: 1 to 249 of `[a-zA-Z0-9._-]`, and neither
+    "." nor "..". Such a name needs no escaping in a path.
+    """
+    if not _LEGAL.fullmatch(name) or name in {".", ".."}:
+        raise TopicNameError(name)
+    return name
+
+
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 _FILE: Final = re.compile(r"[a-z0-9._-]+", re.ASCII)
 _RESERVED: Final = "_together"

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 from platform_assets.errors import ConfigurationError
 from platform_assets.model import names
-from platform_assets.model.topics import checked_topic
+from platform_assets.model.names import checked_topic
 
 TableKind = Literal["raw", "decoded", "dead_letters", "state"]
 """raw: every committed record as bytes; decoded: typed rows; dead_letters: records that could not be typed; state: the

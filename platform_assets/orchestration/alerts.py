@@ -12,8 +12,7 @@ import dagster as dg
 from dagster import DagsterEventType
 
 from platform_assets.checks.report.description import plain
-from platform_assets.model.samples import cut
-from platform_assets.model.untrusted import line
+from platform_assets.model.untrusted import cut, line
 
 _MOST: Final = 10
 """Checks, and steps, that are named."""

@@ -18,8 +18,8 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import line, markdown
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource, read_config, values_of
-from platform_assets.windows.deciding import Deciding
-from platform_assets.windows.erasure_ranges import parsed_ranges
+from platform_assets.windows.decide.deciding import Deciding
+from platform_assets.windows.erase.erasure_ranges import parsed_ranges
 
 Declared = Callable[[str], TopicDeclaration]
 """The declaration of a topic, or of the raw table of that name. Raises ConfigurationError for an unknown one."""

@@ -16,8 +16,8 @@ from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError, TopicMissingError
 from platform_assets.lake import dead_letter_table, decoded_table
+from platform_assets.lake.decoded_table import is_required, type_name
 from platform_assets.lake.location import Lake
-from platform_assets.lake.schema_change import is_required, type_name
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -53,7 +53,7 @@ from platform_assets.orchestration.resources import (
     values_of,
 )
 from platform_assets.orchestration.tick import Group, Tick
-from platform_assets.windows.replacing import Outcome
+from platform_assets.windows.load.replacing import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from platform_assets.orchestration import dagster_records
 from platform_assets.orchestration.dagster_records import RunLog
 from platform_assets.orchestration.names import LOAD_ID, OUTCOME, table_key, topic_key
 from platform_assets.orchestration.planning import Named
-from platform_assets.windows.decoding import DecodedWindow
-from platform_assets.windows.replacing import Outcome
+from platform_assets.windows.decode.decoding import DecodedWindow
+from platform_assets.windows.load.replacing import Outcome
 
 LOOKED_BACK: Final = timedelta(days=7)
 """How long ago a run may have failed: for as long the daemon may have been away."""

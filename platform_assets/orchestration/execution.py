@@ -36,10 +36,10 @@ from platform_assets.orchestration.planning import Failures, decided_at
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.raw_checks import Judged, evaluation, judge
 from platform_assets.orchestration.resources import Log, Services
-from platform_assets.windows.catching_up import TOPICS_IN_VAIN, load_many, load_together
-from platform_assets.windows.decoding import DecodedWindow, WindowDecoder
-from platform_assets.windows.loading import Loader
-from platform_assets.windows.replacing import Loaded, Outcome
+from platform_assets.windows.decode.decoding import DecodedWindow, WindowDecoder
+from platform_assets.windows.load.catching_up import TOPICS_IN_VAIN, load_many, load_together
+from platform_assets.windows.load.loading import Loader
+from platform_assets.windows.load.replacing import Loaded, Outcome
 
 _log = logger(__name__)
 

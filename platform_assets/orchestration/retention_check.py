@@ -24,8 +24,8 @@ from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import markdown
 from platform_assets.model.windows import longest_window
 from platform_assets.orchestration.names import table_key
-from platform_assets.windows import foresight
-from platform_assets.windows.foresight import Ahead, PartitionAhead
+from platform_assets.windows.load import foresight
+from platform_assets.windows.load.foresight import Ahead, PartitionAhead
 
 if TYPE_CHECKING:
     from platform_assets.kafka.batches.observing import OpenTransaction

@@ -29,10 +29,10 @@ from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.health import CheckStatus, SensorStatus, UnloadedWindow
 from platform_assets.orchestration.names import sensor_name, table_key
 from platform_assets.orchestration.retention_check import TransactionStatus
-from platform_assets.windows import clocks, sealing
-from platform_assets.windows import foresight as windows_ahead
-from platform_assets.windows.foresight import Ahead, PartitionAhead
-from platform_assets.windows.sealing import StartMovedError
+from platform_assets.windows.load import clocks, sealing
+from platform_assets.windows.load import foresight as windows_ahead
+from platform_assets.windows.load.foresight import Ahead, PartitionAhead
+from platform_assets.windows.load.sealing import StartMovedError
 
 JSON_VERSION = 1
 _BROKER_BUDGET_SECONDS = 3.0

@@ -36,9 +36,8 @@ from platform_assets.orchestration.names import run_tag, sensor_name, table_key
 from platform_assets.orchestration.planning import LoadRequest
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.topic_tick import HELD_BACK, HeldBack, Seen, TopicTick
-from platform_assets.windows import clocks, sealing
-from platform_assets.windows.sealing import Sealing
-from platform_assets.windows.sealing_together import seal_together
+from platform_assets.windows.load import clocks, sealing
+from platform_assets.windows.load.sealing import Sealing, seal_together
 
 _log = logger(__name__)
 

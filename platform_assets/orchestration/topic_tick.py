@@ -28,10 +28,12 @@ from platform_assets.orchestration import dagster_records, decoded_checks, event
 from platform_assets.orchestration.dagster_records import RunLog
 from platform_assets.orchestration.names import blocking_keys, table_key, topic_key
 from platform_assets.orchestration.planning import Waiting, decided_at, tries_of
-from platform_assets.windows import carrying_out, reapplying, sealing
-from platform_assets.windows.clocks import ClockAheadError
-from platform_assets.windows.receipts import empty_receipt
-from platform_assets.windows.sealing import StartMovedError
+from platform_assets.windows.decide import carrying_out
+from platform_assets.windows.erase import reapplying
+from platform_assets.windows.load import sealing
+from platform_assets.windows.load.clocks import ClockAheadError
+from platform_assets.windows.load.receipts import empty_receipt
+from platform_assets.windows.load.sealing import StartMovedError
 
 _log = logger(__name__)
 

@@ -16,7 +16,7 @@ from platform_assets.backup.failures import BackupDamagedError, BackupInterrupte
 from platform_assets.errors import ConfigurationError, LedgerLostError
 from platform_assets.lake.location import Lake
 from platform_assets.ledger import unloaded
-from platform_assets.windows.sealing import check_ledger_knows_table
+from platform_assets.windows.load.sealing import check_ledger_knows_table
 from platform_assets_tests.support.backed_up import ORDERS, BackedUp
 
 PARTS = ("ledger", "raw/orders", "dagster")
@@ -114,7 +114,7 @@ def test_windows_loaded_since_the_backup_of_a_table_are_asked_for_again(platform
 
 
 def test_accepted_losses_and_windows_without_offsets_stay_where_receipts_go(platform: BackedUp) -> None:
-    from platform_assets.windows.receipts import empty_receipt
+    from platform_assets.windows.load.receipts import empty_receipt
 
     platform.seal()
     window = platform.ledger.windows("orders")[-1]

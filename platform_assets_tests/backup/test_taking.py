@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from platform_assets.backup import pinning, restoring, taking
+from platform_assets.backup import restoring, taking
 from platform_assets.backup.copying import Copier
 from platform_assets.backup.failures import BackupInterruptedError, BackupNotWritableError
 from platform_assets.errors import ConfigurationError
@@ -19,7 +19,7 @@ from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Decision
 from platform_assets.ledger.store import Ledger
-from platform_assets.windows.sealing import check_ledger_knows_table
+from platform_assets.windows.load.sealing import check_ledger_knows_table
 from platform_assets_tests.support.backed_up import ORDERS, BackedUp
 from testbed.loads import table_rows
 
@@ -104,16 +104,16 @@ def test_backups_that_are_taken_while_windows_are_sealed_and_loaded_are_of_one_m
 def test_what_is_sealed_and_loaded_between_two_tables_of_a_backup_leaves_it_whole(
     platform: BackedUp, monkeypatch: pytest.MonkeyPatch, between: str
 ) -> None:
-    pinned = pinning._pinned
+    pinned = taking._pinned
 
-    def then_loaded(folder: Folder, name: str) -> pinning.PinnedTable | None:
+    def then_loaded(folder: Folder, name: str) -> taking.PinnedTable | None:
         found = pinned(folder, name)
         if name == between:
             platform.seal()
             platform.load()
         return found
 
-    monkeypatch.setattr(pinning, "_pinned", then_loaded)
+    monkeypatch.setattr(taking, "_pinned", then_loaded)
     platform.take()
     monkeypatch.undo()
     platform.destroy("ledger", "raw/orders")
@@ -137,15 +137,15 @@ def _assert_heals(lake: Lake) -> None:
 def test_a_decision_that_is_taken_meanwhile_has_it_begin_again(
     platform: BackedUp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pinned, decided = pinning._pinned, list[str]()
+    pinned, decided = taking._pinned, list[str]()
 
-    def then_decided(folder: Folder, name: str) -> pinning.PinnedTable | None:
+    def then_decided(folder: Folder, name: str) -> taking.PinnedTable | None:
         if name == "raw/orders" and len(decided) < most:
             decided.append(name)
             decisions.record(platform.lake, Decision("orders", "park", (), "somebody", "because"))
         return pinned(folder, name)
 
-    monkeypatch.setattr(pinning, "_pinned", then_decided)
+    monkeypatch.setattr(taking, "_pinned", then_decided)
     most = 1
     assert platform.take().manifest.tables["_ledger/decisions"] == 1
     most = 100
@@ -184,15 +184,15 @@ def test_a_backup_that_dies_is_none_and_the_next_one_is(platform: BackedUp, monk
 def test_a_file_that_is_deleted_meanwhile_is_named_and_there_is_no_backup(
     platform: BackedUp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = pinning.PinnedTable.files
+    files = taking.PinnedTable.files
     lost = next(platform.lake.table(ORDERS).path.rglob("*.parquet"))
 
-    def then_vacuumed(table: pinning.PinnedTable) -> list[str]:
+    def then_vacuumed(table: taking.PinnedTable) -> list[str]:
         found = list(files(table))
         lost.unlink(missing_ok=True)
         return found
 
-    monkeypatch.setattr(pinning.PinnedTable, "files", then_vacuumed)
+    monkeypatch.setattr(taking.PinnedTable, "files", then_vacuumed)
     with pytest.raises(BackupInterruptedError, match=lost.name):
         platform.take()
     assert taking.backups(platform.destination) == []

@@ -30,8 +30,8 @@ from platform_assets.lake import load_log
 from platform_assets.ledger.decisions import Author
 from platform_assets.model.windows import Span
 from platform_assets.orchestration import decoded_checks
-from platform_assets.windows import parking
-from platform_assets.windows.decoding import WindowDecoder
+from platform_assets.windows.decide import parking
+from platform_assets.windows.decode.decoding import WindowDecoder
 from platform_assets_tests.support.decoded_topic import DecodedTopic, InProcessEngine, order
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.findings import Verdict
 from platform_assets.checks.registry import CHECKS
-from platform_assets.checks.report.strip import State, strip_of
+from platform_assets.checks.report.picture import State, strip_of
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.windows import acceptance, generations
+from platform_assets.windows.decide import acceptance, generations
 from platform_assets_tests.support import answers
 from platform_assets_tests.support.streams import create_again
 from testbed import samples

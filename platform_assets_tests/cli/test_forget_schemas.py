@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from platform_assets.decoding.registry.cache import SchemaCache
-from platform_assets.decoding.registry.schemas import Registered
+from platform_assets.decoding.registry.cache import Registered, SchemaCache
 from platform_assets.lake.files import files_below
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 

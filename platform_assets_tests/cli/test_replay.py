@@ -19,10 +19,9 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.windows import generations
-from platform_assets.windows.replacing import Loaded
-from platform_assets.windows.replay_plan import plan
-from platform_assets.windows.replaying import Replay, fresh_loader
+from platform_assets.windows.decide import generations
+from platform_assets.windows.load.replacing import Loaded
+from platform_assets.windows.replay.replaying import Replay, fresh_loader, plan
 from platform_assets_tests.support.damage import data_files, delete_rows
 from platform_assets_tests.support.runs_of import minutes_ago
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, ShellOf

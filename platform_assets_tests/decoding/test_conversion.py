@@ -15,8 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from platform_assets.decoding.conversion import Conversion, conversion
+from platform_assets.decoding.decoder import Unfit
 from platform_assets.decoding.pieces import pieces_of
-from platform_assets.decoding.reading import Unfit
 from platform_assets.decoding.times import ISO_TIME_OR_UTC, TimeFormat, time_format
 from platform_assets.errors import ConfigurationError
 from platform_assets_tests.support.decoding import UNTIMED

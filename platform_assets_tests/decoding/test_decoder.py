@@ -7,7 +7,7 @@ from platform_assets.decoding.decoder import DEAD_LETTER_FIELDS, MOST_DETAIL, De
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
-from platform_assets.model.samples import MOST_PLACE
+from platform_assets.model.untrusted import MOST_PLACE
 
 
 def test_dead_letters_are_a_batch_with_cut_details() -> None:

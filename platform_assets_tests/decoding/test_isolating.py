@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from platform_assets.decoding.decoder import MOST_DETAIL, Decoded
+from platform_assets.decoding.decoder import MOST_DETAIL, Decoded, decode_each
 from platform_assets.decoding.formats import decoder_of
-from platform_assets.decoding.isolating import decode_each
 from platform_assets.engines.decoding.rows import RowMaker
 from platform_assets.errors import RegistryUnreachableError
 from platform_assets.lake import dead_letter_table, decoded_table

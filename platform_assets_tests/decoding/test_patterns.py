@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from infra.home import Home
 from platform_assets.decoding.formats import decoder_of
-from platform_assets.decoding.nearness import parts_of
+from platform_assets.decoding.patterns import parts_of
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 from platform_assets_tests.support.decoding import UNTIMED, decoded

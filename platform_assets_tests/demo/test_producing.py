@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from platform_assets.demo import outlet, producing, topic_log
+from platform_assets.demo import producing, topic_log
 from platform_assets.demo.dataset import SOURCES, TopicName, row_number
 from platform_assets.demo.producing import Pace, open_streams
 from platform_assets.demo.schedule import Rows, Schedule
@@ -53,7 +53,7 @@ def client(broker: Broker) -> Iterator[ClientSettings]:
     delete_topics(broker)
 
 
-def send_for(former: outlet.Outlet, seconds: float) -> None:
+def send_for(former: producing.Outlet, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         former.send(np.arange(1), None)
@@ -180,9 +180,9 @@ def test_a_stop_leaves_no_open_transaction(client: ClientSettings) -> None:
 @pytest.mark.broker
 def test_a_stop_aborts_what_the_coordinator_knows_of(client: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is aborted before its first record is in the log may be refused, and then a stop ended in an error."""
-    stop, handed, send = threading.Event(), list[int](), outlet.Outlet.send
+    stop, handed, send = threading.Event(), list[int](), producing.Outlet.send
 
-    def send_and_stop(self: outlet.Outlet, rows: Rows, timestamps: Rows | None) -> None:
+    def send_and_stop(self: producing.Outlet, rows: Rows, timestamps: Rows | None) -> None:
         send(self, rows, timestamps)
         if self._dataset.topic == "flights":
             handed.extend(rows.tolist())
@@ -190,7 +190,7 @@ def test_a_stop_aborts_what_the_coordinator_knows_of(client: ClientSettings, mon
 
     with open_streams(client, START, stop=stop, datasets=small(ROWS)) as streams:
         streams.send_backlog()
-        monkeypatch.setattr(outlet.Outlet, "send", send_and_stop)
+        monkeypatch.setattr(producing.Outlet, "send", send_and_stop)
         streams.send_live(60.0)
     assert handed
     assert set(handed) <= set(produced(client, "flights").rows.tolist())
@@ -244,10 +244,10 @@ def test_being_shut_out_is_named_whichever_call_of_the_client_learns_of_it(
 ) -> None:
     topic_log.create_topics(client)
     dataset = small(ROWS)[0]
-    former = outlet.Outlet(client, dataset, "shut-out")
+    former = producing.Outlet(client, dataset, "shut-out")
     former.begin()
     former.send(np.arange(1), None)
-    outlet.Outlet(client, dataset, "shut-out").close()
+    producing.Outlet(client, dataset, "shut-out").close()
     if not polled:
         monkeypatch.setattr(former, "_poll", lambda _seconds: None)
     with pytest.raises(BrokerRefusedError, match="fenced"):
@@ -259,27 +259,27 @@ def test_being_shut_out_is_named_whichever_call_of_the_client_learns_of_it(
 def test_a_transaction_that_the_broker_aborts_is_sent_again(
     client: ClientSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit, refusals = outlet.Outlet.commit, iter([True, False, True, False])
+    commit, refusals = producing.Outlet.commit, iter([True, False, True, False])
 
-    def refuse_some(self: outlet.Outlet) -> None:
+    def refuse_some(self: producing.Outlet) -> None:
         if next(refusals, False):
             self.settle()
-            raise outlet.TransactionAbortedError("aborted for a test")
+            raise producing.TransactionAbortedError("aborted for a test")
         commit(self)
 
-    monkeypatch.setattr(outlet.Outlet, "commit", refuse_some)
+    monkeypatch.setattr(producing.Outlet, "commit", refuse_some)
     stream(client, small(ROWS))
     assert holds_each_row_once(committed(client, "flights"), ROWS)
 
 
 @pytest.mark.broker
 def test_a_transaction_that_always_aborts_is_an_error(client: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: outlet.Outlet) -> None:
+    def refuse(self: producing.Outlet) -> None:
         self.settle()
-        raise outlet.TransactionAbortedError("aborted for a test")
+        raise producing.TransactionAbortedError("aborted for a test")
 
-    monkeypatch.setattr(outlet.Outlet, "commit", refuse)
-    with pytest.raises(outlet.TransactionAbortedError):
+    monkeypatch.setattr(producing.Outlet, "commit", refuse)
+    with pytest.raises(producing.TransactionAbortedError):
         stream(client, small(ROWS))
     assert len(committed(client, "flights")) == 0
 

@@ -12,8 +12,7 @@ import pytest
 from infra.errors import ServiceEndedError
 from platform_assets.demo import waiting
 from platform_assets.demo.dataset import TopicName
-from platform_assets.demo.waiting import StalledError
-from platform_assets.demo.watching import FailedRun, TopicView
+from platform_assets.demo.waiting import FailedRun, StalledError, TopicView
 from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.health import CheckStatus
 from platform_assets.orchestration.status import TableStatus

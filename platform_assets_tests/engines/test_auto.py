@@ -13,8 +13,7 @@ import pytest
 from infra import platform, spark_server
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
-from platform_assets.engines.auto import AutoEngine
-from platform_assets.engines.choice import choose_engine
+from platform_assets.engines.choice import AutoEngine, choose_engine
 from platform_assets.engines.columnar.reports import UnfitError
 from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
 from platform_assets.engines.spark.session import connect, end
@@ -23,7 +22,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.model.digest import Measured
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.catching_up import load_many
+from platform_assets.windows.load.catching_up import load_many
 from testbed.homes import home_at, service_environment
 from testbed.loads import numbered, records
 

@@ -19,7 +19,7 @@ from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.lake.location import Lake
 from platform_assets.model.declaration import EngineName, TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
-from platform_assets.windows.decoding import WindowDecoder
+from platform_assets.windows.decode.decoding import WindowDecoder
 from platform_assets_tests.support.avro_data import written
 from platform_assets_tests.support.every_kind import EVERY_KIND
 from platform_assets_tests.support.proto_data import class_of

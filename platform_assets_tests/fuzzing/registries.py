@@ -19,8 +19,8 @@ import pyarrow as pa
 from platform_assets.decoding.avro.types import BadSchema, OtherRecord
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.decoding.registry import client, readers, wire
+from platform_assets.decoding.registry.cache import AVRO, JSON, PROTOBUF, Registered
 from platform_assets.decoding.registry.decoder import RegistryDecoder
-from platform_assets.decoding.registry.schemas import AVRO, JSON, PROTOBUF, Registered
 from platform_assets.decoding.schema import schema_of_ddl
 from platform_assets.errors import PlatformError
 from platform_assets.lake.files import files_below

@@ -17,18 +17,16 @@ import cramjam
 import pyarrow as pa
 
 from platform_assets.engines.columnar.columns import OldFormat, TimestampOutOfRange
-from platform_assets.engines.columnar.pieces import Piece
-from platform_assets.engines.columnar.reading import Overtaken, read_piece
+from platform_assets.engines.columnar.task import Overtaken, read_piece
+from platform_assets.engines.columnar.work import Piece
 from platform_assets.errors import PlatformError
 from platform_assets.kafka.batches import fetching, wire
-from platform_assets.kafka.batches.damage import Damage
-from platform_assets.kafka.batches.epochs import EpochBrokers
 from platform_assets.kafka.batches.fetching import Brokers, Throttled, fetched_partition, topic_id_text
-from platform_assets.kafka.batches.observing import ObservingBrokers
+from platform_assets.kafka.batches.observing import EpochBrokers, ObservingBrokers
 from platform_assets.kafka.batches.positions import PositionBrokers
 from platform_assets.kafka.batches.reading import Buffers
 from platform_assets.kafka.batches.record_batches import Batches
-from platform_assets.kafka.batches.unpacking import Room
+from platform_assets.kafka.batches.unpacking import Damage, Room
 from platform_assets.kafka.cluster import Cluster, TopicState
 from platform_assets.kafka.evidence import gathering, search
 from platform_assets.kafka.evidence.gathering import Evidence, gather_evidence

@@ -30,8 +30,7 @@ from infra.ports import LOOPBACK, choose_ports
 from platform_assets.checks.consuming import _consumed
 from platform_assets.engines.choice import choose_engine
 from platform_assets.errors import PlatformError
-from platform_assets.kafka.batches.epochs import EpochBrokers
-from platform_assets.kafka.batches.observing import ObservingBrokers
+from platform_assets.kafka.batches.observing import EpochBrokers, ObservingBrokers
 from platform_assets.kafka.batches.wire import Connection
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.evidence.gathering import gather_evidence

@@ -16,9 +16,8 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from platform_assets.errors import CommitOutcomeUnknownError, ConcurrentLoadError, FilesLostError, TableRefusedError
 from platform_assets.lake import data_files, delta_log, load_log, raw_table
 from platform_assets.lake.commits import NewFile, WindowCommit
-from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.load_log import LoadMetadata
-from platform_assets.lake.location import Lake
+from platform_assets.lake.location import Lake, load_folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from platform_assets.lake import dead_letters
 from platform_assets.lake.dead_letters import MOST_GROUPS, Groups
-from platform_assets.model.samples import MOST_PLACE
+from platform_assets.model.untrusted import MOST_PLACE
 
 
 def batch(places: Iterable[str | None], first: int = 0) -> pa.RecordBatch:

@@ -41,7 +41,7 @@ from platform_assets.ledger import newest_cuts, unloaded
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.rebuild import rebuild
+from platform_assets.windows.recover.rebuild import rebuild
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 from testbed.loads import numbered, whole
 from testbed.samples import edge, hourly, loaded, recorded

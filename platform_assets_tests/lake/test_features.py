@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from platform_assets.backup import pinning
+from platform_assets.backup import taking
 from platform_assets.checks.baseline import snapshot
 from platform_assets.checks.registry import CHECKS
 from platform_assets.lake import datasets, load_log
@@ -39,7 +39,7 @@ def refusals(topic: MadeTopic) -> Iterator[Callable[[], object]]:
     folder, key = topic.lake.table(topic.declaration.raw_table), topic.ledger.windows(topic.topic)[0].key
     yield lambda: loader_of(topic, MadeCluster(topic)).load(key)
     yield lambda: topic.decoder(expect=()).decode(key)
-    yield lambda: [list(table.files()) for table in pinning.pin(topic.lake).tables]
+    yield lambda: [list(table.files()) for table in taking.pin(topic.lake).tables]
     yield lambda: vacuum(topic.declaration.raw_table, folder, retain_hours=200)
     for check in CHECKS.values():
         yield partial(check.evaluate, evaluation_of(topic))

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from platform_assets.lake.python_values import python_values
+from platform_assets.lake.parquet import python_values
 
 FAR = 1 << 60
 LAST = datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from platform_assets.errors import ConfigurationError, SchemaChangeError
-from platform_assets.lake import decoded_table, load_log, schema_change
+from platform_assets.lake import decoded_table, load_log
 from platform_assets.lake.location import Folder
 
 VALUE = pa.schema(
@@ -106,7 +106,7 @@ def test_other_changes_are_refused_until_they_are_declared(tmp_path: Path, decla
 def test_optional_column_that_was_required_is_no_break(tmp_path: Path) -> None:
     prepared(tmp_path, VALUE)
     held = prepared(tmp_path, VALUE.set(0, pa.field("id", pa.int64())))
-    assert not schema_change.is_required(held.field("id"))
+    assert not decoded_table.is_required(held.field("id"))
 
 
 @pytest.mark.parametrize("name", ["window", "Kafka_Offset", "key", "RESCUED"])

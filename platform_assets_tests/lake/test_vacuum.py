@@ -13,9 +13,8 @@ import pytest
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import data_files, raw_table
 from platform_assets.lake.commits import WindowCommit
-from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.load_log import LoadMetadata
-from platform_assets.lake.location import Folder, Lake
+from platform_assets.lake.location import Folder, Lake, load_folder
 from platform_assets.lake.vacuum import vacuum
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from platform_assets.errors import ConfigurationError, TopicNameError
-from platform_assets.model.topics import checked_topic
+from platform_assets.model.names import checked_topic
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker

@@ -209,7 +209,7 @@ def test_a_restore_that_was_cut_short_is_whole_once_it_is_run_again(
         made.fill([after])
         next(p for p in files_below(made.root / "raw") if p.suffix == ".parquet").unlink()
         # So that no log is taken for the one that is there.
-        monkeypatch.setattr("platform_assets.backup.places._is_there", lambda log, stamps: False)
+        monkeypatch.setattr("platform_assets.backup.restoring._is_there", lambda log, stamps: False)
     receipts = {} if all_gone else made.receipts()
     with monkeypatch.context() as patched:
         patched.setattr(ObjectFiles, "send", failing_at(part))
@@ -238,8 +238,8 @@ def test_what_was_damaged_since_it_was_compared_replaces_nothing(
     another, taken, wanted = backed_up.take(), backed_up.take(), backed_up.state
     objects = backed_up.objects
     (commit,) = (f for f in taken.manifest.files if f.place == f"raw/people/_delta_log/{0:020}.json")
-    monkeypatch.setattr("platform_assets.backup.places._is_there", lambda log, stamps: False)
-    monkeypatch.setattr("platform_assets.backup.places.StorePlace.take", lambda place: iter(place.files))
+    monkeypatch.setattr("platform_assets.backup.restoring._is_there", lambda log, stamps: False)
+    monkeypatch.setattr("platform_assets.backup.restoring.StorePlace.take", lambda place: iter(place.files))
     # Not in place: both backups have the same file.
     (taken.folder / commit.path).unlink()
     (taken.folder / commit.path).write_bytes(b"{}")

@@ -13,7 +13,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger import decisions
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
-from platform_assets.windows.deciding import Deciding
+from platform_assets.windows.decide.deciding import Deciding
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved, shown
 from testbed.object_store import ObjectStore
 

@@ -18,7 +18,7 @@ from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.location import Folder
 from platform_assets.model.declaration import EngineName
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
-from platform_assets.windows.decoding import WindowDecoder
+from platform_assets.windows.decode.decoding import WindowDecoder
 from platform_assets_tests.object_store.conftest import SECRET
 from platform_assets_tests.support.every_kind import EVERY_KIND
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell

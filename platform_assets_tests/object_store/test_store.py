@@ -19,8 +19,7 @@ from pyarrow.fs import S3FileSystem
 
 from infra.home import CHECKOUT
 from infra.ports import LOOPBACK
-from platform_assets.decoding.registry.cache import Known, SchemaCache, forget
-from platform_assets.decoding.registry.schemas import Registered
+from platform_assets.decoding.registry.cache import Known, Registered, SchemaCache, forget
 from platform_assets.engines.columnar.task import not_written
 from platform_assets.errors import (
     ConcurrentLoadError,
@@ -31,14 +30,13 @@ from platform_assets.errors import (
     Retryable,
     Terminal,
 )
-from platform_assets.lake import load_log, object_files, raw_table, store_settings
+from platform_assets.lake import load_log, object_files, raw_table
 from platform_assets.lake.commits import FOREVER, NewFile, WindowCommit
 from platform_assets.lake.data_files import write_rows
 from platform_assets.lake.failures import BucketMissingError, LakeNotReadableError
 from platform_assets.lake.files import files_below
-from platform_assets.lake.load_folders import load_folder
 from platform_assets.lake.load_log import LoadMetadata
-from platform_assets.lake.location import Lake
+from platform_assets.lake.location import Lake, load_folder
 from platform_assets.lake.object_files import PART_BYTES
 from platform_assets.lake.vacuum import vacuum
 from platform_assets.ledger import newest_cuts
@@ -344,12 +342,12 @@ def test_a_store_that_could_not_be_relied_on_is_refused_at_once(
     root: str, environment: dict[str, str], named: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=named):
-        store_settings.checked(root, environment)
+        object_files.checked(root, environment)
 
 
 def test_a_root_is_taken_with_and_without_a_slash_at_its_end() -> None:
     for root in ("s3://lakes/a/b", "s3://lakes/a/b/"):
-        assert store_settings.checked(root, GOOD) == "s3://lakes/a/b"
+        assert object_files.checked(root, GOOD) == "s3://lakes/a/b"
 
 
 def pieces_of(size: int, fail: bool) -> Iterator[bytes]:

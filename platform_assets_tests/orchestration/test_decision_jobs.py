@@ -12,7 +12,7 @@ import pytest
 from platform_assets.errors import ConfigurationError, TopicRecreatedError
 from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions
-from platform_assets.ledger.erased import erased_of
+from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.orchestration import decision_jobs

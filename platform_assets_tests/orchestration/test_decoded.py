@@ -21,7 +21,7 @@ from platform_assets.model.expectations import Expectation
 from platform_assets.model.windows import closed_edges, key_of, milliseconds
 from platform_assets.orchestration import dagster_records, events, execution, names, status
 from platform_assets.orchestration.names import OUTCOME, table_key
-from platform_assets.windows import parking
+from platform_assets.windows.decide import parking
 from platform_assets_tests.support.daemon import Daemon
 from platform_assets_tests.support.damage import delete_rows
 from platform_assets_tests.support.runs_of import failure_of, materializations, materialize, minutes_ago, plain

@@ -23,7 +23,7 @@ from platform_assets.errors import NotLoadedError, PlatformError, SchemaChangeEr
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import decoded_table
-from platform_assets.lake.schema_change import fingerprint
+from platform_assets.lake.decoded_table import fingerprint
 from platform_assets.ledger.entries import COLUMNS_OF_NEWEST
 from platform_assets.ledger.known_files import KnownFiles
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair

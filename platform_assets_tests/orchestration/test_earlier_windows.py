@@ -20,7 +20,8 @@ from platform_assets.orchestration import dagster_records, execution, status
 from platform_assets.orchestration.names import earlier_windows_job, load_job, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.status import TableStatus
-from platform_assets.windows import acceptance, sealing
+from platform_assets.windows.decide import acceptance
+from platform_assets.windows.load import sealing
 from platform_assets_tests.support.daemon import Daemon
 from platform_assets_tests.support.runs_of import materializations
 from platform_assets_tests.support.streams import ANY_TIME, delete_before

@@ -23,8 +23,8 @@ from platform_assets.orchestration.definitions import DeepAudit, build_definitio
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.retention_check import RETENTION_IS_FAR
-from platform_assets.windows import foresight as windows_ahead
-from platform_assets.windows.foresight import Ahead, PartitionAhead
+from platform_assets.windows.load import foresight as windows_ahead
+from platform_assets.windows.load.foresight import Ahead, PartitionAhead
 from testbed.samples import HOUR, START, edge
 
 TABLE = TableRef.raw("clicks")

@@ -17,7 +17,7 @@ from platform_assets.model.windows import key_of, milliseconds
 from platform_assets.orchestration import dagster_records, execution, status
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.planning import wait_before_retry
-from platform_assets.windows import acceptance, parking
+from platform_assets.windows.decide import acceptance, parking
 from platform_assets_tests.support.daemon import Daemon
 from platform_assets_tests.support.streams import ANY_TIME, delete_before
 from testbed.loads import Record, records

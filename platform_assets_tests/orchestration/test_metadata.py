@@ -10,7 +10,7 @@ import pytest
 
 from platform_assets.orchestration import events
 from platform_assets.orchestration.names import OUTCOME
-from platform_assets.windows.replacing import Outcome
+from platform_assets.windows.load.replacing import Outcome
 from testbed import samples
 
 WINDOW = samples.sealed("t", "2026-01-01-00:00", p0=(0, 1500), p1=(7, 7))

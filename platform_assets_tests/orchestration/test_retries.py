@@ -42,7 +42,7 @@ from platform_assets.orchestration.planning import (
     tries_of,
     wait_before_retry,
 )
-from platform_assets.windows import parking
+from platform_assets.windows.decide import parking
 from testbed.samples import START, edge, recorded, sealed
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)

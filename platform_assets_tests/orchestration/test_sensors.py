@@ -38,8 +38,9 @@ from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.publishing import group_of
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.tick import Group, Position, Tick
-from platform_assets.windows import clocks, generations, sealing
-from platform_assets.windows.clocks import OtherClock
+from platform_assets.windows.decide import generations
+from platform_assets.windows.load import clocks, sealing
+from platform_assets.windows.load.clocks import OtherClock
 from platform_assets_tests.support.streams import ANY_TIME, Stream, create_again
 from testbed.samples import START, loaded, receipt
 

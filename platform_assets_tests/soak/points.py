@@ -28,8 +28,8 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import dagster_records
 from platform_assets.orchestration.tick import Tick
-from platform_assets.windows import catching_up
-from platform_assets.windows.loading import Loader
+from platform_assets.windows.load import catching_up
+from platform_assets.windows.load.loading import Loader
 
 RunPoint = Literal[
     "before the plan",

@@ -15,7 +15,7 @@ from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.errors import DamagedBatchError, WorkerLostError
 from platform_assets.model.declaration import EngineName
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
-from platform_assets.windows.decoding import WindowDecoder
+from platform_assets.windows.decode.decoding import WindowDecoder
 from platform_assets_tests.support.cluster_loads import SLOW, assert_exact, large_window
 from platform_assets_tests.support.quotas import fetch_quota
 from testbed.loads import Record, records, wait_until

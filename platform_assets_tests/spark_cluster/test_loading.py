@@ -14,7 +14,7 @@ from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.declaration import EngineName
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
-from platform_assets.windows.decoding import WindowDecoder
+from platform_assets.windows.decode.decoding import WindowDecoder
 from platform_assets_tests.spark_cluster.conftest import WORKERS_HAVE
 from platform_assets_tests.support.cluster_loads import RECORDS, assert_exact, in_the_middle_of_a_load, large_window
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell

@@ -14,7 +14,7 @@ import psutil
 
 from platform_assets.lake.location import Folder
 from platform_assets.lake.vacuum import vacuum
-from platform_assets.windows.replacing import Loaded
+from platform_assets.windows.load.replacing import Loaded
 from platform_assets_tests.support.quotas import fetch_quota
 from testbed.loads import Record, TopicLake, records, wait_until
 from testbed.spark_cluster import SparkCluster, frozen

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from platform_assets.lake.load_folders import window_folder
+from platform_assets.lake.location import window_folder
 from testbed.loads import TopicLake
 
 

@@ -13,8 +13,7 @@ from platform_assets.checks.report.rendering import as_event
 from platform_assets.engines.decoding import task
 from platform_assets.engines.decoding.engine import DecodeEngine, DecodeOrder
 from platform_assets.engines.decoding.reading import measured_window
-from platform_assets.engines.decoding.reports import Report
-from platform_assets.engines.decoding.work import Piece
+from platform_assets.engines.decoding.work import Piece, Report
 from platform_assets.errors import FilesLostError, PlatformError
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow
@@ -24,8 +23,8 @@ from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import decoded_checks, events, execution
-from platform_assets.windows.decoding import DecodedWindow, WindowDecoder
-from platform_assets.windows.receipts import empty_receipt
+from platform_assets.windows.decode.decoding import DecodedWindow, WindowDecoder
+from platform_assets.windows.load.receipts import empty_receipt
 from platform_assets_tests.support import tables
 from platform_assets_tests.support.local_engine import LocalEngine
 from testbed import samples

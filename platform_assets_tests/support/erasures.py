@@ -23,16 +23,16 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger import stretches
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import Receipt, SealedWindow
-from platform_assets.ledger.erased import erased_of
+from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.expectations import Expectation
 from platform_assets.model.tables import TableKind
-from platform_assets.windows.decoding import WindowDecoder
-from platform_assets.windows.erasure import Erasure
-from platform_assets.windows.receipts import receipt_of
-from platform_assets.windows.replacing import Loaded, WindowReplacer
+from platform_assets.windows.decode.decoding import WindowDecoder
+from platform_assets.windows.erase.erasure import Erasure
+from platform_assets.windows.load.receipts import receipt_of
+from platform_assets.windows.load.replacing import Loaded, WindowReplacer
 from platform_assets_tests.support.decoded_topic import InProcessEngine, tables_without_spark
 from platform_assets_tests.support.local_engine import Kept, LocalEngine
 from testbed import samples

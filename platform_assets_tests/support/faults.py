@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.spark import raw
-from platform_assets.lake.load_folders import load_folder
+from platform_assets.lake.location import load_folder
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
-from platform_assets.windows.loading import Loader
+from platform_assets.windows.load.loading import Loader
 from testbed.loads import TopicLake
 
 if TYPE_CHECKING:

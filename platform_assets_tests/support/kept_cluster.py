@@ -8,7 +8,7 @@ from typing import cast
 
 from platform_assets.errors import TopicMissingError
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
-from platform_assets.windows.loading import Loader
+from platform_assets.windows.load.loading import Loader
 from platform_assets_tests.support.erasures import MadeTopic
 from testbed import samples
 

@@ -16,8 +16,7 @@ from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
 from platform_assets.errors import FilesLostError, PlatformError
 from platform_assets.lake import data_files, load_log
 from platform_assets.lake.commits import NewFile
-from platform_assets.lake.load_folders import load_folder
-from platform_assets.lake.location import Lake
+from platform_assets.lake.location import Lake, load_folder
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
 

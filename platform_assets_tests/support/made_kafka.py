@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.windows.deciding import Deciding
-from platform_assets.windows.loading import Loader
+from platform_assets.windows.decide.deciding import Deciding
+from platform_assets.windows.load.loading import Loader
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic
 from testbed import samples
 

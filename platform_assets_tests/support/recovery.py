@@ -32,8 +32,8 @@ from platform_assets.lake import load_log
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.windows.rebuild import Rebuilt, rebuild
-from platform_assets.windows.replacing import Outcome
+from platform_assets.windows.load.replacing import Outcome
+from platform_assets.windows.recover.rebuild import Rebuilt, rebuild
 from platform_assets_tests.support.erasures import MadeTopic
 from platform_assets_tests.support.made_kafka import MadeCluster, deciding_of, loader_of
 

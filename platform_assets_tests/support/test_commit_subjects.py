@@ -15,7 +15,7 @@ from platform_assets_tests.support.commit_subjects import fault, main, new_subje
     [
         "kafka: ask a busy token endpoint again",
         "docs, cli: name the window",
-        "windows/loading: process an address in 3 steps\n\nBecause it was slow.",
+        "windows/load/loading: process an address in 3 steps\n\nBecause it was slow.",
         "Merge branch 'main'",
         "# a comment of Git\ntest: bring the broker back",
     ],

@@ -19,9 +19,10 @@ from platform_assets.ledger.entries import ACCEPTED_LOSS, RecordedCut
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
-from platform_assets.windows import acceptance, carrying_out, clusters, generations, salvage
-from platform_assets.windows.clusters import Continuation
-from platform_assets.windows.generations import LostOffsets, NewGeneration
+from platform_assets.windows.decide import acceptance, carrying_out, clusters, generations
+from platform_assets.windows.decide.clusters import Continuation
+from platform_assets.windows.decide.generations import LostOffsets, NewGeneration
+from platform_assets.windows.recover import salvage
 from platform_assets_tests.support.erasures import MadeTopic
 from platform_assets_tests.support.kept_cluster import KeptCluster, loader_of
 from testbed import samples

@@ -20,9 +20,9 @@ from platform_assets.kafka.timestamps import LAST_READABLE_MS
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import EngineName
-from platform_assets.windows import catching_up
-from platform_assets.windows.catching_up import load_many, load_together
-from platform_assets.windows.replacing import Loaded
+from platform_assets.windows.load import catching_up
+from platform_assets.windows.load.catching_up import load_many, load_together
+from platform_assets.windows.load.replacing import Loaded
 from platform_assets_tests.support.made_batches import Made, made_batch
 from platform_assets_tests.support.raw_produce import produce_batch
 from platform_assets_tests.support.streams import ANY_TIME, delete_before

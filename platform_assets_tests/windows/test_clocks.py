@@ -16,8 +16,8 @@ from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.windows import clocks, sealing
-from platform_assets.windows.clocks import TOLERANCE, ClockAheadError, OtherClock
+from platform_assets.windows.load import clocks, sealing
+from platform_assets.windows.load.clocks import TOLERANCE, ClockAheadError, OtherClock
 from platform_assets_tests.support.streams import Stream
 from testbed.clients import client_settings
 from testbed.samples import START

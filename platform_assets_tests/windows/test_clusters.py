@@ -31,7 +31,8 @@ from platform_assets.kafka.cluster import Cluster, TopicState
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Author
 from platform_assets.orchestration.planning import cause_of
-from platform_assets.windows import clusters, foresight, generations
+from platform_assets.windows.decide import clusters, generations
+from platform_assets.windows.load import foresight
 from platform_assets_tests.support import answers
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell, follow
 from testbed import samples

@@ -20,8 +20,8 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Measured
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
-from platform_assets.windows import comparing
-from platform_assets.windows.comparing import WindowComparison
+from platform_assets.windows.replay import comparing
+from platform_assets.windows.replay.comparing import WindowComparison
 from testbed import samples
 
 TOPIC = "orders"

@@ -16,8 +16,8 @@ from platform_assets.lake import load_log
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.windows import salvage
-from platform_assets.windows.acceptance import accept, find_losses
+from platform_assets.windows.decide.acceptance import accept, find_losses
+from platform_assets.windows.recover import salvage
 from platform_assets_tests.support.made_batches import Made, made_batch
 from platform_assets_tests.support.raw_produce import produce_batch
 from testbed.loads import TopicLake, numbered

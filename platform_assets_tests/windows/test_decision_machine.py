@@ -30,11 +30,12 @@ from platform_assets.lake import load_log
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions, erasure_rules
-from platform_assets.ledger.erased import erased_of
+from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.ledger.store import Ledger
-from platform_assets.windows import acceptance, carrying_out, generations, salvage
-from platform_assets.windows.acceptance import Loss
-from platform_assets.windows.generations import NewGeneration
+from platform_assets.windows.decide import acceptance, carrying_out, generations
+from platform_assets.windows.decide.acceptance import Loss
+from platform_assets.windows.decide.generations import NewGeneration
+from platform_assets.windows.recover import salvage
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in
 from platform_assets_tests.support.kept_cluster import KeptCluster, loader_of
 from platform_assets_tests.support.local_engine import Kept, LocalEngine

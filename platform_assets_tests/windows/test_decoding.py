@@ -23,7 +23,7 @@ from platform_assets.lake import load_log
 from platform_assets.lake.location import Lake
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.model.expectations import Expectation, FailingRow, Figures
-from platform_assets.windows.decoding import DecodedWindow, WindowDecoder
+from platform_assets.windows.decode.decoding import DecodedWindow, WindowDecoder
 from platform_assets_tests.conftest import LakeMaker
 from testbed.loads import Record, TopicLake
 

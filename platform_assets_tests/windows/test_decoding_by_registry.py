@@ -12,7 +12,7 @@ from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.errors import RegistryUnreachableError
 from platform_assets.lake.location import Lake
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
-from platform_assets.windows.decoding import WindowDecoder
+from platform_assets.windows.decode.decoding import WindowDecoder
 from platform_assets_tests.conftest import LakeMaker
 from platform_assets_tests.support.avro_data import record, written
 from platform_assets_tests.support.fake_registry import fake_registry

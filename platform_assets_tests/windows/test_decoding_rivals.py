@@ -24,10 +24,10 @@ from platform_assets.engines.decoding.engine import DecodedFiles, DecodeOrder
 from platform_assets.errors import ConcurrentLoadError, ReplacedRowsError, SchemaChangeError
 from platform_assets.lake import decoded_table, load_log
 from platform_assets.lake.dead_letters import rows as dead_rows
+from platform_assets.lake.decoded_table import fingerprint
 from platform_assets.lake.location import Folder
-from platform_assets.lake.schema_change import fingerprint
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
-from platform_assets.windows.decoding import WindowDecoder
+from platform_assets.windows.decode.decoding import WindowDecoder
 from platform_assets_tests.support.decoded_topic import DecodedTopic, InProcessEngine, order, tables_without_spark
 from platform_assets_tests.support.erasures import MadeTopic
 

@@ -8,7 +8,7 @@ import pytest
 
 from platform_assets.ledger.entries import Receipt
 from platform_assets.model.digest import Digest, Measured
-from platform_assets.windows import differences
+from platform_assets.windows.load import differences
 from testbed import samples
 
 RECEIPT = samples.receipt(samples.sealed("t", "2026-01-01-00:00", p0=(0, 20)), {0: range(10)}, version=7)

@@ -12,18 +12,18 @@ from deltalake import DeltaTable
 
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
-from platform_assets.checks.report.strip import State, strip_of
+from platform_assets.checks.report.picture import State, strip_of
 from platform_assets.errors import ConcurrentLoadError, ConfigurationError, ErasureUnfinishedError
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Decision
 from platform_assets.ledger.entries import ERASED, SealedWindow
-from platform_assets.ledger.erased import erased_of
+from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.windows import erased_logs, erasing
-from platform_assets.windows.erasing import WindowEraser
+from platform_assets.windows.erase import erased_logs, erasing
+from platform_assets.windows.erase.erasing import WindowEraser
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved, shown
 from testbed import samples
 
@@ -331,7 +331,7 @@ def test_replays_lose_the_records_too(topic: MadeTopic, windows: list[SealedWind
 
 
 def test_a_rebuilt_ledger_knows_what_was_erased(topic: MadeTopic, windows: list[SealedWindow]) -> None:
-    from platform_assets.windows.rebuild import rebuild
+    from platform_assets.windows.recover.rebuild import rebuild
 
     erase(topic)
     known = erased_of(topic.ledger, topic.topic)

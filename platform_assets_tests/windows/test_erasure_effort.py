@@ -12,10 +12,10 @@ from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Decision
 from platform_assets.ledger.entries import ERASED
-from platform_assets.ledger.erased import erased_of
+from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.windows import erased_keys, erasure_ranges
+from platform_assets.windows.erase import erased_keys, erasure_ranges
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic
 from testbed import samples
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from platform_assets.ledger.entries import SealedWindow
-from platform_assets.windows.catching_up import load_many
-from platform_assets.windows.deciding import Deciding
-from platform_assets.windows.erasure import Erasure
-from platform_assets.windows.loading import Loader
+from platform_assets.windows.decide.deciding import Deciding
+from platform_assets.windows.erase.erasure import Erasure
+from platform_assets.windows.load.catching_up import load_many
+from platform_assets.windows.load.loading import Loader
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in
 from platform_assets_tests.support.kept_cluster import loader_of
 

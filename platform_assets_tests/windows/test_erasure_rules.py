@@ -13,12 +13,13 @@ from platform_assets.errors import ConfigurationError, ErasureUnfinishedError
 from platform_assets.lake import load_log
 from platform_assets.ledger import decisions, unloaded
 from platform_assets.ledger.entries import ERASED, SealedWindow
-from platform_assets.ledger.erased import erased_of
+from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.windows import clusters, erased_keys, generations, reapplying
-from platform_assets.windows.clusters import Continuation
-from platform_assets.windows.deciding import Deciding
-from platform_assets.windows.generations import NewGeneration
+from platform_assets.windows.decide import clusters, generations
+from platform_assets.windows.decide.clusters import Continuation
+from platform_assets.windows.decide.deciding import Deciding
+from platform_assets.windows.decide.generations import NewGeneration
+from platform_assets.windows.erase import erased_keys, reapplying
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in
 from platform_assets_tests.support.kept_cluster import KeptCluster, ends_of, loader_of
 from platform_assets_tests.support.local_engine import Kept
@@ -198,7 +199,7 @@ def test_rows_that_somebody_deleted_before_the_erasure_do_not_come_back(
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_window_that_waits_leaves_the_records_out_when_it_is_loaded(topic: MadeTopic, many: bool) -> None:
-    from platform_assets.windows.catching_up import load_many
+    from platform_assets.windows.load.catching_up import load_many
 
     windows = topic.seal([{0: [OURS, HERS]}, {0: [HERS, OURS]}])
     said: list[str] = []

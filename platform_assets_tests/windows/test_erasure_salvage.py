@@ -13,10 +13,10 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import load_log
 from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED, SealedWindow
-from platform_assets.ledger.erased import erased_of
+from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.windows import salvage
-from platform_assets.windows.deciding import Deciding
+from platform_assets.windows.decide.deciding import Deciding
+from platform_assets.windows.recover import salvage
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in
 from platform_assets_tests.support.kept_cluster import KeptCluster, loader_of
 

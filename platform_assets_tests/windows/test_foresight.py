@@ -26,8 +26,8 @@ from platform_assets.kafka.batches.wire import Connection, Security, addresses
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.orchestration import retention_check, status
 from platform_assets.orchestration.status import TableStatus
-from platform_assets.windows import foresight
-from platform_assets.windows.foresight import Ahead
+from platform_assets.windows.load import foresight
+from platform_assets.windows.load.foresight import Ahead
 from platform_assets_tests.support import answers
 from platform_assets_tests.support.made_batches import Made, made_batch
 from testbed import samples

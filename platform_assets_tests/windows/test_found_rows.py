@@ -28,7 +28,7 @@ from platform_assets.lake import load_log
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.windows.erasure_ranges import parsed_ranges
+from platform_assets.windows.erase.erasure_ranges import parsed_ranges
 from platform_assets_tests.support.erasures import MadeTopic
 from platform_assets_tests.support.made_kafka import MadeCluster, deciding_of, loader_of
 from platform_assets_tests.support.recovery import (

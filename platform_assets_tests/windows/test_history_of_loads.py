@@ -15,7 +15,7 @@ import pytest
 from platform_assets.checks import facts
 from platform_assets.checks.rules import no_duplicates, no_gaps
 from platform_assets.model.tables import TableRef
-from platform_assets.windows import sealing
+from platform_assets.windows.load import sealing
 from platform_assets_tests.support.faults import POINTS, Crash, Faults, InterruptedLoader, Point
 from platform_assets_tests.support.history import Row, check_history
 from platform_assets_tests.support.random_producers import RandomProducers

@@ -12,7 +12,7 @@ from platform_assets.errors import BatchTooLargeError
 from platform_assets.kafka.settings import BatchLimits
 from platform_assets.ledger.decisions import Author
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.windows.acceptance import accept, find_losses
+from platform_assets.windows.decide.acceptance import accept, find_losses
 from platform_assets_tests.support.made_batches import Made, made_batch
 from platform_assets_tests.support.raw_produce import produce_batch
 from platform_assets_tests.support.streams import ANY_TIME, delete_before

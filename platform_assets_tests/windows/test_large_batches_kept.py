@@ -15,7 +15,7 @@ from platform_assets.lake import load_log
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
-from platform_assets.windows import salvage
+from platform_assets.windows.recover import salvage
 from platform_assets_tests.support.erasures import MadeTopic
 from platform_assets_tests.support.kept_cluster import KeptCluster, loader_of
 from platform_assets_tests.support.local_engine import LocalEngine

@@ -16,8 +16,7 @@ from infra.platform import UpOptions
 from infra.process import ProcessRecord
 from infra.spark_server import SparkSettings
 from platform_assets.lake import load_log
-from platform_assets.lake.load_folders import window_folder
-from platform_assets.lake.location import Folder
+from platform_assets.lake.location import Folder, window_folder
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import EngineName
 from platform_assets_tests.support.damage import data_files, delete_rows

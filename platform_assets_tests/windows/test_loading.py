@@ -30,7 +30,7 @@ from platform_assets.model.declaration import EngineName
 from platform_assets.model.digest import dense_digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges, repeats
 from platform_assets.model.windows import milliseconds
-from platform_assets.windows.acceptance import accept, find_losses
+from platform_assets.windows.decide.acceptance import accept, find_losses
 from platform_assets_tests.support.damage import delete_rows
 from platform_assets_tests.support.streams import ANY_TIME, create_again, delete_before
 from testbed.loads import START, Record, TopicLake, numbered, records, wait_until, whole

@@ -14,7 +14,7 @@ from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.rebuild_decoded import rebuild_decoded
+from platform_assets.windows.recover.rebuild_decoded import rebuild_decoded
 from platform_assets_tests.support.decoded_topic import DecodedTopic, InProcessEngine, order, tables_without_spark
 
 

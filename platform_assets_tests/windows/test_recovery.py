@@ -25,7 +25,7 @@ from platform_assets.errors import (
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
-from platform_assets.windows import sealing
+from platform_assets.windows.load import sealing
 from platform_assets_tests.support.erasures import MadeTopic, evaluation_of
 from platform_assets_tests.support.local_engine import Kept
 from platform_assets_tests.support.made_kafka import MadeCluster, deciding_of, loader_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.windows.replay_plan import Deed, PlannedWindow
+from platform_assets.windows.replay.replaying import Deed, PlannedWindow
 from testbed import samples
 
 WINDOW = samples.sealed("orders", "2026-01-01-00:00", p0=(10, 20), p1=(0, 0))

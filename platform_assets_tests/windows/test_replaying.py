@@ -14,9 +14,8 @@ from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.windows.loading import Loader
-from platform_assets.windows.replay_plan import PlannedWindow
-from platform_assets.windows.replaying import Replay, fresh_loader
+from platform_assets.windows.load.loading import Loader
+from platform_assets.windows.replay.replaying import PlannedWindow, Replay, fresh_loader
 from testbed import samples
 
 TOPIC = "orders"

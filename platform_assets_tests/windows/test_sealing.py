@@ -37,8 +37,8 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import tiling_faults
 from platform_assets.model.windows import edges_from, milliseconds
-from platform_assets.windows import clocks, sealing
-from platform_assets.windows.clocks import OtherClock
+from platform_assets.windows.load import clocks, sealing
+from platform_assets.windows.load.clocks import OtherClock
 from platform_assets_tests.support.streams import (
     ANY_TIME,
     Stream,

@@ -13,7 +13,7 @@ from platform_assets.kafka.outbox import Letter
 from platform_assets.lake import dead_letter_table
 from platform_assets.lake.location import Lake
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.sending import letters
+from platform_assets.windows.decode.sending import letters
 
 
 def row(window: str, offset: int, **given: Any) -> dict[str, Any]:

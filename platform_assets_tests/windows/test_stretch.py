@@ -12,8 +12,8 @@ from platform_assets.errors import ConfigurationError, UnknownWindowError
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.windows import stretch
-from platform_assets.windows.stretch import ByKeys, ByOffsets, ByTimestamps, Stretch
+from platform_assets.windows.replay import replaying
+from platform_assets.windows.replay.replaying import ByKeys, ByOffsets, ByTimestamps, Stretch
 from testbed import samples
 
 TOPIC = "orders"
@@ -29,7 +29,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 def touched(wanted: Stretch, ledger: Ledger) -> list[str]:
-    return [w.key for w in stretch.find(wanted, TOPIC, ledger).windows]
+    return [w.key for w in replaying.find(wanted, TOPIC, ledger).windows]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_key_or_span_that_names_no_sealed_window_is_refused(ledger: Ledger, na
 def test_offsets_touch_the_windows_that_hold_any_of_them(
     ledger: Ledger, partition: int, offsets: tuple[int, int], keys: list[str], note: str
 ) -> None:
-    found = stretch.find(ByOffsets(partition, OffsetRange(*offsets)), TOPIC, ledger)
+    found = replaying.find(ByOffsets(partition, OffsetRange(*offsets)), TOPIC, ledger)
     assert [w.key for w in found.windows] == keys
     assert found.note == note
 

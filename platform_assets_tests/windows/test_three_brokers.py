@@ -14,8 +14,7 @@ import pytest
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
 
 from platform_assets.engines.columnar import task
-from platform_assets.engines.columnar.pieces import Piece
-from platform_assets.engines.columnar.work import Share, Source, Work
+from platform_assets.engines.columnar.work import Piece, Share, Source, Work
 from platform_assets.errors import ReloadDiffersError, Retryable, TruncationError
 from platform_assets.kafka.batches.fetching import Brokers
 from platform_assets.kafka.batches.wire import Connection

@@ -32,9 +32,9 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import milliseconds
-from platform_assets.windows import sealing, truncation
-from platform_assets.windows.loading import Loader
-from platform_assets.windows.truncation import EndMovedBackError
+from platform_assets.windows.load import sealing, truncation
+from platform_assets.windows.load.loading import Loader
+from platform_assets.windows.load.truncation import EndMovedBackError
 from platform_assets_tests.support.local_engine import Kept, LocalEngine
 from platform_assets_tests.support.streams import ANY_TIME, Stream
 from testbed.clients import librdkafka

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from platform_assets.checks.findings import Verdict
-from platform_assets.checks.report.picture import data_uri
-from platform_assets.checks.report.strip import Strip
+from platform_assets.checks.report.picture import Strip, data_uri
 from platform_assets.checks.report.worst import WorstWindow, remedies, shortened
 from platform_assets.model.untrusted import line, markdown, without_marks
 

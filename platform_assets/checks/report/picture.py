@@ -7,12 +7,246 @@ cannot learn the page's theme. No state is shown by colour alone: each has a let
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from itertools import groupby
 from typing import Final
 
-from platform_assets.checks.report.strip import Row, State, Strip
+from platform_assets.checks.facts import Facts, Recorded
+from platform_assets.checks.findings import Finding, FindingKind
+from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED
 from platform_assets.model.untrusted import html
+
+# The strip: a topic at a glance, partitions down and windows across, the newest on the right.
+#
+# Pure. A strip is a value; `picture` draws it as SVG for browsers and `Strip.lines` writes it in letters for
+# terminals.
+
+COLUMNS: Final = 80
+"""Most columns of a strip; more windows than that share them."""
+ROWS: Final = 8
+"""Most rows; the partitions beyond share the last one, with those that say the least."""
+
+
+class State(IntEnum):
+    """State of a window in one partition, ordered by severity: a cell shows the largest of several."""
+
+    EMPTY = 0
+    COMPLETE = 1
+    MARKERS = 2
+    ABORTED = 3
+    COMPACTED = 4
+    ERASED = 5
+    ACCEPTED = 6
+    OPEN = 7
+    WAITING = 8
+    UNASKED = 9
+    UNRECORDED = 10
+    UNDECIDED = 11
+    FAILING = 12
+
+    @property
+    def label(self) -> str:
+        """Legend of a number of windows."""
+        return _LABELS[self]
+
+    @property
+    def letter(self) -> str:
+        """One character that stands for the state where there is no colour."""
+        return _LETTERS[self]
+
+
+_LABELS: Final[Mapping[State, str]] = {
+    State.EMPTY: "no offsets",
+    State.COMPLETE: "complete",
+    State.MARKERS: "with markers",
+    State.ABORTED: "with aborted records",
+    State.COMPACTED: "with records compacted away",
+    State.ERASED: "with erased records",
+    State.ACCEPTED: "with an accepted loss",
+    State.OPEN: "with holes not yet explained",
+    State.WAITING: "not loaded yet",
+    State.UNASKED: "not asked for",
+    State.UNRECORDED: "loaded, no receipt",
+    State.UNDECIDED: "could not tell",
+    State.FAILING: "FAILING",
+}
+_LETTERS: Final[Mapping[State, str]] = {
+    State.EMPTY: "-",
+    State.COMPLETE: "█",
+    State.MARKERS: "m",
+    State.ABORTED: "a",
+    State.COMPACTED: "c",
+    State.ERASED: "e",
+    State.ACCEPTED: "l",
+    State.OPEN: "o",
+    State.WAITING: "·",
+    State.UNASKED: "n",
+    State.UNRECORDED: "r",
+    State.UNDECIDED: "?",
+    State.FAILING: "X",
+}
+_OF_FINDING: Final[Mapping[FindingKind, State]] = {
+    "window not asked for": State.UNASKED,
+    "window parked": State.UNASKED,
+    "could not tell": State.UNDECIDED,
+}
+"""All other kinds are failing, those of tomorrow too."""
+_OF_HOLES: Final[Mapping[str, State]] = {
+    "commit markers": State.MARKERS,
+    "abort markers": State.MARKERS,
+    "aborted records": State.ABORTED,
+    "compacted away": State.COMPACTED,
+    ERASED: State.ERASED,
+    ACCEPTED_LOSS: State.ACCEPTED,
+    "below log start": State.UNDECIDED,
+}
+"""All other kinds of holes have no explanation."""
+_Found = Mapping[str, Mapping[int | None, State]]
+"""States by window and partition, the partition None where all are meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One partition, or several: a cell a column, None where the partitions had no such window."""
+
+    label: str
+    cells: tuple[State | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """The picture of one table, as a value.
+
+    Each column stands for `windows_per_column` windows, the first one for what is left over. `first` and `last` are
+    window keys, both inclusive. `counts` says how many windows are in which state, by the gravest of their partitions.
+    `older` windows, all in order, are not shown.
+    """
+
+    table: str
+    rows: tuple[Row, ...]
+    partitions: int
+    windows: int
+    windows_per_column: int
+    first: str
+    last: str
+    counts: Mapping[State, int]
+    older: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """The strip in words."""
+        if not self.windows:
+            return f"{self.table}: no window is sealed yet"
+        span = self.first if self.windows == 1 else f"{self.first} to {self.last}"
+        counts = ", ".join(f"{n:,} {state.label}" for state, n in self.counts.items())
+        before = f"; {self.older:,} older windows in order" if self.older else ""
+        return f"{self.table}, {self.partitions:,} partitions, {self.windows:,} windows, {span}: {counts}{before}"
+
+    def lines(self) -> list[str]:
+        """The strip in letters, one line per row."""
+        width = max((len(row.label) for row in self.rows), default=0)
+        return [
+            f"{row.label:>{width}} " + "".join(" " if c is None else c.letter for c in row.cells) for row in self.rows
+        ]
+
+
+def strip_of(facts: Facts, findings: Iterable[Finding] = (), columns: int = COLUMNS, rows: int = ROWS) -> Strip:
+    """The strip of `facts` with `findings` in it; at most `columns` by `rows`."""
+    found = _by_place(findings)
+    keys = sorted({*facts.windows, *facts.recorded, *facts.unknown, *found} - {""})
+    per_column = max(1, -(-len(keys) // columns))
+    # The leftover is in the first column, so that the newest one is whole.
+    whole = -(-len(keys) // per_column)
+    leftover = whole * per_column - len(keys)
+    grid: dict[int, list[State | None]] = {}
+    counts: dict[State, int] = {}
+    for number, key in enumerate(keys):
+        column = (number + leftover) // per_column
+        states = _states(facts, found, key)
+        for partition, state in states.items():
+            cells = grid.setdefault(partition, [None] * whole)
+            cells[column] = _gravest(cells[column], state)
+        worst = max(states.values(), default=State.EMPTY)
+        counts[worst] = counts.get(worst, 0) + 1
+    return Strip(
+        facts.table.name,
+        _rows(grid, rows),
+        len(grid),
+        len(keys),
+        per_column,
+        keys[0] if keys else "",
+        keys[-1] if keys else "",
+        dict(sorted(counts.items(), reverse=True)),
+        facts.older.windows,
+    )
+
+
+def state_of(kind: FindingKind) -> State:
+    """Return the state that a finding of this kind gives its window."""
+    return _OF_FINDING.get(kind, State.FAILING)
+
+
+def _by_place(findings: Iterable[Finding]) -> _Found:
+    found: dict[str, dict[int | None, State]] = {}
+    for finding in findings:
+        places = found.setdefault(finding.window, {})
+        places[finding.partition] = max(places.get(finding.partition, State.EMPTY), state_of(finding.kind))
+    return found
+
+
+def _states(facts: Facts, found: _Found, key: str) -> dict[int, State]:
+    recorded = facts.recorded.get(key)
+    ranges = facts.windows.get(key) or (recorded.ranges if recorded is not None else None)
+    states: dict[int, State] = {}
+    for partition, r in ranges.items() if ranges is not None else ():
+        if not r.size:
+            states[partition] = State.EMPTY
+        elif recorded is None:
+            states[partition] = _not_recorded(facts, key)
+        else:
+            states[partition] = _held(recorded, partition, r.size)
+    everywhere = found.get(key, {}).get(None)
+    if everywhere is not None:
+        concerned = [p for p, state in states.items() if state is not State.EMPTY] or list(states) or [0]
+        states |= dict.fromkeys(concerned, everywhere)
+    for place, state in found.get(key, {}).items():
+        if place is not None:
+            states[place] = max(states.get(place, State.EMPTY), state)
+    return states
+
+
+def _not_recorded(facts: Facts, key: str) -> State:
+    if key in facts.files and key not in facts.waiting:
+        return State.UNRECORDED
+    return State.UNASKED if key in facts.unasked or key in facts.parked else State.WAITING
+
+
+def _held(recorded: Recorded, partition: int, offsets: int) -> State:
+    if recorded.rows.get(partition, 0) == offsets:
+        return State.COMPLETE
+    if recorded.holes is None:
+        return State.OPEN
+    # Holes are recorded for the window as a whole, so a partition with holes shows the gravest kind of the window's.
+    return max((_OF_HOLES.get(kind, State.FAILING) for kind, n in recorded.holes.items() if n), default=State.FAILING)
+
+
+def _rows(grid: Mapping[int, Sequence[State | None]], most: int) -> tuple[Row, ...]:
+    if len(grid) <= most:
+        return tuple(Row(f"p{p}", tuple(grid[p])) for p in sorted(grid))
+    by_gravity = sorted(grid, key=lambda p: (-max(c for c in grid[p] if c is not None), p))
+    shown, others = sorted(by_gravity[: most - 1]), by_gravity[most - 1 :]
+    together = tuple(
+        max((c for p in others if (c := grid[p][column]) is not None), default=None)
+        for column in range(len(grid[shown[0]]))
+    )
+    return (*(Row(f"p{p}", tuple(grid[p])) for p in shown), Row(f"{len(others):,} more", together))
+
+
+def _gravest(one: State | None, other: State) -> State:
+    return other if one is None else max(one, other)
+
 
 _WIDTH: Final = 680
 _GUTTER: Final = 48

@@ -9,7 +9,7 @@ import dagster as dg
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Verdict
 from platform_assets.checks.report.description import describe
-from platform_assets.checks.report.strip import strip_of
+from platform_assets.checks.report.picture import strip_of
 from platform_assets.checks.report.worst import WorstWindow, remedies, worst_windows
 from platform_assets.model.untrusted import line
 

@@ -2,22 +2,134 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
-from platform_assets.decoding.avro import assembly, exact, map_keys
-from platform_assets.decoding.avro.columns import fields_of
-from platform_assets.decoding.avro.plan import Struct
+from platform_assets.decoding.avro import exact, map_keys
+from platform_assets.decoding.avro.columns import as_json, fields_of
+from platform_assets.decoding.avro.fast import TOO_LARGE, Block, Program
+from platform_assets.decoding.avro.plan import RESCUED, Either, Node, Output, Repeated, Struct
 from platform_assets.decoding.avro.resolution import plan_of
 from platform_assets.decoding.avro.types import AvroType
-from platform_assets.decoding.decoder import DeadLetter, Decoded, dead_letters
-from platform_assets.decoding.reading import Unfit
+from platform_assets.decoding.decoder import DeadLetter, Decoded, Unfit, dead_letters
+from platform_assets.decoding.pieces import Marks, Pieces
 
 if TYPE_CHECKING:
-    from platform_assets.decoding.avro.program import Program
+    from platform_assets.decoding.avro.fast import Program
+
+
+def columns_of(plan: Struct, read: pa.StructArray) -> list[pa.Array]:
+    """The reader's columns, in its order: null in each row that is null in `read`, whose type is that of `plan`."""
+    return _outputs(plan, read, read.flatten())
+
+
+def rescued_of(plan: Struct, read: pa.StructArray) -> pa.StringArray:
+    """For each row a JSON object of what the reader lacks; null where that is nothing but nulls."""
+    if not _rescues(plan):
+        return pa.nulls(len(read), pa.string())
+    return pa.array([_text(row) for row in _rescued(plan, read).to_pylist()], pa.string())
+
+
+def _text(row: object) -> str | None:
+    made = as_json(row)
+    return json.dumps(made, ensure_ascii=False, separators=(",", ":")) if made else None
+
+
+def _outputs(node: Struct, read: pa.StructArray, children: list[pa.Array]) -> list[pa.Array]:
+    assert node.outputs is not None
+    parts = [part for _, part in node.parts if part.type is not None]
+    return [
+        _filled(output, read)
+        if output.child is None
+        else _assembled(parts[output.child], children[output.child], output.column.type)
+        for output in node.outputs
+    ]
+
+
+def _assembled(node: Node, read: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """`read` as the reader has it."""
+    if isinstance(node, Either):
+        return _assembled(node.main, read, wanted)
+    if read.type == wanted:
+        return read
+    if isinstance(node, Struct):
+        children = _outputs(node, read, [read.field(number) for number in range(read.type.num_fields)])
+    else:
+        assert isinstance(node, Repeated)
+        is_map = pa.types.is_map(wanted)
+        item = pa.struct([wanted.key_field, wanted.item_field]) if is_map else wanted.value_type
+        children = [_assembled(node.item, read.values, item)]
+    return _rebuilt(read, wanted, children)
+
+
+def _rebuilt(read: pa.Array, wanted: pa.DataType, children: list[pa.Array]) -> pa.Array:
+    """A struct or list with other children; a list of pairs may become a map."""
+    assert read.offset == 0
+    own = read.buffers()[: 1 if pa.types.is_struct(wanted) else 2]
+    return pa.Array.from_buffers(wanted, len(read), own, read.null_count, children=children)
+
+
+def _filled(output: Output, read: pa.StructArray) -> pa.Array:
+    """A default for each row that is not null."""
+    mask = read.is_null().to_numpy(zero_copy_only=False)
+    rows = pa.array(np.zeros(len(read), np.int32), mask=mask)
+    return pa.array([output.default], output.column.type).take(rows)
+
+
+def _rescues(node: Node) -> bool:
+    """Whether the reader lacks any of it."""
+    if isinstance(node, Struct):
+        return any(part.type is not None and (name.startswith(RESCUED) or _rescues(part)) for name, part in node.parts)
+    if isinstance(node, Either):
+        return _rescues(node.main)
+    return isinstance(node, Repeated) and _rescues(node.item)
+
+
+def _rescued(node: Node, read: pa.Array) -> pa.Array:
+    """What the reader lacks of a node that `_rescues`, under the names that it has there."""
+    if isinstance(node, Either):
+        return _rescued(node.main, read)
+    if isinstance(node, Repeated):
+        item = _rescued(node.item, read.values)
+        return _rebuilt(read, pa.list_(item.type), [item])
+    assert isinstance(node, Struct)
+    children: dict[str, pa.Array] = {}
+    for number, (name, part) in enumerate(each for each in node.parts if each[1].type is not None):
+        if name.startswith(RESCUED):
+            children[name.removeprefix(RESCUED)] = read.field(number)
+        elif _rescues(part):
+            children[name] = _rescued(part, read.field(number))
+    wanted = pa.struct([pa.field(name, child.type) for name, child in children.items()])
+    return _rebuilt(read, wanted, list(children.values()))
+
+
+def verdicts(program: Program, block: Block, values: Pieces, max_bytes: int) -> tuple[list[DeadLetter], Marks]:
+    """Dead letters, in ascending order of rows, and the values that have to be read from their beginning.
+
+    The kernel reads the parts of a value in the exact path's order and stops at the first that it cannot read, so the exact path
+    would come to the same part at the same byte: its verdict on that part alone is its verdict on the value. Where it can read
+    the part (a branch that the kernel does not follow, a decimal of many bytes), the value is left to it as a whole.
+    """
+    dead: list[DeadLetter] = []
+    unsettled = np.zeros(len(values), np.bool_)
+    content = values.data.data
+    starts, sizes = values.starts[block.rows].tolist(), values.sizes[block.rows].tolist()
+    stops = zip(block.rows.tolist(), block.steps.tolist(), block.places.tolist(), starts, sizes, strict=True)
+    for row, step, place, start, size in stops:
+        if step == TOO_LARGE:
+            unfit: Unfit | None = exact.too_large(size, max_bytes)
+        else:
+            unfit = exact.fault_at(program.parts[step], bytes(content[start : start + size]), place)
+        if unfit is None:
+            unsettled[row] = True
+        else:
+            dead.append(DeadLetter(row, unfit.reason, unfit.place, unfit.detail))
+    return dead, unsettled
 
 
 @dataclass(frozen=True)
@@ -44,21 +156,20 @@ class AvroDecoder:
 
     @cached_property
     def _program(self) -> Program:
-        from platform_assets.decoding.avro.program import compiled
+        from platform_assets.decoding.avro.fast import compiled
 
         return compiled(self.plan)
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode`."""
         from platform_assets.decoding.avro.fast import read_block
-        from platform_assets.decoding.avro.verdicts import verdicts
+        from platform_assets.decoding.decoder import settled
         from platform_assets.decoding.pieces import pieces_of
-        from platform_assets.decoding.settling import settled
 
         pieces = pieces_of(values)
         block = read_block(self._program, pieces, self.max_bytes)
-        columns = assembly.columns_of(self.plan, block.read)
-        rescued = assembly.rescued_of(self.plan, block.read)
+        columns = columns_of(self.plan, block.read)
+        rescued = rescued_of(self.plan, block.read)
         dead, unsettled = verdicts(self._program, block, pieces, self.max_bytes)
         repeated = map_keys.rows_with_repeated_keys(self.plan, block.read) if self._has_maps else None
         if repeated is None or not repeated.any():
@@ -81,5 +192,5 @@ class AvroDecoder:
             except Unfit as unfit:
                 dead.append(DeadLetter(number, unfit.reason, unfit.place, unfit.detail))
         read = pa.array(rows, self.plan.type)
-        columns = pa.RecordBatch.from_arrays(assembly.columns_of(self.plan, read), schema=self.fields)
-        return Decoded(columns, assembly.rescued_of(self.plan, read), dead_letters(dead))
+        columns = pa.RecordBatch.from_arrays(columns_of(self.plan, read), schema=self.fields)
+        return Decoded(columns, rescued_of(self.plan, read), dead_letters(dead))

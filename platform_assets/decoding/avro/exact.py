@@ -32,7 +32,7 @@ from platform_assets.decoding.avro.plan import (
     Struct,
     Variant,
 )
-from platform_assets.decoding.reading import Unfit
+from platform_assets.decoding.decoder import Unfit
 
 MOST_AGAIN: Final = 64
 """Records of one kind within each other; code that reads them calls itself for each."""

@@ -6,8 +6,7 @@ import json
 import re
 from typing import Final
 
-from platform_assets.decoding.decoder import Reason
-from platform_assets.decoding.reading import Unfit
+from platform_assets.decoding.decoder import Reason, Unfit
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _BRIEF: Final = 60

@@ -20,12 +20,10 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from platform_assets.decoding.decoder import Decoded
-from platform_assets.decoding.maps import map_type
+from platform_assets.decoding.decoder import Decoded, Unfit
 from platform_assets.decoding.options import Options
-from platform_assets.decoding.protobuf.messages import Row, class_of, decoded, is_map, keys_of
-from platform_assets.decoding.protobuf.rescued import rescued_text
-from platform_assets.decoding.reading import Unfit
+from platform_assets.decoding.pieces import map_type
+from platform_assets.decoding.protobuf.messages import Row, class_of, decoded, is_map, keys_of, rescued_text
 from platform_assets.decoding.schema import checked
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
-from platform_assets.decoding.decoder import DeadLetter, Decoded, dead_letters
-from platform_assets.decoding.reading import Unfit
+from platform_assets.decoding.decoder import DeadLetter, Decoded, Unfit, dead_letters
 
 Row: TypeAlias = tuple[dict[str, Any], str | None]
 """The columns of a value by name, and its rescued text; None if nothing is rescued."""
@@ -61,3 +65,103 @@ def decoded(fields: pa.Schema, values: pa.BinaryArray, read: Callable[[bytes], R
     arrays = [pa.array([row[field.name] for row in rows], field.type) for field in fields]
     columns = pa.RecordBatch.from_arrays(arrays, schema=fields)
     return Decoded(columns, pa.array(rescued, pa.string()), dead_letters(dead))
+
+
+# Rescue of a message's fields that the declared columns lack, as JSON values.
+#
+# Fields that its schema has are stored by name, extensions by full name; fields that it lacks by number, undecoded.
+# Bytes are base64, and numbers that JSON lacks are text.
+
+
+def rescued_text(message: Message, columns: Iterable[pa.Field], place: str = "") -> str | None:
+    """Return the fields of a message that are not in `columns` as JSON; None if there are none. `place` is the message's.
+
+    Raises Unfit if a part of it cannot be written as JSON.
+    """
+    try:
+        lacking = rescued_of(message, columns)
+    except Unfit as unfit:
+        unfit.place = f"{place}{unfit.place or ''}"
+        raise
+    return json.dumps(lacking, ensure_ascii=False, separators=(",", ":")) if lacking else None
+
+
+def rescued_of(message: Message, columns: Iterable[pa.Field]) -> dict[str, Any]:
+    """Return the fields of a message that are not in `columns`; empty if there are none. Raises Unfit."""
+    found = _unknown(message)
+    declared = {column.name: column.type for column in columns}
+    for field, value in message.ListFields():
+        kind = None if field.is_extension else declared.get(field.name)
+        try:
+            inner = _whole(field, value) if kind is None else _within(field, value, kind)
+        except Unfit as unfit:
+            unfit.place = f".{_name(field)}{unfit.place or ''}"
+            raise
+        if inner not in (None, {}):
+            found[_name(field)] = inner
+    return found
+
+
+def _name(field: FieldDescriptor) -> str:
+    """Return the name of a field within its message. Only the names of extensions have a dot."""
+    if not field.is_extension:
+        return str(field.name)
+    return str(field.full_name) if "." in field.full_name else f".{field.full_name}"
+
+
+def _within(field: FieldDescriptor, value: Any, kind: pa.DataType) -> Any:
+    """Return the rescued part of a declared field; only messages can have more than their columns."""
+    if is_map(field):
+        if field.message_type.fields_by_name["value"].message_type is None:
+            return None
+        inner = kind.item_type if pa.types.is_map(kind) else kind.value_type.field("value").type
+        return {str(key): part for key in keys_of(value) if (part := _of_one(value[key], inner))}
+    if field.message_type is None:
+        return None
+    if not field.is_repeated:
+        return _of_one(value, kind)
+    parts = [_of_one(item, kind.value_type) or None for item in value]
+    return parts if any(parts) else None
+
+
+def _of_one(message: Message, kind: pa.DataType) -> dict[str, Any]:
+    if not pa.types.is_struct(kind):
+        return _unknown(message)
+    return rescued_of(message, [kind.field(number) for number in range(kind.num_fields)])
+
+
+def _whole(field: FieldDescriptor, value: Any) -> Any:
+    """Return a field that is not declared."""
+    if is_map(field):
+        of = field.message_type.fields_by_name["value"]
+        return {str(key): _plain(of, value[key]) for key in keys_of(value)}
+    if field.is_repeated:
+        return [_plain(field, item) for item in value]
+    return _plain(field, value)
+
+
+def _plain(field: FieldDescriptor, value: Any) -> Any:
+    if field.message_type is not None:
+        return {**_unknown(value), **{_name(each): _whole(each, part) for each, part in value.ListFields()}}
+    if field.enum_type is not None:
+        symbol = field.enum_type.values_by_number.get(value)
+        return value if symbol is None else symbol.name
+    if isinstance(value, bytes):  # also for a string that is not UTF-8, which an older syntax allows
+        return base64.b64encode(value).decode("ascii")
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _unknown(message: Message) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in UnknownFieldSet(message):
+        found.setdefault(str(part.field_number), []).append(_undecoded(part.data))
+    return found
+
+
+def _undecoded(data: Any) -> Any:
+    """Return an unknown field as JSON; bytes as base64."""
+    if isinstance(data, bytes):
+        return base64.b64encode(data).decode("ascii")
+    if isinstance(data, int):
+        return data
+    return {str(part.field_number): _undecoded(part.data) for part in data}

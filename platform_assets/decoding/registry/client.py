@@ -19,7 +19,7 @@ from urllib.parse import quote
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from platform_assets.decoding.registry.schemas import AVRO, BadReferences, Registered, UnknownId
+from platform_assets.decoding.registry.cache import AVRO, BadReferences, Registered, UnknownId
 from platform_assets.decoding.registry.settings import URL_VARIABLE, RegistrySettings
 from platform_assets.decoding.registry.wire import Key, long_id
 from platform_assets.errors import ConfigurationError, RegistryRefusedError, RegistryUnreachableError

@@ -14,10 +14,16 @@ import pyarrow as pa
 from platform_assets.decoding.avro.types import BadSchema, OtherRecord
 from platform_assets.decoding.decoder import DeadLetter, Decoded, Decoder, Reason, dead_letters
 from platform_assets.decoding.registry import wire
-from platform_assets.decoding.registry.cache import SchemaCache, Schemas
+from platform_assets.decoding.registry.cache import (
+    LARGEST_ID,
+    BadReferences,
+    Registered,
+    SchemaCache,
+    Schemas,
+    UnknownId,
+)
 from platform_assets.decoding.registry.client import HURRIED, RegistryClient
 from platform_assets.decoding.registry.readers import Reader
-from platform_assets.decoding.registry.schemas import LARGEST_ID, BadReferences, Registered, UnknownId
 from platform_assets.decoding.registry.settings import URL_VARIABLE, RegistrySettings
 from platform_assets.errors import RegistryChangedError, RegistryRefusedError, RegistryUnreachableError
 

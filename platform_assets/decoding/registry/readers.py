@@ -3,18 +3,155 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Protocol
+from urllib.parse import urljoin
 
+import jsonschema_rs
+import numpy as np
 import pyarrow as pa
 
 from platform_assets.decoding.avro.decoder import AvroDecoder
 from platform_assets.decoding.avro.types import AvroType, BadSchema, parsed
-from platform_assets.decoding.decoder import Decoder
+from platform_assets.decoding.decoder import DEAD_LETTER_FIELDS, DeadLetter, Decoded, Decoder, dead_letters
+from platform_assets.decoding.pieces import Marks
 from platform_assets.decoding.protobuf.compiler import descriptor_set
 from platform_assets.decoding.protobuf.declared import DeclaredDecoder
-from platform_assets.decoding.registry.admitted import AdmittedDecoder
-from platform_assets.decoding.registry.schemas import AVRO, JSON, PROTOBUF, Registered
+from platform_assets.decoding.registry import branching
+from platform_assets.decoding.registry.branching import NOWHERE
+from platform_assets.decoding.registry.cache import AVRO, JSON, PROTOBUF, Registered
+
+# JSON checked by its writer's schema: the declaration decides what is read, and the schema decides if a value is
+# admitted.
+#
+# The validator is in Rust: `jsonschema` takes hundreds of times as long, and a registry's patterns could block it
+# forever. This one takes linear time, and it does not fetch what a `$ref` names.
+
+_TOGETHER: Final = 512
+"""Values that are parsed together."""
+
+
+@dataclass(frozen=True)
+class AdmittedDecoder:
+    """Decodes values with `declared`; values that the schema `text` does not admit become dead letters."""
+
+    declared: Decoder
+    text: str
+    references: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fields(self) -> pa.Schema:
+        """See `Decoder.fields`."""
+        return self.declared.fields
+
+    @cached_property
+    def validator(self) -> Any:
+        """The validator of parsed values. Raises BadSchema."""
+        try:
+            schema = json.loads(self.text)
+            documents = {name: json.loads(text) for name, text in self.references.items()}
+        except (ValueError, RecursionError) as error:
+            raise BadSchema("$", f"it is no JSON: {error}") from error
+        stated = schema if isinstance(schema, dict) else {}
+        base = stated["$id"] if isinstance(stated.get("$id"), str) else None
+        made = jsonschema_rs.validator_for if "$schema" in stated else jsonschema_rs.Draft7Validator
+        try:
+            known = {
+                each: document
+                for name, document in documents.items()
+                for each in (name, urljoin(base, name) if base else NOWHERE + name)
+            }
+
+            branching.check({NOWHERE: schema, **known})
+
+            def referred(uri: str) -> Any:
+                if uri not in known:
+                    raise ValueError("it is none of the references that the registry has of this schema")
+                return known[uri]
+
+            return made(
+                schema,
+                retriever=referred,
+                base_uri=None if base else NOWHERE,
+                validate_formats=False,
+                pattern_options=jsonschema_rs.RegexOptions(),
+                mask="what is there",
+            )
+        except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
+            said = getattr(error, "message", None) or str(error)
+            raise BadSchema("$", f"it is no JSON Schema that can be used: {said}") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The validator cannot be pickled.
+        return {"declared": self.declared, "text": self.text, "references": self.references}
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """See `Decoder.decode`."""
+        found = self.declared.decode(values)
+        return self._judged(values, found, self._refused(values, _alive(values, found)))
+
+    def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
+        """See `Decoder.decode_exactly`."""
+        found = self.declared.decode_exactly(values)
+        alive = _alive(values, found)
+        return self._judged(values, found, [row for row in alive if self._fault(values[row].as_py()) is not None])
+
+    def _refused(self, values: pa.BinaryArray, alive: list[int]) -> list[int]:
+        """Return the rows that are not admitted."""
+        refused: list[int] = []
+        is_valid = self.validator.is_valid
+        for begin in range(0, len(alive), _TOGETHER):
+            rows = alive[begin : begin + _TOGETHER]
+            texts = values.take(pa.array(rows, pa.int64())).to_pylist()
+            try:
+                # All of them are JSON, since the declaration's decoder has read them.
+                parsed = json.loads(b"[" + b",".join(texts) + b"]")
+                refused += [row for row, value in zip(rows, parsed, strict=True) if not is_valid(value)]
+            except ValueError:  # one has a number or a depth that Python or the validator cannot represent
+                refused += [row for row, text in zip(rows, texts, strict=True) if self._fault(text) is not None]
+        return refused
+
+    def _fault(self, value: bytes) -> tuple[str, str] | None:
+        """Return the place and the reason if a value is not admitted; None if it is admitted."""
+        try:
+            error = next(self.validator.iter_errors(json.loads(value)), None)
+        except ValueError:
+            return "$", "it cannot be judged: a number has too many digits, or parts are too deep within each other"
+        if error is None:
+            return None
+        place = "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
+        rule = "/".join(map(str, error.schema_path))
+        return place, f"the schema that it was written by does not admit it: {error.message} (#/{rule})"
+
+    def _judged(self, values: pa.BinaryArray, found: Decoded, refused: list[int]) -> Decoded:
+        if not refused:
+            return found
+        letters = []
+        for row in refused:
+            fault = self._fault(values[row].as_py())
+            assert fault is not None
+            letters.append(DeadLetter(row, "not_admitted", *fault))
+        void: Marks = np.zeros(len(values), np.bool_)
+        void[refused] = True
+        kept = pa.array(np.arange(len(values)), mask=void)
+        both = pa.Table.from_batches([found.dead, dead_letters(letters)]).sort_by("row").combine_chunks()
+        dead = pa.RecordBatch.from_arrays(
+            [column.combine_chunks() for column in both.columns], schema=DEAD_LETTER_FIELDS
+        )
+        columns = pa.RecordBatch.from_arrays(
+            [column.take(kept) for column in found.columns.columns], schema=found.columns.schema
+        )
+        return Decoded(columns, found.rescued.take(kept), dead)
+
+
+def _alive(values: pa.BinaryArray, found: Decoded) -> list[int]:
+    """Return the rows that have a value and are not dead."""
+    alive = values.is_valid().to_numpy(zero_copy_only=False).copy()
+    alive[found.dead["row"].to_numpy()] = False
+    rows: list[int] = np.flatnonzero(alive).tolist()
+    return rows
 
 
 class Reader(Protocol):

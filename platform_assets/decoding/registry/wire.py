@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.decoding.pieces import pieces_of
-from platform_assets.decoding.registry.schemas import LARGEST_ID
+from platform_assets.decoding.registry.cache import LARGEST_ID
 from platform_assets.errors import ConfigurationError
 from platform_assets.kernels import arrow
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,14 +10,126 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from platform_assets.engines.columnar import header_keys
-from platform_assets.engines.columnar.pieces import Piece
-from platform_assets.engines.columnar.selection import committed
-from platform_assets.kafka.batches.damage import Damage, TooLarge
-from platform_assets.kafka.batches.record_batches import APPEND_TIME, CODEC_MASK, HEADER, Batches, check_count
-from platform_assets.kafka.batches.unpacking import Room, unpacked
+from platform_assets.engines.columnar.work import Piece
+from platform_assets.kafka.batches.record_batches import (
+    ABORT,
+    APPEND_TIME,
+    CODEC_MASK,
+    CONTROL,
+    HEADER,
+    TRANSACTIONAL,
+    Batches,
+    check_count,
+)
+from platform_assets.kafka.batches.unpacking import Damage, Room, TooLarge, unpacked
 from platform_assets.kafka.settings import BATCH_VARIABLES
 from platform_assets.kernels import arrow, records
+from platform_assets.kernels.records import control_types
+
+# Selection of the batches in a fetch whose records a read_committed consumer gets.
+#
+# Independent of `kafka.evidence.tally`, which decides the same for evidence: tests compare the two on random
+# histories, so that an error in one does not go unnoticed.
+
+Mask = npt.NDArray[np.bool]
+Longs = npt.NDArray[np.int64]
+
+
+def committed(batches: Batches, aborted: Sequence[tuple[int, int]]) -> Mask:
+    """Return, for each batch of magic 2, true if its records are committed and not markers.
+
+    `aborted` is the broker's list for this fetch: (producer id, first offset) of each aborted transaction that overlaps it.
+    The batches of a producer are aborted from there up to the producer's next abort marker, or to the end of the fetch if
+    there is none. A control batch that the log cleaner has emptied is not a marker, as in the Java client
+    (`CompletedFetch.containsAbortMarker`). Raises Damage for a marker that cannot be read.
+    """
+    attributes = batches.attributes
+    control: Mask = attributes & CONTROL != 0
+    if not aborted:
+        return ~control
+    producers = batches.headers["producer_id"].astype(np.int64)
+    in_transaction = attributes & TRANSACTIONAL != 0
+    firsts = np.array([first for _, first in aborted], np.int64)
+    begun = np.searchsorted(batches.last_offsets, firsts)  # the first batch of each transaction
+    markers = np.flatnonzero(control & (batches.records_counts > 0))
+    markers = markers[_types(batches, markers) == ABORT]
+    gone: Mask = in_transaction & _inside(producers, np.array([p for p, _ in aborted], np.int64), begun, markers)
+    return ~control & ~gone
+
+
+def _inside(producers: Longs, aborting: Longs, begun: Longs, markers: Longs) -> Mask:
+    """Return, for each batch, true if its producer's last aborted transaction begun at or before it is still open.
+
+    `aborting[i]` began a transaction at batch `begun[i]`; `markers` are the batches that are abort markers.
+    """
+    count = len(producers)
+    names = np.unique(np.concatenate([producers, aborting]))
+
+    def line(of: Longs, at: Longs) -> Longs:
+        """Map producer and batch to one ascending line, for a single binary search."""
+        return np.searchsorted(names, of) * (count + 1) + at
+
+    starts = np.sort(line(aborting, begun))
+    ends = np.sort(line(producers[markers], markers))
+    here = line(producers, np.arange(count))
+    latest = np.searchsorted(starts, here, side="right") - 1
+    start = starts[np.maximum(latest, 0)]
+    of_this: Mask = (latest >= 0) & (start // (count + 1) == here // (count + 1))
+    ended: Mask = np.searchsorted(ends, here) > np.searchsorted(ends, start)
+    return of_this & ~ended
+
+
+def _types(batches: Batches, markers: Longs) -> npt.NDArray[np.int32]:
+    types = np.empty(len(markers), np.int32)
+    heads = batches.headers[markers]
+    starts = batches.positions[markers] + HEADER.itemsize
+    ends = batches.positions[markers] + heads["length"] + 12
+    unreadable = control_types(np.frombuffer(batches.data, np.uint8), starts, ends, types)
+    packed = heads["attributes"] & CODEC_MASK != 0
+    if packed.any():
+        unreadable = int(packed.argmax())
+    if unreadable >= 0:
+        raise Damage(int(heads["base_offset"][unreadable]), "a control record without a type")
+    return types
+
+
+# Header keys as text. Kafka does not check that they are UTF-8, and the raw table's column is a string.
+#
+# Bytes that are not UTF-8 become U+FFFD as in the Java client, so that both engines load the same: one for each part
+# of a sequence that could be the beginning of a character. For Java, an encoded surrogate is one such part; for
+# Python, it is three.
+
+_REPLACEMENT = "\ufffd"
+
+
+def as_text(keys: pa.Array) -> pa.Array:
+    """Return a binary array without nulls as a string array, with unchanged bytes where they are UTF-8."""
+    text = pa.Array.from_buffers(pa.string(), len(keys), keys.buffers(), 0)
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        distinct = keys.dictionary_encode()
+        return pa.array([java_text(k) for k in distinct.dictionary.to_pylist()], pa.string()).take(distinct.indices)
+    return text
+
+
+def java_text(key: bytes) -> str:
+    """Decode `key` like the Java client."""
+    return key.decode("utf-8", "java_replace")
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    data, start = error.object, error.start
+    if data[start] == 0xED and 0xA0 <= (data[start + 1] if start + 1 < len(data) else 0) <= 0xBF:
+        third = data[start + 2] if start + 2 < len(data) else 0
+        return _REPLACEMENT, start + (3 if 0x80 <= third <= 0xBF else 2)
+    return _REPLACEMENT, error.end
+
+
+codecs.register_error("java_replace", _replaced)
+
 
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 SCHEMA = pa.schema(
@@ -43,7 +156,7 @@ _WRONG = {
     records.TRAILING: "bytes follow its last record",
 }
 
-Longs = npt.NDArray[np.int64]
+
 Ints = npt.NDArray[np.int32]
 
 
@@ -220,6 +333,6 @@ class _Block:
         keys, values = self._gathered(*parts[0:2]), self._gathered(*parts[2:4])
         offsets, validity = np.empty(self.size + 1, np.int32), np.zeros((self.size + 7) // 8, np.uint8)
         nulls = arrow.list_offsets(counts, offsets, validity)
-        each = pa.StructArray.from_arrays([header_keys.as_text(keys), values], fields=list(_HEADERS.value_type))
+        each = pa.StructArray.from_arrays([as_text(keys), values], fields=list(_HEADERS.value_type))
         buffers = [pa.py_buffer(validity) if nulls else None, pa.py_buffer(offsets)]
         return pa.Array.from_buffers(_HEADERS, self.size, buffers, nulls, children=[each])

@@ -8,17 +8,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from platform_assets.engines.columnar.job import parallelism, reports_of
-from platform_assets.engines.columnar.lost import JobLost
-from platform_assets.engines.columnar.plan import Plan
-from platform_assets.engines.columnar.reports import Report, UnfitError
-from platform_assets.engines.columnar.work import Share, Work
-from platform_assets.engines.columnar.written import WrittenFile
+from platform_assets.engines.columnar.job import JobLost, parallelism, reports_of, shares_of
+from platform_assets.engines.columnar.reports import Report, UnfitError, WrittenFile
+from platform_assets.engines.columnar.work import Share, Source, Work, shares
 from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
 from platform_assets.engines.spark import measure
 from platform_assets.engines.spark.failures import to_platform_error
 from platform_assets.engines.spark.overflow import named_timestamps
-from platform_assets.engines.spark.shared import SharedSession, is_ended
+from platform_assets.engines.spark.session import SharedSession, is_ended
 from platform_assets.errors import (
     LoadError,
     PlatformError,
@@ -30,14 +27,85 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.commits import NewFile
-from platform_assets.lake.load_folders import load_folder
-from platform_assets.lake.location import Lake
+from platform_assets.lake.location import Lake, load_folder
 from platform_assets.model.digest import Measured
 from platform_assets.model.logs import logger
+from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
+
+
+LARGEST_SHARE: Final = 5_000_000
+"""Maximum offsets per task, which bounds the work that is lost with a task or moved to another."""
+_SHARES_A_TASK: Final = 8
+"""Small windows per task: a task costs about as much as writing one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The shares of `orders`, in order; share `i` belongs to `orders[owners[i]]`. An order without offsets has no shares."""
+
+    orders: tuple[Order, ...]
+    shares: tuple[Share, ...]
+    owners: tuple[int, ...]
+    tasks: int
+
+    @classmethod
+    def of(
+        cls,
+        orders: Sequence[Order],
+        records_per_file: int,
+        parallelism: Callable[[], int],
+        folder: Callable[[TableRef], str],
+        *,
+        apart: bool,
+    ) -> Plan:
+        """Plan several shares for large windows; small ones share a task, unless they are to be kept `apart`.
+
+        `folder` returns the path of a table on the workers.
+
+        `parallelism` returns the number of tasks that run at once; it is called only for large windows, since it takes as long
+        as loading a small one.
+        """
+        found: list[Share] = []
+        owners: list[int] = []
+        total = 0
+        for index, order in enumerate(orders):
+            ranges: dict[int, list[OffsetRange]] = {}
+            for part in order.records.pieces:
+                for partition, left in part.items():
+                    ranges.setdefault(partition, []).append(left)
+            size = order.records.ranges.size
+            cores = parallelism() if size > records_per_file else 1
+            most = cores * -(-size // (cores * LARGEST_SHARE)) if size > records_per_file else 1
+            below = load_folder(order.records.window, order.load_id)
+            source = Source(order.records.topic, order.records.topic_id, folder(order.table))
+            pieces = shares(ranges, records_per_file, most)
+            own = [Share(order.records.window, below, some, source) for some in pieces]
+            found += own
+            owners += [index] * len(own)
+            total += size
+        count = len(found)
+        together = max(-(-count // _SHARES_A_TASK), min(count, -(-total // records_per_file)))
+        return cls(tuple(orders), tuple(found), tuple(owners), count if apart else together)
+
+    def is_last(self, share: int) -> bool:
+        """Return true if no later share belongs to the same order."""
+        return share + 1 == len(self.owners) or self.owners[share + 1] != self.owners[share]
+
+    def of_task(self, task: int) -> dict[int, tuple[Share, ...]]:
+        """Return the shares of a task, by the index of their order."""
+        done: dict[int, tuple[Share, ...]] = {}
+        for number in shares_of(task, len(self.shares), self.tasks):
+            done[self.owners[number]] = (*done.get(self.owners[number], ()), self.shares[number])
+        return done
+
+    def of_order(self, index: int) -> tuple[Share, ...]:
+        """Return all shares of an order."""
+        return tuple(share for share, owner in zip(self.shares, self.owners, strict=True) if owner == index)
+
 
 _log = logger(__name__)
 

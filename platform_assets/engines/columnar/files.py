@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from platform_assets.engines.columnar.digests import measured, numbers
-from platform_assets.engines.columnar.written import Rows, WrittenFile
+from platform_assets.engines.columnar.reports import Rows, WrittenFile
 from platform_assets.lake.files import Files
-from platform_assets.lake.leaves import leaves
+from platform_assets.lake.parquet import leaves
 from platform_assets.model.digest import Measured
 
 CODEC: Final = "zstd"

@@ -1,9 +1,10 @@
-"""Sending work to Spark's workers, and receiving their reports."""
+"""Sending work to Spark's workers, and taking in what they report."""
 
 from __future__ import annotations
 
 import json
 import pickle
+import re
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sized
 from contextlib import closing
@@ -14,10 +15,33 @@ import pyarrow as pa
 
 from platform_assets.engines.columnar.reports import Report
 from platform_assets.engines.columnar.work import CODE, Work
+from platform_assets.engines.spark.failures import worker_ended
+from platform_assets.engines.spark.session import without_token
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
+
+
+_NO_PYTHON: Final = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "Error from python worker", "ModuleNotFoundError",
+                     "PACKAGE_NOT_INSTALLED", "UNSUPPORTED_PACKAGE_VERSION")  # fmt: skip
+"""Spark's texts for a job that never started to run its code."""
+
+
+class JobLost(Exception):
+    """A job ended without the reports of all its shares; if known, because a worker died in `task`."""
+
+    def __init__(self, cause: Exception) -> None:
+        self.cause = cause
+        self.text = without_token(str(cause))
+        self.worker = worker_ended(self.text)
+        found = re.search(r"Task (\d+) in stage", self.text)
+        self.no_python = next(
+            (line for line in self.text.splitlines() if any(sign in line for sign in _NO_PYTHON)), None
+        )
+        self.task = int(found[1]) if found is not None and self.worker is not None else None
+        super().__init__(self.text)
+
 
 _TASK: Final = "platform_assets.engines.columnar.task"
 
@@ -102,7 +126,7 @@ def _mapped(work: Shared, task: str = _TASK) -> Callable[[Iterator[pa.RecordBatc
             return None, f"Spark's workers cannot import it ({error})"
         if own != code:
             return None, f"Spark's workers have version {own} of its code, but this process has {code}"
-        from platform_assets.engines.columnar.worker import begin_task
+        from platform_assets.engines.columnar.task import begin_task
 
         begin_task()
         return reports, ""

@@ -12,14 +12,13 @@ from typing import Final
 import numpy as np
 
 from platform_assets.engines.columnar.columns import Longs, OldFormat, timestamps, wanted
-from platform_assets.engines.columnar.pieces import Piece
+from platform_assets.engines.columnar.work import Piece
 from platform_assets.errors import DamagedBatchError
-from platform_assets.kafka.batches.damage import Damage, TooLarge
 from platform_assets.kafka.batches.damaged import damaged_until
 from platform_assets.kafka.batches.fetching import Brokers
 from platform_assets.kafka.batches.reading import Buffers, PartitionReading
 from platform_assets.kafka.batches.record_batches import Batches
-from platform_assets.kafka.batches.unpacking import Room
+from platform_assets.kafka.batches.unpacking import Damage, Room, TooLarge
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.kafka.timestamps import FIRST_READABLE_MS, LAST_READABLE_MS, unreadable_records
 from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
-from platform_assets.engines.columnar.columns import OldFormat, TimestampOutOfRange
+import pyarrow as pa
+
+from platform_assets.engines.columnar.columns import OldFormat, TimestampOutOfRange, blocks
 from platform_assets.engines.columnar.files import FileSeries
-from platform_assets.engines.columnar.pieces import Piece
-from platform_assets.engines.columnar.reading import Overtaken, read_piece
 from platform_assets.engines.columnar.reports import Report, UnfitError
-from platform_assets.engines.columnar.work import Share, Work
+from platform_assets.engines.columnar.work import Piece, Share, Work
 from platform_assets.errors import (
     BatchTooLargeError,
     BrokerUnreachableError,
@@ -26,9 +29,92 @@ from platform_assets.errors import (
     ranges_text,
 )
 from platform_assets.kafka.batches.fetching import Brokers
-from platform_assets.kafka.batches.reading import Buffers
+from platform_assets.kafka.batches.reading import Buffers, PartitionReading
+from platform_assets.kafka.batches.record_batches import Batches
 from platform_assets.kafka.batches.unpacking import Room
 from platform_assets.lake.files import files_at, is_in_store
+from platform_assets.model.offsets import OffsetRange
+
+
+class Overtaken(Exception):
+    """The log start has overtaken the read: the broker no longer has `gone`."""
+
+    def __init__(self, partition: int, gone: OffsetRange) -> None:
+        self.partition, self.gone = partition, gone
+        super().__init__(f"partition {partition} offsets {gone} were deleted while they were being read")
+
+
+def read_piece(
+    brokers: Brokers, piece: Piece, buffers: Buffers, room: Room, add: Callable[[pa.RecordBatch], None]
+) -> None:
+    """Pass the committed records of `piece` to `add`, in order of offset, with the columns of `columns.SCHEMA`.
+
+    No block is empty. Memory: two fetches, one block, and `room` for unpacking, as large as a block. Raises
+    Overtaken; `columns.OldFormat` and `columns.TimestampOutOfRange`; DamagedBatchError, BatchTooLargeError, EmptyAnswersError,
+    UnstableEndError, TruncationError, TopicRecreatedError, TopicMissingError, BrokerUnreachableError, BrokerRefusedError; and what
+    `add` raises.
+    """
+    rows = _Rows(piece, brokers.topic_id, room, add)
+    reading = PartitionReading(brokers, rows, buffers)
+    try:
+        while rows.position < rows.end:
+            reading.step()
+    finally:
+        reading.abandon()
+
+
+class _Rows:
+    """A sink of batches that turns them into columns."""
+
+    def __init__(self, piece: Piece, topic_id: str, room: Room, add: Callable[[pa.RecordBatch], None]) -> None:
+        self.partition, self.position, self.end = piece.partition, piece.wanted.start, piece.wanted.end
+        self._topic_id, self._room, self._add, self._log_start = topic_id, room, add, 0
+
+    def observe(self, log_start: int) -> None:
+        self._log_start = log_start
+
+    def missing(self, until: int) -> None:
+        """Note missing offsets: below the log start they were deleted meanwhile; elsewhere, there is no record."""
+        until = min(until, self.end)
+        if self.position < min(until, self._log_start):
+            raise Overtaken(self.partition, OffsetRange(self.position, min(until, self._log_start)))
+        self.position = max(self.position, until)
+
+    def take(self, batches: Batches, aborted: Iterable[tuple[int, int]]) -> None:
+        left = Piece(self.partition, OffsetRange(self.position, self.end))
+        for block in blocks(batches, list(aborted), self._topic_id, left, self._room):
+            self._add(block)
+        self.position = min(batches.next_offset, self.end)
+
+
+SPARKS_JAR: Final = "spark-core_"
+"""Prefix of the jar that Spark puts on its workers' import path."""
+_tasks = 0
+
+
+def begin_task() -> None:
+    """Avoid the work that Spark's worker does between two tasks: 0.1 s of processor time (Spark 4.0.5).
+
+    It clears the caches of Python's importer, which then lists the thousands of files of Spark's jar again, although the jar
+    has no Python code; so the jar is removed from the import path. It also collects garbage among all objects; those that
+    have outlived the first task, modules and compiled code, are skipped from then on.
+    """
+    global _tasks
+    _tasks += 1
+    _forget_sparks_jar()
+    if _tasks == 2:
+        gc.freeze()
+
+
+def _forget_sparks_jar() -> None:
+    sys.path[:] = [entry for entry in sys.path if not _is_sparks_jar(entry)]
+    for entry in [entry for entry in sys.path_importer_cache if _is_sparks_jar(entry)]:
+        # Packages that were searched for inside it have an importer each, by the path below the jar.
+        del sys.path_importer_cache[entry]
+
+
+def _is_sparks_jar(entry: str) -> bool:
+    return any(part.startswith(SPARKS_JAR) and part.endswith(".jar") for part in entry.split("/"))
 
 
 def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:

@@ -12,16 +12,13 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from platform_assets.engines.columnar.job import parallelism, texts_of
-from platform_assets.engines.columnar.lost import JobLost
-from platform_assets.engines.columnar.reports import UnfitError
-from platform_assets.engines.columnar.written import WrittenFile
-from platform_assets.engines.decoding.reports import Report, Target
-from platform_assets.engines.decoding.work import Piece, Work, shares_of
+from platform_assets.engines.columnar.job import JobLost, parallelism, texts_of
+from platform_assets.engines.columnar.reports import UnfitError, WrittenFile
+from platform_assets.engines.decoding.work import Piece, Report, Target, Work, shares_of
 from platform_assets.engines.protocol import NO_ROWS, Written
 from platform_assets.engines.spark import measure
 from platform_assets.engines.spark.failures import to_platform_error
-from platform_assets.engines.spark.shared import SharedSession, is_ended
+from platform_assets.engines.spark.session import SharedSession, is_ended
 from platform_assets.errors import (
     DecoderUnfitError,
     LoadError,
@@ -32,8 +29,7 @@ from platform_assets.errors import (
 )
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.commits import NewFile
-from platform_assets.lake.load_folders import load_folder
-from platform_assets.lake.location import Lake
+from platform_assets.lake.location import Lake, load_folder
 from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.model.digest import Measured
 from platform_assets.model.expectations import Figures, FiguresByDigest, added

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 from platform_assets.engines.decoding.digests import row_hashes
 from platform_assets.engines.protocol import Written
 from platform_assets.lake.location import Folder
-from platform_assets.lake.python_values import python_values
+from platform_assets.lake.parquet import python_values
 from platform_assets.lake.rows import reading_files
 from platform_assets.model.expectations import MOST_SAMPLES, Expectation, FailingRow, Figures
-from platform_assets.model.samples import shown_value
+from platform_assets.model.untrusted import shown_value
 
 AT_ONCE: Final = 1 << 20
 """Keys per pass."""

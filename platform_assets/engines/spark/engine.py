@@ -19,8 +19,7 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.data_files import oldest_moment, written_files
-from platform_assets.lake.load_folders import load_folder
-from platform_assets.lake.location import Lake
+from platform_assets.lake.location import Lake, load_folder
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
 

@@ -3,17 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from platform_assets.engines.protocol import NO_ROWS
-from platform_assets.engines.spark import failures, raw, typed
+from platform_assets.engines.spark import failures, raw
 from platform_assets.errors import FilesLostError, PlatformError
 from platform_assets.lake.location import Lake
-from platform_assets.model.digest import Measured
+from platform_assets.model.digest import Measured, mark_of
 from platform_assets.model.tables import TableRef
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.types import DataType
+
+
+_LEFT_OUT: Final = frozenset({"topic_id", "window"})
+_IDENTITY: Final = 2
+"""Number of columns for partition and offset, which come first and have no marks."""
+
+
+def measure_windows(frame: DataFrame) -> dict[str, Measured]:
+    """Return the digests of each window of `frame`, by key: of all columns in order, except those that are constant in a window."""
+    from pyspark.sql import functions as F
+
+    columns = [name for name in frame.columns if name not in _LEFT_OUT]
+    chain: list[Column] = []
+    for number, name in enumerate(columns):
+        # A name may contain a dot, which would mean a field of a struct.
+        column = F.col(f"`{name.replace('`', '``')}`")
+        value = _hashed(column, frame.schema[name].dataType)
+        mark = [F.when(column.isNotNull(), F.lit(mark_of(name)).cast("long"))] if number >= _IDENTITY else []
+        chain += [*mark, value]
+    hashes = {"offsets": F.xxhash64("kafka_partition", "kafka_offset"), "content": F.xxhash64(*chain)}
+    return raw.measured_by_window(frame, raw.sums_of(hashes))
+
+
+def _hashed(column: Column, kind: DataType) -> Column:
+    """Return the column in its hashed form: Spark cannot hash maps, so a map, at any depth, becomes the array of its entries."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if not _has_map(kind):
+        return column
+    if isinstance(kind, MapType):
+        value = kind.valueType
+        return F.transform(
+            F.map_entries(column), lambda e: F.struct(e["key"], _hashed(e["value"], value).alias("value"))
+        )
+    if isinstance(kind, ArrayType):
+        element = kind.elementType
+        return F.transform(column, lambda e: _hashed(e, element))
+    assert isinstance(kind, StructType), "nothing else holds a map"
+    fields = [_hashed(column[f.name], f.dataType).alias(f.name) for f in kind.fields]
+    return F.when(column.isNotNull(), F.struct(*fields))
+
+
+def _has_map(kind: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        return any(_has_map(field.dataType) for field in kind.fields)
+    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_map(kind.elementType))
 
 
 def measure_each(
@@ -42,7 +93,7 @@ def _read(
 
     try:
         frame = raw.windows_frame(spark(), lake.table(table), keys, version)
-        return raw.measure_windows(frame) if table.kind == "raw" else typed.measure_windows(frame)
+        return raw.measure_windows(frame) if table.kind == "raw" else measure_windows(frame)
     except (PySparkException, RpcError) as error:
         span = keys[0] if len(keys) == 1 else f"{min(keys)}..{max(keys)}"
         return failures.to_platform_error(error, table, span, str(lake))

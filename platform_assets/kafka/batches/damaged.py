@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from platform_assets.errors import DamagedBatchError
-from platform_assets.kafka.batches.damage import Damage
 from platform_assets.kafka.batches.fetching import Brokers, FetchedPartition
 from platform_assets.kafka.batches.record_batches import HEADER, Batches
+from platform_assets.kafka.batches.unpacking import Damage
 
 _PROBE_BYTES: Final = 1 << 14
 _REFUSED: Final = b""

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from platform_assets.kafka.batches.damage import Damage, TooLarge
-from platform_assets.kafka.batches.unpacking import unpacked
+from platform_assets.kafka.batches.unpacking import Damage, TooLarge, unpacked
 from platform_assets.kafka.settings import BATCH_VARIABLES, BatchLimits
 from platform_assets.model.offsets import OffsetRange
 

@@ -23,8 +23,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from platform_assets.errors import BrokerRefusedError, ConfigurationError
 from platform_assets.kafka.batches.tokens import Tokens
-from platform_assets.kafka.distrust import distrusted
-from platform_assets.kafka.settings import ClientSettings
+from platform_assets.kafka.settings import ClientSettings, distrusted
 from platform_assets.model import cleartext
 
 Address = tuple[str, int]

@@ -24,8 +24,8 @@ from platform_assets.kafka.evidence.partition import OFFSET_KINDS, OffsetKind, P
 from platform_assets.kafka.evidence.tally import LISTED, PartitionTally
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.digest import Digest
+from platform_assets.model.names import checked_topic
 from platform_assets.model.offsets import OffsetRange, TopicRanges
-from platform_assets.model.topics import checked_topic
 
 FETCH_BYTES: Final = 8 << 20
 """Bytes asked for at a time; a reader holds two answers of that size."""

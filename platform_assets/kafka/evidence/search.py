@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from platform_assets.errors import BrokerUnreachableError, DamagedBatchError
-from platform_assets.kafka.batches.absence import Found, PresentFetch
-from platform_assets.kafka.batches.damage import Damage, TooLarge
 from platform_assets.kafka.batches.fetching import Brokers
+from platform_assets.kafka.batches.reading import Found, PresentFetch
 from platform_assets.kafka.batches.record_batches import Batch, Batches
+from platform_assets.kafka.batches.unpacking import Damage, TooLarge
 from platform_assets.kafka.batches.wire import Stopped
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 

@@ -11,7 +11,7 @@ import pytest
 from platform_assets.checks.findings import Finding, Verdict
 from platform_assets.checks.report import rendering
 from platform_assets.checks.report.description import describe, plain
-from platform_assets.checks.report.strip import strip_of
+from platform_assets.checks.report.picture import strip_of
 from platform_assets.checks.report.worst import remedies, worst_windows
 from platform_assets.checks.rules import no_gaps
 from platform_assets.model.tables import TableRef

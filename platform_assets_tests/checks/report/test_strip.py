@@ -10,8 +10,18 @@ from xml.etree import ElementTree
 import pytest
 
 from platform_assets.checks.findings import FindingKind
-from platform_assets.checks.report.picture import COLOURS, TEXT, data_uri, picture
-from platform_assets.checks.report.strip import COLUMNS, ROWS, State, Strip, state_of, strip_of
+from platform_assets.checks.report.picture import (
+    COLOURS,
+    COLUMNS,
+    ROWS,
+    TEXT,
+    State,
+    Strip,
+    data_uri,
+    picture,
+    state_of,
+    strip_of,
+)
 from platform_assets.cli.audit_table import STYLES
 from platform_assets.kafka.evidence.partition import OFFSET_KINDS
 from platform_assets.lake.load_log import WindowFiles

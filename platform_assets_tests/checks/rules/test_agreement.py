@@ -13,7 +13,7 @@ from platform_assets.checks.rules import agreement
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.windows.receipts import empty_receipt
+from platform_assets.windows.load.receipts import empty_receipt
 from testbed import samples
 
 DECLARED = TopicDeclaration("orders", "0 * * * *", samples.START)

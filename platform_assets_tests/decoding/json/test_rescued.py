@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from platform_assets.decoding.json.rescued import rescue
+from platform_assets.decoding.json.exact import rescue
 from platform_assets.decoding.schema import schema_of_ddl
 
 FIELDS = schema_of_ddl("a INT, b STRUCT<c: INT>, d ARRAY<ARRAY<INT>>, e ARRAY<STRUCT<c: INT>>")

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from platform_assets.decoding.avro.types import BadSchema
-from platform_assets.decoding.protobuf import indexes
+from platform_assets.decoding.decoder import Unfit
+from platform_assets.decoding.protobuf import declared
 from platform_assets.decoding.protobuf.compiler import descriptor_set
 from platform_assets.decoding.protobuf.declared import DeclaredDecoder
-from platform_assets.decoding.reading import Unfit
+from platform_assets.decoding.registry.cache import PROTOBUF, Registered
 from platform_assets.decoding.registry.readers import ProtobufReader
-from platform_assets.decoding.registry.schemas import PROTOBUF, Registered
 from platform_assets.decoding.schema import schema_of_ddl
 from platform_assets_tests.support import decoding
 from platform_assets_tests.support.proto_data import class_of, indexed, proto, varint
@@ -176,7 +176,7 @@ def test_references_and_their_types() -> None:
 def test_indexes_count_messages_as_the_text_has_them() -> None:
     text = proto("message A { map<string, int32> m = 1; message B { message C {} } message D {} }")
     file = FileDescriptorSet.FromString(descriptor_set(text, {})).file[-1]
-    assert indexes.names_of(file) == {
+    assert declared.names_of(file) == {
         (0,): "shop.A",
         (0, 0): "shop.A.B",
         (0, 0, 0): "shop.A.B.C",
@@ -185,12 +185,12 @@ def test_indexes_count_messages_as_the_text_has_them() -> None:
 
 
 @decoding.UNTIMED
-@given(st.lists(st.integers(-(1 << 31), (1 << 31) - 1), min_size=1, max_size=indexes.MOST_LEVELS), st.binary())
+@given(st.lists(st.integers(-(1 << 31), (1 << 31) - 1), min_size=1, max_size=declared.MOST_LEVELS), st.binary())
 def test_indexes_are_read_as_they_were_written(path: list[int], rest: bytes) -> None:
     head = b"".join(map(varint, (len(path), *path)))
-    assert indexes.read(head + rest) == (tuple(path), len(head))
+    assert declared.read(head + rest) == (tuple(path), len(head))
     with pytest.raises(Unfit):
-        indexes.read(head[:-1])
+        declared.read(head[:-1])
 
 
 @decoding.UNTIMED

@@ -10,7 +10,7 @@ import pytest
 
 from platform_assets.decoding.avro.types import BadSchema
 from platform_assets.decoding.formats import decoder_of
-from platform_assets.decoding.registry.admitted import AdmittedDecoder
+from platform_assets.decoding.registry.readers import AdmittedDecoder
 from platform_assets.model.decoding import FormatSpec
 
 

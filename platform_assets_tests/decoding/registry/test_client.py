@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from platform_assets.decoding.registry import client as clients
-from platform_assets.decoding.registry.cache import SchemaCache
+from platform_assets.decoding.registry.cache import BadReferences, Registered, SchemaCache, UnknownId
 from platform_assets.decoding.registry.client import RegistryClient
-from platform_assets.decoding.registry.schemas import BadReferences, Registered, UnknownId
 from platform_assets.decoding.registry.settings import RegistrySettings
 from platform_assets.errors import ConfigurationError, RegistryRefusedError, RegistryUnreachableError, Retryable
 from platform_assets.lake.files import files_below

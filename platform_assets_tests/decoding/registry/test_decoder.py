@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.decoding.registry import cache, wire
-from platform_assets.decoding.registry.admitted import AdmittedDecoder
+from platform_assets.decoding.registry.cache import Registered
 from platform_assets.decoding.registry.decoder import RegistryDecoder
-from platform_assets.decoding.registry.schemas import Registered
+from platform_assets.decoding.registry.readers import AdmittedDecoder
 from platform_assets.errors import ConfigurationError, RegistryChangedError, RegistryUnreachableError
 from platform_assets.lake.files import files_below
 from platform_assets.model.decoding import FormatSpec

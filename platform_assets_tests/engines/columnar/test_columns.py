@@ -13,12 +13,10 @@ import pyarrow as pa
 import pytest
 
 from platform_assets.engines.columnar import columns
-from platform_assets.engines.columnar.columns import OldFormat, TimestampOutOfRange, blocks
-from platform_assets.engines.columnar.header_keys import as_text, java_text
-from platform_assets.engines.columnar.pieces import Piece
-from platform_assets.kafka.batches.damage import Damage, TooLarge
+from platform_assets.engines.columnar.columns import OldFormat, TimestampOutOfRange, as_text, blocks, java_text
+from platform_assets.engines.columnar.work import Piece
 from platform_assets.kafka.batches.record_batches import Batches
-from platform_assets.kafka.batches.unpacking import Room
+from platform_assets.kafka.batches.unpacking import Damage, Room, TooLarge
 from platform_assets.kafka.evidence.tally import PartitionTally
 from platform_assets.kafka.settings import BatchLimits
 from platform_assets.model.offsets import OffsetRange

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from platform_assets.engines.auto import AutoEngine
+from platform_assets.engines.choice import AutoEngine
 from platform_assets.engines.columnar import job, work
+from platform_assets.engines.columnar.columns import java_text
 from platform_assets.engines.columnar.engine import ColumnarEngine
-from platform_assets.engines.columnar.header_keys import java_text
 from platform_assets.engines.columnar.reports import UnfitError
 from platform_assets.engines.protocol import Records
 from platform_assets.engines.spark.engine import SparkEngine

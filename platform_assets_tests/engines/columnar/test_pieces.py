@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from platform_assets.engines.columnar.pieces import Piece, shares
+from platform_assets.engines.columnar.work import Piece, shares
 from platform_assets.model.offsets import OffsetRange
 
 

@@ -16,10 +16,8 @@ from confluent_kafka import TopicPartition
 
 from platform_assets.engines.columnar import task
 from platform_assets.engines.columnar.digests import measured
-from platform_assets.engines.columnar.pieces import shares
-from platform_assets.engines.columnar.reports import Report, UnfitError
-from platform_assets.engines.columnar.work import Share, Source, Work
-from platform_assets.engines.columnar.written import WrittenFile
+from platform_assets.engines.columnar.reports import Report, UnfitError, WrittenFile
+from platform_assets.engines.columnar.work import Share, Source, Work, shares
 from platform_assets.errors import (
     BrokerUnreachableError,
     LakeNotWritableError,

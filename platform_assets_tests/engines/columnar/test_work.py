@@ -9,9 +9,8 @@ import sys
 import pytest
 
 from platform_assets.engines.columnar import work as work_module
-from platform_assets.engines.columnar.pieces import Piece
 from platform_assets.engines.columnar.reports import UnfitError
-from platform_assets.engines.columnar.work import Share, Source, Work
+from platform_assets.engines.columnar.work import Piece, Share, Source, Work
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.offsets import OffsetRange
 

@@ -13,7 +13,7 @@ import pytest
 
 from platform_assets.engines.decoding.digests import measured
 from platform_assets.engines.decoding.task import encodings
-from platform_assets.engines.spark import typed
+from platform_assets.engines.spark import measure
 from platform_assets.model.digest import digest_of
 from platform_assets_tests.conftest import SEED
 from platform_assets_tests.support.typed_rows import typed_rows
@@ -38,7 +38,7 @@ def test_what_spark_computes(spark: SparkSession, tmp_path: Path) -> None:
         )
     read = [spark.read.parquet(str(tmp_path / w)).withColumn("window", F.lit(w)) for w in windows]
     frame = read[0].unionAll(read[1]).unionAll(read[2]).withColumn("topic_id", F.lit("id"))
-    assert typed.measure_windows(frame) == {window: measured(rows) for window, rows in windows.items()}
+    assert measure.measure_windows(frame) == {window: measured(rows) for window, rows in windows.items()}
 
 
 def test_digest_of_slices_is_that_of_the_whole() -> None:

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from platform_assets.engines.decoding import uniqueness
 from platform_assets.engines.decoding.digests import row_hashes
-from platform_assets.engines.decoding.measuring import Measurer
-from platform_assets.engines.decoding.reports import Report
+from platform_assets.engines.decoding.task import Measurer
+from platform_assets.engines.decoding.work import Report
 from platform_assets.engines.protocol import NO_ROWS, Written
 from platform_assets.lake.commits import NewFile
 from platform_assets.lake.location import Folder

@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from platform_assets.model.tables import TableKind
-from platform_assets.windows.rebuild import rebuild
-from platform_assets.windows.rebuild_decoded import rebuild_decoded
+from platform_assets.windows.recover.rebuild import rebuild
+from platform_assets.windows.recover.rebuild_decoded import rebuild_decoded
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, proved
 from platform_assets_tests.support.made_kafka import MadeCluster, loader_of
 

@@ -18,11 +18,10 @@ from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
 from platform_assets.engines.columnar.engine import ColumnarEngine
 from platform_assets.engines.columnar.work import CODE
-from platform_assets.engines.spark.session import connect, end
-from platform_assets.engines.spark.shared import SharedSession
+from platform_assets.engines.spark.session import SharedSession, connect, end
 from platform_assets.lake.location import Lake
-from platform_assets.windows.catching_up import load_many
-from platform_assets.windows.replacing import Loaded
+from platform_assets.windows.load.catching_up import load_many
+from platform_assets.windows.load.replacing import Loaded
 from testbed.homes import home_at, service_environment
 from testbed.loads import Record, numbered, records
 
@@ -41,7 +40,7 @@ OTHER_PROCESS = """
 import json, os, sys
 import pyarrow as pa
 from platform_assets.engines.columnar.job import parallelism
-from platform_assets.engines.spark.shared import SharedSession
+from platform_assets.engines.spark.session import SharedSession
 from platform_assets.lake.location import Lake
 def daemon(batches):
     for _ in batches:

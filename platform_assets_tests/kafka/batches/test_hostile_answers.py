@@ -17,9 +17,8 @@ from kafka.protocol.metadata import FindCoordinatorResponse, MetadataResponse
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError
-from platform_assets.kafka.batches.epochs import EpochBrokers
 from platform_assets.kafka.batches.fetching import Brokers, topic_id_text
-from platform_assets.kafka.batches.observing import ObservingBrokers
+from platform_assets.kafka.batches.observing import EpochBrokers, ObservingBrokers
 from platform_assets.kafka.batches.positions import PositionBrokers
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets_tests.fuzzing.wires import FakeWire, faked

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from platform_assets.kafka.batches.damage import Damage, TooLarge
 from platform_assets.kafka.batches.record_batches import Batches
+from platform_assets.kafka.batches.unpacking import Damage, TooLarge
 from platform_assets.kafka.settings import BatchLimits
 from platform_assets_tests.support.record_batches import CODECS, batch, scanned, xerial
 

@@ -8,8 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from platform_assets.kafka.batches.damage import Damage, TooLarge
-from platform_assets.kafka.batches.unpacking import Room, unpacked
+from platform_assets.kafka.batches.unpacking import Damage, Room, TooLarge, unpacked
 from platform_assets_tests.support.record_batches import CODECS, PACKERS
 
 LIMIT = 1 << 28

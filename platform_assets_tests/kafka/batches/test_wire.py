@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from platform_assets.engines.columnar.pieces import Piece
-from platform_assets.engines.columnar.reading import read_piece
+from platform_assets.engines.columnar.task import read_piece
+from platform_assets.engines.columnar.work import Piece
 from platform_assets.errors import (
     BatchTooLargeError,
     BrokerRefusedError,

@@ -11,8 +11,8 @@ import pytest
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from platform_assets.kafka.batches import record_batches
-from platform_assets.kafka.batches.damage import Damage
 from platform_assets.kafka.batches.record_batches import Batches
+from platform_assets.kafka.batches.unpacking import Damage
 from platform_assets.kafka.evidence.partition import OffsetKind, OffsetListing, PartitionEvidence
 from platform_assets.kafka.evidence.tally import PartitionTally
 from platform_assets.model.digest import Digest, offsets_digest

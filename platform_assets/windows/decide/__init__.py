@@ -1,0 +1,1 @@
+"""Decisions of operators about windows and topics: parking, losses, generations, clusters."""

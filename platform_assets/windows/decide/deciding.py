@@ -1,0 +1,326 @@
+"""Operators' decisions about a topic or a window: report the facts, ask for confirmation, then act.
+
+Shell commands and Dagster jobs take the same steps; they differ in how they report and how they ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from platform_assets.engines.protocol import LoadEngine
+from platform_assets.errors import (
+    ErasureUnfinishedError,
+    PastVersionsKeptError,
+    ReloadDiffersError,
+    UnknownWindowError,
+    ranges_text,
+)
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.lake import load_log
+from platform_assets.ledger.decisions import Author
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
+from platform_assets.windows.decide import acceptance, clusters, generations, parking
+from platform_assets.windows.decide.clusters import Continuation
+from platform_assets.windows.decide.generations import NewGeneration, Ranges
+from platform_assets.windows.erase.erasure import Erasure, Selected
+from platform_assets.windows.load.loading import Loader
+from platform_assets.windows.recover import salvage
+from platform_assets.windows.recover.salvage import Remains
+
+_RULE: Final = (
+    "later loads leave out records with these keys in windows that are sealed by now, and in later generations those "
+    "that were sent before now"
+)
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """Decisions on one topic by `author`; None is a dry run, which only reports what would be decided.
+
+    `say` prints a line for people. `confirm` asks, and raises an error of its own if the answer is no. Services are connected to
+    when they are needed.
+    """
+
+    declaration: TopicDeclaration
+    ledger: Ledger
+    cluster: Callable[[], Cluster]
+    settings: Callable[[], ClientSettings]
+    engine: Callable[[], LoadEngine]
+    author: Author | None
+    say: Callable[[str], None]
+    confirm: Callable[[str], None]
+
+    def loss(self, window: str) -> None:
+        """Accept that offsets of a window will never be loaded, or are lost.
+
+        Raises UnknownWindowError, what `acceptance.find_losses` raises and, for a loaded window, what `salvage.find` raises.
+        """
+        topic, table = self.declaration.topic, self.declaration.raw_table
+        try:
+            sealed = self.ledger.window(topic, window)
+        except ValueError as e:
+            raise UnknownWindowError(topic, window, "a key has the form YYYY-MM-DD-HH:MM, in UTC") from e
+        if sealed is None:
+            raise UnknownWindowError(topic, window, "the ledger has no sealed window with that key")
+        receipt = self.ledger.receipts(table, [window]).get(window)
+        if receipt is not None and receipt.is_found and self.author is not None:
+            left: Remains | None = None
+            # The table then keeps its rows, and the loss of offsets without a row may still be accepted.
+            with suppress(ReloadDiffersError):
+                left = salvage.find(self._loader(), sealed)
+            if left is not None:
+                self._accept_remains(left, self.author)
+                return
+        losses = acceptance.find_losses(sealed, self.ledger, self.cluster(), self.settings())
+        for loss in losses:
+            self.say(f"{table} {window}: {loss.offsets:,} offsets, {loss.cause}: {_named(loss.ranges)}")
+        if losses and self.author is not None:
+            self.confirm("Accept that these offsets are never loaded?")
+            acceptance.accept(sealed, losses, self.author, self.ledger)
+            self.say(
+                f"accepted; now run `platform-assets load {table} {window}`, or let the topic's sensor do it. If that load names "
+                "more offsets that it cannot load, run this again"
+            )
+        if losses:
+            return
+        receipt = self.ledger.receipts(table, [window]).get(window)
+        held = load_log.files_if_any(self.ledger.lake.table(table), window)
+        if not held.paths if receipt is None else not receipt.rows:
+            self.say(f"{table} {window}: nothing prevents it from being loaded; nothing was accepted")
+        elif self.author is None:
+            what = "it is loaded" if receipt is not None else "the table has it, but the ledger has no receipt for it"
+            number = held.rows if receipt is None else receipt.rows
+            rows = "" if number is None else f", with {number:,} rows"
+            self.say(
+                f"{table} {window}: {what}{rows}. It would be loaded again, which repairs it if it is damaged; the "
+                "loss would be accepted only of rows that no longer exist anywhere"
+            )
+        else:
+            self._remains(sealed, self.author)
+
+    def generation(self) -> NewGeneration | None:
+        """Continue with the log that the topic has now; return it, or None if it is the log that the ledger knows.
+
+        Raises what `generations.find` and `generations.accept` raise.
+        """
+        found = generations.find(self.declaration.topic, self.ledger, self.cluster())
+        if found is None:
+            self.say(f"topic {self.declaration.topic} has the log that the ledger knows; nothing was accepted")
+            return None
+        self._say_generation(found)
+        if self.author is not None:
+            self.confirm("Accept the new log, and that these offsets are never loaded?")
+            generations.accept(found, self.author, self.ledger)
+            self.say(
+                "accepted; the sensor continues at the next window boundary, and requests the windows listed above"
+            )
+        return found
+
+    def continuation(self) -> Continuation | None:
+        """Continue on another cluster with the same offsets; return the continuation, or None if the cluster is the same.
+
+        Raises what `clusters.find` and `clusters.accept` raise.
+        """
+        topic = self.declaration.topic
+        found = clusters.find(topic, self.ledger, self.cluster())
+        if found is None:
+            self.say(f"topic {topic} is on the cluster that the ledger knows; nothing was accepted")
+            return None
+        self.say(
+            f"topic {topic}: from cluster {found.newest.cluster_id} to {found.first.cluster_id}; its generation "
+            f"{found.first.generation} would start with"
+        )
+        for partition, offset in found.first.cut.offsets.items():
+            self.say(f"  partition {partition} at offset {offset}")
+        if found.moved:
+            self.say(f"  waiting windows whose offsets come in its first window: {', '.join(found.keys)}")
+        if self.author is not None:
+            self.confirm("Does each offset stand for the same record there?")
+            clusters.accept(found, self.author, self.ledger)
+            self.say("accepted; to verify this, load a window again that is already loaded: its digests are compared")
+        return found
+
+    def erasure(
+        self,
+        offsets: Ranges,
+        keys: Sequence[bytes],
+        generation: int | None = None,
+        *,
+        past_versions_expire: bool = False,
+        forget_keys: bool = False,
+    ) -> dict[str, Any]:
+        """Erase the records at `offsets` of a generation, or those with one of `keys`, and finish earlier erasures.
+
+        Later loads leave out records with the keys in windows that are sealed by now and in earlier generations and, in later
+        generations, those that were sent before now; not with `forget_keys`. Returns what was found and done as plain JSON values.
+        Raises what `Erasure` raises; ErasureUnfinishedError if windows are damaged, so that not all of their rows could be compared
+        with the keys; and PastVersionsKeptError if the lake's bucket keeps deleted files, unless `past_versions_expire` states that
+        the bucket's rules delete them after a time. A dry run does not check that, since the check writes a file.
+        """
+        keeps_versions = self.author is not None and self.ledger.lake.root.keeps_versions()
+        if keeps_versions and not past_versions_expire:
+            raise PastVersionsKeptError(str(self.ledger.lake))
+        table, erasure = self.declaration.raw_table, Erasure(self.declaration, self.ledger)
+        unreadable, searched = set[str](), set[str]()
+        selected = erasure.of_keys(keys, unreadable, searched) if keys else []
+        selected = erasure.at_offsets(offsets, generation) if offsets and not keys else selected
+        self._say_selected(selected)
+        unfinished = erasure.unfinished()
+        if unfinished:
+            self.say(f"{table}: {len(unfinished):,} windows still hold records of an earlier erasure")
+        damaged = erasure.damaged(unreadable) if keys else []
+        if damaged:
+            self.say(
+                f"{table}: {len(damaged):,} windows are damaged, so not all rows could be compared: {_few(damaged)}"
+            )
+        found: dict[str, Any] = {
+            "windows": [each.to_fields() for each in selected],
+            "unfinished": unfinished,
+            "damaged": damaged,
+        }
+        nothing = not unfinished and not any(each.offsets for each in selected)
+        if nothing and not damaged and (forget_keys or not keys):
+            self.say(f"{table} has no such records; nothing was erased")
+            return found
+        if self.author is None:
+            return found
+        self.confirm(
+            f"{table} has no such records. Record the keys, so that {_RULE}?"
+            if nothing
+            else "Erase these permanently, and the older files of these windows?"
+        )
+        if keys:
+            recorded = erasure.record_keys(keys, selected, self.author, searched, unreadable, forget=forget_keys)
+            self._say_selected(recorded[len(selected) :])
+            found["windows"] = [each.to_fields() for each in recorded]
+            found["damaged"] = damaged = sorted({*damaged, *unreadable})
+        else:
+            erasure.record(selected, self.author)
+        done = erasure.run(self.author)
+        for name, rows in done.rows.items():
+            self.say(f"{name}: {rows:,} rows erased, {done.bytes[name]:,} bytes written again")
+        if damaged:
+            raise ErasureUnfinishedError(
+                table.name,
+                damaged,
+                "they are damaged, and rows that they lack may have a key.",
+                keys_forgotten=forget_keys,
+            )
+        if nothing and not done.windows:
+            self.say(
+                f"{table} has no such records; nothing was erased. {_RULE[0].upper()}{_RULE[1:]}. Newer records are loaded"
+            )
+        else:
+            self.say(
+                f"erased; {done.windows:,} windows no longer hold any of the records, and no load brings them back"
+            )
+        if keeps_versions:
+            self.say(
+                "the bucket keeps the deleted files as past versions: the records are gone once its lifecycle rule has "
+                "deleted those"
+            )
+        return {**found, "done": done.to_fields(), "past_versions": keeps_versions}
+
+    def _say_selected(self, selected: Sequence[Selected]) -> None:
+        for each in selected:
+            what = "records" if each.is_loaded else "offsets that are not loaded yet"
+            self.say(f"{self.declaration.raw_table} {each.sealed.key}: {each.offsets:,} {what}: {_named(each.ranges)}")
+
+    def adoption(self, other: str, *, past_versions_expire: bool = False) -> dict[str, Any]:
+        """Apply the erasures by key of topic `other` to this topic too. Raises what `erasure` raises."""
+        if self.author is None:
+            raise AssertionError("adopting erasures has no dry run")
+        keeps_versions = self.ledger.lake.root.keeps_versions()
+        if keeps_versions and not past_versions_expire:
+            raise PastVersionsKeptError(str(self.ledger.lake))
+        table, erasure = self.declaration.raw_table, Erasure(self.declaration, self.ledger)
+        self.confirm(f"Erase from {table} what was erased by key from topic {other}, now and in later loads?")
+        rules = erasure.adopt(other, self.author)
+        done = erasure.run(self.author)
+        rows = done.rows.get(table.name, 0)
+        self.say(f"{table}: {rules:,} more erasures by key of topic {other} apply; {rows:,} rows were erased")
+        return {"adopted": rules, "done": done.to_fields(), "past_versions": keeps_versions}
+
+    def park(self, windows: Sequence[str], table: TableRef | None = None) -> None:
+        """Park windows of `table`, by default the raw table. Raises what `parking.park` raises."""
+        if self.author is None:
+            raise AssertionError("parking has no dry run")
+        of = self._asked_for(table)
+        parking.park(of, windows, self.author, self.ledger)
+        self.say(f"{of}: parked {', '.join(windows)}")
+
+    def unpark(self, windows: Sequence[str], table: TableRef | None = None) -> None:
+        """Unpark windows of `table`, by default the raw table. Raises what `parking.unpark` raises."""
+        if self.author is None:
+            raise AssertionError("parking has no dry run")
+        of = self._asked_for(table)
+        parking.unpark(of, windows, self.author, self.ledger)
+        self.say(f"{of}: {', '.join(windows)} will be requested again")
+
+    def _asked_for(self, table: TableRef | None) -> TableRef:
+        """Return the table whose windows the sensor requests for `table`: dead letters come with decoded rows."""
+        made_together = table == self.declaration.dead_letter_table
+        return self.declaration.decoded_table if made_together else table or self.declaration.raw_table
+
+    def _remains(self, sealed: SealedWindow, author: Author) -> None:
+        """Make what is left of a loaded window, whose other rows are lost for good, the window."""
+        left = salvage.find(self._loader(), sealed)
+        if left is None:
+            name = f"{self.declaration.raw_table} {sealed.key}"
+            self.say(f"{name}: its rows are in the table and verified; nothing was accepted")
+            return
+        self._accept_remains(left, author)
+
+    def _accept_remains(self, left: Remains, author: Author) -> None:
+        name = f"{self.declaration.raw_table} {left.sealed.key}"
+        with left.discarded_if_refused():
+            if left.receipt.rows and not left.receipt.is_found:
+                self.say(
+                    f"{name}: {left.rows_gone:,} of {left.receipt.rows:,} rows no longer exist anywhere, among "
+                    f"{_named(left.gone)}"
+                )
+            else:
+                gone = _named(left.gone) or "none"
+                self.say(f"{name}: nothing proves what was loaded; offsets that have no row: {gone}")
+            self.say(
+                f"{left.from_kafka:,} rows were read from Kafka again, {left.from_files:,} come from data files of "
+                "the table"
+            )
+            self.confirm("Accept that the others are lost, and that the window holds only these?")
+        receipt = left.accept(author)
+        self.say(f"accepted; the window holds {receipt.rows:,} rows, table version {receipt.table_version}")
+
+    def _loader(self) -> Loader:
+        return Loader(self.declaration, self.cluster(), self.ledger, self.engine())
+
+    def _say_generation(self, found: NewGeneration) -> None:
+        ids = f"id {found.newest.topic_id}"
+        if found.kind != "truncated":
+            ids += f", now {found.first.topic_id}"
+        self.say(
+            f"topic {found.topic} ({ids}) was {found.kind}; its generation {found.first.generation} would start with"
+        )
+        for partition, offset in found.first.cut.offsets.items():
+            sealed = found.newest.cut.at(partition)
+            self.say(f"  partition {partition} at offset {offset} (the former one was sealed up to {sealed})")
+        for lost in found.lost:
+            what = (
+                "has no row for them, and it is not known if there were records" if lost.loaded else "was never loaded"
+            )
+            self.say(f"  window {lost.window.key} {what}: {lost.offsets:,} offsets: {_named(lost.ranges)}")
+        self.say("  records of the former log after those offsets were in no window; their number is not known")
+
+
+def _few(keys: Sequence[str]) -> str:
+    return ", ".join(keys[:3]) + (f" and {len(keys) - 3:,} more" if len(keys) > 3 else "")
+
+
+def _named(ranges: Ranges) -> str:
+    return ranges_text((p, r.start, r.end) for p, parts in ranges.items() for r in parts)

@@ -1,0 +1,1 @@
+"""Decoding windows that are loaded, and what becomes of their dead letters."""

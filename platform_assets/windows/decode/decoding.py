@@ -1,0 +1,393 @@
+"""Decoding one window of a topic: each of its raw rows becomes either a typed row or a dead letter.
+
+Both tables are a pure function of the raw window and the declaration. Dead letters are committed first, then decoded rows, and
+then both receipts at once: without receipts, or with those of another declaration, the window is decoded again.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.decoding.formats import decoder_of
+from platform_assets.engines.decoding.engine import DecodedFiles, DecodeEngine, DecodeOrder
+from platform_assets.engines.protocol import Written
+from platform_assets.errors import (
+    ConcurrentLoadError,
+    ConfigurationError,
+    DecodingDiffersError,
+    FilesLostError,
+    NotLoadedError,
+    PlatformError,
+    RepairUnfitError,
+    ReplacedRowsError,
+)
+from platform_assets.lake import dead_letter_table, decoded_table, load_log
+from platform_assets.lake.commits import WindowCommit
+from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.ledger import decisions
+from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.erasure_rules import erased_of
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.decoding import DecodeDeclaration
+from platform_assets.model.logs import logger
+from platform_assets.model.tables import TableLoad
+from platform_assets.windows.erase.erasing import Ranges, WindowEraser
+from platform_assets.windows.load.receipts import DEAD_LETTERS, DECODED, Proof, empty_receipt, proof_of
+from platform_assets.windows.load.replacing import Outcome, WindowReplacer, same
+
+_log = logger(__name__)
+_RACES = 3
+_TRIED: Final = 6
+"""Windows that are decoded to see what would become of their rows if other columns replaced the table's."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedWindow:
+    """A window that is in both tables, and what the last load did to it."""
+
+    decoded: Receipt
+    dead_letters: Receipt
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Receipts:
+    """The receipts of one window in both tables; either may be missing."""
+
+    decoded: Receipt | None
+    dead_letters: Receipt | None
+
+    @property
+    def are_there(self) -> bool:
+        return self.decoded is not None and self.dead_letters is not None
+
+    def are_of(self, declaration: str) -> bool:
+        """True if both loads used this declaration; windows without offsets match any."""
+        both = (self.decoded, self.dead_letters)
+        return all(r is not None and r.made_from is not None and r.made_from.declaration == declaration for r in both)
+
+    def are_made_from(self, raw: Receipt) -> bool:
+        """True if they describe exactly the rows that the raw table has for the window: an accepted loss leaves fewer."""
+        if self.decoded is None or self.dead_letters is None:
+            return False
+        return self.decoded.offsets + self.dead_letters.offsets == raw.offsets
+
+
+@dataclass(frozen=True)
+class WindowDecoder:
+    """Decodes windows of one topic. Raises ConfigurationError if the topic has no `decode:`."""
+
+    declaration: TopicDeclaration
+    ledger: Ledger
+    engine: DecodeEngine
+    run_id: str = ""
+    before_step: Callable[[str], None] = lambda step: None
+    """Called with the name of each step that cannot be undone, before it; tests let a process die there."""
+
+    @property
+    def decoded(self) -> WindowReplacer:
+        """The replacer of the decoded table's windows."""
+        return WindowReplacer(self.declaration.decoded_table, self.ledger, self.engine, self.run_id)
+
+    @property
+    def dead_letters(self) -> WindowReplacer:
+        """The replacer of the dead-letter table's windows."""
+        return WindowReplacer(self.declaration.dead_letter_table, self.ledger, self.engine, self.run_id)
+
+    @cached_property
+    def declared(self) -> DecodeDeclaration:
+        """The declaration of how records are decoded. Raises ConfigurationError if there is none."""
+        if self.declaration.decode is None:
+            raise ConfigurationError(
+                f"topic {self.declaration.topic!r} has no `decode:` in its YAML, so it has no table "
+                f"{self.declaration.decoded_table}"
+            )
+        return self.declaration.decode
+
+    def decode(self, key: str) -> DecodedWindow:
+        """Decode the window with this key, so that each of its raw rows is in one of the two tables.
+
+        Raises NotLoadedError if the raw table does not have it; SchemaChangeError, DecodingDiffersError and other LoadErrors,
+        which leave both tables unchanged; ConcurrentLoadError if others kept committing the same window first.
+        """
+        digest, before = self.declared.digest_of(key), self._receipts(key)
+        for attempt in range(_RACES):
+            try:
+                return self._once(key)
+            except ConcurrentLoadError as e:
+                now = self._receipts(key)
+                # Nothing here shows which declaration is newer: a later run decodes with the declaration that it finds.
+                lost_to_another = now != before and now.are_there and not now.are_of(digest)
+                if attempt == _RACES - 1 or lost_to_another:
+                    raise
+                _log.info("%s Comparing with it now.", e)
+        raise AssertionError("unreachable")
+
+    def _once(self, key: str) -> DecodedWindow:
+        d, lake, declared = self.declaration, self.ledger.lake, self.declared
+        decided = decisions.version(lake)
+        if erased := erased_of(self.ledger, d.topic, [key]).get(key):
+            WindowEraser(d, self.ledger, self.run_id).settle(key, erased)
+        raw = self.ledger.receipts(d.raw_table, [key]).get(key)
+        if raw is None:
+            raise NotLoadedError(d.decoded_table.name, d.raw_table.name, key)
+        for r in declared.repairs_of(key):
+            if r.partition not in raw.ranges.by_partition or r.offset not in raw.ranges.by_partition[r.partition]:
+                raise RepairUnfitError(d.raw_table.name, key, r.partition, r.offset)
+        fields = decoder_of(declared.value).fields
+        key_fields = None if declared.key is None else decoder_of(declared.key).fields
+        columns = decoded_table.columns(key_fields, fields)
+        if not declared.loses_rows and decoded_table.is_begun_again(
+            lake.table(d.decoded_table), columns, declared.replaces
+        ):
+            self._check_replaced(columns)
+        layout = decoded_table.prepare(lake.table(d.decoded_table), d.topic, columns, declared.replaces)
+        dead_letter_table.create(lake.table(d.dead_letter_table), d.topic)
+        if raw.table_version is None:
+            return self._empty(raw)
+        return self._decode(raw, self._order(raw, raw.table_version, layout, str(uuid.uuid4())), erased or {}, decided)
+
+    def _check_replaced(self, columns: pa.Schema) -> None:
+        """Decode a sample of the windows that have rows into the columns that would replace the table's, and drop the result.
+
+        The sample has the oldest window, the newest one, and others evenly between them: `_TRIED` in all. Raises
+        ReplacedRowsError if one of them would have fewer rows.
+        """
+        table = self.declaration.decoded_table
+        entries = self.ledger.commit_rows(table, columns=["window", "rows"])
+        with_rows = entries.filter(pc.greater(entries["rows"], 0)).group_by("window").aggregate([("rows", "sum")])
+        rows = dict(zip(with_rows["window"].to_pylist(), with_rows["rows_sum"].to_pylist(), strict=True))
+        tried, fewer = 0, dict[str, tuple[int, int]]()
+        for key in _spread(sorted(rows), _TRIED):
+            raw = self.ledger.receipts(self.declaration.raw_table, [key]).get(key)
+            if raw is None or raw.table_version is None:
+                continue
+            order = self._order(raw, raw.table_version, columns, f"trial-{uuid.uuid4()}")
+            written = self.engine.decode(order)
+            self.engine.delete(order)
+            tried += 1
+            after = written.decoded.measured.offsets.rows
+            if after < rows[key]:
+                fewer[key] = rows[key], after
+        if fewer:
+            raise ReplacedRowsError(
+                table.name, self.declared.replaces or "", fewer, tried=tried, rows=sum(rows.values()), windows=len(rows)
+            )
+
+    def differences(self, key: str) -> tuple[str, ...] | None:
+        """Describe, by table, how rows and dead letters would differ from the receipts' if the window were decoded again; empty
+        if they are the same. Neither the tables nor the ledger are changed.
+
+        Returns None for a window that was not decoded with today's declaration, or has no offsets. Raises LoadErrors as `decode` does.
+        """
+        raw, known = self.ledger.receipts(self.declaration.raw_table, [key]).get(key), self._receipts(key)
+        if raw is None or raw.table_version is None or not known.are_of(self.declared.digest_of(key)):
+            return None
+        if known.decoded is None or known.dead_letters is None:
+            raise AssertionError("unreachable: both have receipts")
+        layout = decoded_table.held(self.ledger.lake.table(self.declaration.decoded_table))
+        order = self._order(raw, raw.table_version, layout, f"audit-{uuid.uuid4()}")
+        written = self.engine.decode(order)
+        self.engine.delete(order)
+        self._check_conserved(raw, written)
+        pairs = ((known.decoded, written.decoded), (known.dead_letters, written.dead_letters))
+        return tuple(
+            f"{receipt.table}: {_difference(receipt, now)}" for receipt, now in pairs if not same(now.measured, receipt)
+        )
+
+    def _order(self, raw: Receipt, loaded: int, layout: pa.Schema, load_id: str) -> DecodeOrder:
+        """Return the order to decode the window of `raw`, in the raw table at version `loaded`, from where it can be read."""
+        return DecodeOrder(
+            topic=self.declaration.topic,
+            window=raw.window.key,
+            version=self._version_with(raw, loaded),
+            ranges=raw.ranges,
+            declaration=self.declared,
+            layout=layout,
+            dead_layout=dead_letter_table.columns(),
+            load_id=load_id,
+            records_per_file=self.declaration.records_per_file,
+        )
+
+    def _version_with(self, raw: Receipt, loaded: int) -> int:
+        """Return a version of the raw table that has the rows of `raw`; if its files are gone, verify the newest rows first."""
+        folder, key = self.ledger.lake.table(raw.table), raw.window.key
+        version, matches = load_log.version_and_match(folder, key, raw.files_digest, loaded)
+        if not matches:
+            replacer = WindowReplacer(raw.table, self.ledger, self.engine, self.run_id)
+            if replacer.proved(raw) is None:
+                raise FilesLostError(raw.table.name, key, "the table's rows are not those that its load committed")
+        return version
+
+    def _decode(self, raw: Receipt, order: DecodeOrder, erased: Ranges, decided: int | None) -> DecodedWindow:
+        began = time.monotonic()
+        # Opened before the receipts are read: what others commit from here on is a conflict.
+        letters, rows = self.dead_letters.open(), self.decoded.open()
+        if not rows.columns().equals(order.layout):
+            raise ConcurrentLoadError(self.declaration.decoded_table.name, order.window)
+        known = self._receipts(order.window)
+        metadata = self._metadata(raw, order)
+        written = self._written(order, letters, rows)
+        of_rows = replace(metadata, figures=written.figures or None)
+        with self._deleted_if_refused(written):
+            self._check_conserved(raw, written)
+            self._check_nothing_erased(order.window, erased, decided)
+        if known.are_of(self.declared.digest_of(order.window)) and known.are_made_from(raw):
+            return self._again(raw, known, of_rows, written, letters, rows, began)
+        self.before_step("dead letters")
+        seconds = time.monotonic() - began
+        with self._deleted_if_refused(written, decoded_only=True):
+            dead = self.dead_letters.replace(
+                letters, metadata, written.dead_letters, seconds, _letters_proof(raw, written)
+            )
+        self.before_step("decoded")
+        decoded = self.decoded.replace(rows, of_rows, written.decoded, seconds, _rows_proof(raw, written))
+        self.before_step("receipts")
+        self.ledger.record_receipts([dead, decoded])
+        return DecodedWindow(decoded, dead, "replaced" if known.are_there else "loaded")
+
+    def _again(
+        self,
+        raw: Receipt,
+        known: _Receipts,
+        of_rows: LoadMetadata,
+        written: DecodedFiles,
+        letters: WindowCommit,
+        rows: WindowCommit,
+        began: float,
+    ) -> DecodedWindow:
+        """Keep what the tables have, repair what is damaged, or refuse if the same declaration gives other rows now.
+
+        Rows that were measured against other expectations are kept, and get a receipt with the figures for today's expectations.
+        """
+        if known.decoded is None or known.dead_letters is None:
+            raise AssertionError("unreachable: both have receipts")
+        with self._deleted_if_refused(written):
+            for receipt, now in ((known.dead_letters, written.dead_letters), (known.decoded, written.decoded)):
+                if not same(now.measured, receipt):
+                    raise DecodingDiffersError(receipt.table.name, receipt.window.key, _difference(receipt, now))
+            damaged = (
+                not self.dead_letters.is_intact(known.dead_letters),
+                not self.decoded.is_intact(known.decoded),
+            )
+        # Both tables still name the same raw load; the newest raw load has proved its rows equal.
+        of_rows = replace(of_rows, made_from=known.decoded.made_from)
+        metadata = replace(of_rows, figures=None)
+        seconds = time.monotonic() - began
+        dead, decoded, healed = known.dead_letters, known.decoded, list[Receipt]()
+        if damaged[0]:
+            with self._deleted_if_refused(written, decoded_only=True):
+                dead = self.dead_letters.replace(
+                    letters, metadata, written.dead_letters, seconds, _letters_proof(raw, written)
+                )
+            healed.append(dead)
+        else:
+            self.dead_letters.delete(written.dead_letters)
+        if damaged[1]:
+            decoded = self.decoded.replace(rows, of_rows, written.decoded, seconds, _rows_proof(raw, written))
+            healed.append(decoded)
+        else:
+            self.decoded.delete(written.decoded)
+        measured = list[Receipt]()
+        if not damaged[1] and of_rows.figures is not None and of_rows.figures != known.decoded.figures:
+            decoded = replace(known.decoded, figures=of_rows.figures)
+            measured.append(decoded)
+        self.ledger.record_receipts([*healed, *measured])
+        return DecodedWindow(decoded, dead, "healed" if healed else "unchanged")
+
+    def _empty(self, raw: Receipt) -> DecodedWindow:
+        """Record receipts in both tables for a window without offsets; nothing is written."""
+        known = self._receipts(raw.window.key)
+        dead = known.dead_letters or empty_receipt(self.declaration.dead_letter_table, raw, self.run_id)
+        decoded = known.decoded or empty_receipt(self.declaration.decoded_table, raw, self.run_id)
+        if not known.are_there:
+            self.ledger.record_receipts([dead, decoded])
+        return DecodedWindow(decoded, dead, "empty")
+
+    def _receipts(self, key: str) -> _Receipts:
+        return _Receipts(self.decoded.receipt(key), self.dead_letters.receipt(key))
+
+    def _metadata(self, raw: Receipt, order: DecodeOrder) -> LoadMetadata:
+        if raw.table_version is None:
+            raise AssertionError("unreachable: windows without offsets are not decoded")
+        return LoadMetadata(
+            raw.topic,
+            raw.topic_id,
+            raw.generation,
+            raw.window,
+            raw.ranges,
+            load_id=order.load_id,
+            run_id=self.run_id,
+            made_from=TableLoad(raw.table, raw.table_version, raw.load_id, self.declared.digest_of(order.window)),
+        )
+
+    def _written(self, order: DecodeOrder, letters: WindowCommit, rows: WindowCommit) -> DecodedFiles:
+        try:
+            return self.engine.decode(order)
+        except PlatformError as e:
+            # Another load that commits the window deletes the files of all that came before it.
+            if letters.is_overtaken(order.window) or rows.is_overtaken(order.window):
+                raise ConcurrentLoadError(self.declaration.decoded_table.name, order.window) from e
+            raise
+
+    def _check_conserved(self, raw: Receipt, written: DecodedFiles) -> None:
+        """Raise FilesLostError if the rows of both tables are not exactly those that the raw load committed."""
+        both = written.decoded.measured.offsets + written.dead_letters.measured.offsets
+        if both != raw.offsets:
+            detail = (
+                f"its files gave {written.decoded.measured.rows:,} decoded rows and {written.dead_letters.measured.rows:,} dead "
+                f"letters, but the receipt of load {raw.load_id} has {raw.rows:,} rows"
+                + ("" if both.rows != raw.rows else " with other offsets")
+            )
+            raise FilesLostError(raw.table.name, raw.window.key, detail)
+
+    def _check_nothing_erased(self, window: str, erased: Ranges, decided: int | None) -> None:
+        """Raise ConcurrentLoadError if an operator has erased records since the raw rows were read."""
+        lake, topic = self.ledger.lake, self.declaration.topic
+        if decisions.version(lake, decided) != decided and (
+            erased_of(self.ledger, topic, [window]).get(window, {}) != erased
+        ):
+            raise ConcurrentLoadError(self.declaration.decoded_table.name, window)
+
+    @contextmanager
+    def _deleted_if_refused(self, written: DecodedFiles, *, decoded_only: bool = False) -> Iterator[None]:
+        """Delete what was written if the block, in which none of it is committed, fails."""
+        try:
+            yield
+        except BaseException:
+            self.decoded.delete(written.decoded)
+            if not decoded_only:
+                self.dead_letters.delete(written.dead_letters)
+            raise
+
+
+def _letters_proof(raw: Receipt, written: DecodedFiles) -> Proof:
+    return proof_of(raw, DECODED, written.decoded.measured.rows)
+
+
+def _rows_proof(raw: Receipt, written: DecodedFiles) -> Proof:
+    return proof_of(raw, DEAD_LETTERS, written.dead_letters.measured.rows)
+
+
+def _difference(receipt: Receipt, now: Written) -> str:
+    if now.measured.rows != receipt.rows:
+        return f"{now.measured.rows:,} rows instead of the {receipt.rows:,} of load {receipt.load_id}"
+    what = "the same offsets but different content" if now.measured.offsets == receipt.offsets else "different offsets"
+    return f"{now.measured.rows:,} rows, as many as load {receipt.load_id}, with {what}"
+
+
+def _spread(keys: Sequence[str], most: int) -> list[str]:
+    """Return up to `most` of `keys`, evenly spread: the first and the last are among them."""
+    if len(keys) <= most:
+        return list(keys)
+    return [keys[i * (len(keys) - 1) // (most - 1)] for i in range(most)]

@@ -1,0 +1,1 @@
+"""Erasing records from every table and file of a topic."""

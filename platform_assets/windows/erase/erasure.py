@@ -1,0 +1,421 @@
+"""Erasure: records, selected by offset or by key, are named in the ledger and then removed from every table and file.
+
+Since they are recorded first, every later load leaves them out, and running an interrupted erasure again continues it.
+Keys are compared and not kept: the ledger has only coordinates.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.errors import (
+    ConcurrentLoadError,
+    ConfigurationError,
+    ErasureUnfinishedError,
+    FilesLostError,
+    PlatformError,
+)
+from platform_assets.lake import data_files, load_log, rows
+from platform_assets.ledger import decisions, erasure_rules
+from platform_assets.ledger.decisions import Author, Decision
+from platform_assets.ledger.entries import ERASED, SealedWindow
+from platform_assets.ledger.erasure_rules import erased_of
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.digest import Digest, digest_of
+from platform_assets.model.logs import logger
+from platform_assets.model.offsets import OffsetRange, Offsets, common, merge, merge_named, ranges_of, size_of, subtract
+from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import Window
+from platform_assets.windows.erase import erased_keys, erased_logs
+from platform_assets.windows.erase.erasing import ErasedWindow, Ranges, WindowEraser
+from platform_assets.windows.erase.erasure_ranges import joined, triples, within
+
+_log = logger(__name__)
+
+_BLOCK_ROWS: Final = 65_536
+_PLACE: Final = ["kafka_partition", "kafka_offset"]
+_RACES: Final = 10
+"""Retries when loads of the same windows commit first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """Offsets of one sealed window to be erased, by partition.
+
+    For a loaded window, only offsets that have a row, so each stands for a record; for others, all offsets that were named.
+    """
+
+    sealed: SealedWindow
+    ranges: Ranges
+    is_loaded: bool
+
+    @property
+    def offsets(self) -> int:
+        """Number of offsets."""
+        return sum(size_of(parts) for parts in self.ranges.values())
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return plain JSON values, with offsets as `[partition, start, end]`, end exclusive."""
+        return {
+            "window": self.sealed.key,
+            "generation": self.sealed.generation,
+            "loaded": self.is_loaded,
+            "offsets": triples(self.ranges),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The result of an erasure: by table the rows removed and bytes rewritten, the number of windows, and what old files had."""
+
+    windows: int
+    rows: Mapping[str, int]
+    bytes: Mapping[str, int]
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"windows": self.windows, "rows": dict(self.rows), "bytes_written": dict(self.bytes)}
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """Erases records of one topic from a lake, and from the replays inside it."""
+
+    declaration: TopicDeclaration
+    ledger: Ledger
+    run_id: str = ""
+    progress: Callable[[str], None] = lambda text: None
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.declaration.topic
+
+    def at_offsets(self, wanted: Ranges, generation: int | None = None) -> list[Selected]:
+        """Select the records at the offsets `wanted`, by partition, of a generation of the topic's log, by default the newest.
+
+        Raises ConfigurationError for offsets that are not in a sealed window.
+        """
+        newest = self.ledger.newest_cut(self.topic)
+        number = generation or (1 if newest is None else newest.generation)
+        windows = [w for w in self.ledger.windows(self.topic) if w.generation == number]
+        parts = [(w, within(wanted, w)) for w in windows]
+        for partition, ranges in wanted.items():
+            left = subtract(ranges, [r for _, found in parts for r in found.get(partition, ())])
+            if left:
+                raise ConfigurationError(
+                    f"offsets {', '.join(map(str, left[:5]))} of partition {partition} of topic {self.topic!r} are in no sealed "
+                    f"window of generation {number}; nothing was changed. Newer records can be erased once their window is sealed"
+                )
+        return self._selected([(w, found) for w, found in parts if found])
+
+    def of_keys(
+        self, keys: Sequence[bytes], unreadable: set[str] | None = None, searched: set[str] | None = None
+    ) -> list[Selected]:
+        """Select the records in the raw table with one of these keys. Memory is bounded by one batch and the records found.
+
+        Windows with a file that cannot be read are added to `unreadable`; without it, the first raises FilesLostError.
+        Files in `searched` are skipped, and those that were read are added to it.
+        """
+        folder = self.ledger.lake.table(self.declaration.raw_table)
+        if not load_log.exists(folder):
+            return []
+        found: dict[str, dict[int, list[Offsets]]] = {}
+        wanted, passed = pa.array(list(keys), pa.binary()), set[str]() if searched is None else searched
+        for window, files in load_log.window_files(load_log.file_actions(folder)).items():
+            for path in [path for path in files.paths if path not in passed]:
+                try:
+                    for block in data_files.blocks(folder, path, window, _BLOCK_ROWS, ["key", *_PLACE]):
+                        hits = block.filter(pc.is_in(block["key"].cast(pa.binary()), wanted))
+                        for partition, offsets in rows.split_by_partition(hits):
+                            found.setdefault(window, {}).setdefault(partition, []).append(offsets)
+                except FilesLostError:
+                    if unreadable is None:
+                        raise
+                    unreadable.add(window)
+                else:
+                    passed.add(path)
+        sealed = {w.key: w for w in self.ledger.windows(self.topic) if w.key in found}
+        if unknown := sorted(set(found) - set(sealed)):
+            raise ConfigurationError(
+                f"{self.declaration.raw_table} has rows of windows without cuts in the ledger ({', '.join(unknown[:3])}); "
+                "nothing was changed. Run `platform-assets rebuild-ledger` first"
+            )
+        return [
+            Selected(
+                sealed[key], {p: ranges_of(np.concatenate(parts)) for p, parts in sorted(by_partition.items())}, True
+            )
+            for key, by_partition in sorted(found.items())
+        ]
+
+    def unfinished(self) -> list[str]:
+        """Return the keys of windows that an erasure has named and not finished, and of those whose rows have returned since."""
+        return sorted({*decisions.unfinished_erasures(self.ledger.lake, self.topic), *self.returned()})
+
+    def returned(self) -> dict[str, Ranges]:
+        """Return the erased offsets for which a table of the lake has rows, by window: for example after going back to an old version.
+
+        Reads the partition and offset of all rows in windows that erasures have named.
+        """
+        erased = erased_of(self.ledger, self.topic)
+        found: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
+        for table in WindowEraser(self.declaration, self.ledger).tables if erased else ():
+            folder = self.ledger.lake.table(table)
+            if not load_log.exists(folder):
+                continue
+            opened = rows.Opened.at(folder)
+            for key in sorted(set(erased).intersection(opened.files)):
+                held = _offsets(opened, key)
+                # Rows that cannot be read may be among them.
+                there = erased[key] if held is None else {p: common(r, held.get(p, ())) for p, r in erased[key].items()}
+                for partition, parts in there.items():
+                    if parts:
+                        of_window = found.setdefault(key, {})
+                        of_window[partition] = merge((*of_window.get(partition, ()), *parts))
+        return dict(found)
+
+    def damaged(self, unreadable: Collection[str] = ()) -> list[str]:
+        """Return the keys of windows whose rows are not those of their receipts, and the `unreadable` ones: records with a key may
+        return with rows that the raw table lacks now."""
+        table = self.declaration.raw_table
+        folder = self.ledger.lake.table(table)
+        if not load_log.exists(folder):
+            return []
+        opened = rows.Opened.at(folder)
+        changed = [
+            key
+            for key, receipt in sorted(self.ledger.receipts(table).items())
+            if opened.files.get(key, load_log.NO_FILES).digest != receipt.files_digest
+            and _digest(opened, key) != receipt.offsets
+        ]
+        return sorted({*changed, *unreadable})
+
+    def record_keys(
+        self,
+        keys: Sequence[bytes],
+        selected: Sequence[Selected],
+        author: Author,
+        searched: set[str],
+        unreadable: set[str],
+        *,
+        forget: bool = False,
+    ) -> list[Selected]:
+        """Record `selected`, the result of `of_keys`, and the keys unless they are to be forgotten; return all that was recorded.
+
+        The files of loads that have committed since that search are searched; loads about to commit are refused.
+        """
+        self.record(selected, author, () if forget else keys)
+        if not forget:
+            erased_keys.fence_loads(WindowEraser(self.declaration, self.ledger, self.run_id))
+        all_found = list(selected)
+        while (found := self.of_keys(keys, unreadable, searched)) and self.record(found, author):
+            all_found += found
+        return all_found
+
+    def record(self, selected: Sequence[Selected], author: Author, keys: Sequence[bytes] = ()) -> bool:
+        """Record the offsets in the ledger; return true if it lacked some. From then on no load reads them, and `run` removes them.
+
+        With `keys`, the ledger gets their salted digests too: later loads find the records that the raw table does not have yet, or
+        gets again at other offsets.
+        """
+        known = erased_of(self.ledger, self.topic, [s.sealed.key for s in selected]) if selected else {}
+        new = [replace(s, ranges=erasure_rules.without(s.ranges, known.get(s.sealed.key, {}))) for s in selected]
+        new = [s for s in new if s.offsets]
+        by_generation: dict[int, list[Selected]] = {}
+        for s in new:
+            by_generation.setdefault(s.sealed.generation, []).append(s)
+        newest = self.ledger.newest_cut(self.topic) if keys else None
+        if newest is not None:
+            by_generation.setdefault(newest.generation, [])
+        for generation, some in sorted(by_generation.items()):
+            details: dict[str, Any] = {
+                "topic_id": some[0].sealed.topic_id if some else newest.topic_id if newest else "",
+                "generation": generation,
+                "offsets": {s.sealed.key: triples(s.ranges) for s in some},
+            }
+            if newest is not None and generation == newest.generation:
+                details[erasure_rules.KEYS] = self._key_fields(keys, newest.cut.offsets)
+            now = self.ledger.lake.root.time()
+            named = tuple(s.sealed.key for s in some)
+            decision = Decision(self.topic, "erase", named, author.name, author.reason, details, now)
+            decisions.record(self.ledger.lake, decision)
+        if new:
+            self.ledger.record_acceptances([(s.sealed, s.ranges) for s in new], author.reason, ERASED)
+        return bool(new)
+
+    def adopt(self, other: str, author: Author) -> int:
+        """Apply the rules by key of topic `other` to this topic too, to which its records were copied; return the number of new rules.
+
+        Records that are loaded already are recorded, so that `run` removes them. Raises ConfigurationError if there are no such rules.
+        """
+        theirs = erasure_rules.of(self.ledger, other).keys
+        if not theirs:
+            raise ConfigurationError(
+                f"topic {other!r} has no erasure by key in this lake whose keys were kept, so nothing was changed. Check "
+                "the name; if keys were forgotten, run `platform-assets erase` with each key"
+            )
+        known = {(rule.salt, rule.digests) for rule in erasure_rules.of(self.ledger, self.topic).keys}
+        new = [rule for rule in theirs if (rule.salt, rule.digests) not in known]
+        for rule in new:
+            details = {
+                "topic_id": "",
+                "generation": erasure_rules.ADOPTED,
+                "offsets": {},
+                "adopted_from": other,
+                erasure_rules.KEYS: rule.adopted_fields(),
+            }
+            now = self.ledger.lake.root.time()
+            decision = Decision(self.topic, "erase", (), author.name, author.reason, details, now)
+            decisions.record(self.ledger.lake, decision)
+        erased_keys.fence_loads(WindowEraser(self.declaration, self.ledger, self.run_id))
+        folder = self.ledger.lake.table(self.declaration.raw_table)
+        files = load_log.window_files(load_log.file_actions(folder)) if load_log.exists(folder) else {}
+        for window in self.ledger.windows(self.topic):
+            if window.key in files:
+                erased_keys.record_found(self.ledger, folder, files[window.key].paths, window)
+        return len(new)
+
+    def _key_fields(self, keys: Sequence[bytes], until: Mapping[int, int]) -> dict[str, Any]:
+        """Return the fields of the keys' digests. All keys of a topic share one salt, so a load takes one digest per key."""
+        known = erasure_rules.of(self.ledger, self.topic).keys
+        salt = known[0].salt if known else secrets.token_bytes(16)
+        return erasure_rules.fields_of_keys(keys, salt, until)
+
+    def run(self, author: Author) -> Done:
+        """Remove the records that the ledger names from all windows that no erasure has finished or that have such rows again.
+
+        Running it again continues. Raises ErasureUnfinishedError if some windows could not be done; the others are.
+        """
+        unfinished, returned = decisions.unfinished_erasures(self.ledger.lake, self.topic), self.returned()
+        if not unfinished and not returned:
+            return self._in_replays({}, author, {}, {})
+        windows = self._named(sorted({*unfinished, *returned}))
+        for key, ranges in (erased_of(self.ledger, self.topic, list(returned)) if returned else {}).items():
+            windows[key] = joined(windows.get(key, {}), triples(ranges))
+        sealed = {w.key: w.window for w in self.ledger.windows(self.topic) if w.key in windows}
+        eraser = WindowEraser(self.declaration, self.ledger, self.run_id)
+        gone, written = dict[str, int](), dict[str, int]()
+        failed = dict[str, PlatformError]()
+        for table in eraser.tables:
+            for outcome in self._each(eraser, table, windows, sealed, failed):
+                gone[table.name] = gone.get(table.name, 0) + outcome.rows
+                written[table.name] = written.get(table.name, 0) + outcome.bytes
+        erased_logs.clean(self.ledger, eraser.tables, windows)
+        self._in_replays(windows, author, gone, written)
+        done_with = tuple(key for key in windows if key not in failed)
+        result = Done(len(done_with), gone, written)
+        if done_with:
+            now = self.ledger.lake.root.time()
+            details = {**result.to_fields(), "offsets": {key: triples(windows[key]) for key in done_with}}
+            decision = Decision(self.topic, "erased", done_with, author.name, author.reason, details, now)
+            decisions.record(self.ledger.lake, decision)
+        if failed:
+            raise ErasureUnfinishedError(
+                self.declaration.raw_table.name, sorted(failed), str(next(iter(failed.values())))
+            )
+        return result
+
+    def _each(
+        self,
+        eraser: WindowEraser,
+        table: TableRef,
+        windows: Mapping[str, Ranges],
+        sealed: Mapping[str, Window],
+        failed: dict[str, PlatformError],
+    ) -> Iterator[ErasedWindow]:
+        """Yield the rewritten windows of a table; add those that failed to `failed`."""
+        done = 0
+        for attempt in range(_RACES):
+            try:
+                for outcome in eraser.erase(table, windows, sealed):
+                    if isinstance(outcome, ErasedWindow):
+                        done += 1
+                        self.progress(f"{table} {outcome.window}: {outcome.rows:,} rows erased ({done:,} windows)")
+                        yield outcome
+                    elif isinstance(outcome, PlatformError):
+                        failed[getattr(outcome, "window", "")] = outcome
+                return
+            except ConcurrentLoadError:
+                if attempt == _RACES - 1:
+                    raise
+
+    def _named(self, keys: Sequence[str]) -> dict[str, Ranges]:
+        """Return all offsets that decisions name in these windows, and record them in the ledger of loads too."""
+        named = dict[str, list[list[int]]]()
+        reasons = dict[str, str]()
+        for decision in decisions.decisions(self.ledger.lake, self.topic, ("erase",)):
+            for key in set(decision.windows).intersection(keys):
+                named.setdefault(key, []).extend(decision.details["offsets"][key])
+                reasons[key] = decision.reason
+        windows: dict[str, Ranges] = {key: merge_named(parts) for key, parts in named.items()}
+        known = erased_of(self.ledger, self.topic, keys)
+        lacking = {
+            key: left for key, ranges in windows.items() if (left := erasure_rules.without(ranges, known.get(key, {})))
+        }
+        sealed = {w.key: w for w in self.ledger.windows(self.topic) if w.key in lacking}
+        for key, window in sealed.items():
+            # Interrupted between the two ledgers.
+            self.ledger.record_acceptances([(window, lacking[key])], reasons[key], ERASED)
+        return windows
+
+    def _in_replays(
+        self, windows: Mapping[str, Ranges], author: Author, gone: dict[str, int], written: dict[str, int]
+    ) -> Done:
+        """Erase in all replays; add the rows and bytes to `gone` and `written`."""
+        for name in sorted((self.ledger.lake.root / "replays").folders()):
+            done = self._in_replay(name, windows, author)
+            for table_name in done.rows:
+                gone[f"replays/{name}/{table_name}"] = done.rows[table_name]
+                written[f"replays/{name}/{table_name}"] = done.bytes[table_name]
+        return Done(0, gone, written)
+
+    def _in_replay(self, name: str, windows: Mapping[str, Ranges], author: Author) -> Done:
+        """Erase in the lake that a replay made inside this one."""
+        other = replace(self, ledger=Ledger(self.ledger.lake.replay(name)))
+        if not load_log.exists(other.ledger.lake.table(self.declaration.raw_table)):
+            return Done(0, {}, {})
+        there = {w.key: w for w in other.ledger.windows(self.topic) if w.key in windows}
+        other.record([Selected(there[key], windows[key], True) for key in sorted(there)], author)
+        return other.run(author)
+
+    def _selected(self, found: Sequence[tuple[SealedWindow, Ranges]]) -> list[Selected]:
+        folder = self.ledger.lake.table(self.declaration.raw_table)
+        opened = rows.Opened.at(folder) if load_log.exists(folder) else rows.Opened(folder, {})
+        receipts = self.ledger.receipts(self.declaration.raw_table, [sealed.key for sealed, _ in found])
+        selected = []
+        for sealed, ranges in found:
+            receipt = receipts.get(sealed.key)
+            # Rows that the table lacks now return with the load of a window that is damaged, or whose rows nothing proves to be all.
+            is_whole = receipt is not None and not receipt.is_found and _digest(opened, sealed.key) == receipt.offsets
+            if sealed.key not in opened.files or not is_whole:
+                selected.append(Selected(sealed, ranges, False))
+                continue
+            held = opened.offsets_of(sealed.key)
+            with_rows = {p: common(parts, ranges_of(held.get(p, ()))) for p, parts in ranges.items()}
+            selected.append(Selected(sealed, {p: parts for p, parts in with_rows.items() if parts}, True))
+        return selected
+
+
+def _offsets(opened: rows.Opened, key: str) -> dict[int, tuple[OffsetRange, ...]] | None:
+    """Return the offsets that have a row in a window; None if one of its files is lost."""
+    try:
+        return {p: ranges_of(offsets) for p, offsets in opened.offsets_of(key).items()}
+    except FilesLostError as lost:
+        _log.warning("%s", lost)
+        return None
+
+
+def _digest(opened: rows.Opened, key: str) -> Digest | None:
+    try:
+        return digest_of(opened.offsets_of(key))
+    except FilesLostError as lost:
+        _log.warning("%s", lost)
+        return None

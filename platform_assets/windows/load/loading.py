@@ -1,0 +1,367 @@
+"""Loading one window of a topic into its raw table: seal it, make sure that Kafka has it, and replace its rows.
+
+Steps that every table shares are in `replacing`; this module has those of raw tables, which involve Kafka.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from urllib.parse import quote
+
+from platform_assets.engines.protocol import LoadEngine, Records, Written
+from platform_assets.errors import (
+    ClusterChangedError,
+    ConcurrentLoadError,
+    DamagedBatchError,
+    FoundRowsError,
+    LoadError,
+    LostForGoodError,
+    OffsetsExpiredError,
+    ReloadDiffersError,
+    Terminal,
+    TopicMissingError,
+    TopicRecreatedError,
+    TruncationError,
+    UnprovedRowsError,
+    ranges_text,
+)
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.lake import load_log, raw_table
+from platform_assets.lake.commits import WindowCommit
+from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.lake.location import Folder
+from platform_assets.ledger import decisions, erasure_rules, stretches
+from platform_assets.ledger.entries import Receipt, SealedWindow
+from platform_assets.ledger.erasure_rules import erased_of
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.logs import logger
+from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges, subtract
+from platform_assets.windows.decide import carrying_out, generations
+from platform_assets.windows.erase import erased_keys
+from platform_assets.windows.erase.erasing import WindowEraser
+from platform_assets.windows.load import sealing, truncation
+from platform_assets.windows.load.receipts import empty_receipt
+from platform_assets.windows.load.replacing import Loaded, WindowReplacer
+
+_log = logger(__name__)
+_RACES = 5
+
+Losses = Mapping[int, tuple[OffsetRange, ...]]
+"""Offsets to leave out, by partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """By partition, the first offset that the brokers still have, and the exclusive end of the stable ones."""
+
+    starts: Mapping[int, int]
+    ends: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Loads windows of one topic."""
+
+    declaration: TopicDeclaration
+    cluster: Cluster
+    ledger: Ledger
+    engine: LoadEngine
+    run_id: str = ""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    @property
+    def table(self) -> Folder:
+        """The folder of the raw table."""
+        return self.ledger.lake.table(self.declaration.raw_table)
+
+    @property
+    def replacer(self) -> WindowReplacer:
+        """The replacer of the raw table's windows."""
+        return WindowReplacer(self.declaration.raw_table, self.ledger, self.engine, self.run_id)
+
+    def load(self, key: str) -> Loaded:
+        """Load the window with this key, so that the table holds it exactly once.
+
+        Raises the errors of `sealing.sealed_window`; OffsetsExpiredError, UnreadableTimestampError, TruncationError,
+        ReloadDiffersError and other LoadErrors, which leave the table unchanged; ConcurrentLoadError if other runs
+        kept committing the same window first; CommitOutcomeUnknownError if the connection to the engine broke.
+        """
+        deadline = time.monotonic() + 60
+        self.ledger.create()
+        carrying_out.carry_out(self.ledger, self.declaration.topic)
+        sealed = sealing.sealed_window(self.declaration, self.cluster, self.ledger, key, self.now(), deadline=deadline)
+        raw_table.create(self.table, self.declaration.topic)
+        for attempt in range(_RACES):
+            try:
+                return self._load(sealed)
+            except ConcurrentLoadError as e:
+                if attempt == _RACES - 1:
+                    raise
+                _log.info("%s Comparing with it now.", e)
+        raise AssertionError("unreachable")
+
+    def _load(self, sealed: SealedWindow) -> Loaded:
+        erasure_rules.apply(self.ledger, [sealed])
+        erased, eraser = self.erased(sealed), WindowEraser(self.declaration, self.ledger, self.run_id)
+        if erased:
+            eraser.settle(sealed.key, erased)
+        loaded = self._load_without(sealed)
+        came_back = loaded.outcome in ("restored", "kept", "healed")
+        if loaded.outcome in ("restored", "kept"):
+            # These rows were not just read from Kafka, and so not searched for erased keys.
+            files = load_log.files_of(self.table, sealed.key).paths
+            erased_keys.record_found(self.ledger, self.table, files, sealed)
+        if came_back and (erased := self.erased(sealed)) and eraser.settle(sealed.key, erased):
+            # A damaged window was restored to its state before the erasure.
+            return Loaded(self.replacer.receipt(sealed.key) or loaded.receipt, loaded.outcome)
+        return loaded
+
+    def erased(self, sealed: SealedWindow) -> Losses:
+        """Return the offsets of a window whose records were erased, by partition."""
+        return erased_of(self.ledger, sealed.topic, [sealed.key]).get(sealed.key, {})
+
+    def _load_without(self, sealed: SealedWindow) -> Loaded:
+        replacer = self.replacer
+        # Opened before anything else is read: an erasure recorded later commits to the window, which is a conflict.
+        commit = replacer.open()
+        decided, accepted = self.decided(), self.ledger.accepted_losses(self.declaration.raw_table, sealed.key)
+        receipt = replacer.receipt(sealed.key)
+        if not sealed.ranges.size:
+            if commit.holds(sealed.key):
+                # A rebuilt ledger may know of it by files alone, which are lost.
+                replacer.drop_lost_files(commit, self.metadata(sealed))
+            return Loaded(
+                receipt or self._record(empty_receipt(self.declaration.raw_table, sealed, self.run_id)), "empty"
+            )
+        metadata = replace(self.metadata(sealed), erased=self.erased(sealed) if accepted else {})
+        if receipt is None or receipt.kind == "empty":
+            receipt = replacer.recover(commit, metadata)
+        if receipt is not None:
+            return self._load_again(sealed, commit, receipt, metadata, accepted, decided)
+        needed = sealed.ranges.non_empty()
+        try:
+            self.check_held(sealed, needed, accepted)
+        except OffsetsExpiredError as e:
+            if not commit.holds(sealed.key):
+                raise
+            held = commit.files_of(sealed.key).rows
+            raise UnprovedRowsError(replacer.table.name, sealed.key, held, None, ranges_text(e.lost)) from e
+        check = self.last_check(sealed, needed, accepted, decided)
+        return replacer.first(commit, metadata, self._writer(sealed, accepted), check)
+
+    def _load_again(
+        self,
+        sealed: SealedWindow,
+        commit: WindowCommit,
+        receipt: Receipt,
+        metadata: LoadMetadata,
+        accepted: Losses,
+        decided: int | None,
+    ) -> Loaded:
+        if receipt.ranges != sealed.ranges:
+            raise ReloadDiffersError(
+                sealed.topic, sealed.key, f"the receipt has {receipt.ranges.triples()}, but the cuts of the window are "
+                f"{sealed.ranges.triples()}. The ledger contradicts itself; restore it from a backup"
+            )  # fmt: skip
+        metadata = replace(metadata, found=receipt.is_found)
+        # Retention loses nothing where there are no rows, so Kafka only needs to have the span of the rows.
+        spans = {
+            p: OffsetRange.closed(part.first_offset, part.last_offset)
+            for p, part in receipt.partitions.items()
+            if part.first_offset is not None and part.last_offset is not None
+        }
+        needed = TopicRanges(spans)
+        try:
+            bounds = self.check_held(sealed, needed, accepted)
+        except (
+            OffsetsExpiredError, TruncationError, TopicRecreatedError, TopicMissingError, ClusterChangedError
+        ) as e:  # fmt: skip
+            return self._from_the_past(sealed, commit, receipt, metadata, e)
+        # Kafka has nothing below the log start and, by the check above, no row was there.
+        below = {p: OffsetRange(0, start) for p, start in bounds.starts.items()}
+        check = self.last_check(sealed, needed, accepted, decided)
+        refused: LoadError | None = None
+        for out in self._left_out(sealed, accepted):
+            without = {p: (start, *out.get(p, ())) for p, start in below.items()}
+            try:
+                return self.replacer.again(commit, receipt, metadata, self._writer(sealed, without), check)
+            except DamagedBatchError as e:
+                if refused is not None:
+                    raise refused from e
+                return self._from_the_past(sealed, commit, receipt, metadata, e)
+            except (ReloadDiffersError, LostForGoodError, FoundRowsError) as e:
+                refused = refused or e
+        assert refused is not None
+        raise refused
+
+    def _left_out(self, sealed: SealedWindow, accepted: Losses) -> list[Losses]:
+        """Return the losses that the load of the receipt may have left out: all of `accepted`, or less.
+
+        The receipt may be from before an erasure, which a damaged window blocks: once it is repaired, `_load` continues it.
+        """
+        ways = [accepted]
+        if erased := self.erased(sealed):
+            unfinished = decisions.unfinished_erasures(self.ledger.lake, sealed.topic).get(sealed.key)
+            for some in ({} if unfinished is None else unfinished.ranges, erased):
+                less = {p: subtract(parts, some.get(p, ())) for p, parts in accepted.items()}
+                ways += [less] if less not in ways else []
+        return ways
+
+    def _from_the_past(
+        self,
+        sealed: SealedWindow,
+        commit: WindowCommit,
+        receipt: Receipt,
+        metadata: LoadMetadata,
+        cause: LoadError | Terminal,
+    ) -> Loaded:
+        """Keep the window as the table has it or, if it is damaged, restore it from a past version: Kafka no longer has its records.
+
+        Raises `cause` if the table is intact and the log is not the one that was read or has a damaged batch, and
+        LostForGoodError or FoundRowsError if no version has the recorded rows.
+        """
+        expired = cause.lost if isinstance(cause, OffsetsExpiredError) else None
+        intact = self.replacer.proved(receipt)
+        if intact is not None:
+            if expired is None:
+                raise cause
+            return Loaded(intact, "kept")
+        gone = str(cause) if expired is None else f"it no longer holds {ranges_text(expired)}"
+        kafka = f"cannot be asked: {cause}" if expired is None else f"no longer holds {ranges_text(expired)}"
+        return self.replacer.restore(commit, receipt, metadata, gone, kafka=kafka)
+
+    def decided(self) -> int | None:
+        """Return the version of the table of decisions. Take it before reading `accepted`: see `last_check`."""
+        return decisions.version(self.ledger.lake)
+
+    def last_check(
+        self, sealed: SealedWindow, needed: TopicRanges, accepted: Losses, decided: int | None
+    ) -> Callable[[], None]:
+        """Return the check of facts that may have changed while a window was read, to be called before the commit.
+
+        `needed` is what `check_held` found before the read. The check asks for the topic's id again, since Spark's connector reads
+        by name, and for the end of the log, since a new leader may have truncated it in the meantime and written other records
+        at these offsets. `accepted` was not read, and `decided` was taken before that: records that an operator has erased since
+        must not be committed, and the written files were not searched for keys erased since. Raises what `bounds` raises, and
+        ConcurrentLoadError.
+        """
+        rules = erasure_rules.of(self.ledger, sealed.topic).keys_for(sealed)
+
+        def check() -> None:
+            newest = self.ledger.newest_cut(sealed.topic)
+            state = sealing.checked_state(self.cluster, sealed.topic, newest)
+            ends = {p: left.end for p, left in self._in_todays_log(sealed, needed).items()}
+            if ends:
+                truncation.stable_offsets(self.cluster, state, newest, ends)
+            lake, table = self.ledger.lake, self.declaration.raw_table
+            if decisions.version(lake, decided) != decided and (
+                self.ledger.accepted_losses(table, sealed.key) != accepted
+                or erasure_rules.of(self.ledger, sealed.topic).keys_for(sealed) != rules
+            ):
+                raise ConcurrentLoadError(table.name, sealed.key)
+
+        return check
+
+    def bounds(self, topic: str, needed: Mapping[int, int]) -> LogBounds:
+        """Return what the brokers have of the topic, after checking that it is the ledger's and has all before `needed` as it was cut.
+
+        `needed` has exclusive ends by partition. Raises what `truncation.stable_offsets` raises.
+        """
+        newest = self.ledger.newest_cut(topic)
+        state = sealing.checked_state(self.cluster, topic, newest)
+        starts = {p: f.offset for p, f in self.cluster.log_starts(state).items()}
+        ends = truncation.stable_offsets(self.cluster, state, newest, needed)
+        return LogBounds(starts, {p: f.offset for p, f in ends.items()})
+
+    def check_held(
+        self, sealed: SealedWindow, needed: TopicRanges, accepted: Losses, bounds: LogBounds | None = None
+    ) -> LogBounds:
+        """Make sure, before anything is read, that Kafka still has `needed` of a window; return what it has of the topic.
+
+        Kafka is asked for `bounds` if they are not given, unless nothing of the window is left to be read because its log is a
+        different one now.
+        """
+        inside = generations.within_log(self.ledger, sealed)
+        gone = {p: wanted.minus([inside[p], *accepted.get(p, ())]) for p, wanted in needed.items()}
+        if any(gone.values()):
+            lost = [(p, r.start, r.end) for p, parts in gone.items() for r in parts]
+            raise self._expired(sealed, lost, generations.FORMER_LOG)
+        left_of = _before_ends(needed, inside)
+        if not left_of and not any(r.size for r in inside.values()):
+            return LogBounds({}, {})
+        bounds = bounds or self.bounds(sealed.topic, {p: wanted.end for p, wanted in left_of.items()})
+        for partition, wanted in left_of.items():
+            if partition in bounds.ends and bounds.ends[partition] < wanted.end:
+                raise TruncationError(sealed.topic, partition, wanted.end, bounds.ends[partition])
+        expired = {p: wanted.before(bounds.starts[p]) for p, wanted in left_of.items() if p in bounds.starts}
+        lost = [(p, left.start, left.end) for p, r in expired.items() for left in r.minus(accepted.get(p, ()))]
+        if lost:
+            raise self._expired(sealed, lost)
+        return bounds
+
+    def _in_todays_log(self, sealed: SealedWindow, needed: TopicRanges) -> dict[int, OffsetRange]:
+        return _before_ends(needed, generations.within_log(self.ledger, sealed))
+
+    def _expired(self, sealed: SealedWindow, lost: list[tuple[int, int, int]], why: str = "") -> OffsetsExpiredError:
+        remedy = (
+            f'To accept the loss, run `platform-assets accept-loss {self.declaration.raw_table} {sealed.key} --reason "…"`; the '
+            "window then loads what is left, and the loss is recorded in the ledger."
+        )
+        return OffsetsExpiredError(sealed.topic, sealed.key, lost, remedy, why)
+
+    def records(self, sealed: SealedWindow, without: Losses) -> Records:
+        """Return the records to read for a window: all that are still in the topic's log, except `without`."""
+        beyond = generations.beyond_log(self.ledger, sealed)
+        skipped = {p: (*without.get(p, ()), *beyond.get(p, ())) for p in sealed.ranges.by_partition}
+        return Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, skipped)
+
+    def _writer(self, sealed: SealedWindow, without: Losses) -> Callable[[str], Written]:
+        return partial(self._write, sealed, self.records(sealed, without))
+
+    def _write(self, sealed: SealedWindow, records: Records, load_id: str) -> Written:
+        table = self.declaration.raw_table
+        return self.without_erased_keys(
+            sealed, self.engine.write(records, table, load_id, self.declaration.records_per_file)
+        )
+
+    def without_erased_keys(self, sealed: SealedWindow, written: Written) -> Written:
+        """Return `written` if no rule by key erases a record in it.
+
+        Otherwise record those records in the ledger, delete what was written, and raise ConcurrentLoadError to begin again.
+        """
+        if erased_keys.record_found(self.ledger, self.table, (quote(f.path) for f in written.files), sealed):
+            self.replacer.delete(written)
+            raise ConcurrentLoadError(self.declaration.raw_table.name, sealed.key)
+        return written
+
+    def metadata(self, sealed: SealedWindow, first_cut: tuple[datetime, Cut] | None = None) -> LoadMetadata:
+        """Return the metadata that a load of the window would commit, with a new id. `first_cut` is looked up if it is not given."""
+        return LoadMetadata(
+            sealed.topic,
+            sealed.topic_id,
+            sealed.generation,
+            sealed.window,
+            sealed.ranges,
+            load_id=str(uuid.uuid4()),
+            run_id=self.run_id,
+            first_cut=first_cut or self.first_cut(sealed),
+        )
+
+    def first_cut(self, sealed: SealedWindow) -> tuple[datetime, Cut]:
+        """The first edge of the window's generation, and its cut."""
+        return stretches.first_cut(self.ledger, sealed.topic, sealed.generation, sealed.window.start)
+
+    def _record(self, receipt: Receipt) -> Receipt:
+        self.ledger.record_receipts([receipt])
+        return receipt
+
+
+def _before_ends(needed: TopicRanges, inside: Mapping[int, OffsetRange]) -> dict[int, OffsetRange]:
+    """Return the parts of `needed` before the end of `inside`, by partition; empty ranges are left out."""
+    return {p: left for p, wanted in needed.items() if (left := wanted.before(inside[p].end)).size}

@@ -1,0 +1,128 @@
+"""Restoring the receipts of decoded windows from the commits of both tables, after the ledger was lost or rolled back.
+
+A window's receipts are restored if the newest loads of both tables used one declaration and their rows add up to the raw ones.
+Any other window has no receipts, and is decoded again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from platform_assets.engines.batching import read_together
+from platform_assets.engines.protocol import TableReader
+from platform_assets.errors import FilesLostError, PlatformError
+from platform_assets.lake import load_log
+from platform_assets.lake.load_log import LoadCommit
+from platform_assets.lake.location import Lake
+from platform_assets.lake.rows import Opened
+from platform_assets.lake.standing import standing
+from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.digest import Measured
+from platform_assets.model.tables import TableRef
+from platform_assets.windows.expired_loads import newest_loads
+from platform_assets.windows.load.receipts import DEAD_LETTERS, DECODED, empty_receipt, proof_of, receipt_of
+from platform_assets.windows.recover.rebuild import is_unchanged, measured_at
+
+
+def rebuild_decoded(
+    declaration: TopicDeclaration,
+    ledger: Ledger,
+    reader: TableReader,
+    *,
+    progress: Callable[[str], None] = lambda text: None,
+) -> int:
+    """Record the receipts that the ledger lacks and the tables prove; return the number of windows.
+
+    The ledger has the receipts of the raw table already. Raises what reading the tables raises, except for lost files.
+    """
+    tables = (declaration.decoded_table, declaration.dead_letter_table)
+    raw = ledger.receipts(declaration.raw_table)
+    known = [ledger.receipts(table) for table in tables]
+    lacking = [key for key in raw if any(key not in receipts for receipts in known)]
+    empty = [raw[key] for key in lacking if raw[key].table_version is None]
+    rows, letters = (_loads(ledger, table) for table in tables)
+    done = 0
+    # Windows without offsets are in no log: they count as decoded if the tables exist.
+    if rows or letters:
+        ledger.record_receipts([empty_receipt(table, receipt, "") for receipt in empty for table in tables])
+        done = len(empty)
+    whole = [k for k in lacking if k in rows and k in letters and _are_of_one(rows[k], letters[k])]
+    readers = [_Reader(reader, ledger.lake, table) for table in tables] if whole else []
+    read = 0
+    for batch in read_together(whole, lambda key: raw[key].ranges.size):
+        read += len(batch)
+        progress(f"reading decoded windows up to {batch[-1]} ({read:,} of {len(whole):,})")
+        began = time.monotonic()
+        found = [r.measured([loads[k] for k in batch]) for r, loads in zip(readers, (rows, letters), strict=True)]
+        seconds = (time.monotonic() - began) / len(batch)
+        restored: list[Receipt] = []
+        for key in batch:
+            of_rows, of_letters = (measured.get(key) for measured in found)
+            if of_rows is None or of_letters is None or of_rows.offsets + of_letters.offsets != raw[key].offsets:
+                continue
+            restored += [
+                receipt_of(
+                    ledger.lake, tables[n], load, measured, kind="rebuilt", seconds=seconds,
+                    proof=proof_of(raw[key], *elsewhere), opened=readers[n].opened_for(load),
+                )
+                for n, load, measured, elsewhere in (
+                    (1, letters[key], of_letters, (DECODED, of_rows.rows)),
+                    (0, rows[key], of_rows, (DEAD_LETTERS, of_letters.rows)),
+                )
+            ]  # fmt: skip
+            done += 1
+        ledger.record_receipts(restored)
+    return done
+
+
+class _Reader:
+    """Reads windows of one table: those unchanged since their loads together, and any other at the version of its load."""
+
+    def __init__(self, reader: TableReader, lake: Lake, table: TableRef) -> None:
+        folder = lake.table(table)
+        self._reader, self._lake, self._table = reader, lake, table
+        self._newest = load_log.version(folder)
+        self._opened = Opened.at(folder, self._newest)
+
+    def opened_for(self, load: LoadCommit) -> Opened | None:
+        """Return the newest version of the table if it has the window as `load` left it."""
+        return self._opened if is_unchanged(load, self._newest, self._opened.files) else None
+
+    def measured(self, loads: Sequence[LoadCommit]) -> dict[str, Measured]:
+        """Return the measures of the windows of `loads`, by key, without those whose files are lost."""
+        together: list[LoadCommit] = []
+        others: list[tuple[list[LoadCommit], int]] = []
+        for load in loads:
+            if self.opened_for(load) is None:
+                others.append(([load], load.version))
+            else:
+                together.append(load)
+        found: dict[str, Measured] = {}
+        for some, version in ([(together, self._newest)] if together else []) + others:
+            keys = [m.metadata.window.key for m in some]
+            for key, measured in measured_at(self._reader, self._lake, self._table, keys, version):
+                if isinstance(measured, FilesLostError):
+                    continue
+                if isinstance(measured, PlatformError):
+                    raise measured
+                found[key] = measured
+        return found
+
+
+def _are_of_one(rows: LoadCommit, letters: LoadCommit) -> bool:
+    """Return true if the loads of both tables used one declaration and were made from the same raw load."""
+    return rows.metadata.made_from == letters.metadata.made_from
+
+
+def _loads(ledger: Ledger, table: TableRef) -> dict[str, LoadCommit]:
+    """Return the newest load of each window, with its present files if it was only rearranged."""
+    folder = ledger.lake.table(table)
+    loads = newest_loads(folder)
+    if loads:
+        table_id = load_log.table_id(folder)
+        loads = [replace(load, table_id=table_id) for load in loads]
+    return standing(folder, loads, load_log.version(folder)) if loads else {}

@@ -1,0 +1,288 @@
+"""Accepting the rest of a window that is lost for good or cannot be proved: its rows are replaced by those that still exist, and
+the others are accepted as lost.
+
+Rows come from Kafka, as far as it still has the offsets, and from data files of the table's versions that can still be read. Rows
+from files are taken as they are: a digest proves only a whole window, not a part of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.engines.protocol import Records, Written
+from platform_assets.errors import (
+    BatchTooLargeError,
+    ClusterChangedError,
+    ConcurrentLoadError,
+    DamagedBatchError,
+    LostForGoodError,
+    PlatformError,
+    TopicMissingError,
+    TopicRecreatedError,
+    TruncationError,
+    UnprovedRowsError,
+)
+from platform_assets.lake import data_files, load_log, rows
+from platform_assets.lake.commits import WindowCommit
+from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.ledger import decisions, erasure_rules
+from platform_assets.ledger.decisions import Author, Decision
+from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED, Receipt, SealedWindow
+from platform_assets.model.offsets import OffsetRange, Offsets, ranges_of, size_of
+from platform_assets.windows.decide import generations
+from platform_assets.windows.decide.generations import Ranges
+from platform_assets.windows.erase import erased_keys
+from platform_assets.windows.load.loading import Loader
+from platform_assets.windows.load.receipts import empty_receipt, receipt_of
+from platform_assets.windows.load.sealing import checked_state
+
+_RACES: Final = 5
+
+
+@dataclass(frozen=True)
+class Remains:
+    """The rest of one damaged window, written and not committed yet.
+
+    `from_kafka` and `from_files` are numbers of rows; `gone` are the offsets of the window without a row, except the `erased` ones.
+    These include offsets that never had a row, such as transaction markers; `rows_gone` counts only rows known to have existed.
+    """
+
+    loader: Loader
+    sealed: SealedWindow
+    receipt: Receipt
+    commit: WindowCommit
+    metadata: LoadMetadata
+    written: Written
+    from_kafka: int
+    from_files: int
+    gone: Ranges
+    erased: Ranges
+    cause: str
+
+    @property
+    def rows_gone(self) -> int:
+        """Rows of the receipt that no longer exist anywhere; 0 if nothing proves what was loaded."""
+        return self._rows_less - self.rows_erased
+
+    @property
+    def rows_erased(self) -> int:
+        """Rows of the receipt that were erased since."""
+        named = sum(size_of(parts) for parts in self.erased.values())
+        return min(max(named - (self.receipt.holes or {}).get(ERASED, 0), 0), self._rows_less)
+
+    @property
+    def _rows_less(self) -> int:
+        return max(self.receipt.rows - self.from_kafka - self.from_files, 0)
+
+    def discard(self) -> None:
+        """Delete what was written; the window stays as it is."""
+        (self.loader.table / self.written.folder).delete()
+
+    @contextmanager
+    def discarded_if_refused(self) -> Iterator[None]:
+        """Discard what was written if the block fails."""
+        try:
+            yield
+        except BaseException:
+            self.discard()
+            raise
+
+    def accept(self, author: Author) -> Receipt:
+        """Make the rest the window, and record the losses, the author and the reason.
+
+        The decision names everything and is recorded first. It takes effect with the commit, and not at all if the commit is refused,
+        for example because the window was repaired meanwhile. If this is interrupted after the decision, the window is damaged as
+        before, and the decision can be made again. Raises what committing raises.
+        """
+        began, ledger, table = time.monotonic(), self.loader.ledger, self.receipt.table
+        details = {
+            "rows_gone": self.rows_gone,
+            "rows_from_kafka": self.from_kafka,
+            "rows_from_files": self.from_files,
+            "ranges": {str(p): [[r.start, r.end] for r in parts] for p, parts in self.gone.items()},
+            "cause": self.cause,
+        }
+        with self.discarded_if_refused():
+            self._check_erased()
+            decision = Decision(self.sealed.topic, "loss", (self.sealed.key,), author.name, author.reason, details)
+            decisions.record(ledger.lake, decision)
+        made = self.loader.replacer.commit(self.commit, self.metadata, self.written)
+        if self.gone:
+            ledger.record_acceptance(self.sealed, self.gone, f"lost for good: {author.reason}")
+        ((_, measured),) = self.loader.engine.measure(table, [self.sealed.key], made.version)
+        if isinstance(measured, PlatformError):
+            raise measured
+        receipt = receipt_of(ledger.lake, table, made, measured, kind="load", seconds=time.monotonic() - began)
+        receipt = self._with_holes(receipt)
+        ledger.record_receipts([receipt])
+        return receipt
+
+    def _check_erased(self) -> None:
+        """Raise ConcurrentLoadError if records were erased since this was written, since it may hold them."""
+        loader, sealed = self.loader, self.sealed
+        files = (quote(file.path) for file in self.written.files)
+        erasure_rules.apply(loader.ledger, [sealed])
+        found = erased_keys.record_found(loader.ledger, loader.table, files, sealed)
+        if found or loader.erased(sealed) != self.erased:
+            raise ConcurrentLoadError(self.receipt.table.name, sealed.key)
+
+    def _with_holes(self, receipt: Receipt) -> Receipt:
+        """Return the receipt with its explained holes, and with the missing rows as lost or erased."""
+        if self.receipt.holes is None or self._rows_less <= 0:
+            return receipt
+        more = {ACCEPTED_LOSS: self.rows_gone, ERASED: self.rows_erased}
+        holes = {**self.receipt.holes, **{k: self.receipt.holes.get(k, 0) + n for k, n in more.items() if n}}
+        if receipt.rows + sum(holes.values()) != receipt.ranges.size:
+            return receipt
+        return replace(receipt, holes=holes, proved_by=ACCEPTED_LOSS, proved_at=datetime.now(UTC))
+
+
+def find(loader: Loader, sealed: SealedWindow) -> Remains | None:
+    """Return the rest of a window that is lost for good, or of rows without a receipt that a load cannot restore.
+
+    Returns None in any other case: loading the window again has just repaired it. Raises what `Loader.load` raises, except
+    LostForGoodError and UnprovedRowsError; DamagedBatchError only for a window that the table has as it was loaded.
+    """
+    try:
+        loader.load(sealed.key)
+    except (LostForGoodError, UnprovedRowsError) as e:
+        cause = str(e)
+    except DamagedBatchError as e:
+        if loader.replacer.receipt(sealed.key) is not None:
+            raise
+        cause = str(e)
+    else:
+        return None
+    commit, receipt = loader.replacer.open(), loader.replacer.receipt(sealed.key)
+    receipt = receipt or empty_receipt(loader.declaration.raw_table, sealed, loader.run_id)
+    for _ in range(_RACES):
+        erased = loader.erased(sealed)
+        metadata = replace(loader.metadata(sealed), erased=erased)
+        left = _written(loader, sealed, receipt, commit, metadata, cause)
+        with left.discarded_if_refused():
+            if not erased_keys.record_found(
+                loader.ledger, loader.table, (quote(file.path) for file in left.written.files), sealed
+            ):
+                return left
+        left.discard()
+    raise ConcurrentLoadError(receipt.table.name, sealed.key)
+
+
+def _written(
+    loader: Loader, sealed: SealedWindow, receipt: Receipt, commit: WindowCommit, metadata: LoadMetadata, cause: str
+) -> Remains:
+    table = loader.table
+    without = _not_in_kafka(loader, sealed)
+    try:
+        read = _read(loader, sealed, without, metadata)
+    except DamagedBatchError:
+        damaged = _damaged(loader, sealed, without)
+        read = _read(loader, sealed, {p: (*without[p], *damaged.get(p, ())) for p in without}, metadata)
+    found = rows.offsets_in_files(table / read.folder) if read.files else {}
+    held, kept = dict(found), 0
+    for number, part in enumerate(_past_rows(loader, receipt)):
+        new = _without_held(part, receipt, held, metadata.erased)
+        if new.num_rows:
+            data_files.write_rows(table, f"{read.folder}/kept-{number:05}.parquet", new)
+            kept += new.num_rows
+    erased = metadata.erased
+    gone = {p: r.minus([*ranges_of(held.get(p, ())), *erased.get(p, ())]) for p, r in sealed.ranges.items()}
+    return Remains(
+        loader,
+        sealed,
+        receipt,
+        commit,
+        metadata,
+        replace(read, files=data_files.written_files(table, read.folder)),
+        sum(len(offsets) for offsets in found.values()),
+        kept,
+        {p: parts for p, parts in gone.items() if parts},
+        erased,
+        cause,
+    )
+
+
+def _read(loader: Loader, sealed: SealedWindow, without: Ranges, metadata: LoadMetadata) -> Written:
+    """Write what Kafka still has of a window to new files."""
+    records = Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, without)
+    table, per_file = loader.declaration.raw_table, loader.declaration.records_per_file
+    try:
+        return loader.engine.write(records, table, metadata.load_id, per_file)
+    except BatchTooLargeError as e:
+        raise e.of_loaded_window() from None
+
+
+def _damaged(loader: Loader, sealed: SealedWindow, without: Ranges) -> Ranges:
+    """The offsets of damaged batches among those that Kafka is asked for. Raises what `find_refused` raises."""
+    # Imported where it is used: compiled kernels take a while to load, and a code location needs none of them.
+    from platform_assets.engines.columnar.refused import find_refused
+
+    pieces = Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, without).pieces
+    return find_refused(loader.cluster.settings, sealed.topic, sealed.topic_id, pieces).damaged
+
+
+def _not_in_kafka(loader: Loader, sealed: SealedWindow) -> Ranges:
+    """Return the offsets of the window that cannot be read from Kafka: expired, of a former log, or accepted as lost before."""
+    inside = generations.within_log(loader.ledger, sealed)
+    accepted = loader.ledger.accepted_losses(loader.declaration.raw_table, sealed.key)
+    if any(r.size for r in inside.values()):
+        try:
+            state = checked_state(loader.cluster, sealed.topic, loader.ledger.newest_cut(sealed.topic))
+        except (TopicRecreatedError, TopicMissingError, ClusterChangedError):
+            inside = {}
+        else:
+            starts, ends = loader.cluster.log_starts(state), loader.cluster.last_stable_offsets(state)
+            inside = {
+                p: OffsetRange(max(r.start, min(starts[p].offset, r.end)), r.end)
+                for p, r in inside.items()
+                if p in starts and p in ends
+            }
+            for partition, r in inside.items():
+                if ends[partition].offset < r.end:
+                    raise TruncationError(sealed.topic, partition, r.end, ends[partition].offset)
+    return {p: (*r.minus([inside[p]] if p in inside else ()), *accepted.get(p, ())) for p, r in sealed.ranges.items()}
+
+
+def _past_rows(loader: Loader, receipt: Receipt) -> Iterator[pa.Table]:
+    """Yield rows of the window's readable data files, file by file, starting with those that its load committed."""
+    table, key = loader.table, receipt.window.key
+    current = load_log.version(table)
+    first = [] if receipt.table_version is None else [receipt.table_version]
+    seen: set[str] = set()
+    for version in dict.fromkeys((*first, current, *loader.replacer.past_versions(receipt))):
+        files = load_log.files_if_kept(table, key, version)
+        for path in () if files is None else files.paths:
+            if path in seen:
+                continue
+            seen.add(path)
+            part = data_files.readable_rows(table, path)
+            if part is not None:
+                yield part
+
+
+def _without_held(part: pa.Table, receipt: Receipt, held: dict[int, Offsets], erased: Ranges) -> pa.Table:
+    """Return the rows of `part` in the window whose offsets are not in `held` or `erased`, each once, and add them to `held`."""
+    of_log = pc.equal(part["topic_id"], receipt.topic_id)
+    partitions, offsets = (np.asarray(part[name].to_numpy()) for name in ("kafka_partition", "kafka_offset"))
+    wanted: list[Offsets] = []
+    for partition, r in receipt.ranges.items():
+        inside = (partitions == partition) & (offsets >= r.start) & (offsets < r.end)
+        for gone in erased.get(partition, ()):
+            inside &= (offsets < gone.start) | (offsets >= gone.end)
+        at = np.flatnonzero(np.asarray(of_log.to_numpy()) & inside)
+        distinct, first = np.unique(offsets[at], return_index=True)
+        known = held.get(partition, np.array([], dtype=np.int64))
+        new = ~np.isin(distinct, known)
+        wanted.append(at[first[new]])
+        held[partition] = np.union1d(known, distinct[new])
+    return part.take(pa.array(np.sort(np.concatenate(wanted))))

@@ -1,0 +1,1 @@
+"""Loading a stretch of a topic again, into a separate table, and comparing both."""
