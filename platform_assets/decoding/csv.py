@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from platform_assets.decoding.conversion import Conversion, conversion
-from platform_assets.decoding.decoder import DeadLetter, Decoded, Unfit, dead_letters, settled, text_of
+from platform_assets.decoding.decoder import DeadLetter, Decoded, Unfit, dead_letters, text_of
 from platform_assets.decoding.options import Options
 from platform_assets.decoding.pieces import Pieces, pieces_of
 from platform_assets.decoding.schema import schema_of_ddl
+from platform_assets.decoding.settling import settled
 from platform_assets.decoding.times import TIMESTAMPS
 from platform_assets.errors import ConfigurationError
 from platform_assets.kernels import csv as kernels

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from platform_assets.decoding.pieces import map_type
+from platform_assets.decoding.maps import map_type
 from platform_assets.errors import ConfigurationError
 
 RESERVED: Final = (

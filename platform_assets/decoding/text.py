@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from platform_assets.decoding.decoder import DeadLetter, Decoded, Unfit, dead_letters, settled, text_of
+from platform_assets.decoding.decoder import DeadLetter, Decoded, Unfit, dead_letters, text_of
 from platform_assets.decoding.options import Options
 from platform_assets.decoding.pieces import pieces_of
+from platform_assets.decoding.settling import settled
 from platform_assets.model.decoding import FormatSpec
 
 

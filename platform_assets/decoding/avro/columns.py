@@ -27,7 +27,7 @@ from platform_assets.decoding.avro.types import (
     Union,
     described,
 )
-from platform_assets.decoding.pieces import map_type
+from platform_assets.decoding.maps import map_type
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 SINGLE: Final = "value"

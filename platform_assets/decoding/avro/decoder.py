@@ -163,8 +163,8 @@ class AvroDecoder:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode`."""
         from platform_assets.decoding.avro.fast import read_block
-        from platform_assets.decoding.decoder import settled
         from platform_assets.decoding.pieces import pieces_of
+        from platform_assets.decoding.settling import settled
 
         pieces = pieces_of(values)
         block = read_block(self._program, pieces, self.max_bytes)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from platform_assets.decoding.avro.exact import step_to
 from platform_assets.decoding.avro.plan import Either, Node, Repeated, Struct
 from platform_assets.decoding.decoder import Unfit
-from platform_assets.decoding.pieces import repeated_keys
+from platform_assets.decoding.maps import repeated_keys
 
 if TYPE_CHECKING:
     from platform_assets.decoding.pieces import Marks

@@ -25,8 +25,8 @@ class JsonDecoder:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decode a block by compiled loops; values that they do not settle are decoded exactly."""
         # Kernels are loaded when values are decoded, not when a declaration is read.
-        from platform_assets.decoding.decoder import settled
         from platform_assets.decoding.json.fast import find
+        from platform_assets.decoding.settling import settled
 
         found = find(values, self.dialect)
         return settled(self, values, found.columns, found.unsettled, rescued=found.rescued, voided=True)

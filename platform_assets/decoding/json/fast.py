@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 
 from platform_assets.decoding.json.dialect import Dialect
 from platform_assets.decoding.json.scalars import EARLIEST, LATEST
-from platform_assets.decoding.pieces import Marks, repeated_keys
+from platform_assets.decoding.maps import repeated_keys
+from platform_assets.decoding.pieces import Marks
 from platform_assets.kernels.json_objects import (
     ABSENT,
     DAY,

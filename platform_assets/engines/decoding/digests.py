@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.decoding.pieces import entries_of
+from platform_assets.decoding.maps import entries_of
 from platform_assets.kernels import typed_hashing as kernels
 from platform_assets.kernels.hashing import ROWS_AT_A_TIME
 from platform_assets.model.digest import SPARK_SEED, Digest, Measured, mark_of

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.decoding.decoder import DEAD_LETTER_FIELDS, Decoded, Decoder, ReadsHeaders, decode_each
-from platform_assets.decoding.pieces import entries_of, entries_type, map_of
+from platform_assets.decoding.maps import entries_of, entries_type, map_of
 from platform_assets.model.decoding import Repair
 
 _OWN: Final = ("topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp")

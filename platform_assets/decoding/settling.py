@@ -1,0 +1,59 @@
+"""Merging of the fast path's result for a block with the exact path's result for the remaining rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.decoding.decoder import DeadLetter, Decoded, Decoder, dead_letters
+from platform_assets.decoding.pieces import Marks
+
+
+def settled(
+    decoder: Decoder,
+    values: pa.BinaryArray,
+    columns: Sequence[pa.Array],
+    unsettled: Marks,
+    *,
+    rescued: pa.Array | None = None,
+    voided: bool = False,
+    dead: Sequence[DeadLetter] = (),
+) -> Decoded:
+    """Return `columns` of the fast path, with the result of `decoder`'s exact path for the `unsettled` rows.
+
+    The content of `columns` in those rows does not matter, unless they are `voided`: then `columns` and `rescued` are null there, so
+    that nothing is copied if all of them are dead. `dead` has, in ascending order, the dead letters that the fast path itself found in
+    other rows, where `columns` and `rescued` are null.
+    """
+    if rescued is None:
+        rescued = pa.nulls(len(values), pa.string())
+    if not unsettled.any():
+        return Decoded(_batch(decoder, columns), rescued, dead_letters(dead))
+    rows = np.flatnonzero(unsettled)
+    exact = decoder.decode_exactly(values.take(pa.array(rows)))
+    found = exact.dead.set_column(0, exact.dead.schema.field(0), pa.array(rows[exact.dead["row"]], pa.int32()))
+    letters = _joined(found, dead_letters(dead))
+    if voided and len(found) == rows.size:
+        return Decoded(_batch(decoder, columns), rescued, letters)
+    order = np.arange(len(values))
+    order[rows] = len(values) + np.arange(rows.size)
+    taken = pa.array(order)
+    both = [
+        pa.concat_arrays([fast, slow]).take(taken) for fast, slow in zip(columns, exact.columns.columns, strict=True)
+    ]
+    return Decoded(_batch(decoder, both), pa.concat_arrays([rescued, exact.rescued]).take(taken), letters)
+
+
+def _joined(one: pa.RecordBatch, other: pa.RecordBatch) -> pa.RecordBatch:
+    """Merge dead letters in ascending order of rows."""
+    if not len(one) or not len(other):
+        return one if len(one) else other
+    both = pa.concat_batches([one, other])
+    return both.take(pc.sort_indices(both["row"]))
+
+
+def _batch(decoder: Decoder, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns), schema=decoder.fields)
