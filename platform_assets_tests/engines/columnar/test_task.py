@@ -271,7 +271,7 @@ def test_failures_come_back_typed_and_leave_no_file(lake: LakeMaker, tmp_path: P
         (replace(wanted, bootstrap="127.0.0.1:1"), BrokerUnreachableError, "within 1 s"),
         (of_source(wanted, table=str(tmp_path / "file")), LakeNotWritableError, "Not a directory"),
         (replace(wanted, options=("sasl.password",)), UnfitError, "KAFKA_SASL_PASSWORD"),
-        (replace(wanted, fetch_bytes=broken), LoadError, r"partition 0 offsets \[0, 10\) ended in TypeError"),
+        (replace(wanted, fetch_bytes=broken), LoadError, r"partition 0 offsets \[0, 10\) raised TypeError"),
     ):
         (error,) = failed(changed)
         assert type(error) is kind, error

@@ -166,7 +166,7 @@ def test_rows_outside_of_the_window_are_refused_before_the_commit(lake: LakeMake
             return super().write(replace(records, ranges=sealed[0].ranges), table, load_id, records_per_file)
 
     engine = Astray(Lake.at(lk.root), lambda: lk.settings, lk.spark)
-    with pytest.raises(ReloadDiffersError, match=r"rows of partition 0 from offset 0 to 0, outside of \[1, 2\)"):
+    with pytest.raises(ReloadDiffersError, match=r"rows of partition 0 from offset 0 to 0, outside \[1, 2\)"):
         lk.loader(engine=engine).load(keys[1])
     assert lk.snapshot() == before
     assert not lk.orphans()
