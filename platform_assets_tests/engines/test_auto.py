@@ -58,7 +58,10 @@ def test_workers_without_python_or_without_the_package_leave_loads_to_the_connec
             auto = choose_engine(root, lambda: lk.settings, lambda: session, "auto")
             found = dict(load_many(lk.loader(engine=auto), keys[:3]))
         assert [getattr(o, "outcome", o) for o in found.values()] == ["loaded"] * 3
-        assert f"loading raw/{lk.topic} with Spark's connector from window {keys[0]} on: Spark's workers have no" in caplog.text
+        assert (
+            f"loading raw/{lk.topic} with Spark's connector from window {keys[0]} on: Spark's workers have no"
+            in caplog.text
+        )
         hiding = tmp_path / "hiding" / "platform_assets"
         hiding.mkdir(parents=True)
         (hiding / "__init__.py").write_text("raise ImportError('no package of this name')")
