@@ -120,7 +120,7 @@ def test_a_parked_window_is_asked_for_by_nobody_until_it_is_taken_up_again(
     (bad,) = d.sealed - d.loaded
     (good, *_) = d.loaded
     table, ledger, author = d.declaration.raw_table, d.lake.ledger, Author("ann", "nobody needs it now")
-    with pytest.raises(ConfigurationError, match=f"{good} of {table}: loaded"):
+    with pytest.raises(ConfigurationError, match=f"{good} of {table}: already loaded"):
         parking.park(table, [bad, good], author, ledger)
     with pytest.raises(ConfigurationError, match=f"{bad} of {table}: not parked"):
         parking.unpark(table, [bad], author, ledger)
