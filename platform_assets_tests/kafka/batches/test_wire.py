@@ -219,7 +219,7 @@ def test_answers_that_stay_empty_are_no_holes_and_name_the_offset(start: Start, 
     with pytest.raises(
         EmptyAnswersError, match=r"topic 't' partition 0: for 0\.2 s .* no records from offset 10"
     ) as empty:
-        asked(broker, patience=0.2, compacted=compacted)
+        asked(broker, patience=1.5, compacted=compacted)
     assert isinstance(empty.value, Retryable)
     assert "although offsets up to 30 are stable" in str(empty.value)
     # What the message says: run it again once the storage answers.
@@ -231,7 +231,7 @@ def test_a_compacted_tail_without_a_batch_after_it_is_shown_by_the_next_record(s
     script = Script(batches=[(0, 9, batch(0, 10))])
     broker = start(script)
     with pytest.raises(EmptyAnswersError, match="the next record written to it proves that"):
-        asked(broker, patience=0.2, compacted=True)
+        asked(broker, patience=1.5, compacted=True)
     script.batches.append((30, 30, batch(30, 1)))
     script.stable = 31
     assert dict(asked(broker, compacted=True).holes) == {"compacted_away": 20}
@@ -256,7 +256,7 @@ def test_an_empty_answer_that_may_not_be_of_the_leaders_own_log_shows_no_gap(
 ) -> None:
     script = Script(**{"batches": [(0, 9, batch(0, 10))], "local_start": 10, **doubt})
     with pytest.raises(EmptyAnswersError):
-        asked(start(script), patience=0.2, compacted=True)
+        asked(start(script), patience=1.5, compacted=True)
 
 
 def test_a_few_empty_answers_of_a_leaders_own_log_are_no_gap(start: Start) -> None:
@@ -403,7 +403,7 @@ def loaded(broker: ScriptedBroker, patience: float = 1.0, limits: BatchLimits | 
 def test_a_load_takes_no_empty_answer_for_the_end_of_its_range(start: Start) -> None:
     assert loaded(start(Script(empty=[0] * 5)), patience=20.0) == [*range(30)]
     with pytest.raises(EmptyAnswersError, match="no records from offset 10"):
-        loaded(start(Script(empty_from=10)), patience=0.2)
+        loaded(start(Script(empty_from=10)), patience=1.5)
 
 
 def test_an_empty_answer_is_no_age_of_a_record(start: Start) -> None:
