@@ -474,7 +474,7 @@ def test_an_earlier_start_is_refused_with_a_remedy_that_works_and_what_was_seale
     assert "start 2025-12-31T23:55Z" in said
     (row,) = status.collect([t.declaration], t.ledger, t.cluster, None, (), minute(2)).tables
     assert row.problems == (said,)
-    (remedy,) = re.findall(r'is "([^"]+)"', said)
+    (remedy,) = re.findall(r'to "([^"]+)"', said)
     t.declaration = replace(declared, start=datetime.fromisoformat(remedy))
     t.tick(minute(2), first.cursor)
     assert [w.key for w in t.windows()] == [key(0), key(1)]
