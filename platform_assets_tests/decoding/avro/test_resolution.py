@@ -212,7 +212,7 @@ def test_schemas_that_cannot_be_read_are_refused(writer: Any, reader: Any, place
         (["int", "int"], "not allowed"),
         (5, "no type"),
         ("{broken", "no schema that can be read"),
-        ("", "has to be a schema of Avro"),
+        ("", "must be a schema of Avro"),
     ],
     ids=str,
 )

@@ -217,7 +217,7 @@ def test_answers_that_stay_empty_are_no_holes_and_name_the_offset(start: Start, 
     script = Script(empty_from=10)
     broker = start(script)
     with pytest.raises(
-        EmptyAnswersError, match=r"topic 't' partition 0: for 0\.2 s .* no records from offset 10"
+        EmptyAnswersError, match=r"topic 't' partition 0: for 1\.5 s .* no records from offset 10"
     ) as empty:
         asked(broker, patience=1.5, compacted=compacted)
     assert isinstance(empty.value, Retryable)
