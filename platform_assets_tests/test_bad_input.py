@@ -145,7 +145,7 @@ def test_windows_outside_of_what_has_passed_are_refused(unchanged: TopicLake) ->
     with pytest.raises(WindowOpenError, match=r"still open: it closes at .* Load it after that"):
         unchanged.load(f"{unchanged.closed:%Y-%m-%d-%H:%M}")
     with pytest.raises(
-        WindowBeforeStartError, match=r"before the topic's first window boundary .* nothing to load before it"
+        WindowBeforeStartError, match=r"before the topic's first window boundary, .* nothing to load before it"
     ):
         unchanged.load("2020-01-01-00:00")
 
