@@ -144,7 +144,15 @@ class Deciding:
         if self.author is not None:
             self.confirm("Does each offset stand for the same record there?")
             clusters.accept(found, self.author, self.ledger)
-            self.say("accepted; to verify this, load a window again that is already loaded: its digests are compared")
+            if found.first.topic_id == found.newest.topic_id:
+                self.say(
+                    "accepted; to verify this, load a window again that is already loaded: its digests are compared"
+                )
+            else:
+                self.say(
+                    "accepted; the topic has another id there, so windows that are already loaded are not compared with the "
+                    "new log, and cannot be loaded from it"
+                )
         return found
 
     def erasure(
