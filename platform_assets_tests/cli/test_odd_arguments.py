@@ -109,6 +109,8 @@ def test_a_load_by_hand_asks_the_registry_that_runs_here_although_the_shell_has_
     monkeypatch.delenv("SCHEMA_REGISTRY_URL", raising=False)
     monkeypatch.setattr(platform, "environment", lambda: {**running(), "SCHEMA_REGISTRY_URL": address})
     monkeypatch.setattr(choice, "decode_engine", engine)
-    done = shell.run("load", "orders", "2026-01-01-00:00", **NOBODY)
+    with shell.declare("orders").open("a") as file:
+        file.write("  decode: {value: {format: string}}\n")
+    done = shell.run("load", "decoded/orders", "2026-01-01-00:00", **NOBODY)
     assert isinstance(done.exception, Reached)
     assert asked == [address]

@@ -260,7 +260,7 @@ def test_repair_of_a_record_that_is_known_to_be_bad(decoding: Decoding) -> None:
     assert [r["value"] for r in decoding.rows("decoded", keys[0])] == ["ok", "mended"]
     assert decoding.decode(keys[0]).outcome == decoding.decode(keys[1]).outcome == "unchanged"
     decoding.declared = replace(TEXT, repairs=(Repair(keys[0], 0, 2, "mended"),))
-    with pytest.raises(ConfigurationError, match=rf"window {keys[0]} of .* has no offset 2 of partition 0"):
+    with pytest.raises(ConfigurationError, match=rf"window {keys[0]} of .* has no offset 2 in partition 0"):
         decoding.decoder().decode(keys[0])
 
 
