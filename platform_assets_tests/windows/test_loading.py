@@ -316,7 +316,7 @@ def test_a_damaged_window_of_a_compacted_topic_is_restored(lake: LakeMaker, brok
     before = lk.snapshot()
     with pytest.raises(
         LostForGoodError,
-        match=r"its 8 rows are lost for good.*no past version of the table.*Kafka gives 5 rows, fewer than the 8 of the receipt",
+        match=r"its 8 rows are lost for good.*no past version of the table.*Kafka has 5 rows, fewer than the 8 of the receipt",
     ):
         lk.load(key)
     assert lk.snapshot() == before

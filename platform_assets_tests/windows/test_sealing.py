@@ -600,7 +600,7 @@ def test_the_loser_of_a_race_goes_on_from_the_winners_cut(
 def test_who_loses_every_race_says_so(sealer: Callable[..., Sealer], monkeypatch: pytest.MonkeyPatch) -> None:
     s = sealer()
     monkeypatch.setattr(Ledger, "record_cuts", lambda *_: False)
-    with pytest.raises(LedgerConflictError, match="run it again"):
+    with pytest.raises(LedgerConflictError, match="Run it again"):
         s.seal(minute(1))
 
 
