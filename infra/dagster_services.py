@@ -99,7 +99,7 @@ def prepare(home: Home, environ: Mapping[str, str] | None = None) -> None:
             "the file, and Dagster starts over on SQLite"
         )
     if in_file and named and "infra.postgres_storage" not in text:
-        raise ConfigurationError(
+        raise DagsterConfigurationError(
             f"{settings} reads {POSTGRES_VARIABLE} alone, and {POSTGRES_VARIABLE}{SUFFIX} is set. Replace `storage` in the "
             f"file by these lines, or set {POSTGRES_VARIABLE} instead:{storage}"
         )
