@@ -43,8 +43,8 @@ def judge(
     `evidence` must list all ranges if `needs_listing` says so; `table` reads the window's offsets, and is called only
     then. A row whose record Kafka has expired or compacted away since the load is not an anomaly, as long as the
     table's rows are those that the load committed. An accepted hole has its own kind, and so does one of `accepted`
-    that is among `erased`. A hole below the log start stays unexplained: when it was asked about, nobody could say what
-    had been there.
+    that is among `erased`. A hole below the log start stays unexplained: the records were already deleted when the
+    evidence was gathered.
     """
     if not evidence.complete:
         text = f"the evidence was cut short: {evidence.done:,} of {evidence.total:,} offsets were read"

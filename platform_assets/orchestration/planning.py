@@ -435,7 +435,7 @@ def limit_refusal(declaration: TopicDeclaration, now: datetime) -> str | None:
     span = (now - declaration.first_edge) * (WINDOW_LIMIT / 2 / number)
     later = (now - span).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return (
-        f"start: {number:,} windows from there to today, and Dagster's pages bear {WINDOW_LIMIT:,}. Take a later start, "
+        f"start: {number:,} windows from there to today, and Dagster's UI supports up to {WINDOW_LIMIT:,}. Take a later start, "
         f"such as {later:%Y-%m-%dT%H:%MZ} (older records are in the first window), or a longer `window`"
     )
 

@@ -1,6 +1,7 @@
 """How often a JSON Schema may apply rules to one part of a value: a few lines of references can make that any number.
 
-A validator follows each reference anew, so that thirty definitions that each name the next one twice take it a billion steps a value.
+A validator resolves every reference each time, so thirty definitions that each refer twice to the next one cost a billion
+steps per value.
 """
 
 from __future__ import annotations

@@ -28,35 +28,35 @@ from platform_assets.kafka.batches.wire import Connection
 #
 # Brokers answer a fetch with no records and no error for reasons that say nothing of the log:
 #
-# * a read from tiered storage that did not finish within the wait (KIP-405), * a client that is over its quota
-# (KIP-219); that answer usually has no topic either, see `fetching.Throttled`, * a replica in the client's rack that
-# is behind its leader (KIP-392).
+# * a read from tiered storage that did not finish within the wait (KIP-405),
+# * a client that is over its quota (KIP-219); that answer usually has no topic either, see `fetching.Throttled`,
+# * a replica in the client's rack that is behind its leader (KIP-392).
 #
-# What a log lacks is shown by the log alone. A broker that is asked for an offset returns the first batch that ends
-# at this offset or later: over a gap that the cleaner left, it continues to the next batch, also in the next
-# segment. So `[offset, end)` is known to hold no record if and only if
+# What a log lacks is shown by the log alone. A broker that is asked for an offset returns the first batch that ends at this
+# offset or later: over a gap that the cleaner left, it continues to the next batch, also in the next segment. So
+# `[offset, end)` is known to hold no record if and only if
 #
-# * the log start lies at or above `end`: the answer is OFFSET_OUT_OF_RANGE, or names that log start, * a batch spans
-# it: what the cleaner leaves of a batch keeps its first and last offset, * or the first batch that a fetch at
-# `offset` returns begins at `end` or later.
+# * the log start lies at or above `end`: the answer is OFFSET_OUT_OF_RANGE, or names that log start,
+# * a batch spans it: what the cleaner leaves of a batch keeps its first and last offset,
+# * or the first batch that a fetch at `offset` returns begins at `end` or later.
 #
-# A read_committed fetch stops at the last stable offset, so it returns no batch if the cleaner removed all records
-# from `offset` up to there. The batch after the gap is then part of an open transaction, and a read_uncommitted
-# fetch returns it: that batch is asked for each time an answer is empty. The cleaner leaves the active segment
-# alone, and a segment is rolled for the record that goes into the next one, so such a batch exists unless the active
-# segment was emptied by other means.
+# A read_committed fetch stops at the last stable offset, so it returns no batch if the cleaner removed all records from
+# `offset` up to there. The batch after the gap is then part of an open transaction, and a read_uncommitted fetch returns it:
+# that batch is asked for each time an answer is empty. The cleaner leaves the active segment alone, and a segment is rolled for
+# the record that goes into the next one, so such a batch exists unless the active segment was emptied by other means.
 #
-# Then no batch can show the gap, and only the leader's own log can: its read goes through the segments on its disks
-# and gives nothing if none of them has a batch at the offset or later (`LocalLog.read` of Apache Kafka). An empty
-# answer comes from that read if
+# Then no batch can show the gap, and only the leader's own log can: its read goes through the segments on its disks and
+# gives nothing if none of them has a batch at the offset or later (`LocalLog.read` of Apache Kafka). An empty answer comes from
+# that read if
 #
-# * the leader answers, not a replica in the client's rack, * its disks hold the offset: it is at or above the local
-# log start that ListOffsets gives since Kafka 3.6, so no remote storage is asked, * no quota is used up: the answer
-# has no throttle time, * and the fetch was read_uncommitted, with a high watermark and a last stable offset at `end`
-# or later.
+# * the leader answers, not a replica in the client's rack,
+# * its disks hold the offset: it is at or above the local log start that ListOffsets gives since Kafka 3.6, so no remote
+#   storage is asked,
+# * no quota is used up: the answer has no throttle time,
+# * and the fetch was read_uncommitted, with a high watermark and a last stable offset at `end` or later.
 #
-# This counts only after several such answers in a row, each on a new connection and with the leader looked up again.
-# Otherwise the question stays open: `EmptyAnswersError`, which the next record in the partition ends.
+# This counts only after several such answers in a row, each on a new connection and with the leader looked up again. Otherwise the
+# question stays open: `EmptyAnswersError`, which the next record in the partition ends.
 
 _LONGEST_WAIT_MS: Final = 8_000
 _PROBE_BYTES: Final = 1 << 14
@@ -189,7 +189,7 @@ class Buffers:
 class PartitionReading:
     """Steps through one partition, always one fetch ahead: the broker works while the last answer is used.
 
-    The sink is told that offsets are missing only if the log shows it; see `batches.absence`. It gets the intact batches before a
+    The sink is told that offsets are missing only if the log shows it; see the top of this module. It gets the intact batches before a
     damaged one, so damage ends the reading only of offsets at or after it.
     """
 

@@ -576,7 +576,7 @@ def test_broker_gone_and_back_while_it_is_read(broker: Broker, long: History) ->
 
 
 def test_the_leader_tells_which_offsets_are_on_its_own_disks(broker: Broker, topic: TopicMaker) -> None:
-    """The proof of a compacted end rests on it; see `kafka.batches.absence`."""
+    """The proof of a compacted end rests on it; see `kafka.batches.reading`."""
     h = History(broker, topic(stem="evidence"))
     brokers = fetching.Brokers(h.settings, h.topic, h.topic_id, patience=10, stopped=lambda: False)
     try:
