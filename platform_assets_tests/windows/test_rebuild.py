@@ -25,7 +25,7 @@ from platform_assets.model.digest import Measured, dense_digest
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
-from platform_assets.windows.expired_loads import newest_loads, with_expired
+from platform_assets.windows.recover.expired_loads import newest_loads, with_expired
 from platform_assets.windows.recover.rebuild import Rebuilt, cuts_of, rebuild
 from platform_assets_tests.support.damage import data_files
 from testbed.loads import Record, TopicLake, numbered, records

@@ -27,8 +27,8 @@ from platform_assets.model.digest import Measured
 from platform_assets.model.offsets import Cut, TopicRanges, subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import closed_edges, key_of
-from platform_assets.windows.expired_loads import newest_loads, with_expired
 from platform_assets.windows.load.receipts import empty_receipt, receipt_of
+from platform_assets.windows.recover.expired_loads import newest_loads, with_expired
 
 
 @dataclass(frozen=True, slots=True)

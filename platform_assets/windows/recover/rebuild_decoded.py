@@ -23,8 +23,8 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.expired_loads import newest_loads
 from platform_assets.windows.load.receipts import DEAD_LETTERS, DECODED, empty_receipt, proof_of, receipt_of
+from platform_assets.windows.recover.expired_loads import newest_loads
 from platform_assets.windows.recover.rebuild import is_unchanged, measured_at
 
 
