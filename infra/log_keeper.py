@@ -70,7 +70,7 @@ def keep(source: int, log: Path, most_bytes: int) -> None:
     target, size = created(log), 0
     for piece in _pieces(source):
         try:
-            if size and size + len(piece) > most_bytes:
+            if piece and size and size + len(piece) > most_bytes:
                 rotate(log)
                 former, target, size = target, created(log), 0
                 os.close(former)

@@ -170,6 +170,18 @@ def test_a_log_is_bounded_while_its_service_runs(home: Home) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in home.logs.iterdir()} == {0o600}
 
 
+def test_the_end_of_the_output_begins_no_new_log(home: Home) -> None:
+    """A last piece that is larger than a log once left an empty file as the current one."""
+    reading, writing = os.pipe()
+    os.write(writing, b"x" * 40_000)
+    os.close(writing)
+    home.logs.mkdir(parents=True, exist_ok=True)
+    log_keeper.keep(reading, home.log_file("thing"), 30_000)
+    os.close(reading)
+    assert [path.name for path in home.logs.iterdir()] == ["thing.log"]
+    assert home.log_file("thing").stat().st_size == 40_000
+
+
 def test_a_service_goes_on_without_the_program_that_keeps_its_log(home: Home) -> None:
     code = (
         "import logging, pathlib, sys, time\n"
