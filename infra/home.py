@@ -23,11 +23,11 @@ _SEPARATORS: Final = frozenset({os.pathsep, ",", "\n"})
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Absolute paths of one platform; two homes share nothing except, if `PLATFORM_JARS` says so, their jars.
+    """Absolute paths of one platform; two homes share nothing except their jars.
 
     Attributes:
         root: the data folder.
-        jars: the verified jars, one folder per set.
+        jars: the verified jars, one folder per set. They are in the user's cache, so that each is fetched only once.
         lake: the lake root as text, since it may be an object store's URI.
         dagster: the `DAGSTER_HOME` folder.
     """
@@ -41,6 +41,8 @@ class Home:
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Home:
         """Read `PLATFORM_HOME`, `PLATFORM_JARS`, `LAKE_ROOT` and `DAGSTER_HOME`; unset ones are in the data folder.
 
+        The jars are in the user's cache (`XDG_CACHE_HOME`, or `.cache` in `HOME`), unless the data folder has its own.
+
         Args:
             environ: the environment to read; the process's own by default.
 
@@ -51,7 +53,7 @@ class Home:
         root = absolute(env.get(HOME_VARIABLE) or CHECKOUT / ".platform")
         return cls(
             root=root,
-            jars=absolute(env.get(JARS_VARIABLE) or root / "jars"),
+            jars=absolute(env.get(JARS_VARIABLE) or _default_jars(root, env)),
             lake=env.get(LAKE_VARIABLE) or str(root / "lake"),
             dagster=absolute(env.get(DAGSTER_VARIABLE) or root / "dagster"),
         )
@@ -114,6 +116,13 @@ class Home:
                 )
         for folder in (self.root, self.logs, self.spark, self.run):
             private(folder)
+
+
+def _default_jars(root: Path, env: Mapping[str, str]) -> Path:
+    own, user = root / "jars", env.get("HOME")
+    cache = env.get("XDG_CACHE_HOME") or (user and f"{user}/.cache")
+    # Earlier releases kept them in the data folder: nothing is fetched again after an upgrade.
+    return own if own.is_dir() or not cache else Path(cache, "platform-assets", "jars")
 
 
 def private(folder: Path) -> None:

@@ -26,8 +26,8 @@ def service_environment() -> dict[str, str]:
 
 def home_at(root: Path) -> Home:
     """A home below `root` alone that shares the checkout's verified jars, so that nothing is fetched twice."""
-    jars = os.environ.get("PLATFORM_JARS") or str(CHECKOUT / ".platform" / "jars")
-    return Home.from_environment({"PLATFORM_HOME": str(root), "PLATFORM_JARS": jars})
+    jars = Home.from_environment({**os.environ, "PLATFORM_HOME": str(CHECKOUT / ".platform")}).jars
+    return Home.from_environment({"PLATFORM_HOME": str(root), "PLATFORM_JARS": str(jars)})
 
 
 @contextmanager

@@ -32,6 +32,22 @@ def test_each_variable_moves_its_own_part(tmp_path: Path) -> None:
     assert (home.lake, home.dagster) == ("s3://bucket/lake", tmp_path / "dagster")
 
 
+def test_homes_of_one_user_share_the_jars_in_the_users_cache(tmp_path: Path) -> None:
+    one, other = ({"PLATFORM_HOME": str(tmp_path / name), "HOME": str(tmp_path)} for name in ("one", "other"))
+    shared = tmp_path / ".cache" / "platform-assets" / "jars"
+    assert Home.from_environment(one).jars == Home.from_environment(other).jars == shared
+    elsewhere = Home.from_environment(one | {"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    assert elsewhere.jars == tmp_path / "cache" / "platform-assets" / "jars"
+
+
+def test_a_home_with_jars_of_an_earlier_release_goes_on_with_them(tmp_path: Path) -> None:
+    (tmp_path / "one" / "jars").mkdir(parents=True)
+    assert (
+        Home.from_environment({"PLATFORM_HOME": str(tmp_path / "one"), "HOME": "/home/a"}).jars
+        == tmp_path / "one" / "jars"
+    )
+
+
 def test_relative_home_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Home.from_environment({"PLATFORM_HOME": "here"}).root == tmp_path / "here"
