@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import random
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from platform_assets.checks.audit import Audit
 from platform_assets.checks.decoded_audit import DecodedAudit
-from platform_assets.checks.other_readers import difference, is_judged
+from platform_assets.checks.other_readers import _NOT_JUDGED, difference, is_judged, without_times
 from platform_assets.decoding.decoder import Decoded
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.decoding.json.decoder import JsonDecoder
+from platform_assets.decoding.registry.cache import Registered
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
+from platform_assets_tests.fuzzing import avro_values
 from platform_assets_tests.support import near_powers
+from platform_assets_tests.support.avro_data import record, written
 from platform_assets_tests.support.decoded_topic import DecodedTopic
 
 DDL = (
@@ -33,6 +37,40 @@ VALUE: dict[str, Any] = {
 CSV = FormatSpec(
     "csv", {"schema": "a DOUBLE, b FLOAT, c BIGINT, d DECIMAL(38,10), e STRING, f BOOLEAN, g DATE, h TIMESTAMP"}
 )
+INNER = {
+    "type": "record",
+    "name": "I",
+    "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": ["null", "bytes"]}],
+}
+AVRO_SCHEMA = {
+    "type": "record",
+    "name": "R",
+    "fields": [
+        {"name": name, "type": kind}
+        for name, kind in {
+            "a": "double",
+            "b": "float",
+            "c": "long",
+            "d": {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 10},
+            "e": "string",
+            "f": "boolean",
+            "g": {"type": "int", "logicalType": "date"},
+            "h": {"type": "long", "logicalType": "timestamp-millis"},
+            "i": INNER,
+            "j": {"type": "array", "items": "I"},
+            "k": {"type": "map", "values": ["null", "long"]},
+            "l": {"type": "long", "logicalType": "timestamp-micros"},
+            "m": {"type": "enum", "name": "E", "symbols": ["A", "B"]},
+            "n": {"type": "fixed", "name": "F", "size": 2},
+        }.items()
+    ],
+}
+AVRO = FormatSpec("avro", {"schema": AVRO_SCHEMA})
+DATUM: dict[str, Any] = {
+    "a": 0.1, "b": 0.1, "c": -5, "d": Decimal("12345678901234567890123456.0123456789"), "e": "é\n", "f": False, "g": 10**9,
+    "h": 9 * 10**14, "i": {"x": 1, "y": b"\xff"}, "j": [{"x": 2, "y": None}], "k": {"one": 1, "two": None}, "l": -5,
+    "m": "B", "n": b"ab",
+}  # fmt: skip
 ROW = b'0.1,0.1,-5,1.5,"a ""b"",\n",FALSE,2024-02-29,2024-02-29T23:00:00Z'
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
 
@@ -42,7 +80,8 @@ def row_of(spec: FormatSpec, value: bytes) -> tuple[pa.Schema, dict[str, Any]]:
     of = decoder_of(spec)
     found = of.decode(pa.array([value], pa.binary()))
     assert found.dead.num_rows == 0
-    return of.fields, found.columns.to_pylist()[0]
+    columns = without_times(found.columns) if spec.format == "avro" else found.columns
+    return of.fields, columns.to_pylist()[0]
 
 
 WRONG: dict[str, Any] = {
@@ -62,6 +101,81 @@ def test_each_column_that_differs_is_named(spec: FormatSpec, value: bytes) -> No
             assert found.startswith(f"column '{name}' holds ")
             assert found.isascii()
     assert difference(spec, fields, b"{", row) is not None
+
+
+WRONG_DATUM: dict[str, Any] = {
+    "a": 0.2, "b": 0.2, "c": -6, "d": Decimal("12345678901234567890123456.0123456788"), "e": "e", "f": True, "g": 10**9 + 1,
+    "h": 9 * 10**14, "i": {"x": 1, "y": b"\xfe"}, "j": [], "k": [{"key": "one", "value": 1}], "l": -5_000, "m": "A", "n": b"ac",
+}  # fmt: skip
+
+
+def test_each_column_of_avro_that_differs_is_named() -> None:
+    """Times are beyond the year 9999, and the decimal has more digits than Python's default context."""
+    value = written(_without_logical_times(AVRO_SCHEMA), DATUM)
+    fields, row = row_of(AVRO, value)
+    assert difference(AVRO, fields, value, row) is None
+    assert {*WRONG_DATUM} == {*fields.names}
+    for name in fields.names:
+        for wrong in (WRONG_DATUM[name], None):
+            found = difference(AVRO, fields, value, {**row, name: wrong})
+            assert found is not None
+            assert found.startswith(f"column '{name}' holds ")
+    assert difference(AVRO, fields, value[:-1], row) is not None
+    assert difference(AVRO, fields, value + b"\0", row) == "fastavro reads no row: '1 bytes are left'"
+
+
+def _without_logical_times(schema: dict[str, Any]) -> dict[str, Any]:
+    fields = [
+        {"name": each["name"], "type": each["type"]["type"]}
+        if isinstance(each["type"], dict) and each["type"].get("logicalType") not in (None, "decimal")
+        else each
+        for each in schema["fields"]
+    ]
+    return {**schema, "fields": fields}
+
+
+def test_a_registered_writer_is_judged_by_its_schema_if_it_is_known_for_certain() -> None:
+    spec = FormatSpec("avro", {"schema": record(a="double", b=("string", "none")), "registry": True})
+    writer = record(b="bytes", a="int", c={"type": "array", "items": "S"})
+    shared = {"type": "record", "name": "S", "fields": [{"name": "s", "type": "string"}]}
+    value = b"\0" + (7).to_bytes(4, "big") + written(_with(writer, shared), {"a": 3, "b": b"x", "c": [{"s": "y"}]})
+    fields = pa.schema([("a", pa.float64()), ("b", pa.string())])
+    known = Registered("AVRO", json.dumps(writer), {"S": json.dumps(shared)})
+    for schemas, expected in (([known], None), ([], _NOT_JUDGED), ([known, known], _NOT_JUDGED)):
+        assert difference(spec, fields, value, {"a": 3.0, "b": "x"}, {7: schemas}.__getitem__) is expected
+    found = difference(spec, fields, value, {"a": 3.0, "b": "y"}, lambda number: [known])
+    assert found == "column 'b' holds 'y', and fastavro reads 'x'"
+
+
+def _with(schema: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(schema).replace(f'"items": "{named["name"]}"', f'"items": {json.dumps(named)}')
+    return cast(dict[str, Any], json.loads(text))
+
+
+@pytest.mark.parametrize(
+    "item",
+    ["null", {"type": "null"}, {"type": "fixed", "name": "F", "size": 0}, record(a="null"), {"type": {"type": "null"}}],
+)
+def test_a_value_that_would_hold_up_the_other_reader_is_not_judged(item: Any) -> None:
+    """Eleven bytes say that an array has 2^62 items, which take none."""
+    writer = record(a="long", b={"type": "array", "items": item if item != record(a="null") else {**item, "name": "N"}})
+    spec = FormatSpec("avro", {"schema": record(a="long"), "writer_schema": writer})
+    value = b"\2" + b"\x80" * 8 + b"\x80\x01" + b"\0"
+    assert difference(spec, pa.schema([("a", pa.int64())]), value, {"a": 2}) is _NOT_JUDGED
+
+
+def test_fastavro_agrees_on_random_schemas_and_values(rng: random.Random) -> None:
+    judged = 0
+    for _ in range(150):
+        spec, values = avro_values.case(rng)
+        of = decoder_of(spec)
+        found = of.decode(pa.array(values, pa.binary()))
+        dead = set(found.dead["row"].to_pylist())
+        for number, (value, row) in enumerate(zip(values, without_times(found.columns).to_pylist(), strict=True)):
+            if number not in dead:
+                assert difference(spec, of.fields, value, row) in (None, _NOT_JUDGED), (spec, value)
+                judged += 1
+    assert judged > 100
 
 
 @pytest.mark.parametrize("column", ["DOUBLE", "FLOAT", "DECIMAL(38,18)", "BIGINT"])
@@ -99,7 +213,9 @@ def test_what_the_other_reader_cannot_say_is_no_difference(spec: FormatSpec, val
 def test_declarations_that_no_other_reader_knows_are_not_judged() -> None:
     assert is_judged(JSON)
     assert not is_judged(FormatSpec("json", {**JSON.options, "columns": {"a": "b"}}))
-    assert not is_judged(FormatSpec("avro", {"schema": "long"}))
+    assert is_judged(AVRO)
+    assert not is_judged(FormatSpec("avro", {"schema": "long", "registry": True, "id": "header"}))
+    assert not is_judged(FormatSpec("protobuf", {"schema": "a BIGINT"}))
 
 
 def audited(topic: DecodedTopic) -> Audit:

@@ -13,7 +13,9 @@ from typing import Any, Final
 
 import fastavro
 
+from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError
+from platform_assets.model.decoding import FormatSpec
 from platform_assets_tests.fuzzing.target import Wrong, damaged
 from platform_assets_tests.support import near_powers
 from platform_assets_tests.support.avro_data import avro
@@ -165,6 +167,19 @@ def _same(ours: Any, theirs: Any) -> bool:
     if isinstance(theirs, float) and isinstance(ours, float):
         return repr(ours) == repr(theirs)
     return type(ours) is type(theirs) and bool(ours == theirs)
+
+
+def case(rng: random.Random) -> tuple[FormatSpec, list[bytes]]:
+    """A declaration with a writer's schema of its own, and values that fastavro wrote by it."""
+    while True:
+        writer = _record(rng, times=True)
+        reader = _reader(rng, writer)
+        spec = FormatSpec("avro", {"schema": reader, "writer_schema": writer})
+        try:
+            decoder_of(spec)
+        except ConfigurationError:
+            continue
+        return spec, [_written(writer, _value(rng, writer)) for _ in range(6)]
 
 
 def whole(rng: random.Random) -> None:

@@ -150,6 +150,17 @@ class SchemaCache:
                 files.write(_ORIGIN, json.dumps({"url": self._url}).encode())
 
 
+def kept(schemas: Schemas, number: int | str) -> list[Registered]:
+    """Return the known schemas of an id, one for each meaning that it has in any registry.
+
+    Raises LakeNotWritableError and LakeUnavailableError.
+    """
+    with _named("schemas"):
+        folders = sorted(schemas("").folders(""))
+    found = (_read(schemas, folder, number) for folder in folders)
+    return [*{each.fingerprint: each for each in found if each is not None}.values()]
+
+
 def forget(schemas: Schemas, numbers: Iterable[int | str], dry_run: bool = False) -> list[str]:
     """Delete the known schemas of these ids, of every registry; return a line for each schema, also with `dry_run`.
 
