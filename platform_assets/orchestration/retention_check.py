@@ -24,8 +24,8 @@ from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import markdown
 from platform_assets.model.windows import longest_window
 from platform_assets.orchestration.names import table_key
-from platform_assets.windows.load import foresight
-from platform_assets.windows.load.foresight import Ahead, PartitionAhead
+from platform_assets.windows.load import retention_forecast
+from platform_assets.windows.load.retention_forecast import PartitionForecast, RetentionForecast
 
 if TYPE_CHECKING:
     from platform_assets.kafka.batches.observing import OpenTransaction
@@ -66,20 +66,20 @@ class TransactionStatus:
     ends_at: str | None
 
 
-def transactions(ahead: Ahead) -> tuple[TransactionStatus, ...]:
+def transactions(table_forecast: RetentionForecast) -> tuple[TransactionStatus, ...]:
     """The open transactions as `status` has them."""
     return tuple(
         TransactionStatus(
             t.partition,
             t.start,
-            ahead.held_back_by(t),
+            table_forecast.held_back_by(t),
             t.producer_id,
             _iso(t.since),
             None if t.coordinated is None else t.coordinated.transactional_id,
             None if t.coordinated is None else t.coordinated.state,
             None if t.coordinated is None else _iso(t.coordinated.ends_at),
         )
-        for t in ahead.transactions
+        for t in table_forecast.transactions
     )
 
 
@@ -101,27 +101,27 @@ def freshness(declaration: TopicDeclaration) -> dg.FreshnessPolicy:
 # --- in words ---------------------------------------------------------------------------------------------------
 
 
-def problems(ahead: Ahead, bootstrap: str, now: datetime) -> Iterator[str]:
+def problems(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -> Iterator[str]:
     """What somebody has to act on: transactions that do not end by themselves, and a retention that comes near."""
-    hung = [t for t in ahead.transactions if _is_hung(t, now)]
+    hung = [t for t in table_forecast.transactions if _is_hung(t, now)]
     for transaction in hung[:_NAMED]:
-        yield _said(ahead, transaction, bootstrap, now)
+        yield _said(table_forecast, transaction, bootstrap, now)
     if len(hung) > _NAMED:
         yield f"{len(hung) - _NAMED} more transactions hang: `platform-assets status --json` names them"
-    near = [(p, p.forecast) for p in ahead.partitions if p.forecast is not None and p.forecast.near]
+    near = [(p, p.forecast) for p in table_forecast.partitions if p.forecast is not None and p.forecast.near]
     for partition, forecast in near[:_NAMED]:
         yield _overtaken(partition, forecast)
     if len(near) > _NAMED:
         yield f"in {len(near) - _NAMED} more partitions retention comes near"
 
 
-def warnings(ahead: Ahead, bootstrap: str, now: datetime) -> Iterator[str]:
+def warnings(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -> Iterator[str]:
     """What will pass by itself, or could not be found out."""
-    for transaction in ahead.transactions[:_NAMED]:
+    for transaction in table_forecast.transactions[:_NAMED]:
         if not _is_hung(transaction, now) and now - transaction.since > _LONG:
-            yield _said(ahead, transaction, bootstrap, now)
-    if ahead.unknown:
-        yield f"not everything could be foreseen: {'; '.join(ahead.unknown)}"
+            yield _said(table_forecast, transaction, bootstrap, now)
+    if table_forecast.unknown:
+        yield f"not everything could be foreseen: {'; '.join(table_forecast.unknown)}"
 
 
 def _is_hung(transaction: OpenTransaction, now: datetime) -> bool:
@@ -129,12 +129,13 @@ def _is_hung(transaction: OpenTransaction, now: datetime) -> bool:
     return now > (transaction.written_at + _LONGEST if known is None else known.ends_at) + _GRACE
 
 
-def _said(ahead: Ahead, transaction: OpenTransaction, bootstrap: str, now: datetime) -> str:
+def _said(table_forecast: RetentionForecast, transaction: OpenTransaction, bootstrap: str, now: datetime) -> str:
     t, known = transaction, transaction.coordinated
     whose = f"producer id {t.producer_id}" + ("" if known is None else f", transactional id {known.transactional_id!r}")
     text = (
         f"a transaction ({whose}) is open in partition {t.partition} from offset {t.start} on, "
-        f"{'written to last' if known is None else 'begun'} at {_iso(t.since)}, and holds back {ahead.held_back_by(t):,} offsets. "
+        f"{'written to last' if known is None else 'begun'} at {_iso(t.since)}, and holds back "
+        f"{table_forecast.held_back_by(t):,} offsets. "
         "Windows end before it until then, and go on by themselves. "
     )
     if known is not None and not _is_hung(t, now):
@@ -149,11 +150,11 @@ def _said(ahead: Ahead, transaction: OpenTransaction, bootstrap: str, now: datet
     )
     return text + (
         f"{why} Where its producer is gone, abort it: `kafka-transactions.sh --bootstrap-server {bootstrap} abort --topic "
-        f"{ahead.topic} --partition {t.partition} --start-offset {t.start}`"
+        f"{table_forecast.topic} --partition {t.partition} --start-offset {t.start}`"
     )
 
 
-def _overtaken(partition: PartitionAhead, forecast: Forecast) -> str:
+def _overtaken(partition: PartitionForecast, forecast: Forecast) -> str:
     where = f"partition {partition.partition}"
     if forecast.lost:
         return (
@@ -187,15 +188,15 @@ _COLUMNS: Final = (
 )
 
 
-def result(table: TableRef, ahead: Ahead) -> dg.AssetCheckResult:
+def result(table: TableRef, table_forecast: RetentionForecast) -> dg.AssetCheckResult:
     """What the check has found: a warning where retention comes near."""
-    near = [(p, p.forecast) for p in ahead.partitions if p.forecast is not None and p.forecast.near]
-    hours, foretold = ahead.hours, [p for p in ahead.partitions if p.forecast is not None]
+    near = [(p, p.forecast) for p in table_forecast.partitions if p.forecast is not None and p.forecast.near]
+    hours, foretold = table_forecast.hours, [p for p in table_forecast.partitions if p.forecast is not None]
     if near:
         text = "; ".join(_overtaken(p, f) for p, f in near[:_NAMED])
         headline = f"**Retention comes near**: {markdown(text)}."
-    elif ahead.unknown and len(foretold) < len(ahead.partitions):
-        headline = f"**Could not tell**: {markdown('; '.join(ahead.unknown))}"
+    elif table_forecast.unknown and len(foretold) < len(table_forecast.partitions):
+        headline = f"**Could not tell**: {markdown('; '.join(table_forecast.unknown))}"
     elif hours is None:
         headline = "Nothing that retention could remove waits to be loaded."
     else:
@@ -211,12 +212,12 @@ def result(table: TableRef, ahead: Ahead) -> dg.AssetCheckResult:
                 "hours_by_size": _cell(None if p.forecast is None else p.forecast.by_size),
             }
         )
-        for p in ahead.partitions
+        for p in table_forecast.partitions
     ]
     values: dict[str, Any] = {
         "partitions": dg.MetadataValue.table(records, dg.TableSchema(list(_COLUMNS))),
-        "lag": sum(p.lag or 0 for p in ahead.partitions),
-        "held_back": sum(p.held_back for p in ahead.partitions),
+        "lag": sum(p.lag or 0 for p in table_forecast.partitions),
+        "held_back": sum(p.held_back for p in table_forecast.partitions),
     }
     if hours is not None:
         values["hours_left"] = round(hours, 2)
@@ -238,7 +239,7 @@ def evaluate(declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster) ->
     """Ask the brokers, and judge. Where they do not answer, that is the result."""
     table = declaration.raw_table
     try:
-        return result(table, foresight.look(declaration, ledger, cluster))
+        return result(table, retention_forecast.look(declaration, ledger, cluster))
     except PlatformError as e:
         return dg.AssetCheckResult(
             asset_key=table_key(table),

@@ -29,9 +29,8 @@ from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.health import CheckStatus, SensorStatus, UnloadedWindow
 from platform_assets.orchestration.names import sensor_name, table_key
 from platform_assets.orchestration.retention_check import TransactionStatus
-from platform_assets.windows.load import clocks, sealing
-from platform_assets.windows.load import foresight as windows_ahead
-from platform_assets.windows.load.foresight import Ahead, PartitionAhead
+from platform_assets.windows.load import clocks, retention_forecast, sealing
+from platform_assets.windows.load.retention_forecast import PartitionForecast, RetentionForecast
 from platform_assets.windows.load.sealing import StartMovedError
 
 JSON_VERSION = 1
@@ -172,8 +171,10 @@ def _table(
     broker_silence: str | None,
 ) -> TableStatus:
     topic = declaration.topic
-    ahead, broker_error = (None, broker_silence) if broker_silence else _ahead(declaration, ledger, cluster, now)
-    by_partition = {} if ahead is None else {p.partition: p for p in ahead.partitions}
+    table_forecast, broker_error = (
+        (None, broker_silence) if broker_silence else _table_forecast(declaration, ledger, cluster, now)
+    )
+    by_partition = {} if table_forecast is None else {p.partition: p for p in table_forecast.partitions}
     ends = {p: a.stable for p, a in by_partition.items() if a.stable is not None}
     try:
         remembered = snapshot.load(ledger.lake, declaration.raw_table)
@@ -222,7 +223,7 @@ def _table(
         _recorded(rows) if missing else (),
         now,
     )
-    to_act_on, passing = _foreseen(ahead, cluster, now)
+    to_act_on, passing = _retention_problems(table_forecast, cluster, now)
     held_up = health.problems(declaration, unloaded, sensor, pending if instance else None, now, moved or clock, behind)
     decoded, error = _decoded(declaration, ledger, instance, older.windows + len(loaded), frozenset(missing), now)
     held = older.rows + (pc.sum(rows["rows"]).as_py() or 0)
@@ -262,8 +263,8 @@ def _table(
             *_unerased(declaration.raw_table.name, unfinished),
         ),
         lag_to_high_watermark=_sum(p.lag_to_high_watermark for p in partitions),
-        open_transactions=() if ahead is None else retention_check.transactions(ahead),
-        hours_left=None if ahead is None or ahead.hours is None else round(ahead.hours, 2),
+        open_transactions=() if table_forecast is None else retention_check.transactions(table_forecast),
+        hours_left=None if table_forecast is None or table_forecast.hours is None else round(table_forecast.hours, 2),
         decoded=decoded,
         paused=declaration.paused,
     )
@@ -315,24 +316,28 @@ def _not_begun(declaration: TopicDeclaration, sensor: SensorStatus | None, now: 
     )
 
 
-def _ahead(
+def _table_forecast(
     declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster | None, now: datetime
-) -> tuple[Ahead | None, str | None]:
+) -> tuple[RetentionForecast | None, str | None]:
     if cluster is None:
         return None, "KAFKA_BOOTSTRAP_SERVERS is not set and no embedded broker runs: `platform-assets up` starts one"
     try:
         bounded = cluster.with_deadline(time.monotonic() + _BROKER_BUDGET_SECONDS)
-        return windows_ahead.look(declaration, ledger, bounded, now), None
+        return retention_forecast.look(declaration, ledger, bounded, now), None
     except PlatformError as e:
         return None, str(e)
 
 
-def _foreseen(ahead: Ahead | None, cluster: Cluster | None, now: datetime) -> tuple[list[str], list[str]]:
+def _retention_problems(
+    table_forecast: RetentionForecast | None, cluster: Cluster | None, now: datetime
+) -> tuple[list[str], list[str]]:
     """What somebody has to act on, and what passes by itself."""
-    if ahead is None or cluster is None:
+    if table_forecast is None or cluster is None:
         return [], []
     servers = cluster.settings.bootstrap_servers
-    return list(retention_check.problems(ahead, servers, now)), list(retention_check.warnings(ahead, servers, now))
+    return list(retention_check.problems(table_forecast, servers, now)), list(
+        retention_check.warnings(table_forecast, servers, now)
+    )
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
@@ -390,14 +395,14 @@ def _partition(
     committed: Mapping[int, int],
     sealed: Mapping[int, int],
     ends: Mapping[int, int],
-    ahead: PartitionAhead | None,
+    forecast: PartitionForecast | None,
 ) -> PartitionStatus:
     at, end = committed.get(partition), ends.get(partition)
     # A partition that no window has reached yet lags by all that it holds.
     lag = None if end is None else offsets.lag(end, at)
-    watermark = None if ahead is None else ahead.end
+    watermark = None if forecast is None else forecast.end
     beyond = None if watermark is None else offsets.lag(watermark, at)
-    left = None if ahead is None or ahead.forecast is None else ahead.forecast.hours
+    left = None if forecast is None or forecast.forecast is None else forecast.forecast.hours
     return PartitionStatus(
         partition, at, sealed.get(partition), end, lag, watermark, beyond, None if left is None else round(left, 2)
     )

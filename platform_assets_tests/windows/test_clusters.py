@@ -32,7 +32,7 @@ from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Author
 from platform_assets.orchestration.planning import cause_of
 from platform_assets.windows.decide import clusters, generations
-from platform_assets.windows.load import foresight
+from platform_assets.windows.load import retention_forecast
 from platform_assets_tests.support import answers
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell, follow
 from testbed import samples
@@ -149,8 +149,8 @@ def test_another_cluster_is_found_before_a_cut_and_before_a_load(lk: TopicLake, 
     assert lk.snapshot() == before
     # No window waits for the loss of its offsets to be accepted: once the cluster is right again, all is well.
     assert cause_of(caught.value) == "log"
-    ahead = foresight.look(there.declaration, there.ledger, there.cluster)
-    assert ahead.partitions[0].loaded == 0, "offsets of one cluster say nothing of another's"
+    table_forecast = retention_forecast.look(there.declaration, there.ledger, there.cluster)
+    assert table_forecast.partitions[0].loaded == 0, "offsets of one cluster say nothing of another's"
     lk.window_of([Record()])
     assert len(keys(lk)) == 3
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionAhead:
+class PartitionForecast:
     """One partition. Offsets are exclusive ends, None if the brokers do not report them: `loaded` ends the gap-free loaded range,
     `stable` what is committed or aborted, `end` what is replicated, open transactions included. `forecast` is None if it
     could not be made."""
@@ -54,14 +54,14 @@ class PartitionAhead:
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class RetentionForecast:
     """All partitions of a topic, ascending, and the open transactions in those with offsets held back.
 
     `retention` is None if the brokers do not report it. `unknown` names the facts that could not be found out, and why.
     """
 
     topic: str
-    partitions: tuple[PartitionAhead, ...]
+    partitions: tuple[PartitionForecast, ...]
     transactions: tuple[OpenTransaction, ...]
     retention: Retention | None
     unknown: tuple[str, ...]
@@ -79,7 +79,9 @@ class Ahead:
         return 0 if end is None else offsets.lag(end, transaction.start)
 
 
-def look(declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster, now: datetime | None = None) -> Ahead:
+def look(
+    declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster, now: datetime | None = None
+) -> RetentionForecast:
     """Ask the brokers for the lag and retention of the topic's raw table, within the cluster's deadline.
 
     Ages are measured at `now`, by default the time of the call. Raises what describing a topic, listing its offsets and reading
@@ -114,9 +116,9 @@ def look(declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster, now: d
             logs = _logs(brokers, retention, loaded, starts, ends, rates, unknown)
             forecasts = {p: forecast(log, retention, now) for p, log in logs.items()}
     partitions = tuple(
-        PartitionAhead(p, loaded.get(p, 0), stable.get(p), ends.get(p), forecasts.get(p)) for p in state.partitions
+        PartitionForecast(p, loaded.get(p, 0), stable.get(p), ends.get(p), forecasts.get(p)) for p in state.partitions
     )
-    return Ahead(topic, partitions, transactions, retention, tuple(unknown))
+    return RetentionForecast(topic, partitions, transactions, retention, tuple(unknown))
 
 
 def _logs(

@@ -26,8 +26,8 @@ from platform_assets.kafka.batches.wire import Connection, Security, addresses
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.orchestration import retention_check, status
 from platform_assets.orchestration.status import TableStatus
-from platform_assets.windows.load import foresight
-from platform_assets.windows.load.foresight import Ahead
+from platform_assets.windows.load import retention_forecast
+from platform_assets.windows.load.retention_forecast import RetentionForecast
 from platform_assets_tests.support import answers
 from platform_assets_tests.support.made_batches import Made, made_batch
 from testbed import samples
@@ -54,9 +54,9 @@ def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> LakeMaker:
     return make
 
 
-def look(lk: TopicLake, now: datetime | None = None) -> Ahead:
+def look(lk: TopicLake, now: datetime | None = None) -> RetentionForecast:
     lk.ledger.create()
-    return foresight.look(lk.declaration, lk.ledger, lk.cluster, now)
+    return retention_forecast.look(lk.declaration, lk.ledger, lk.cluster, now)
 
 
 def evaluation(lk: TopicLake) -> Evaluation:
@@ -107,11 +107,11 @@ def test_a_transaction_left_open_is_named_holds_windows_back_and_then_they_go_on
     first = lk.close_window()
     loaded(lk, first, range(5))
     now = datetime.now(UTC)
-    ahead = look(lk, now)
-    (partition,) = ahead.partitions
+    table_forecast = look(lk, now)
+    (partition,) = table_forecast.partitions
     assert (partition.loaded, partition.stable, partition.end) == (5, 5, 10)
     assert (partition.lag, partition.held_back) == (0, 5)
-    (found,) = ahead.transactions
+    (found,) = table_forecast.transactions
     assert (found.partition, found.start) == (0, 5)
     assert found.coordinated is not None
     assert (found.coordinated.transactional_id, found.coordinated.state) == (name, "Ongoing")
@@ -120,7 +120,9 @@ def test_a_transaction_left_open_is_named_holds_windows_back_and_then_they_go_on
     # Once it is open for longer than is usual, it is named with its end, and is no trouble yet.
     later = replace(found, coordinated=replace(found.coordinated, timeout=timedelta(minutes=10)))
     text = " ".join(
-        retention_check.warnings(replace(ahead, transactions=(later,)), lk.bootstrap, now + timedelta(minutes=2))
+        retention_check.warnings(
+            replace(table_forecast, transactions=(later,)), lk.bootstrap, now + timedelta(minutes=2)
+        )
     )
     assert f"producer id {found.producer_id}, transactional id {name!r}" in text
     assert "from offset 5 on" in text
@@ -157,11 +159,11 @@ def test_a_transaction_that_no_coordinator_knows_is_named_and_the_remedy_ends_it
     with unverified(broker):
         write_in_no_transaction(lk, producer=987_654)
     lk.send([Record()])
-    ahead = look(lk)
-    (found,) = ahead.transactions
+    table_forecast = look(lk)
+    (found,) = table_forecast.transactions
     assert (found.producer_id, found.start, found.coordinated) == (987_654, 4, None)
-    assert list(retention_check.problems(ahead, lk.bootstrap, datetime.now(UTC))) == []
-    (problem,) = retention_check.problems(ahead, lk.bootstrap, datetime.now(UTC) + timedelta(minutes=17))
+    assert list(retention_check.problems(table_forecast, lk.bootstrap, datetime.now(UTC))) == []
+    (problem,) = retention_check.problems(table_forecast, lk.bootstrap, datetime.now(UTC) + timedelta(minutes=17))
     assert "No coordinator that this client may ask knows of it" in problem
     assert "holds back 2 offsets" in problem
     command = problem.partition("`kafka-transactions.sh ")[2].rstrip("`").split()
@@ -183,14 +185,14 @@ def test_what_a_broker_refuses_to_tell_is_said_and_the_rest_is_known(
     lk.open_transaction([Record()])
     for name in ("open_transactions", "sizes"):
         monkeypatch.setattr(ObservingBrokers, name, refused)
-    ahead = look(lk)
-    assert len(ahead.unknown) == 3
-    (partition,) = ahead.partitions
+    table_forecast = look(lk)
+    assert len(table_forecast.unknown) == 3
+    (partition,) = table_forecast.partitions
     assert partition.held_back == 1
     assert partition.forecast is not None
     assert partition.forecast.by_time is not None
     assert partition.forecast.by_time <= 1
-    (warning,) = retention_check.warnings(ahead, lk.bootstrap, datetime.now(UTC))
+    (warning,) = retention_check.warnings(table_forecast, lk.bootstrap, datetime.now(UTC))
     assert "not everything could be foreseen: open transactions: the Kafka broker refused" in warning
     monkeypatch.setattr(Cluster, "topic_config", refused)
     assert look(lk).partitions[0].forecast is None

@@ -1,4 +1,4 @@
-"""What lies ahead of a table in words, as a check, and as the sensor reports it between loads."""
+"""Retention forecast in words, as a check, and as the sensor reports it between loads."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from platform_assets.orchestration.definitions import DeepAudit, build_definitio
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.retention_check import RETENTION_IS_FAR
-from platform_assets.windows.load import foresight as windows_ahead
-from platform_assets.windows.load.foresight import Ahead, PartitionAhead
+from platform_assets.windows.load import retention_forecast
+from platform_assets.windows.load.retention_forecast import PartitionForecast, RetentionForecast
 from testbed.samples import HOUR, START, edge
 
 TABLE = TableRef.raw("clicks")
@@ -33,10 +33,10 @@ FAR = Forecast(0, 30.5, None, 0.9)
 MINUTE = timedelta(minutes=1)
 
 
-def ahead(*forecasts: Forecast | None, transactions: tuple[OpenTransaction, ...] = ()) -> Ahead:
+def table_forecast(*forecasts: Forecast | None, transactions: tuple[OpenTransaction, ...] = ()) -> RetentionForecast:
     """Each partition has offsets [100, 150) to load, and 10 more that are held back."""
-    partitions = tuple(PartitionAhead(p, 100, 150, 160, f) for p, f in enumerate(forecasts))
-    return Ahead("clicks", partitions, transactions, Retention(34 * HOUR, None), ())
+    partitions = tuple(PartitionForecast(p, 100, 150, 160, f) for p, f in enumerate(forecasts))
+    return RetentionForecast("clicks", partitions, transactions, Retention(34 * HOUR, None), ())
 
 
 def transaction(*, began: float, minutes: int = 10, state: str = "Ongoing") -> OpenTransaction:
@@ -44,7 +44,7 @@ def transaction(*, began: float, minutes: int = 10, state: str = "Ongoing") -> O
     return OpenTransaction(0, 150, 4711, 3, edge(began), known)
 
 
-def said(found: Ahead, now: float) -> tuple[list[str], list[str]]:
+def messages(found: RetentionForecast, now: float) -> tuple[list[str], list[str]]:
     """Problems, and what passes by itself."""
     return list(retention_check.problems(found, "b:1", edge(now))), list(
         retention_check.warnings(found, "b:1", edge(now))
@@ -52,12 +52,12 @@ def said(found: Ahead, now: float) -> tuple[list[str], list[str]]:
 
 
 def test_what_is_far_is_no_word_worth() -> None:
-    assert said(ahead(FAR, None), 1) == ([], [])
+    assert messages(table_forecast(FAR, None), 1) == ([], [])
 
 
 def test_retention_that_comes_near_is_a_problem_with_offset_time_and_bound() -> None:
-    (by_time, by_size, lost), warnings = said(
-        ahead(Forecast(0, 1.5, None, 0.2), Forecast(0, 5.0, 0.5, 0.1), Forecast(7, None, None, 0.0), FAR), 1
+    (by_time, by_size, lost), warnings = messages(
+        table_forecast(Forecast(0, 1.5, None, 0.2), Forecast(0, 5.0, 0.5, 0.1), Forecast(7, None, None, 0.0), FAR), 1
     )
     assert warnings == []
     assert (
@@ -68,24 +68,24 @@ def test_retention_that_comes_near_is_a_problem_with_offset_time_and_bound() -> 
 
 
 def test_of_many_partitions_the_rest_is_counted() -> None:
-    problems, _ = said(ahead(*[Forecast(0, 0.0, None, 0.0)] * 5), 1)
+    problems, _ = messages(table_forecast(*[Forecast(0, 0.0, None, 0.0)] * 5), 1)
     assert len(problems) == 4
     assert "at any moment" in problems[0]
     assert problems[-1] == "in 2 more partitions retention comes near"
 
 
 def test_a_short_transaction_is_not_worth_a_word() -> None:
-    assert said(ahead(FAR, transactions=(transaction(began=1),)), 1 + 0.5 / 60) == ([], [])
+    assert messages(table_forecast(FAR, transactions=(transaction(began=1),)), 1 + 0.5 / 60) == ([], [])
 
 
 def test_a_long_transaction_is_named_with_its_end_and_becomes_a_problem_where_that_passes() -> None:
-    held = ahead(FAR, transactions=(transaction(began=1),))
-    problems, (warning,) = said(held, 1 + 2 / 60)
+    held = table_forecast(FAR, transactions=(transaction(began=1),))
+    problems, (warning,) = messages(held, 1 + 2 / 60)
     assert problems == []
     assert "producer id 4711, transactional id 'sender-1'" in warning
     assert "begun at 2026-01-01T01:00:00+00:00, and holds back 10 offsets" in warning
     assert "aborts it at 2026-01-01T01:10:00+00:00 (transaction.timeout.ms 600,000)" in warning
-    (problem,), warnings = said(replace(held, transactions=(transaction(began=1, state="PrepareAbort"),)), 1.5)
+    (problem,), warnings = messages(replace(held, transactions=(transaction(began=1, state="PrepareAbort"),)), 1.5)
     assert warnings == []
     assert "ought to have been aborted at 2026-01-01T01:10:00+00:00 and is still PrepareAbort" in problem
     assert (
@@ -96,11 +96,11 @@ def test_a_long_transaction_is_named_with_its_end_and_becomes_a_problem_where_th
 def test_what_no_coordinator_knows_hangs_once_no_transaction_may_last_so_long() -> None:
     """A client that has no right to ask coordinators knows no more of any transaction that is under way."""
     unknown = replace(transaction(began=1), coordinated=None)
-    held = ahead(FAR, transactions=(unknown,))
-    problems, (warning,) = said(held, 1.2)
+    held = table_forecast(FAR, transactions=(unknown,))
+    problems, (warning,) = messages(held, 1.2)
     assert problems == []
     assert "written to last at 2026-01-01T01:00:00+00:00" in warning
-    (problem,), warnings = said(held, 1.3)
+    (problem,), warnings = messages(held, 1.3)
     assert warnings == []
     assert "No coordinator that this client may ask knows of it" in problem
 
@@ -109,7 +109,7 @@ def test_what_no_coordinator_knows_hangs_once_no_transaction_may_last_so_long() 
 
 
 def test_the_check_passes_while_retention_is_far_and_shows_each_partition() -> None:
-    found = retention_check.result(TABLE, ahead(FAR, Forecast(0, None, 400.0, 0.5)))
+    found = retention_check.result(TABLE, table_forecast(FAR, Forecast(0, None, 400.0, 0.5)))
     assert (found.passed, found.severity) == (True, dg.AssetCheckSeverity.WARN)
     assert found.description == "Retention removes nothing that is not loaded for 30.5 h at least."
     metadata = found.metadata
@@ -124,14 +124,16 @@ def test_the_check_passes_while_retention_is_far_and_shows_each_partition() -> N
 
 
 def test_the_check_warns_where_retention_comes_near() -> None:
-    found = retention_check.result(TABLE, ahead(FAR, Forecast(0, 1.0, None, 0.1)))
+    found = retention_check.result(TABLE, table_forecast(FAR, Forecast(0, 1.0, None, 0.1)))
     assert not found.passed
     assert found.severity is dg.AssetCheckSeverity.WARN
     assert (found.description or "").startswith("**Retention comes near**: retention removes offset 100 of partition 1")
 
 
 def test_the_check_could_not_tell_without_a_forecast() -> None:
-    found = retention_check.result(TABLE, replace(ahead(None), retention=None, unknown=("retention: refused",)))
+    found = retention_check.result(
+        TABLE, replace(table_forecast(None), retention=None, unknown=("retention: refused",))
+    )
     assert not found.passed
     assert found.description == "**Could not tell**: retention: refused"
 
@@ -155,16 +157,16 @@ class Brokers(Cluster):
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[Ahead | BrokerUnreachableError]:
+def forecasts(monkeypatch: pytest.MonkeyPatch) -> list[RetentionForecast | BrokerUnreachableError]:
     """What the next look finds; the last one stays."""
-    found: list[Ahead | BrokerUnreachableError] = [ahead(FAR)]
+    found: list[RetentionForecast | BrokerUnreachableError] = [table_forecast(FAR)]
 
-    def look(*_: object) -> Ahead:
+    def look(*_: object) -> RetentionForecast:
         if isinstance(found[-1], BrokerUnreachableError):
             raise found[-1]
         return found[-1]
 
-    monkeypatch.setattr(windows_ahead, "look", look)
+    monkeypatch.setattr(retention_forecast, "look", look)
     monkeypatch.setattr(retention_check, "_looked", {})
     return found
 
@@ -173,17 +175,19 @@ def ticked(root: Path, hours: float, *events: dg.AssetMaterialization) -> list[d
     return retention_check.evaluations(DECLARED, Ledger(Lake.at(root)), Brokers(), edge(hours), events)
 
 
-def test_a_tick_reports_every_five_minutes(tmp_path: Path, seen: list[Ahead | BrokerUnreachableError]) -> None:
+def test_a_tick_reports_every_five_minutes(
+    tmp_path: Path, forecasts: list[RetentionForecast | BrokerUnreachableError]
+) -> None:
     (first,) = ticked(tmp_path, 1)
     assert (first.check_name, first.asset_key, first.passed) == (RETENTION_IS_FAR, table_key(TABLE), True)
     assert ticked(tmp_path, 1 + 4 / 60) == []
-    seen.append(ahead(Forecast(0, 0.1, None, 0.1)))
+    forecasts.append(table_forecast(Forecast(0, 0.1, None, 0.1)))
     (second,) = ticked(tmp_path, 1 + 5 / 60)
     assert not second.passed
 
 
 def test_a_tick_that_reports_a_load_reports_the_check_behind_it(
-    tmp_path: Path, seen: list[Ahead | BrokerUnreachableError]
+    tmp_path: Path, forecasts: list[RetentionForecast | BrokerUnreachableError]
 ) -> None:
     ticked(tmp_path, 1)
     load = dg.AssetMaterialization(table_key(TABLE), partition="2026-01-01-00:00")
@@ -191,9 +195,9 @@ def test_a_tick_that_reports_a_load_reports_the_check_behind_it(
 
 
 def test_a_broker_that_does_not_answer_is_no_reason_for_a_tick_to_fail(
-    tmp_path: Path, seen: list[Ahead | BrokerUnreachableError]
+    tmp_path: Path, forecasts: list[RetentionForecast | BrokerUnreachableError]
 ) -> None:
-    seen.append(BrokerUnreachableError("asking", 5, "refused"))
+    forecasts.append(BrokerUnreachableError("asking", 5, "refused"))
     (found,) = ticked(tmp_path, 1)
     assert not found.passed
     assert (found.description or "").startswith("**Could not tell**: no Kafka broker answered")
