@@ -22,7 +22,7 @@ from platform_assets.model.tables import TableRef
 from platform_assets.windows.decide import acceptance, carrying_out, clusters, generations
 from platform_assets.windows.decide.clusters import Continuation
 from platform_assets.windows.decide.generations import LostOffsets, NewGeneration
-from platform_assets.windows.recover import salvage
+from platform_assets.windows.recover import accept_partial
 from platform_assets_tests.support.erasures import MadeTopic
 from platform_assets_tests.support.kept_cluster import KeptCluster, loader_of
 from testbed import samples
@@ -209,12 +209,12 @@ def test_a_moved_window_that_was_loaded_just_before_the_cut_holds_no_row(
 
 
 @pytest.fixture
-def remains(decided: Decided) -> salvage.Remains:
+def remains(decided: Decided) -> accept_partial.Remains:
     """Of the loaded window, whose file is lost, and of which Kafka has the last two of four records."""
     folder = decided.topic.lake.table(TableRef.raw("t"))
     (path,) = load_log.files_of(folder, decided.loaded.key).paths
     (folder.path / path.replace("%25", "%")).unlink()
-    found = salvage.find(loader_of(decided.topic, KeptCluster("t", {0: 12}, starts={0: 2})), decided.loaded)
+    found = accept_partial.find(loader_of(decided.topic, KeptCluster("t", {0: 12}, starts={0: 2})), decided.loaded)
     assert found is not None
     assert found.rows_gone == 2
     return found
@@ -230,7 +230,7 @@ def test_a_window_whose_files_are_lost_names_no_offsets_since_a_load_may_heal_it
 
 
 def test_a_loss_that_was_refused_since_the_window_was_healed_accepts_nothing(
-    decided: Decided, remains: salvage.Remains
+    decided: Decided, remains: accept_partial.Remains
 ) -> None:
     loader = loader_of(decided.topic)
     assert loader.load(decided.loaded.key).outcome == "healed"
@@ -242,7 +242,7 @@ def test_a_loss_that_was_refused_since_the_window_was_healed_accepts_nothing(
 
 @pytest.mark.parametrize("step", ["record_acceptance", "record_receipts"])
 def test_a_loss_that_is_cut_short_can_be_accepted_again(
-    decided: Decided, remains: salvage.Remains, step: str, monkeypatch: pytest.MonkeyPatch
+    decided: Decided, remains: accept_partial.Remains, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(*_: object) -> NoReturn:
         raise KeyboardInterrupt
@@ -252,7 +252,7 @@ def test_a_loss_that_is_cut_short_can_be_accepted_again(
         with pytest.raises(KeyboardInterrupt):
             remains.accept(ANN)
     loader = loader_of(decided.topic, KeptCluster("t", {0: 12}, starts={0: 2}))
-    again = salvage.find(loader, decided.loaded)
+    again = accept_partial.find(loader, decided.loaded)
     if again is not None:
         again.accept(ANN)
     assert decided.topic.receipts()[decided.loaded.key].rows == 2

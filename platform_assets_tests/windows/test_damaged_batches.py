@@ -17,7 +17,7 @@ from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.windows.decide.acceptance import accept, find_losses
-from platform_assets.windows.recover import salvage
+from platform_assets.windows.recover import accept_partial
 from platform_assets_tests.support.made_batches import Made, made_batch
 from platform_assets_tests.support.raw_produce import produce_batch
 from testbed.loads import TopicLake, numbered
@@ -93,12 +93,12 @@ def test_a_loaded_window_whose_batch_is_damaged_later_keeps_its_rows_and_then_wh
         lk.load(key)
     assert "accept-loss" not in str(damaged.value), "the table has the records"
     with pytest.raises(DamagedBatchError):
-        salvage.find(lk.loader(), sealed(lk, key))
+        accept_partial.find(lk.loader(), sealed(lk, key))
     for path in load_log.files_of(lk.ledger.lake.table(lk.declaration.raw_table), key).paths:
         (lk.table / path.replace("%25", "%")).unlink()
     with pytest.raises(LostForGoodError, match="offset 0 is damaged"):
         lk.load(key)
-    left = salvage.find(lk.loader(), sealed(lk, key))
+    left = accept_partial.find(lk.loader(), sealed(lk, key))
     assert left is not None
     assert (left.from_kafka, left.rows_gone, dict(left.gone)) == (4, 3, {0: (OffsetRange(0, 3),)})
     assert left.accept(AUTHOR).rows == 4

@@ -35,7 +35,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.windows.decide import acceptance, carrying_out, generations
 from platform_assets.windows.decide.acceptance import Loss
 from platform_assets.windows.decide.generations import NewGeneration
-from platform_assets.windows.recover import salvage
+from platform_assets.windows.recover import accept_partial
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in
 from platform_assets_tests.support.kept_cluster import KeptCluster, loader_of
 from platform_assets_tests.support.local_engine import Kept, LocalEngine
@@ -277,7 +277,7 @@ class Decisions(RuleBasedStateMachine):
                 except OffsetsExpiredError:
                     self._accept(number)
                 except LostForGoodError:
-                    left = salvage.find(loader, window)
+                    left = accept_partial.find(loader, window)
                     if left is not None:
                         left.accept(AUTHOR)
                 else:

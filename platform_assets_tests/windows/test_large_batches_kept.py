@@ -15,7 +15,7 @@ from platform_assets.lake import load_log
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.recover import salvage
+from platform_assets.windows.recover import accept_partial
 from platform_assets_tests.support.erasures import MadeTopic
 from platform_assets_tests.support.kept_cluster import KeptCluster, loader_of
 from platform_assets_tests.support.local_engine import LocalEngine
@@ -90,9 +90,9 @@ def test_what_is_left_of_a_window_is_found_with_a_higher_limit(
     with monkeypatch.context() as patched:
         refuse(patched)
         with pytest.raises(BatchTooLargeError, match="raise KAFKA_BATCH_MAX_RECORDS") as found:
-            salvage.find(loader, window)
+            accept_partial.find(loader, window)
         assert SECOND not in str(found.value)
-    left = salvage.find(loader, window)
+    left = accept_partial.find(loader, window)
     assert left is not None
     assert (left.from_kafka, left.rows_gone) == (3, 1)
 

@@ -31,8 +31,8 @@ from platform_assets.windows.decide.clusters import Continuation
 from platform_assets.windows.decide.generations import NewGeneration, Ranges
 from platform_assets.windows.erase.erasure import Erasure, Selected
 from platform_assets.windows.load.loading import Loader
-from platform_assets.windows.recover import salvage
-from platform_assets.windows.recover.salvage import Remains
+from platform_assets.windows.recover import accept_partial
+from platform_assets.windows.recover.accept_partial import Remains
 
 _RULE: Final = (
     "later loads leave out records with these keys in windows that are sealed by now, and in later generations those "
@@ -60,7 +60,7 @@ class Deciding:
     def loss(self, window: str) -> None:
         """Accept that offsets of a window will never be loaded, or are lost.
 
-        Raises UnknownWindowError, what `acceptance.find_losses` raises and, for a loaded window, what `salvage.find` raises.
+        Raises UnknownWindowError, what `acceptance.find_losses` raises and, for a loaded window, what `accept_partial.find` raises.
         """
         topic, table = self.declaration.topic, self.declaration.raw_table
         try:
@@ -74,7 +74,7 @@ class Deciding:
             left: Remains | None = None
             # The table then keeps its rows, and the loss of offsets without a row may still be accepted.
             with suppress(ReloadDiffersError):
-                left = salvage.find(self._loader(), sealed)
+                left = accept_partial.find(self._loader(), sealed)
             if left is not None:
                 self._accept_remains(left, self.author)
                 return
@@ -279,7 +279,7 @@ class Deciding:
 
     def _remains(self, sealed: SealedWindow, author: Author) -> None:
         """Make what is left of a loaded window, whose other rows are lost for good, the window."""
-        left = salvage.find(self._loader(), sealed)
+        left = accept_partial.find(self._loader(), sealed)
         if left is None:
             name = f"{self.declaration.raw_table} {sealed.key}"
             self.say(f"{name}: its rows are in the table and verified; nothing was accepted")

@@ -16,7 +16,7 @@ from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED, SealedWindow
 from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.windows.decide.deciding import Deciding
-from platform_assets.windows.recover import salvage
+from platform_assets.windows.recover import accept_partial
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in
 from platform_assets_tests.support.kept_cluster import KeptCluster, loader_of
 
@@ -55,7 +55,7 @@ def deciding(topic: MadeTopic, confirm: Callable[[str], None] = lambda _: None) 
 
 
 def accept_loss(topic: MadeTopic, window: SealedWindow) -> None:
-    left = salvage.find(loader_of(topic, CLUSTER), window)
+    left = accept_partial.find(loader_of(topic, CLUSTER), window)
     assert left is not None
     assert (left.gone, left.rows_gone) == ({0: (OffsetRange(2, 3),)}, 1)
     left.accept(AUTHOR)
@@ -85,7 +85,7 @@ def test_a_window_that_is_lost_for_good_comes_back_without_the_key(topic: MadeTo
 def test_keys_that_were_not_kept_have_to_be_given_again(topic: MadeTopic, damaged: SealedWindow) -> None:
     with pytest.raises(ErasureUnfinishedError, match="with the same keys, which were not kept"):
         deciding(topic).erasure({}, [WHO], forget_keys=True)
-    left = salvage.find(loader_of(topic, CLUSTER), damaged)
+    left = accept_partial.find(loader_of(topic, CLUSTER), damaged)
     assert left is not None
     left.accept(AUTHOR)
     deciding(topic).erasure({}, [WHO], forget_keys=True)
@@ -103,7 +103,7 @@ def test_rows_of_past_files_at_erased_offsets_are_left_out(topic: MadeTopic) -> 
     with pytest.raises(ErasureUnfinishedError):
         deciding(topic).erasure({0: (OffsetRange(3, 4),)}, [])
     cluster = KeptCluster("people", {0: 5}, starts={0: 5})
-    left = salvage.find(loader_of(topic, cluster), window)
+    left = accept_partial.find(loader_of(topic, cluster), window)
     assert left is not None
     assert (left.gone, left.rows_gone, left.from_files) == ({0: (OffsetRange(2, 3),)}, 1, 3)
     left.accept(AUTHOR)
@@ -115,7 +115,7 @@ def test_rows_of_past_files_at_erased_offsets_are_left_out(topic: MadeTopic) -> 
 def test_an_erasure_while_the_operator_is_asked_refuses_what_was_put_together(
     topic: MadeTopic, damaged: SealedWindow
 ) -> None:
-    left = salvage.find(loader_of(topic, CLUSTER), damaged)
+    left = accept_partial.find(loader_of(topic, CLUSTER), damaged)
     assert left is not None
     with pytest.raises(ErasureUnfinishedError):
         deciding(topic).erasure({}, [WHO])
