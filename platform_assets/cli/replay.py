@@ -91,7 +91,7 @@ def replay(
         say_plan(declaration.raw_table, planned, touched.note, whole=dry_run, in_place=into is None)
     if planned and not dry_run:
         # Without JSON, a line for each window shows how far it has come.
-        with progress(console(stderr=True)) if as_json else nullcontext(_quiet) as tell:
+        with progress(console(stderr=True)) if as_json else nullcontext(_no_progress) as tell:
             if into is None:
                 keys = [p.sealed.key for p in planned]
                 raw = declaration.raw_table
@@ -180,5 +180,5 @@ def _beside(
     return fields, 0 if equal else 1
 
 
-def _quiet(_: str) -> None:
+def _no_progress(_: str) -> None:
     pass

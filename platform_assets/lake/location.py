@@ -322,7 +322,7 @@ class Lake:
 
     @property
     def audits(self) -> Folder:
-        """Results of the newest deep audits, one file per topic; without it, a quiet topic shows none until the next audit."""
+        """Results of the newest deep audits, one file per topic; without it, an idle topic shows none until the next audit."""
         return self.root / "_ledger" / "audits"
 
 

@@ -52,7 +52,7 @@ class Accounts:
     being_reported: frozenset[str] = frozenset()
     """Windows without offsets whose receipts a tick has recorded a moment ago: Dagster hears of them when the tick is over."""
 
-    def quiet(self, key: str) -> bool:
+    def is_idle(self, key: str) -> bool:
         """Return whether the window is sealed, and neither waits for its load nor is being loaded."""
         return key in self.facts.windows and key not in self.facts.waiting and key not in self.busy
 
@@ -137,7 +137,7 @@ def _ledger_and_table(a: Accounts) -> Iterator[Finding]:
                 MEND_LEDGER,
             )  # fmt: skip
     for key, receipt in sorted(a.receipts.items()):
-        if receipt.table_version is None or not a.quiet(key):
+        if receipt.table_version is None or not a.is_idle(key):
             continue
         commit_found = a.commits.get(key)
         missing = (
@@ -159,7 +159,7 @@ def _orchestrator(a: Accounts) -> Iterator[Finding]:
     if a.reported is None:
         return
     for key in sorted(set(a.receipts) - set(a.reported)):
-        if a.quiet(key) and key not in a.being_reported:
+        if a.is_idle(key) and key not in a.being_reported:
             yield _finding(
                 a, "orchestrator behind", key,
                 f"the ledger has {a.receipts[key].rows:,} rows, Dagster has no materialisation of the partition",
@@ -169,7 +169,7 @@ def _orchestrator(a: Accounts) -> Iterator[Finding]:
         if load_id is None and key in a.receipts:
             continue
         receipt, commit = a.receipts.get(key), a.commits.get(key)
-        if not a.quiet(key) or (commit is not None and commit.metadata.load_id == load_id):
+        if not a.is_idle(key) or (commit is not None and commit.metadata.load_id == load_id):
             # Dagster shows what the table has: if the ledger does not, it is the ledger that is behind.
             continue
         if receipt is None or (load_id is not None and load_id != receipt.load_id and receipt.kind == "load"):

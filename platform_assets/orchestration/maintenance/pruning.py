@@ -294,7 +294,7 @@ def _is_own(asset: str) -> bool:
 
 
 def _without_run(store: EventStore, before: datetime, dry_run: bool) -> Deleted:
-    """Delete what was reported without a run and has been reported anew: checks of a quiet topic above all."""
+    """Delete what was reported without a run and has been reported anew: checks of an idle topic above all."""
     reported, judged = store.without_run(before)
     # Such events are of no code location.
     events = [e for e in reported if _is_own(e.asset)]

@@ -1,4 +1,4 @@
-"""A table in order whose topic goes quiet: each tick seals one window without offsets. No broker, no Spark."""
+"""A table in order whose topic goes idle: each tick seals one window without offsets. No broker, no Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOADED: Final = 4
 """Windows that are loaded, with ten records in each of two partitions."""
 
 
-class QuietTopic:
+class IdleTopic:
     """The topic, its table under `root`, and a Dagster instance that has all loads on record."""
 
     def __init__(self, root: Path, topic: str, instance: dg.DagsterInstance) -> None:

@@ -1,4 +1,4 @@
-"""What Dagster's UI shows of a topic that went quiet: five results, and those that fail still failing.
+"""What Dagster's UI shows of an idle topic: five results, and those that fail still failing.
 
 Screenshots are kept in `PLATFORM_SCREENSHOTS` where that is set.
 """
@@ -15,10 +15,10 @@ import pytest
 from infra.dagster_services import INSTANCE_FILE
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.checks.rules import accounted, no_gaps
-from platform_assets_tests.support import answers, quiet_defs, report_defs
+from platform_assets_tests.support import answers, idle_topic_defs, report_defs
 from platform_assets_tests.support.browser import screenshot
-from platform_assets_tests.support.quiet_defs import DAMAGED, SOUND, UNSAID
-from platform_assets_tests.support.quiet_topic import QuietTopic
+from platform_assets_tests.support.idle_topic import IdleTopic
+from platform_assets_tests.support.idle_topic_defs import DAMAGED, SOUND, UNSAID
 from platform_assets_tests.support.web_server import webserver
 from testbed.browser import wait_for_texts
 from testbed.homes import service_environment
@@ -34,25 +34,25 @@ FIVE = [*CHECKS, DEEP_AUDIT.name]
 @pytest.fixture(scope="module")
 def address(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A web server on three topics, whose checks and deep audits have run before they went quiet."""
-    root = tmp_path_factory.mktemp("quiet")
+    root = tmp_path_factory.mktemp("idle")
     lake, home = root / "lake", root / "dagster"
     home.mkdir()
     shutil.copyfile(INSTANCE_FILE, home / "dagster.yaml")
     environment = service_environment() | {"LAKE_ROOT": str(lake), "DAGSTER_HOME": str(home)}
     with pytest.MonkeyPatch.context() as patch, dg.DagsterInstance.from_config(str(home)) as instance:
         patch.setenv("LAKE_ROOT", str(lake))
-        topics = {name: QuietTopic(lake, name, instance) for name in quiet_defs.TOPICS}
+        topics = {name: IdleTopic(lake, name, instance) for name in idle_topic_defs.TOPICS}
         topics[DAMAGED].unbalance(1)
         topics[DAMAGED].shorten(2)
         answers.given(patch)
         for name in (report_defs.JOB, report_defs.AUDIT_JOB):
-            quiet_defs.defs().resolve_job_def(name).execute_in_process(instance=instance, raise_on_error=False)
+            idle_topic_defs.defs().resolve_job_def(name).execute_in_process(instance=instance, raise_on_error=False)
         for _ in range(2):
             topics[SOUND].tick()
             topics[DAMAGED].tick()
         events = topics[UNSAID].evaluate().asset_events
         topics[UNSAID].keep([e for e in events if isinstance(e, dg.AssetMaterialization)])
-    with webserver(quiet_defs.__name__, root, environment) as found:
+    with webserver(idle_topic_defs.__name__, root, environment) as found:
         yield found
 
 
@@ -69,49 +69,49 @@ def open_check(page: Page, address: str, topic: str, check: str) -> None:
     page.goto(f"{address}/assets/raw/{topic}?view=checks&checkDetail={check}")
 
 
-def test_a_quiet_topic_keeps_its_five_results_on_the_asset_page(page: Page, address: str) -> None:
+def test_an_idle_topic_keeps_its_five_results_on_the_asset_page(page: Page, address: str) -> None:
     open_check(page, address, SOUND, no_gaps.NAME)
 
     wait_for_texts(page, [f"{name} Succeeded" for name in FIVE])
     # With the two windows without offsets that were reported last.
     wait_for_texts(page, ["No gaps: 6 windows loaded, 80 rows for 80 offsets.", "Evaluation result Passed"])
-    screenshot(page, "quiet-checks")
+    screenshot(page, "idle-checks")
     page.goto(f"{address}/assets/raw/{SOUND}?view=overview")
     wait_for_texts(page, ["Latest materialization", "2026-01-01-05:00", "Latest check results"])
-    screenshot(page, "quiet-overview")
+    screenshot(page, "idle-overview")
 
 
-def test_deep_audit_of_a_quiet_topic_says_which_audit_read_the_files(page: Page, address: str) -> None:
+def test_deep_audit_of_an_idle_topic_says_which_audit_read_the_files(page: Page, address: str) -> None:
     open_check(page, address, SOUND, DEEP_AUDIT.name)
 
     wait_for_texts(
         page, ["No file read by this report; the audit of 20", "read 4 windows with 80 rows: all as committed."]
     )
-    screenshot(page, "quiet-deep-audit")
+    screenshot(page, "idle-deep-audit")
 
 
-def test_checks_of_a_quiet_topic_that_fail_stay_failing(page: Page, address: str) -> None:
+def test_checks_of_an_idle_topic_that_fail_stay_failing(page: Page, address: str) -> None:
     open_check(page, address, DAMAGED, DEEP_AUDIT.name)
 
     failing = (accounted.NAME, DEEP_AUDIT.name)
     wait_for_texts(page, [f"{name} {'Failed' if name in failing else 'Succeeded'}" for name in FIVE])
     wait_for_texts(page, ["1 window still damaged: the files are those that were audited."])
-    screenshot(page, "quiet-damaged-deep-audit")
+    screenshot(page, "idle-damaged-deep-audit")
     open_check(page, address, DAMAGED, accounted.NAME)
     wait_for_texts(page, ["1 window not accounted for.", "20 rows and 3 explained holes are not 20 offsets"])
-    screenshot(page, "quiet-damaged-accounted")
+    screenshot(page, "idle-damaged-accounted")
 
 
-def test_graph_counts_the_checks_of_quiet_topics(page: Page, address: str) -> None:
+def test_graph_counts_the_checks_of_idle_topics(page: Page, address: str) -> None:
     page.goto(f"{address}/asset-groups/")
 
     wait_for_texts(page, ["5 / 6 Passed", "3 / 6 Passed"])
-    screenshot(page, "quiet-graph")
+    screenshot(page, "idle-graph")
 
 
-def test_without_evaluations_behind_it_a_quiet_window_would_hide_all_five(page: Page, address: str) -> None:
+def test_without_evaluations_after_it_an_empty_window_would_hide_all_five(page: Page, address: str) -> None:
     """Why ticks evaluate the checks at all; should Dagster change its rule, this says so."""
     open_check(page, address, UNSAID, no_gaps.NAME)
 
     wait_for_texts(page, [f"{name} Not Evaluated" for name in FIVE])
-    screenshot(page, "quiet-unsaid")
+    screenshot(page, "idle-unsaid")

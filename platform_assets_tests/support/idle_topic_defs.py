@@ -1,4 +1,4 @@
-"""The code location of the browser tests of quiet topics, whose lake is `LAKE_ROOT`."""
+"""The code location of the browser tests of idle topics, whose lake is `LAKE_ROOT`."""
 
 from __future__ import annotations
 
