@@ -22,7 +22,7 @@ def broker_silence(environment: Environment) -> str | None:
     return None
 
 
-def spark_trouble(environment: Environment) -> str | None:
+def spark_problem(environment: Environment) -> str | None:
     """Why loads find no Spark; None where it answers, or was neither given nor started yet. Raises ConfigurationError."""
     from infra import platform
 

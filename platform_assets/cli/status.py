@@ -67,7 +67,7 @@ def _status() -> Status:
     from datetime import UTC, datetime
 
     from platform_assets.checks.registry import CHECKS
-    from platform_assets.cli.answers import broker_silence, spark_trouble
+    from platform_assets.cli.answers import broker_silence, spark_problem
     from platform_assets.cli.environment import Environment
     from platform_assets.components import declared
     from platform_assets.orchestration import status as status_of
@@ -76,7 +76,7 @@ def _status() -> Status:
     ledger = environment.ledger()
     declared.refuse(declared.mistakes(ledger, now))
     with ThreadPoolExecutor(max_workers=2) as pool:
-        spark = pool.submit(spark_trouble, environment)
+        spark = pool.submit(spark_problem, environment)
         cause = broker_silence(environment) if environment.has_broker else None
     return status_of.collect(
         declared.declarations().values(),

@@ -349,8 +349,8 @@ def packed(
     Apart from that is what failed, and apart from both what ended runs abruptly, so that a topic which cannot be loaded leaves
     the runs of the others alone. A request that is over a bound by itself gets a run.
     """
-    by_trouble = sorted(requests, key=lambda r: (r[1].attempt > 1, r[1].most > 0, -r[1].most))
-    for _, alike in groupby(by_trouble, lambda r: (r[1].attempt > 1, r[1].most > 0)):
+    by_failures = sorted(requests, key=lambda r: (r[1].attempt > 1, r[1].most > 0, -r[1].most))
+    for _, alike in groupby(by_failures, lambda r: (r[1].attempt > 1, r[1].most > 0)):
         run: list[tuple[str, LoadRequest]] = []
         for topic, request in alike:
             most = min((r.most for _, r in [*run, (topic, request)] if r.most), default=max_windows)
@@ -386,7 +386,7 @@ class _Run:
         self._most = min(self._most, self._allowed(window))
 
     @property
-    def most_after_trouble(self) -> int:
+    def most_after_failure(self) -> int:
         """How many windows it may have where runs of some of them ended abruptly; 0 where none did."""
         return self._most if self._most < self._max_windows else 0
 
@@ -412,7 +412,7 @@ def _request(run: Sequence[SealedWindow], failed: Mapping[str, Tries], before: M
 
 
 def _listing(request: LoadRequest, run: _Run) -> LoadRequest:
-    return replace(request, listed=tuple(w.key for w in run.windows), most=run.most_after_trouble)
+    return replace(request, listed=tuple(w.key for w in run.windows), most=run.most_after_failure)
 
 
 WINDOW_LIMIT: Final = 100_000

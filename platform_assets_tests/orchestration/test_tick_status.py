@@ -1,4 +1,4 @@
-"""A tick that fails is on the table's page in Dagster: once where it begins or changes, and once where it ends."""
+"""A failing tick is shown on the table's page in Dagster: once when the failure begins or changes, and once when it ends."""
 
 from __future__ import annotations
 
