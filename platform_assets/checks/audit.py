@@ -13,7 +13,7 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Finding, Verdict, counted
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
-from platform_assets.checks.report.picture import Strip, strip_of
+from platform_assets.checks.report.heatmap import Heatmap, heatmap_of
 from platform_assets.checks.report.worst import Remedy, WorstWindow, remedies, worst_windows
 from platform_assets.errors import PlatformError
 from platform_assets.model.windows import Span
@@ -62,13 +62,13 @@ class Audit:
     span: Span
     deep: bool
     checks: tuple[CheckOutcome, ...]
-    strip: Strip | None
+    heatmap: Heatmap | None
     engines: Mapping[str, int] = field(default_factory=dict)
     """Number of windows with rows that each engine loaded; `NOT_RECORDED` counts those of which that is not known."""
     witnesses: Mapping[str, int] = field(default_factory=dict)
     """Number of windows that each engine has read from Kafka and found equal, after the other one had loaded them."""
     count: int = 0
-    """Number of windows there, where no strip shows them."""
+    """Number of windows there, where no heatmap shows them."""
 
     @property
     def outcome(self) -> AuditOutcome:
@@ -83,9 +83,9 @@ class Audit:
         """Why there is no verdict, each reason once."""
         found = [c.error for c in self.checks if c.error is not None]
         found += [f.detail for c in self.checks for f in c.findings if f.kind == "could not tell"]
-        if self.strip is not None and not self.strip.windows:
+        if self.heatmap is not None and not self.heatmap.windows:
             found.append("the ledger has no sealed window there")
-        elif self.strip is None and not self.count and not found:
+        elif self.heatmap is None and not self.count and not found:
             found.append("the raw table has no window there")
         return tuple(dict.fromkeys(found))
 
@@ -117,8 +117,8 @@ class Audit:
             "windows": {
                 "from": self.span.first,
                 "to": self.span.last,
-                "count": self.count if self.strip is None else self.strip.windows,
-                "by_state": {} if self.strip is None else {s.label: n for s, n in self.strip.counts.items()},
+                "count": self.count if self.heatmap is None else self.heatmap.windows,
+                "by_state": {} if self.heatmap is None else {s.label: n for s, n in self.heatmap.counts.items()},
                 "by_engine": dict(self.engines),
                 "confirmed_by": dict(self.witnesses),
             },
@@ -133,15 +133,15 @@ def audit(evaluation: Evaluation, now: datetime, *, deep: bool = False) -> Audit
     for check in (*CHECKS.values(), *((DEEP_AUDIT,) if deep else ())):
         evaluation.progress(check.name)
         done.append(_evaluated(check, evaluation, span))
-    strip = _attempt(lambda: strip_of(evaluation.facts(), [f for c in done for f in c.findings]))
+    heatmap = _attempt(lambda: heatmap_of(evaluation.facts(), [f for c in done for f in c.findings]))
     return Audit(
         evaluation.declaration.raw_table.name,
         now.isoformat(timespec="seconds"),
         span,
         deep,
         tuple(done),
-        strip if isinstance(strip, Strip) else None,
-        *(_engines(evaluation.facts()) if isinstance(strip, Strip) else ()),
+        heatmap if isinstance(heatmap, Heatmap) else None,
+        *(_engines(evaluation.facts()) if isinstance(heatmap, Heatmap) else ()),
     )
 
 

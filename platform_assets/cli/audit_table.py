@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from platform_assets.checks.audit import NOT_RECORDED, Audit, AuditOutcome, CheckOutcome
-from platform_assets.checks.report.picture import Row, State, Strip
+from platform_assets.checks.report.heatmap import Heatmap, Row, State
 from platform_assets.model.untrusted import line
 from platform_assets.terminal import console as console_of
 
@@ -41,12 +41,12 @@ STYLES: Final[Mapping[State, str]] = {
 
 
 def print_audit(audit: Audit, console: Console | None = None) -> None:
-    """Print the verdict, the strip, one line per check, the worst windows, and what to do."""
+    """Print the verdict, the heatmap, one line per check, the worst windows, and what to do."""
     console = console or console_of()
     verdict, _, style = _VERDICTS[audit.outcome]
     console.print(Text.assemble((f"{audit.table}: ", "bold"), (verdict, style)), soft_wrap=True)
-    if audit.strip is not None:
-        for text in _strip(audit.strip, audit):
+    if audit.heatmap is not None:
+        for text in _heatmap(audit.heatmap, audit):
             console.print(text, soft_wrap=True)
     for check in audit.checks:
         console.print(_line(check), soft_wrap=True)
@@ -76,16 +76,16 @@ def progress(console: Console) -> Iterator[Callable[[str], None]]:
     yield tell
 
 
-def _strip(strip: Strip, audit: Audit) -> Iterator[Text]:
-    width = max((len(row.label) for row in strip.rows), default=0)
-    for row in strip.rows:
+def _heatmap(heatmap: Heatmap, audit: Audit) -> Iterator[Text]:
+    width = max((len(row.label) for row in heatmap.rows), default=0)
+    for row in heatmap.rows:
         yield Text.assemble((f"{row.label:>{width}} ", "dim"), *_cells(row))
-    if strip.windows:
-        each = f", {strip.windows_per_column:,} a column" if strip.windows_per_column > 1 else ""
-        span = strip.first if strip.windows == 1 else f"{strip.first} to {strip.last}"
-        yield Text(f"{'':{width}} {strip.windows:,} windows{each}: {span}{_loaded_by(audit)}", "dim")
+    if heatmap.windows:
+        each = f", {heatmap.windows_per_column:,} a column" if heatmap.windows_per_column > 1 else ""
+        span = heatmap.first if heatmap.windows == 1 else f"{heatmap.first} to {heatmap.last}"
+        yield Text(f"{'':{width}} {heatmap.windows:,} windows{each}: {span}{_loaded_by(audit)}", "dim")
     legend = Text(" " * (width + 1))
-    for state, count in strip.counts.items():
+    for state, count in heatmap.counts.items():
         legend.append(f"{state.letter}", STYLES[state]).append(f" {count:,} {state.label}   ")
     yield legend
 

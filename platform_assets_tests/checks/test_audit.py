@@ -68,8 +68,8 @@ def test_table_in_order_is_proved_without_asking_anybody(lake: Callable[[str], P
 
     assert (found.outcome, found.exit_code, found.reasons) == ("proved", 0, ())
     assert outcomes(found) == dict.fromkeys(CHECKS, "proved")
-    assert found.strip is not None
-    assert found.strip.windows == tables.WINDOWS
+    assert found.heatmap is not None
+    assert found.heatmap.windows == tables.WINDOWS
 
 
 def test_ruined_table_is_not_and_the_worst_comes_first(lake: Callable[[str], Path]) -> None:
@@ -110,8 +110,8 @@ def test_span_leaves_what_lies_outside_alone(lake: Callable[[str], Path]) -> Non
     assert of(f"{key(DOUBLED + 1)}..{key(LOST_ROWS - 1)}").outcome == "proved"
     around = of(key(LOST_ROWS))
     assert {w.window for w in around.worst} == {key(LOST_ROWS)}
-    assert around.strip is not None
-    assert around.strip.windows == 1
+    assert around.heatmap is not None
+    assert around.heatmap.windows == 1
     assert of(f"{key(DOUBLED)}..").outcome == "anomalies"
 
 

@@ -13,7 +13,7 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.findings import Verdict
 from platform_assets.checks.registry import CHECKS
-from platform_assets.checks.report.picture import State, strip_of
+from platform_assets.checks.report.heatmap import State, heatmap_of
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.model.offsets import OffsetRange
@@ -96,9 +96,9 @@ def test_an_accepted_loss_is_a_hole_of_its_own_kind(lake: Callable[..., TopicLak
     assert receipt(lk, window).holes == {"accepted loss": 2, "aborted records": 2, "abort markers": 1}
     assert "2 offsets of an accepted loss" in verdict.headline
     assert dict(verdict.figures)["holes_accepted_loss"] == 2
-    strip = strip_of(evaluation(lk).facts(), verdict.findings)
-    assert list(strip.counts) == [State.ACCEPTED]
-    assert "1 with an accepted loss" in strip.sentence
+    heatmap = heatmap_of(evaluation(lk).facts(), verdict.findings)
+    assert list(heatmap.counts) == [State.ACCEPTED]
+    assert "1 with an accepted loss" in heatmap.sentence
     assert check(lk).passed
 
 

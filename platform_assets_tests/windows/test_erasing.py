@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
-from platform_assets.checks.report.picture import State, strip_of
+from platform_assets.checks.report.heatmap import State, heatmap_of
 from platform_assets.errors import ConcurrentLoadError, ConfigurationError, ErasureUnfinishedError
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Folder, Lake
@@ -113,9 +113,9 @@ def unasked() -> NoReturn:
 def test_an_erased_window_is_shown_as_such_and_not_as_failing(topic: MadeTopic, windows: list[SealedWindow]) -> None:
     erase(topic)
     evaluation = Evaluation(topic.declaration, topic.ledger, Orchestration(), unasked, unasked, topic.engine)
-    strip = strip_of(evaluation.facts())
-    assert strip.counts == {State.ERASED: 2, State.COMPLETE: 1}
-    assert "2 with erased records" in strip.sentence
+    heatmap = heatmap_of(evaluation.facts())
+    assert heatmap.counts == {State.ERASED: 2, State.COMPLETE: 1}
+    assert "2 with erased records" in heatmap.sentence
 
 
 def test_a_decision_is_in_the_ledger_with_who_and_why_and_its_end(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from platform_assets.checks.findings import Verdict
-from platform_assets.checks.report.picture import Strip, data_uri
+from platform_assets.checks.report.heatmap import Heatmap, data_uri
 from platform_assets.checks.report.worst import WorstWindow, remedies, shortened
 from platform_assets.model.untrusted import line, markdown, without_marks
 
@@ -21,14 +21,14 @@ _PICTURE: Final = re.compile(r"!\[[^\]]*\]\(data:image/svg\+xml;base64,[A-Za-z0-
 _NOT_IN_WORDS: Final = re.compile(r"[^\w .,:;/%-]")
 
 
-def describe(verdict: Verdict, strip: Strip, worst: Sequence[WorstWindow]) -> str:
+def describe(verdict: Verdict, heatmap: Heatmap, worst: Sequence[WorstWindow]) -> str:
     """`verdict` in Markdown, as short as it can be; `worst` are its findings in order."""
     headline = f"**{markdown(verdict.headline)}**"
     if worst:
         first = worst[0].findings[0]
         finding = f"Window {first.window}: {first.detail}" if verdict.undecided else first.sentence()
         headline += " " + markdown(shortened(finding, _LONGEST))
-    parts = [headline, f"![{_alternative(strip)}]({data_uri(strip)})"]
+    parts = [headline, f"![{_alternative(heatmap)}]({data_uri(heatmap)})"]
     todo = remedies(worst)
     if todo:
         left = len(todo) - 1
@@ -43,5 +43,5 @@ def plain(description: str) -> str:
     return line(without_marks(text))
 
 
-def _alternative(strip: Strip) -> str:
-    return _NOT_IN_WORDS.sub("", line(strip.sentence))
+def _alternative(heatmap: Heatmap) -> str:
+    return _NOT_IN_WORDS.sub("", line(heatmap.sentence))

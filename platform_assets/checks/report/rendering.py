@@ -9,7 +9,7 @@ import dagster as dg
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import Verdict
 from platform_assets.checks.report.description import describe
-from platform_assets.checks.report.picture import strip_of
+from platform_assets.checks.report.heatmap import heatmap_of
 from platform_assets.checks.report.worst import WorstWindow, remedies, worst_windows
 from platform_assets.model.untrusted import line
 
@@ -37,7 +37,7 @@ def result(asset: dg.AssetKey, verdict: Verdict, facts: Facts) -> dg.AssetCheckR
         check_name=verdict.check,
         passed=verdict.passed,
         severity=dg.AssetCheckSeverity.ERROR if verdict.alarming else dg.AssetCheckSeverity.WARN,
-        description=describe(verdict, strip_of(facts, verdict.findings), worst),
+        description=describe(verdict, heatmap_of(facts, verdict.findings), worst),
         metadata=values,
     )
 

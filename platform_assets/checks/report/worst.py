@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from platform_assets.checks.findings import Finding, FindingKind, counted
-from platform_assets.checks.report.picture import State, state_of
+from platform_assets.checks.report.heatmap import State, state_of
 from platform_assets.model.offsets import OffsetRange, text_of
 
 _RANGES: Final = 3

@@ -11,7 +11,7 @@ import pytest
 from platform_assets.checks.findings import Finding, Verdict
 from platform_assets.checks.report import rendering
 from platform_assets.checks.report.description import describe, plain
-from platform_assets.checks.report.picture import strip_of
+from platform_assets.checks.report.heatmap import heatmap_of
 from platform_assets.checks.report.worst import remedies, worst_windows
 from platform_assets.checks.rules import no_gaps
 from platform_assets.model.tables import TableRef
@@ -80,7 +80,7 @@ def test_remedies_alike_but_for_the_window_are_one() -> None:
 
 def test_description_is_headline_picture_and_remedy() -> None:
     found = finding("rows missing", 1, 2, (12, 15))
-    text = describe(verdict(found), strip_of(facts(3, 3), [found]), worst_windows([found]))
+    text = describe(verdict(found), heatmap_of(facts(3, 3), [found]), worst_windows([found]))
 
     headline, image, todo = text.split("\n\n")
     assert headline == (
@@ -93,7 +93,7 @@ def test_description_is_headline_picture_and_remedy() -> None:
 
 
 def test_description_of_what_passed_has_nothing_to_do() -> None:
-    text = describe(verdict(headline="No gaps."), strip_of(facts(2)), [])
+    text = describe(verdict(headline="No gaps."), heatmap_of(facts(2)), [])
 
     assert text.startswith("**No gaps.**\n\n![")
     assert text.count("\n\n") == 1
@@ -101,7 +101,9 @@ def test_description_of_what_passed_has_nothing_to_do() -> None:
 
 def test_description_of_the_undecided_says_why() -> None:
     found = finding("could not tell", 1, None)
-    text = describe(verdict(found, headline="Could not tell for 1 window."), strip_of(facts(2)), worst_windows([found]))
+    text = describe(
+        verdict(found, headline="Could not tell for 1 window."), heatmap_of(facts(2)), worst_windows([found])
+    )
 
     assert text.startswith(f"**Could not tell for 1 window.** Window {key(1)}: detail of could not tell")
 
@@ -118,7 +120,7 @@ def test_description_of_the_undecided_says_why() -> None:
     ],
 )
 def test_headline_is_taken_literally_by_markdown_and_back(said: str, drawn: str) -> None:
-    text = describe(verdict(headline=said), strip_of(facts(1)), [])
+    text = describe(verdict(headline=said), heatmap_of(facts(1)), [])
 
     assert text.split("\n\n")[0] == f"**{drawn}**"
     assert plain(text) == said
@@ -132,7 +134,7 @@ def test_headline_is_taken_literally_by_markdown_and_back(said: str, drawn: str)
     ],
 )
 def test_a_backquote_without_an_end_is_code_in_a_headline(said: str, drawn: str, read: str) -> None:
-    text = describe(verdict(headline=said), strip_of(facts(1)), [])
+    text = describe(verdict(headline=said), heatmap_of(facts(1)), [])
 
     assert text.split("\n\n")[0] == f"**{drawn}**"
     assert plain(text) == read
@@ -140,7 +142,7 @@ def test_a_backquote_without_an_end_is_code_in_a_headline(said: str, drawn: str,
 
 def test_plain_description_has_no_picture_and_keeps_the_remedy() -> None:
     found = finding("rows missing", 0, 0, (1, 2))
-    text = plain(describe(verdict(found), strip_of(facts(1), [found]), worst_windows([found])))
+    text = plain(describe(verdict(found), heatmap_of(facts(1), [found]), worst_windows([found])))
 
     assert text == (
         f"2 gaps in 2 windows. Rows missing: window {key(0)} partition 0 offsets [1, 2): detail of rows missing. "

@@ -1,4 +1,4 @@
-"""A check's page in Dagster's UI, as a person sees it: a headline, a strip, the worst windows and what to do.
+"""A check's page in Dagster's UI, as a person sees it: a headline, a heatmap, the worst windows and what to do.
 
 Screenshots of each page, light and dark, are kept in `PLATFORM_SCREENSHOTS` where that is set.
 """
@@ -90,7 +90,7 @@ def shown(page: Page) -> str:
     return re.sub(r"\s+", " ", page.locator("body").inner_text())
 
 
-def strip_drawn(page: Page) -> bool:
+def heatmap_drawn(page: Page) -> bool:
     """Whether the picture was decoded, and not blocked or broken."""
     return bool(page.locator(".dagster-markdown img").first.evaluate("i => i.complete && i.naturalWidth > 300"))
 
@@ -134,7 +134,7 @@ def test_failing_check_says_what_where_and_what_to_do(check_page: Opener, theme:
     assert "4 gaps in 2 windows." in text
     assert f"Rows missing: window {tables.key(tables.LOST_WINDOW)} partition 0 offsets [2000, 2100)" in text
     assert f"What to do: Materialise partition {tables.key(tables.LOST_WINDOW)} of raw/{tables.TORN}" in text
-    assert strip_drawn(page)
+    assert heatmap_drawn(page)
     assert "2 FAILING" in alternative(page)
     # Four cells of 27 by 18, less their marks.
     assert red(page) > 1000
@@ -155,7 +155,7 @@ def test_passing_check_says_so_in_one_sentence(check_page: Opener, theme: Theme)
     assert f"Every offset accounted for: {rows:,} rows + 8 commit markers, 1 aborted record = 8,400 offsets" in text
     assert "What to do:" not in text
     assert "Passed" in text
-    assert strip_drawn(page)
+    assert heatmap_drawn(page)
     assert "FAILING" not in alternative(page)
     assert red(page) == 0
 
@@ -236,7 +236,7 @@ def test_deep_audit_of_a_table_in_order_counts_what_it_read(check_page: Opener) 
 def test_top_of_every_page_fits_what_the_ui_shows_of_it(check_page: Opener, topic: str, check: str) -> None:
     page = check_page(topic, check, "Light")
 
-    assert strip_drawn(page)
+    assert heatmap_drawn(page)
     assert page.get_by_role("button", name="Show more").count() == 0
     width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert width <= 0

@@ -1,4 +1,4 @@
-"""A strip as an SVG image of one or two kilobytes, which Markdown takes as a data URI.
+"""A heatmap of a topic, as an SVG image of one or two kilobytes, which Markdown takes as a data URI.
 
 It has no background and brings its own mid-tones, so that it can be read on a light and on a dark page: an image
 cannot learn the page's theme. No state is shown by colour alone: each has a letter or a shape of its own.
@@ -18,13 +18,13 @@ from platform_assets.checks.findings import Finding, FindingKind
 from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED
 from platform_assets.model.untrusted import html
 
-# The strip: a topic at a glance, partitions down and windows across, the newest on the right.
+# The heatmap: a topic at a glance, partitions down and windows across, the newest on the right.
 #
-# Pure. A strip is a value; `picture` draws it as SVG for browsers and `Strip.lines` writes it in letters for
+# Pure. A heatmap is a value; `picture` draws it as SVG for browsers and `Heatmap.lines` writes it in letters for
 # terminals.
 
 COLUMNS: Final = 80
-"""Most columns of a strip; more windows than that share them."""
+"""Most columns of a heatmap; more windows than that share them."""
 ROWS: Final = 8
 """Most rows; the partitions beyond share the last one, with those that say the least."""
 
@@ -116,7 +116,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
+class Heatmap:
     """The picture of one table, as a value.
 
     Each column stands for `windows_per_column` windows, the first one for what is left over. `first` and `last` are
@@ -136,7 +136,7 @@ class Strip:
 
     @property
     def sentence(self) -> str:
-        """The strip in words."""
+        """The heatmap in words."""
         if not self.windows:
             return f"{self.table}: no window is sealed yet"
         span = self.first if self.windows == 1 else f"{self.first} to {self.last}"
@@ -145,15 +145,15 @@ class Strip:
         return f"{self.table}, {self.partitions:,} partitions, {self.windows:,} windows, {span}: {counts}{before}"
 
     def lines(self) -> list[str]:
-        """The strip in letters, one line per row."""
+        """The heatmap in letters, one line per row."""
         width = max((len(row.label) for row in self.rows), default=0)
         return [
             f"{row.label:>{width}} " + "".join(" " if c is None else c.letter for c in row.cells) for row in self.rows
         ]
 
 
-def strip_of(facts: Facts, findings: Iterable[Finding] = (), columns: int = COLUMNS, rows: int = ROWS) -> Strip:
-    """The strip of `facts` with `findings` in it; at most `columns` by `rows`."""
+def heatmap_of(facts: Facts, findings: Iterable[Finding] = (), columns: int = COLUMNS, rows: int = ROWS) -> Heatmap:
+    """The heatmap of `facts` with `findings` in it; at most `columns` by `rows`."""
     found = _by_place(findings)
     keys = sorted({*facts.windows, *facts.recorded, *facts.unknown, *found} - {""})
     per_column = max(1, -(-len(keys) // columns))
@@ -170,7 +170,7 @@ def strip_of(facts: Facts, findings: Iterable[Finding] = (), columns: int = COLU
             cells[column] = _gravest(cells[column], state)
         worst = max(states.values(), default=State.EMPTY)
         counts[worst] = counts.get(worst, 0) + 1
-    return Strip(
+    return Heatmap(
         facts.table.name,
         _rows(grid, rows),
         len(grid),
@@ -275,25 +275,25 @@ _LETTERED: Final = frozenset(State) - {State.EMPTY, State.COMPLETE, State.WAITIN
 _LETTER_WIDTH: Final = 5.8
 
 
-def data_uri(strip: Strip) -> str:
+def data_uri(heatmap: Heatmap) -> str:
     """The picture, to be put where an image's address goes."""
-    return "data:image/svg+xml;base64," + b64encode(picture(strip).encode()).decode()
+    return "data:image/svg+xml;base64," + b64encode(picture(heatmap).encode()).decode()
 
 
-def picture(strip: Strip) -> str:
-    """The picture of `strip`: rows, a red mark above every column that fails, the ends of the axis, and a legend."""
-    columns = max((len(row.cells) for row in strip.rows), default=0)
+def picture(heatmap: Heatmap) -> str:
+    """The picture of `heatmap`: rows, a red mark above every column that fails, the ends of the axis, and a legend."""
+    columns = max((len(row.cells) for row in heatmap.rows), default=0)
     pitch = max(7, min(28, (_WIDTH - _GUTTER) // max(columns, 1)))
-    height = 18 if len(strip.rows) <= 4 else 12
-    bottom = _TOP + height * len(strip.rows)
-    legend = list(_legend(strip, bottom + 31))
+    height = 18 if len(heatmap.rows) <= 4 else 12
+    bottom = _TOP + height * len(heatmap.rows)
+    legend = list(_legend(heatmap, bottom + 31))
     total = bottom + 22 + _LINE * len({y for y, _ in legend})
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{total}' viewBox='0 0 {_WIDTH} {total}'>"
         f"<g font-family='sans-serif' font-size='11' fill='{TEXT}'>",
-        *_cells(strip.rows, pitch, height),
-        *_marks(strip.rows, pitch),
-        *_axis(strip, columns * pitch, bottom + 13),
+        *_cells(heatmap.rows, pitch, height),
+        *_marks(heatmap.rows, pitch),
+        *_axis(heatmap, columns * pitch, bottom + 13),
         *(part for _, part in legend),
         "</g></svg>",
     ]
@@ -337,16 +337,20 @@ def _marks(rows: tuple[Row, ...], pitch: int) -> Iterator[str]:
         yield f"<path fill='{COLOURS[State.FAILING]}' d='{path}'/>"
 
 
-def _axis(strip: Strip, width: int, y: int) -> Iterator[str]:
-    if not strip.windows:
-        yield f"<text x='0' y='{y}'>{html(strip.sentence)}</text>"
+def _axis(heatmap: Heatmap, width: int, y: int) -> Iterator[str]:
+    if not heatmap.windows:
+        yield f"<text x='0' y='{y}'>{html(heatmap.sentence)}</text>"
         return
-    each = f", {strip.windows_per_column:,} windows a column" if strip.windows_per_column > 1 else ""
-    first, last = html(strip.first), html(strip.last)
-    if strip.windows == 1:
+    each = f", {heatmap.windows_per_column:,} windows a column" if heatmap.windows_per_column > 1 else ""
+    first, last = html(heatmap.first), html(heatmap.last)
+    if heatmap.windows == 1:
         yield f"<text x='{_GUTTER}' y='{y}'>window {first}</text>"
         return
-    shown = f"newest {strip.windows:,} of {strip.windows + strip.older:,}" if strip.older else f"{strip.windows:,}"
+    shown = (
+        f"newest {heatmap.windows:,} of {heatmap.windows + heatmap.older:,}"
+        if heatmap.older
+        else f"{heatmap.windows:,}"
+    )
     begin, end = f"{shown} windows{each}, from {first}", f"to {last}"
     if width < _LETTER_WIDTH * (len(begin) + len(end) + 4):
         yield f"<text x='{_GUTTER}' y='{y}'>{begin} {end}</text>"
@@ -355,10 +359,10 @@ def _axis(strip: Strip, width: int, y: int) -> Iterator[str]:
         yield f"<text x='{_GUTTER + width}' y='{y}' text-anchor='end'>{end}</text>"
 
 
-def _legend(strip: Strip, y: int) -> Iterator[tuple[int, str]]:
+def _legend(heatmap: Heatmap, y: int) -> Iterator[tuple[int, str]]:
     """Each state that occurs, the gravest first, with the number of its windows; gives the line and the drawing."""
     x = _GUTTER
-    for state, count in strip.counts.items():
+    for state, count in heatmap.counts.items():
         text = f"{count:,} {state.label}"
         width = round(22 + len(text) * _LETTER_WIDTH)
         if x + width > _WIDTH and x > _GUTTER:
