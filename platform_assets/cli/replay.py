@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from platform_assets.cli.environment import Environment
     from platform_assets.windows.load.loading import Loader
     from platform_assets.windows.load.replacing import Loaded
-    from platform_assets.windows.replay.replaying import PlannedWindow, Stretch
+    from platform_assets.windows.replay.replaying import PlannedWindow, Selection
 
 JSON_VERSION: Final = 1
 _TIMES: Final = ["%Y-%m-%dT%H:%M:%S.%fZ", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%MZ"]
@@ -76,7 +76,7 @@ def replay(
     from platform_assets.windows.replay import replaying
     from platform_assets.windows.replay.replaying import plan
 
-    wanted = _stretch(windows, partition, first, end, since, until)
+    wanted = _selection(windows, partition, first, end, since, until)
     declaration = declaration_of(table)
     environment = Environment.of_process()
     ledger = environment.ledger()
@@ -106,14 +106,14 @@ def replay(
     sys.exit(code)
 
 
-def _stretch(
+def _selection(
     windows: tuple[str, ...],
     partition: int | None,
     first: int | None,
     end: int | None,
     since: datetime | None,
     until: datetime | None,
-) -> Stretch:
+) -> Selection:
     """Return the range that the arguments select. Raises click.UsageError unless exactly one of the three ways is used."""
     from platform_assets.model.offsets import OffsetRange
     from platform_assets.windows.replay.replaying import ByKeys, ByOffsets, ByTimestamps
@@ -121,7 +121,9 @@ def _stretch(
     by_offsets = any(given is not None for given in (partition, first, end))
     by_time = since is not None or until is not None
     if bool(windows) + by_offsets + by_time != 1:
-        raise click.UsageError("name a stretch: windows; or --partition, --from and --to; or --since and --until")
+        raise click.UsageError(
+            "choose what to replay: windows, or --partition with --from and --to, or --since with --until"
+        )
     if windows:
         return ByKeys(windows)
     if by_offsets:

@@ -30,7 +30,7 @@ def say_plan(table: TableRef, planned: Sequence[PlannedWindow], note: str, *, wh
     """List what would be done, window by window."""
     offsets, records = sum(p.sealed.ranges.size for p in planned), sum(p.records or 0 for p in planned)
     echo(
-        f"{table}: the stretch touches {counted(len(planned), 'window')}: {counted(offsets, 'offset')}, "
+        f"{table}: the selection covers {counted(len(planned), 'window')}: {counted(offsets, 'offset')}, "
         f"{counted(records, 'record')} by their receipts"
     )
     if note:

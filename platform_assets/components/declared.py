@@ -21,7 +21,7 @@ from platform_assets.components.topic_tables import TopicTables
 from platform_assets.components.yaml_check import Declared, Judgement, Mistake
 from platform_assets.errors import ConfigurationError, DeclarationsError
 from platform_assets.lake.location import Lake
-from platform_assets.ledger import stretches
+from platform_assets.ledger import cut_ranges
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.logs import logger
@@ -238,7 +238,7 @@ def table_held(name: str, ledger: Ledger) -> tuple[TopicDeclaration, TableRef]:
     found = next((t for t in retired if name in (t.name, t.topic)), None)
     if found is None:
         return table_of(name)
-    first = stretches.first_edge(ledger, found.topic) or datetime.fromtimestamp(0, UTC)
+    first = cut_ranges.first_edge(ledger, found.topic) or datetime.fromtimestamp(0, UTC)
     return TopicDeclaration(found.topic, _ANY_SCHEDULE, first, paused=True), found
 
 

@@ -1,6 +1,6 @@
 """A table's position, published to a consumer group for ordinary lag monitors. Nothing of the platform reads it back.
 
-Published is the end of the gap-free loaded stretch, exclusive: what a consumer that had read so far would have committed. Not to be
+Published is the exclusive end of the gap-free loaded range: what a consumer that had read so far would have committed. Not to be
 able to publish is no reason for a load or a tick to fail.
 """
 

@@ -18,7 +18,7 @@ from platform_assets.checks.baseline import snapshot
 from platform_assets.checks.baseline.older import Older
 from platform_assets.errors import PlatformError
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.ledger import decisions, stretches
+from platform_assets.ledger import cut_ranges, decisions
 from platform_assets.ledger.store import Ledger
 from platform_assets.model import offsets
 from platform_assets.model.declaration import TopicDeclaration
@@ -182,7 +182,7 @@ def _table(
         edges = ledger.edges(topic, older.until)
         rows = ledger.commit_rows(declaration.raw_table, start=older.until)
         newest_cut = ledger.newest_cut(topic)
-        first = stretches.first_edge(ledger, topic)
+        first = cut_ranges.first_edge(ledger, topic)
         moved = _moved_start(declaration, ledger)
         unfinished = decisions.unfinished_erasures(ledger.lake, topic)
     except PlatformError as e:

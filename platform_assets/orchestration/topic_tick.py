@@ -16,7 +16,7 @@ from typing import Any
 import dagster as dg
 
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.ledger import decisions, stretches, unloaded
+from platform_assets.ledger import cut_ranges, decisions, unloaded
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.ledger.unloaded import Unloaded
@@ -90,9 +90,9 @@ class TopicTick:
         if fresh:
             windows = fresh[: d.max_edges_per_tick]
         else:
-            # By stretches, so that a lost cursor costs a tick no more than any other: the next one goes on from there.
+            # By ranges, so that a lost cursor costs a tick no more than any other: the next one goes on from there.
             windows = (
-                stretches.next_windows(self.ledger, d.topic, reported, d.max_edges_per_tick)
+                cut_ranges.next_windows(self.ledger, d.topic, reported, d.max_edges_per_tick)
                 if newest != reported
                 else []
             )

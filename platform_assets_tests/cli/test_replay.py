@@ -1,4 +1,4 @@
-"""Stretches replayed from a shell: in place with proof, and beside the live table, which nothing of it touches."""
+"""Ranges replayed from a shell: in place with proof, and beside the live table, which nothing of it touches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def beside(result: Any) -> dict[str, Any]:
     return found
 
 
-def test_beside_the_table_a_stretch_is_equal_and_one_altered_record_is_found(
+def test_beside_the_table_a_range_is_equal_and_one_altered_record_is_found(
     lake: LakeMaker, shell_of: ShellOf, rng: random.Random
 ) -> None:
     lk = lake(partitions=2, start=minutes_ago(8))
@@ -67,7 +67,7 @@ def test_beside_the_table_a_stretch_is_equal_and_one_altered_record_is_found(
 
     planned = shell.run("replay", lk.topic, span, "--into", "again", "--dry-run")
     assert planned.exit_code == 0, planned.output
-    assert f"raw/{lk.topic}: the stretch touches 3 windows: 23 offsets, 17 records" in planned.stdout
+    assert f"raw/{lk.topic}: the selection covers 3 windows: 23 offsets, 17 records" in planned.stdout
     assert not (lk.root / "replays").exists()
 
     made = shell.run("replay", lk.topic, span, "--into", "again", "--json")
@@ -119,7 +119,7 @@ def test_in_place_all_windows_that_offsets_or_timestamps_touch_are_said_and_load
     result = shell.run("replay", lk.topic, "--partition", "0", "--from", "9", "--to", "40")
     lines = [line.strip() for line in result.stdout.splitlines()]
     assert lines[:5] == [
-        f"raw/{lk.topic}: the stretch touches 3 windows: 30 offsets, 20 records by their receipts",
+        f"raw/{lk.topic}: the selection covers 3 windows: 30 offsets, 20 records by their receipts",
         "partition 0 offsets [30, 40) are in no sealed window",
         f"{keys[0]}: 10 offsets, 10 records: read again, and proved equal or healed",
         f"{keys[1]}: 10 offsets, 10 records: read again, and proved equal or healed",
@@ -245,7 +245,7 @@ def begun(
     return replay, replay.load(windows, lambda: None)
 
 
-def test_loads_into_the_live_table_go_on_while_a_stretch_is_replayed(lake: LakeMaker) -> None:
+def test_loads_into_the_live_table_go_on_while_a_range_is_replayed(lake: LakeMaker) -> None:
     lk = lake(partitions=2)
     keys = [lk.window_of(numbered(12, 2, f"{n}-")) for n in range(5)]
     for key in keys[:3]:

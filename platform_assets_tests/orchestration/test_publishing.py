@@ -102,7 +102,7 @@ def loaded(lk: TopicLake, key: str) -> None:
     samples.loaded(lk.root, window)
 
 
-def test_what_is_published_ends_the_gap_free_stretch_and_not_the_last_load(lake: LakeMaker) -> None:
+def test_what_is_published_ends_the_gap_free_range_and_not_the_last_load(lake: LakeMaker) -> None:
     lk = lake()
     first, second, third, fourth = sealed(lk, 4)
     p, said = publisher(lk)

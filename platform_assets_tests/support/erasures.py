@@ -20,7 +20,7 @@ from platform_assets.engines.protocol import Records
 from platform_assets.lake import raw_table
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Lake
-from platform_assets.ledger import stretches
+from platform_assets.ledger import cut_ranges
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.erasure_rules import erased_of
@@ -84,7 +84,7 @@ class MadeTopic:
         commit, receipt = replacer.open(), replacer.receipt(window.key)
         metadata = LoadMetadata(
             window.topic, window.topic_id, window.generation, window.window, window.ranges, f"load-{len(self.log)}", "run",
-            stretches.first_cut(self.ledger, window.topic, window.generation, window.window.start),
+            cut_ranges.first_cut(self.ledger, window.topic, window.generation, window.window.start),
             erased=erased_of(self.ledger, window.topic, [window.key]).get(window.key, {}),
         )  # fmt: skip
 
@@ -101,7 +101,7 @@ class MadeTopic:
         for at in range(0, len(windows), together):
             opened, receipts = self.replacer.open(), []
             for w in windows[at : at + together]:
-                first = stretches.first_cut(self.ledger, w.topic, w.generation, w.window.start)
+                first = cut_ranges.first_cut(self.ledger, w.topic, w.generation, w.window.start)
                 metadata = LoadMetadata(
                     w.topic, w.topic_id, w.generation, w.window, w.ranges, f"load of {w.key}", "run", first
                 )

@@ -1,4 +1,4 @@
-"""The ledger of a replay has the live one's cuts, of its stretch and of all after it, or the replay is refused."""
+"""The ledger of a replay has the live one's cuts, of its range and of all after it, or the replay is refused."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def test_it_has_the_cuts_from_its_first_window_on_and_follows_the_live_one(live:
         assert places(begin(live, "r", windows[2:])) == places(live.ledger, since=1)
 
 
-def test_a_name_that_holds_another_stretch_is_refused_and_another_name_or_a_deleted_folder_is_not(live: Loader) -> None:
+def test_a_name_that_holds_another_selection_is_refused_and_another_name_or_a_deleted_folder_is_not(
+    live: Loader,
+) -> None:
     windows = live.ledger.windows(TOPIC)
     begin(live, "r", windows[1:])
     with pytest.raises(ConfigurationError, match="Choose another name, or delete that folder"):

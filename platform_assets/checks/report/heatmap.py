@@ -385,7 +385,7 @@ def _letter(state: State) -> str:
 
 
 def _runs(row: Row) -> Iterator[tuple[State, int, int]]:
-    """`(state, first column, number of columns)` of each stretch of equal cells."""
+    """`(state, first column, number of columns)` of each run of equal cells."""
     at = 0
     for state, members in groupby(row.cells):
         length = len(list(members))

@@ -17,7 +17,7 @@ from platform_assets.lake import raw_table
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Lake
-from platform_assets.ledger import decisions, erasure_rules, stretches
+from platform_assets.ledger import cut_ranges, decisions, erasure_rules
 from platform_assets.ledger.decisions import Decision
 from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED, SealedWindow
 from platform_assets.ledger.erasure_rules import erased_of
@@ -126,7 +126,7 @@ def _empty(window: SealedWindow, ledger: Ledger) -> None:
         window.ranges,
         load_id=str(uuid.uuid4()),
         run_id="",
-        first_cut=stretches.first_cut(ledger, window.topic, window.generation, window.window.start),
+        first_cut=cut_ranges.first_cut(ledger, window.topic, window.generation, window.window.start),
     )
     made = WindowCommit(ledger.lake, table).replace(metadata, ())
     erased = erased_of(ledger, window.topic, [window.key]).get(window.key, {})

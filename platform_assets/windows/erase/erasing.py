@@ -31,7 +31,7 @@ from platform_assets.lake.commits import NewFile, WindowCommit
 from platform_assets.lake.load_log import Fence, LoadCommit, LoadMetadata, WindowFiles
 from platform_assets.lake.location import Folder, load_folder
 from platform_assets.lake.standing import standing
-from platform_assets.ledger import stretches
+from platform_assets.ledger import cut_ranges
 from platform_assets.ledger.entries import ERASED, Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -144,7 +144,7 @@ class WindowEraser:
         """The first edge of the receipt's generation, and its cut."""
         known = self._first_cuts
         if receipt.generation not in known:
-            known[receipt.generation] = stretches.first_cut(
+            known[receipt.generation] = cut_ranges.first_cut(
                 self.ledger, receipt.topic, receipt.generation, receipt.window.start
             )
         return known[receipt.generation]

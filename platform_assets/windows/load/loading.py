@@ -35,7 +35,7 @@ from platform_assets.lake import load_log, raw_table
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder
-from platform_assets.ledger import decisions, erasure_rules, stretches
+from platform_assets.ledger import cut_ranges, decisions, erasure_rules
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.ledger.store import Ledger
@@ -355,7 +355,7 @@ class Loader:
 
     def first_cut(self, sealed: SealedWindow) -> tuple[datetime, Cut]:
         """The first edge of the window's generation, and its cut."""
-        return stretches.first_cut(self.ledger, sealed.topic, sealed.generation, sealed.window.start)
+        return cut_ranges.first_cut(self.ledger, sealed.topic, sealed.generation, sealed.window.start)
 
     def _record(self, receipt: Receipt) -> Receipt:
         self.ledger.record_receipts([receipt])

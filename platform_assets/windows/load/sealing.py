@@ -29,7 +29,7 @@ from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 from platform_assets.kafka.lookup import TimestampLookup
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Lake
-from platform_assets.ledger import stretches
+from platform_assets.ledger import cut_ranges
 from platform_assets.ledger.entries import RecordedCut, SealedWindow, Taken, windows_between
 from platform_assets.ledger.recording import Proposed
 from platform_assets.ledger.store import Ledger
@@ -213,10 +213,10 @@ def check_start(declaration: TopicDeclaration, ledger: Ledger) -> None:
     A later `start` does not change sealed windows. A `start` less than one window length before the first window does not count as
     moved: an earlier schedule had no edge in between.
     """
-    first = stretches.first_edge(ledger, declaration.topic)
+    first = cut_ranges.first_edge(ledger, declaration.topic)
     if first is None or declaration.first_edge >= first:
         return
-    edges = stretches.next_edges(ledger, declaration.topic, first, 2)
+    edges = cut_ranges.next_edges(ledger, declaration.topic, first, 2)
     if len(edges) == 2 and first - declaration.start >= edges[1] - edges[0]:
         start = declaration.start.astimezone(UTC)
         raise StartMovedError(declaration.topic, f"{start:%Y-%m-%dT%H:%MZ}", f"{first:%Y-%m-%dT%H:%MZ}")

@@ -155,7 +155,7 @@ class ByTimestamps:
             )
 
 
-Stretch = ByKeys | ByOffsets | ByTimestamps
+Selection = ByKeys | ByOffsets | ByTimestamps
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,18 +166,18 @@ class Touched:
     note: str = ""
 
 
-def find(stretch: Stretch, topic: str, ledger: Ledger) -> Touched:
-    """Return the sealed windows of `topic` that `stretch` touches.
+def find(selection: Selection, topic: str, ledger: Ledger) -> Touched:
+    """Return the sealed windows of `topic` that `selection` touches.
 
     Raises UnknownWindowError for a key or a range of keys without a sealed window, and ConfigurationError for offsets that are not in
     a sealed window.
     """
-    if isinstance(stretch, ByKeys):
-        found = {w.key: w for name in stretch.names for w in _named(name, topic, ledger)}
+    if isinstance(selection, ByKeys):
+        found = {w.key: w for name in selection.names for w in _named(name, topic, ledger)}
         return Touched(tuple(found[key] for key in sorted(found)))
-    if isinstance(stretch, ByOffsets):
-        return _with_offsets(stretch, topic, ledger)
-    return Touched(tuple(_with_timestamps(stretch, topic, ledger)))
+    if isinstance(selection, ByOffsets):
+        return _with_offsets(selection, topic, ledger)
+    return Touched(tuple(_with_timestamps(selection, topic, ledger)))
 
 
 def _named(name: str, topic: str, ledger: Ledger) -> Sequence[SealedWindow]:
@@ -200,8 +200,8 @@ def _named(name: str, topic: str, ledger: Ledger) -> Sequence[SealedWindow]:
     return [window]
 
 
-def _with_offsets(stretch: ByOffsets, topic: str, ledger: Ledger) -> Touched:
-    partition, wanted = stretch.partition, stretch.offsets
+def _with_offsets(selection: ByOffsets, topic: str, ledger: Ledger) -> Touched:
+    partition, wanted = selection.partition, selection.offsets
     newest = ledger.newest_cut(topic)
     of_generation = [w for w in ledger.windows(topic) if newest is not None and w.generation == newest.generation]
     held = {w.key: r for w in of_generation if (r := w.ranges.by_partition.get(partition)) is not None}
@@ -223,7 +223,7 @@ def _bounds(ranges: Sequence[OffsetRange]) -> tuple[int, int]:
     return min(r.start for r in ranges), max(r.end for r in ranges)
 
 
-def _with_timestamps(stretch: ByTimestamps, topic: str, ledger: Ledger) -> Iterator[SealedWindow]:
+def _with_timestamps(selection: ByTimestamps, topic: str, ledger: Ledger) -> Iterator[SealedWindow]:
     """Yield windows that hold such a record, by the statistics of the table's files, and those of that time without a file.
 
     Any window may hold any timestamp; if nothing was loaded, only the window's own time is known.
@@ -236,10 +236,10 @@ def _with_timestamps(stretch: ByTimestamps, topic: str, ledger: Ledger) -> Itera
         columns = [actions[n].to_pylist() if n in actions.column_names else [None] * actions.num_rows for n in names]
         for key, oldest, newest in zip(*columns, strict=True):
             # A file without statistics of its timestamps may hold any.
-            inside = oldest is None or newest is None or (oldest < stretch.until and newest >= stretch.since)
+            inside = oldest is None or newest is None or (oldest < selection.until and newest >= selection.since)
             spans[key] = spans.get(key, False) or inside
     for window in ledger.windows(topic):
-        of_that_time = window.window.start < stretch.until and window.window.end > stretch.since
+        of_that_time = window.window.start < selection.until and window.window.end > selection.since
         if spans.get(window.key, of_that_time):
             yield window
 

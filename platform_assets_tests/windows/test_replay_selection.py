@@ -1,4 +1,4 @@
-"""A stretch named by windows, offsets or timestamps touches just the sealed windows that hold any of it."""
+"""A selection by windows, offsets or timestamps touches just the sealed windows that hold any of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.windows.replay import replaying
-from platform_assets.windows.replay.replaying import ByKeys, ByOffsets, ByTimestamps, Stretch
+from platform_assets.windows.replay.replaying import ByKeys, ByOffsets, ByTimestamps, Selection
 from testbed import samples
 
 TOPIC = "orders"
@@ -28,7 +28,7 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger(Lake.at(tmp_path))
 
 
-def touched(wanted: Stretch, ledger: Ledger) -> list[str]:
+def touched(wanted: Selection, ledger: Ledger) -> list[str]:
     return [w.key for w in replaying.find(wanted, TOPIC, ledger).windows]
 
 
@@ -119,7 +119,7 @@ def test_timestamps_touch_the_windows_whose_rows_may_have_them(ledger: Ledger, t
         ByTimestamps(samples.edge(1), samples.edge(1))
 
 
-def test_a_topic_without_a_window_has_no_stretch(tmp_path: Path) -> None:
+def test_a_topic_without_a_window_has_no_selection(tmp_path: Path) -> None:
     empty = Ledger(Lake.at(tmp_path))
     with pytest.raises(ConfigurationError, match="hold nothing of partition 0"):
         touched(ByOffsets(0, OffsetRange(0, 1)), empty)

@@ -1,4 +1,4 @@
-"""A long ledger read by stretches: what is read does not grow with it, and nothing is left out."""
+"""A long ledger read by ranges: what is read does not grow with it, and nothing is left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
-from platform_assets.ledger import stretches, unloaded
+from platform_assets.ledger import cut_ranges, unloaded
 from platform_assets.ledger.entries import RecordedCut, recorded_cuts
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -56,7 +56,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         found, number = number, 0
         return found
 
-    for module in (stretches, unloaded):
+    for module in (cut_ranges, unloaded):
         monkeypatch.setattr(module, "recorded_cuts", cuts)
     monkeypatch.setattr("platform_assets.ledger.store.recorded_cuts", cuts)
     monkeypatch.setattr(unloaded, "Window", window)
@@ -83,7 +83,7 @@ def test_a_tick_that_has_lost_its_cursor_builds_as_much_of_a_long_ledger_as_of_a
     assert reported == ledger.edges("t")[: 3 * A_TICK]
 
 
-def test_windows_that_are_read_by_stretches_are_those_of_the_whole_ledger(tmp_path: Path, rng: random.Random) -> None:
+def test_windows_that_are_read_by_ranges_are_those_of_the_whole_ledger(tmp_path: Path, rng: random.Random) -> None:
     """Of windows that are minutes here and weeks there, in many files."""
     ledger = Ledger(Lake.at(tmp_path))
     ledger.create()
@@ -97,11 +97,11 @@ def test_windows_that_are_read_by_stretches_are_those_of_the_whole_ledger(tmp_pa
         assert ledger.record_cuts(cuts, newest)
         newest = at
     whole = ledger.windows("t")
-    assert stretches.first_edge(ledger, "t") == whole[0].window.start
-    assert stretches.first_edge(ledger, "another") is None
-    assert stretches.next_windows(ledger, "another", None, 5) == []
+    assert cut_ranges.first_edge(ledger, "t") == whole[0].window.start
+    assert cut_ranges.first_edge(ledger, "another") is None
+    assert cut_ranges.next_windows(ledger, "another", None, 5) == []
     read, reached = [], None
-    while some := stretches.next_windows(ledger, "t", reached, limit := rng.randrange(1, 60)):
+    while some := cut_ranges.next_windows(ledger, "t", reached, limit := rng.randrange(1, 60)):
         assert len(some) <= limit
         read += some
         reached = some[-1].window.end
@@ -112,11 +112,11 @@ def test_the_first_edge_is_looked_up_again_where_the_ledger_was_put_back(tmp_pat
     ledger = Ledger(Lake.at(tmp_path))
     ledger.create()
     assert ledger.record_cuts([cut("t", edge(1), {0: 0}), cut("t", edge(2), {0: 1})], None)
-    assert stretches.first_edge(ledger, "t") == edge(1)
+    assert cut_ranges.first_edge(ledger, "t") == edge(1)
     assert ledger.record_cuts([cut("t", edge(3), {0: 2})], edge(2))
-    assert stretches.first_edge(ledger, "t") == edge(1)
+    assert cut_ranges.first_edge(ledger, "t") == edge(1)
     ledger.lake.root.delete()
     ledger.create()
-    assert stretches.first_edge(ledger, "t") is None
+    assert cut_ranges.first_edge(ledger, "t") is None
     assert ledger.record_cuts([cut("t", edge(5), {0: 0})], None)
-    assert stretches.first_edge(ledger, "t") == edge(5)
+    assert cut_ranges.first_edge(ledger, "t") == edge(5)
