@@ -93,7 +93,7 @@ def windows_of(
     return Windows(declaration.topic, raw, decoded, dead, {} if wanted is not None else unknown)
 
 
-def settled(
+def confirmed_windows(
     declaration: TopicDeclaration,
     ledger: Ledger,
     keys: Sequence[str] | None,

@@ -59,7 +59,9 @@ class DecodedAudit:
         """Evaluate every check, and read files where `deep`; what cannot be found out is reported and never raised."""
         deadline = time.monotonic() + self.budget
         self.progress(decoded.CONSERVATION)
-        windows = _attempt(lambda: decoded.settled(self.declaration, self.ledger, None, self.in_flight, self.budget))
+        windows = _attempt(
+            lambda: decoded.confirmed_windows(self.declaration, self.ledger, None, self.in_flight, self.budget)
+        )
         if isinstance(windows, str):
             outcomes = (CheckOutcome(decoded.CONSERVATION, None, windows),)
             return Audit(self.table.name, now.isoformat(timespec="seconds"), self.span, deep, outcomes, None)

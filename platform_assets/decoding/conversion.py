@@ -53,22 +53,22 @@ class Conversion:
         return type_name(self.type)
 
     def column(self, pieces: Pieces) -> tuple[pa.Array, Marks]:
-        """Return the values, and marks of those that are not settled, which are null. Each piece must be UTF-8."""
+        """Return the values, and marks of those that are undecided, which are null. Each piece must be UTF-8."""
         if pa.types.is_string(self.type):
             return pieces.strings(), np.zeros(len(pieces), np.bool_)
         marks = np.zeros(len(pieces), np.uint8)
-        unsettled = marks.view(np.bool_)
+        undecided = marks.view(np.bool_)
         where = pieces.data, pieces.starts, pieces.sizes
         if pa.types.is_floating(self.type):
             kernels.mark_unlike_numbers(*where, _UNBOUNDED, _UNBOUNDED, 1, marks)
-            return self._floats(pieces.without(unsettled), unsettled)
+            return self._floats(pieces.without(undecided), undecided)
         if pa.types.is_decimal(self.type):
             kernels.mark_unlike_numbers(*where, self.type.precision - self.type.scale, self.type.scale, 0, marks)
-            return pieces.without(unsettled).strings().cast(self.type), unsettled
+            return pieces.without(undecided).strings().cast(self.type), undecided
         if pa.types.is_boolean(self.type):
             flags = np.zeros(len(pieces), np.uint8)
             kernels.booleans(*where, flags, marks)
-            return pa.array(flags.view(np.bool_), mask=pieces.nulls | unsettled), unsettled
+            return pa.array(flags.view(np.bool_), mask=pieces.nulls | undecided), undecided
         values = np.zeros(len(pieces), np.int64)
         if pa.types.is_date(self.type):
             kernels.times(*where, self.times.steps(), values, marks)
@@ -79,13 +79,13 @@ class Conversion:
             limits = np.iinfo(self.type.to_pandas_dtype())
             kernels.integers(*where, limits.min, limits.max, values, marks)
             values = values.astype(limits.dtype)
-        return pa.array(values, mask=pieces.nulls | unsettled).cast(self.type), unsettled
+        return pa.array(values, mask=pieces.nulls | undecided).cast(self.type), undecided
 
-    def _floats(self, pieces: Pieces, unsettled: Marks) -> tuple[pa.Array, Marks]:
+    def _floats(self, pieces: Pieces, undecided: Marks) -> tuple[pa.Array, Marks]:
         numbers = pieces.strings().cast(pa.float64()).cast(self.type)
         values = numbers.fill_null(0).to_numpy()
-        unsettled = unsettled | np.isinf(values)
-        return pa.array(values, self.type, mask=pieces.nulls | unsettled), unsettled
+        undecided = undecided | np.isinf(values)
+        return pa.array(values, self.type, mask=pieces.nulls | undecided), undecided
 
     def value(self, text: str) -> Any:
         """Return the value of one text in pyarrow's form. Raises Unfit."""

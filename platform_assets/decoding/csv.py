@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from platform_assets.decoding.conversion import Conversion, conversion
 from platform_assets.decoding.decoder import DeadLetter, Decoded, Unfit, dead_letters, text_of
+from platform_assets.decoding.fallback import with_fallback
 from platform_assets.decoding.options import Options
 from platform_assets.decoding.pieces import Pieces, pieces_of
 from platform_assets.decoding.schema import schema_of_ddl
-from platform_assets.decoding.settling import settled
 from platform_assets.decoding.times import TIMESTAMPS
 from platform_assets.errors import ConfigurationError
 from platform_assets.kernels import csv as kernels
@@ -153,18 +153,18 @@ class CsvDecoder:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode`."""
         pieces = pieces_of(values)
-        unsettled = pieces.invalid_utf8() | (pieces.sizes > np.int32(self.max_bytes))
-        cells, unsplit = self._split(pieces.without(unsettled))
-        unsettled |= unsplit
-        dead_or_null = unsettled | pieces.nulls
+        undecided = pieces.invalid_utf8() | (pieces.sizes > np.int32(self.max_bytes))
+        cells, unsplit = self._split(pieces.without(undecided))
+        undecided |= unsplit
+        dead_or_null = undecided | pieces.nulls
         columns = []
         for field, convert, column in zip(self.fields, self.conversions, cells, strict=True):
             converted, unsure = convert.column(column)
-            unsettled |= unsure
+            undecided |= unsure
             if not field.nullable:
-                unsettled |= column.nulls & ~dead_or_null
+                undecided |= column.nulls & ~dead_or_null
             columns.append(converted)
-        return settled(self, values, columns, unsettled)
+        return with_fallback(self, values, columns, undecided)
 
     def _split(self, pieces: Pieces) -> tuple[list[Pieces], np.ndarray[Any, Any]]:
         """Return the fields column by column, and marks of values that are not clearly one row."""
@@ -173,7 +173,7 @@ class CsvDecoder:
         high = int(pieces.starts[-1]) + max(int(pieces.sizes[-1]), 0) if number else 0
         content = np.empty(high - low, np.uint8)
         starts, sizes = np.empty(width * number, np.int32), np.empty(width * number, np.int32)
-        unsettled = np.zeros(number, np.uint8)
+        undecided = np.zeros(number, np.uint8)
         dialect = self.dialect
         delimiter, quote, escape = (
             ord(each) if each else -1 for each in (dialect.delimiter, dialect.quote, dialect.escape)
@@ -181,10 +181,10 @@ class CsvDecoder:
         null = np.frombuffer(dialect.null.encode(), np.uint8)
         kernels.split(
             pieces.data, pieces.starts, pieces.sizes, width, delimiter, quote, escape, int(dialect.trim), null,
-            content, starts, sizes, unsettled,
+            content, starts, sizes, undecided,
         )  # fmt: skip
         cells = [slice(column * number, (column + 1) * number) for column in range(width)]
-        return [Pieces(content, starts[each], sizes[each]) for each in cells], unsettled.view(np.bool_)
+        return [Pieces(content, starts[each], sizes[each]) for each in cells], undecided.view(np.bool_)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode_exactly`."""

@@ -84,7 +84,7 @@ class Decoder(Protocol):
         """The columns of decoded values; a field that is not nullable has a value in each row that is not dead."""
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Decode a block by vectorized code, which passes values that it cannot settle to the exact path.
+        """Decode a block by vectorized code, which passes values that it cannot decide to the exact path.
 
         Raises only retryable errors of the platform, if a service that it needs (a schema registry) is not available.
         """

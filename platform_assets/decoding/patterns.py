@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 
 from platform_assets.decoding.conversion import Conversion, conversion
 from platform_assets.decoding.decoder import DeadLetter, Decoded, Unfit, dead_letters, text_of
+from platform_assets.decoding.fallback import with_fallback
 from platform_assets.decoding.options import Options
 from platform_assets.decoding.pieces import Ints, Marks, Pieces, pieces_of
 from platform_assets.decoding.schema import schema_of_ddl
-from platform_assets.decoding.settling import settled
 from platform_assets.decoding.times import TIMESTAMPS, TimeFormat, time_format
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
@@ -280,20 +280,20 @@ class PatternsDecoder:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode`."""
         pieces = pieces_of(values)
-        unsettled = pieces.invalid_utf8() | (pieces.sizes > np.int32(self.max_bytes))
-        lines = _without_line_ends(pieces.without(unsettled))
+        undecided = pieces.invalid_utf8() | (pieces.sizes > np.int32(self.max_bytes))
+        lines = _without_line_ends(pieces.without(undecided))
         matches, left = self._matches(lines.strings(), np.flatnonzero(~lines.nulls))
-        unsettled[left] = True
+        undecided[left] = True
         parts: dict[str, list[tuple[Ints, pa.Array]]] = {field.name: [] for field in self.fields}
         for match in matches:
             names = pa.repeat(pa.scalar(match.pattern.name), match.rows.size)
             parts[COLUMN].append((match.rows, names))
             for place, (group, convert) in enumerate(zip(match.pattern.groups, match.pattern.conversions, strict=True)):
                 column, unsure = convert.column(match.cells(place))
-                unsettled[match.rows[unsure]] = True
+                undecided[match.rows[unsure]] = True
                 parts[group].append((match.rows, column))
         columns = [_assembled(parts[field.name], field.type, len(values)) for field in self.fields]
-        return settled(self, values, columns, unsettled)
+        return with_fallback(self, values, columns, undecided)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode_exactly`. RE2 matches lines here too, since only RE2 defines its expressions."""

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from platform_assets.decoding.decoder import DeadLetter, Decoded, Unfit, dead_letters, text_of
+from platform_assets.decoding.fallback import with_fallback
 from platform_assets.decoding.options import Options
 from platform_assets.decoding.pieces import pieces_of
-from platform_assets.decoding.settling import settled
 from platform_assets.model.decoding import FormatSpec
 
 
@@ -39,8 +39,8 @@ class TextDecoder:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode`."""
         pieces = pieces_of(values)
-        unsettled = pieces.invalid_utf8() | (pieces.sizes > np.int32(self.max_bytes))
-        return settled(self, values, [pieces.without(unsettled).strings()], unsettled)
+        undecided = pieces.invalid_utf8() | (pieces.sizes > np.int32(self.max_bytes))
+        return with_fallback(self, values, [pieces.without(undecided).strings()], undecided)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode_exactly`."""

@@ -50,7 +50,7 @@ class Outlet:
     """Sends rows of a dataset to the topic of its name and says when they are in it.
 
     With a transactional id, rows are sent between `begin` and `commit` or `abort`; creating the outlet fences every
-    former holder of the id and waits until the transaction it left open is aborted. Without one, `settle` waits for
+    former holder of the id and waits until the transaction it left open is aborted. Without one, `flush` waits for
     what was sent: each row is in the topic once, but a former process cannot be fenced.
     """
 
@@ -110,7 +110,7 @@ class Outlet:
         self._call("aborting a transaction", lambda: self._producer.abort_transaction(CALL_SECONDS))
         self._failures.clear()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Wait until all that was sent is in the topic.
 
         Raises:
@@ -122,7 +122,7 @@ class Outlet:
             raise translated(self._failures[0], self._doing("sending rows"))
 
     def close(self) -> None:
-        """Give up the connection; what was not settled is lost."""
+        """Give up the connection; what was not flushed is lost."""
         self._producer.purge()
         if not self._broken:
             # Would warn of the transaction that a broken one cannot abort; that one ends with its last reference.
@@ -318,7 +318,7 @@ class Streams:
         else:
             for piece in _pieces(rows, pace):
                 _hand_over(stream, piece, backlog=backlog)
-                stream.outlet.settle()
+                stream.outlet.flush()
                 self._on_sent(stream.dataset.topic, len(piece))
 
     def _send_transaction(self, stream: TopicStream, transaction: Transaction, pace: Pace, *, backlog: bool) -> bool:

@@ -99,7 +99,7 @@ class TopicView:
         )
 
     @property
-    def settled(self) -> bool:
+    def complete(self) -> bool:
         """True if everything is loaded and every check has passed since."""
         return self.loaded and not self.check_faults
 
@@ -207,7 +207,7 @@ def follow(
         look: how every topic is now.
         alive: raises if a service has died.
         counters: shows the number of windows.
-        explain: why a topic is not settled, in a sentence with the next step.
+        explain: why a topic is not complete, in a sentence with the next step.
         unchecked_seconds: how long to wait for checks where all is loaded.
         idle_seconds: how long nothing may move, once everything is sent, where no run is under way.
         stalled_seconds: the same where one is.
@@ -227,7 +227,7 @@ def follow(
             counters.note(topic, progress(view))
         if sent:
             streaming.result()
-            if all(view.settled for view in views.values()):
+            if all(view.complete for view in views.values()):
                 return views
         positions: dict[TopicName, object] = {topic: view.position for topic, view in views.items()}
         if positions != before or not sent:
@@ -238,7 +238,7 @@ def follow(
             return views
         patience = stalled_seconds if any(view.under_way for view in views.values()) else idle_seconds
         if still > patience:
-            behind = [explain(topic, view) for topic, view in views.items() if not view.settled]
+            behind = [explain(topic, view) for topic, view in views.items() if not view.complete]
             raise StalledError(f"nothing has moved for {patience:g} s. {' '.join(behind)}")
         if sent:
             threading.Event().wait(pause)

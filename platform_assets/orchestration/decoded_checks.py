@@ -74,7 +74,7 @@ def results(
 
     What other runs of `instance` than `run_id` decode meanwhile is not judged.
     """
-    windows = checks.settled(declaration, ledger, keys, _in_flight(declaration, instance, run_id))
+    windows = checks.confirmed_windows(declaration, ledger, keys, _in_flight(declaration, instance, run_id))
     yield _conservation(declaration, checks.conserved(windows))
     found = checks.shares(windows, declared, ledger, keys or windows.keys[-1:])
     yield dg.AssetCheckResult(
@@ -110,7 +110,7 @@ def after_empty_windows(
         return
     # A tick reads no files: where some have changed, what the last run found of them stands until the next one reads them.
     in_flight = _in_flight(declaration, instance, None)
-    verdict = checks.conserved(checks.settled(declaration, ledger, (), in_flight, budget=0))
+    verdict = checks.conserved(checks.confirmed_windows(declaration, ledger, (), in_flight, budget=0))
     before = last.pop(checks.CONSERVATION)
     now = as_event(_conservation(declaration, verdict))
     yield now if before is None or not verdict.undecided else _again(before)

@@ -29,7 +29,7 @@ from platform_assets.windows.load.replacing import Outcome
 
 LOOKED_BACK: Final = timedelta(days=7)
 """How long ago a run may have failed: for as long the daemon may have been away."""
-_settled: dict[str, frozenset[str]] = {}
+_reported_runs: dict[str, frozenset[str]] = {}
 """By table: failed runs all of whose loaded windows Dagster knows, so that no tick asks for them again."""
 
 SUMMARY: Final = "summary"
@@ -308,7 +308,7 @@ def _missing_loads_of(
     instance: dg.DagsterInstance,
 ) -> Iterator[dg.AssetMaterialization]:
     where = f"{ledger.lake}/{table}"
-    new = {run: named for run, named in failed.items() if run not in _settled.get(where, frozenset())}
+    new = {run: named for run, named in failed.items() if run not in _reported_runs.get(where, frozenset())}
     if not new:
         return
     edges = sorted(set(ledger.edges(declaration.topic, edge_of(min(named.first for named in new.values())))))
@@ -316,7 +316,7 @@ def _missing_loads_of(
     receipts = ledger.receipts(table, keys)
     silent = set(receipts) - dagster_records.reported_partitions(instance, table_key(table), sorted(receipts))
     if not silent:
-        _settled[where] = frozenset(failed)
+        _reported_runs[where] = frozenset(failed)
         return
     text = "loaded by a run that ended before it could report the window"
     yield from _from_ledger(receipts, silent, declaration, ledger, instance, text)

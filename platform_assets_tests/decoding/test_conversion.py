@@ -41,15 +41,15 @@ def verdict(one: Conversion, text: str) -> Any:
 
 
 def assert_agreed(one: Conversion, texts: list[str | None]) -> None:
-    """What the column settles is what each text is alone; nulls are settled."""
-    column, unsettled = one.column(pieces_of(pa.array(texts, pa.string())))
+    """Check that the column decides each text as it is decided alone; nulls are always decided."""
+    column, undecided = one.column(pieces_of(pa.array(texts, pa.string())))
     column.validate(full=True)
     assert column.type == one.type
     for index, text in enumerate(texts):
         if text is None:
-            assert not unsettled[index]
+            assert not undecided[index]
             assert not column[index].is_valid
-        elif not unsettled[index]:
+        elif not undecided[index]:
             assert repr(verdict(one, text).to_pylist()) == repr(column.slice(index, 1).to_pylist())
             assert column[index].is_valid
 
@@ -102,7 +102,7 @@ texts = numbers | edges | moments | near_moments | others | st.text(max_size=5) 
     TIMESTAMP,
     ["0001-01-01T00:00:00Z", "0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59.999999Z", "0000-01-01T00:00:00Z"],
 )
-def test_a_column_settles_what_each_of_its_texts_is(kind: pa.DataType, texts: list[str | None]) -> None:
+def test_a_column_converts_each_text_as_it_is_alone(kind: pa.DataType, texts: list[str | None]) -> None:
     assert_agreed(of(kind), texts)
     if kind == TIMESTAMP:
         assert_agreed(of(kind, ISO_TIME_OR_UTC), texts)
@@ -175,9 +175,9 @@ def test_the_rules_are_the_documented_ones(kind: pa.DataType, text: str, wanted:
         (TIMESTAMP, ["2026-11-22T21:05:01.5+01:00", "2026-11-22 21:05:00Z"]),
     ],
 )
-def test_what_is_plainly_good_is_settled_without_the_exact_path(kind: pa.DataType, plain: list[str]) -> None:
-    _, unsettled = of(kind).column(pieces_of(pa.array(plain)))
-    assert not unsettled.any()
+def test_plainly_good_values_are_converted_without_the_exact_path(kind: pa.DataType, plain: list[str]) -> None:
+    _, undecided = of(kind).column(pieces_of(pa.array(plain)))
+    assert not undecided.any()
 
 
 def test_a_time_without_an_offset_is_utc_where_that_is_declared() -> None:
@@ -188,8 +188,8 @@ def test_a_time_without_an_offset_is_utc_where_that_is_declared() -> None:
 
 def test_the_nearest_double_is_the_one_that_python_has(rng: Any) -> None:
     values = [repr(rng.uniform(-1, 1) * 10 ** rng.randint(-300, 300)) for _ in range(5_000)]
-    column, unsettled = of(pa.float64()).column(pieces_of(pa.array(values)))
-    assert not unsettled.any()
+    column, undecided = of(pa.float64()).column(pieces_of(pa.array(values)))
+    assert not undecided.any()
     assert np.array_equal(column.to_numpy(), np.array([float(value) for value in values]))
 
 
@@ -213,8 +213,8 @@ def test_a_format_reads_what_strftime_wrote(words: str, moment: datetime, east: 
     text = local.strftime(words)
     wanted = local if "%f" in words else local.replace(microsecond=0)
     one = of(TIMESTAMP, time_format(words))
-    column, unsettled = one.column(pieces_of(pa.array([text])))
-    assert not unsettled.any()
+    column, undecided = one.column(pieces_of(pa.array([text])))
+    assert not undecided.any()
     assert column[0].as_py() == wanted
     assert verdict(pickle.loads(pickle.dumps(one)), text)[0].as_py() == wanted
 

@@ -263,7 +263,7 @@ def test_a_transaction_that_the_broker_aborts_is_sent_again(
 
     def refuse_some(self: producing.Outlet) -> None:
         if next(refusals, False):
-            self.settle()
+            self.flush()
             raise producing.TransactionAbortedError("aborted for a test")
         commit(self)
 
@@ -275,7 +275,7 @@ def test_a_transaction_that_the_broker_aborts_is_sent_again(
 @pytest.mark.broker
 def test_a_transaction_that_always_aborts_is_an_error(client: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: producing.Outlet) -> None:
-        self.settle()
+        self.flush()
         raise producing.TransactionAbortedError("aborted for a test")
 
     monkeypatch.setattr(producing.Outlet, "commit", refuse)

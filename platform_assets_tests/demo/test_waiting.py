@@ -23,7 +23,7 @@ DECODED = DecodedStatus(
     newest_window="2026-03-01-12:00", recent_windows=1, recent_records=10, recent_dead_letters=1,
     checks=(CheckStatus("decoded_plus_dead_equals_raw", True, "2026-03-01T12:00:00+00:00", ""),),
 )  # fmt: skip
-SETTLED = TopicView(
+COMPLETE = TopicView(
     TableStatus(
         table="raw/planes", topic="planes", windows_sealed=3, windows_loaded=3, windows_waiting=0, windows_failed=0,
         rows=10, offsets_without_row=0, newest_window="2026-03-01-12:00", newest_window_age_seconds=1.0, lag=0,
@@ -35,7 +35,7 @@ SETTLED = TopicView(
 
 
 def changed(**fields: object) -> TopicView:
-    return replace(SETTLED, table=replace(SETTLED.table, **fields))  # type: ignore[arg-type]
+    return replace(COMPLETE, table=replace(COMPLETE.table, **fields))  # type: ignore[arg-type]
 
 
 class Silent:
@@ -78,7 +78,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "unsettled",
+    "incomplete",
     [
         changed(lag=1),
         changed(lag=None),
@@ -90,23 +90,23 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
         changed(decoded=replace(DECODED, windows_failed=1)),
         changed(decoded=replace(DECODED, checks=(CheckStatus("share_of_dead_letters", False, "", "", warning=True),))),
         changed(decoded=None, error="the lake cannot be read"),
-        replace(SETTLED, under_way=1),
+        replace(COMPLETE, under_way=1),
     ],
 )
-def test_waits_for_all_that_is_pending(unsettled: TopicView) -> None:
-    assert not unsettled.settled
-    assert follow(iter([unsettled, unsettled, SETTLED]), done()) == 3
+def test_waits_for_all_that_is_pending(incomplete: TopicView) -> None:
+    assert not incomplete.complete
+    assert follow(iter([incomplete, incomplete, COMPLETE]), done()) == 3
 
 
-def test_a_settled_topic_is_not_enough_while_records_are_still_sent() -> None:
+def test_a_complete_topic_is_not_enough_while_records_are_still_sent() -> None:
     streaming: Future[None] = Future()
 
     def views() -> Iterator[TopicView]:
-        yield SETTLED
-        yield SETTLED
+        yield COMPLETE
+        yield COMPLETE
         streaming.set_result(None)
-        yield SETTLED
-        yield SETTLED
+        yield COMPLETE
+        yield COMPLETE
 
     # The look during which the streaming ended may have missed its last record.
     assert follow(views(), streaming) == 4
@@ -116,16 +116,16 @@ def test_the_streams_error_is_raised() -> None:
     streaming: Future[None] = Future()
     streaming.set_exception(ValueError("broken"))
     with pytest.raises(ValueError, match="broken"):
-        follow(iter([SETTLED]), streaming)
+        follow(iter([COMPLETE]), streaming)
 
 
 def empty_windows(under_way: int) -> Iterator[TopicView]:
     """A window without records is sealed and loaded again and again, which is no progress for one that waits."""
     for count in itertools.count(3):
         table = replace(
-            SETTLED.table, lag=7, windows_sealed=count + 1, windows_loaded=count, newest_window_age_seconds=count / 10
+            COMPLETE.table, lag=7, windows_sealed=count + 1, windows_loaded=count, newest_window_age_seconds=count / 10
         )
-        yield replace(SETTLED, table=table, under_way=under_way)
+        yield replace(COMPLETE, table=table, under_way=under_way)
 
 
 def test_nothing_that_moves_is_an_error_that_names_the_topic() -> None:
@@ -164,8 +164,8 @@ def test_a_dead_service_ends_the_wait() -> None:
 
 
 def test_progress_in_words() -> None:
-    assert waiting.progress(SETTLED) == "3 of 3 windows loaded"
+    assert waiting.progress(COMPLETE) == "3 of 3 windows loaded"
     assert waiting.progress(changed(windows_sealed=0)) == "none sealed"
     assert waiting.progress(changed(error="the ledger is lost")) == "the ledger is lost"
-    failed = replace(SETTLED, failed=(FailedRun("a", "2026-03-01-12:00"),))
+    failed = replace(COMPLETE, failed=(FailedRun("a", "2026-03-01-12:00"),))
     assert waiting.progress(failed) == "3 of 3 windows loaded, 1 runs failed"

@@ -75,7 +75,7 @@ def test_whole_numbers_that_are_read_have_64_bits(text: str, scale: int, expecte
     of = decoder_of(FormatSpec("json", {"schema": schema}))
     assert isinstance(of, JsonDecoder)
     found = find(pa.array([b'{"a":%b}' % text.encode()], pa.binary()), of.dialect)
-    assert found.unsettled.tolist() == [expected is None]
+    assert found.undecided.tolist() == [expected is None]
     if expected is not None:
         assert int(found.columns[0][0].as_py().scaleb(scale)) == expected
 

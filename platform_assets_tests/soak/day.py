@@ -296,13 +296,13 @@ class _Day:
 
     # --- what a person does ---------------------------------------------------------------------------------------------
 
-    def settle(self, since: datetime) -> None:
+    def wait_until_complete(self, since: datetime) -> None:
         """Give the commands that `status` names until it has nothing to say and windows that ended after `since` are loaded."""
         deadline, code, text = time.monotonic() + _BOUND, -1, ""
         given_last, given_at = "", 0.0
         while True:
             # Loaded first: what is judged healthy then is what was loaded.
-            done = self._newest() > since and proof.progress(self.platform, [self.topic]).settled
+            done = self._newest() > since and proof.progress(self.platform, [self.topic]).complete
             answer = self.platform.command("status", "--json")
             code, text = answer.code, answer.text
             if done and not code:
@@ -317,7 +317,7 @@ class _Day:
                 assert given.code == 0, f"{words}: {given.text}"
                 self.commands.append(words[0])
             if time.monotonic() > deadline:
-                raise AssertionError(f"not settled after {_BOUND:g} s; status exits {code}: {text}")
+                raise AssertionError(f"not complete after {_BOUND:g} s; status exits {code}: {text}")
             time.sleep(1)
 
     # --- what there is --------------------------------------------------------------------------------------------------
@@ -385,11 +385,11 @@ def run(seed: int, root: Path, engine: EngineName, say: Callable[[str], None] = 
         order = list(day.changes)
         rng.shuffle(order)
         with writer.sending():
-            day.settle(datetime.now(UTC))
+            day.wait_until_complete(datetime.now(UTC))
             for name in order:
                 say(f"{topic}: {name}")
                 day.changes[name]()
-                day.settle(datetime.now(UTC))
+                day.wait_until_complete(datetime.now(UTC))
         proof.healed(platform, [topic], _BOUND)
         found, given_up = _anomalies(platform, topic, writer.logs, day.aborted)
         sent = len({value for log in writer.logs for value in log})

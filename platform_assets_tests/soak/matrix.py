@@ -247,7 +247,7 @@ class _Matrix:
             self.orders.release(f"{name}-again")
 
     def _is_done(self, topic: str) -> bool:
-        return proof.is_covered(self.platform, topic) and proof.progress(self.platform, [topic]).settled
+        return proof.is_covered(self.platform, topic) and proof.progress(self.platform, [topic]).complete
 
     def _filled(self, topic: str, start: datetime) -> list[Send]:
         """Produce the topic's records, spread over its windows, in transactions; gives what became of each."""

@@ -74,19 +74,19 @@ def crawl(chromium: str, address: str, first: Sequence[str], most: int) -> Crawl
 
 def _look(page: Page, address: str, path: str, crawled: Crawled) -> list[str]:
     page.goto(address + path, wait_until="load")
-    _settle(page)
+    _wait_until_idle(page)
     for name in ("[Show Markdown]", "View full message", "Show more"):
         for each in page.get_by_text(name, exact=False).all()[:5]:
             if each.is_visible():
                 each.click(timeout=2_000)
-                _settle(page)
+                _wait_until_idle(page)
                 _judge(page, address, path, crawled)
                 page.keyboard.press("Escape")
     crawled.pages += 1
     return _judge(page, address, path, crawled)
 
 
-def _settle(page: Page) -> None:
+def _wait_until_idle(page: Page) -> None:
     """Until the page has drawn something and its text does not grow any more."""
     before = -1
     for _ in range(20):

@@ -37,7 +37,7 @@ class Progress:
     unfinished: int
 
     @property
-    def settled(self) -> bool:
+    def complete(self) -> bool:
         """Whether all that is sealed is loaded and Dagster has nothing to do."""
         return self.sealed == self.loaded and not self.unfinished
 
@@ -77,7 +77,7 @@ def healed(
     Raises AssertionError where it takes longer than `seconds`: then somebody would have had to act.
     """
     began = time.monotonic()
-    while not (all(is_covered(platform, t) for t in topics) and progress(platform, topics).settled):
+    while not (all(is_covered(platform, t) for t in topics) and progress(platform, topics).complete):
         alive()
         if time.monotonic() - began > seconds:
             status = platform.command("status")

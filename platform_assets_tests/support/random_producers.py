@@ -77,7 +77,7 @@ class RandomProducers:
     def _plain(self) -> Iterator[None]:
         producer = self._producer()
         for _ in range(self._rng.randint(1, 3)):
-            self._settle(self._sent(producer), "ok")
+            self._note_outcome(self._sent(producer), "ok")
             yield
 
     def _purged(self) -> Iterator[None]:
@@ -88,18 +88,18 @@ class RandomProducers:
         producer.poll(self._rng.choice((0, 0.001, 0.003)))
         producer.purge(in_queue=True, in_flight=True)
         assert producer.flush(30) == 0
-        self._settle(attempts, "ok")
+        self._note_outcome(attempts, "ok")
         yield
 
     def _committed(self) -> Iterator[None]:
         producer, attempts = yield from self._transaction()
         producer.commit_transaction(30)
-        self._settle(attempts, "ok")
+        self._note_outcome(attempts, "ok")
 
     def _aborted(self) -> Iterator[None]:
         producer, attempts = yield from self._transaction(least=1)
         producer.abort_transaction(30)
-        self._settle(attempts, "failed")
+        self._note_outcome(attempts, "failed")
 
     def _fenced(self) -> Iterator[None]:
         """Finds at its commit that another with its name was started, and can tell nothing from that."""
@@ -109,7 +109,7 @@ class RandomProducers:
         try:
             producer.commit_transaction(30)
         except KafkaException:
-            self._settle(attempts, "unknown")
+            self._note_outcome(attempts, "unknown")
         else:
             assert not attempts, "a fenced producer committed"  # a client with nothing to commit does not ask
 
@@ -122,7 +122,7 @@ class RandomProducers:
             error = commit.exception()
         if error is not None and not isinstance(error, KafkaException):
             raise error
-        self._settle(attempts, "ok" if error is None else "unknown")
+        self._note_outcome(attempts, "ok" if error is None else "unknown")
 
     def _killed(self, when: Literal["delivered", "committing", "unheard"]) -> Iterator[None]:
         """Is killed in a transaction: before its commit, in it, or after it and before it could say so.
@@ -162,7 +162,7 @@ class RandomProducers:
                     outcome = "ok"
         for attempt in attempts:
             attempt.reported = True
-        self._settle(attempts, outcome)
+        self._note_outcome(attempts, outcome)
         yield
         yield
         self._restarted(name)
@@ -203,7 +203,7 @@ class RandomProducers:
         value = f"{self._number}".encode() + b"." * self._rng.choice((0, 10, 300))
         return Attempt(value, self._rng.randrange(self._partitions), milliseconds(START + timedelta(minutes=minutes)))
 
-    def _settle(self, attempts: Sequence[Attempt], outcome: Outcome) -> None:
+    def _note_outcome(self, attempts: Sequence[Attempt], outcome: Outcome) -> None:
         """Write down `outcome` for all that was delivered, and for the rest what its report says."""
         for a in attempts:
             assert a.reported

@@ -261,8 +261,8 @@ class History:
         back = set(after) & self.erased - self.forgotten
         assert not back, self.said(window, f"{loaded}\nerased records are back: {sorted(back)}")
         again = self._tried(window.key)
-        settled = again in ("unchanged", "kept") or isinstance(again, ReloadDiffersError)
-        assert settled, self.said(window, f"{loaded}, then {again}")
+        done = again in ("unchanged", "kept") or isinstance(again, ReloadDiffersError)
+        assert done, self.said(window, f"{loaded}, then {again}")
 
     def _tried(self, key: str) -> Outcome | LoadError:
         try:

@@ -218,7 +218,7 @@ def test_a_check_calls_no_window_wrong_that_another_load_replaces(
     with ThreadPoolExecutor(1) as other:
         loading = other.submit(load)
         come_to(seen[0])
-        verdict = checks.conserved(checks.settled(newer.declaration, newer.ledger, None, in_flight))
+        verdict = checks.conserved(checks.confirmed_windows(newer.declaration, newer.ledger, None, in_flight))
         go_on.release(5)
         loading.result(60)
     assert [f.kind for f in verdict.findings] == found
@@ -231,7 +231,9 @@ def test_a_window_that_is_wrong_and_stays_so_is_called_wrong(tmp_path: Path) -> 
     first, _ = topic.load([order(1), b"broken"], [order(2)])
     topic.decode()
     DeltaTable(tmp_path / "decoded" / "orders").delete(f"window = '{first}'")
-    verdict = checks.conserved(checks.settled(topic.declaration, topic.ledger, None, lambda keys: frozenset()))
+    verdict = checks.conserved(
+        checks.confirmed_windows(topic.declaration, topic.ledger, None, lambda keys: frozenset())
+    )
     assert [(f.window, f.kind) for f in verdict.findings] == [(first, "not conserved")]
     assert verdict.alarming
 

@@ -108,7 +108,7 @@ def _rescued(node: Node, read: pa.Array) -> pa.Array:
     return _rebuilt(read, wanted, list(children.values()))
 
 
-def verdicts(program: Program, block: Block, values: Pieces, max_bytes: int) -> tuple[list[DeadLetter], Marks]:
+def decode_faults(program: Program, block: Block, values: Pieces, max_bytes: int) -> tuple[list[DeadLetter], Marks]:
     """Dead letters, in ascending order of rows, and the values that have to be read from their beginning.
 
     The kernel reads the parts of a value in the exact path's order and stops at the first that it cannot read, so the exact path
@@ -116,7 +116,7 @@ def verdicts(program: Program, block: Block, values: Pieces, max_bytes: int) -> 
     the part (a branch that the kernel does not follow, a decimal of many bytes), the value is left to it as a whole.
     """
     dead: list[DeadLetter] = []
-    unsettled = np.zeros(len(values), np.bool_)
+    undecided = np.zeros(len(values), np.bool_)
     content = values.data.data
     starts, sizes = values.starts[block.rows].tolist(), values.sizes[block.rows].tolist()
     stops = zip(block.rows.tolist(), block.steps.tolist(), block.places.tolist(), starts, sizes, strict=True)
@@ -126,10 +126,10 @@ def verdicts(program: Program, block: Block, values: Pieces, max_bytes: int) -> 
         else:
             unfit = exact.fault_at(program.parts[step], bytes(content[start : start + size]), place)
         if unfit is None:
-            unsettled[row] = True
+            undecided[row] = True
         else:
             dead.append(DeadLetter(row, unfit.reason, unfit.place, unfit.detail))
-    return dead, unsettled
+    return dead, undecided
 
 
 @dataclass(frozen=True)
@@ -163,18 +163,18 @@ class AvroDecoder:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode`."""
         from platform_assets.decoding.avro.fast import read_block
+        from platform_assets.decoding.fallback import with_fallback
         from platform_assets.decoding.pieces import pieces_of
-        from platform_assets.decoding.settling import settled
 
         pieces = pieces_of(values)
         block = read_block(self._program, pieces, self.max_bytes)
         columns = columns_of(self.plan, block.read)
         rescued = rescued_of(self.plan, block.read)
-        dead, unsettled = verdicts(self._program, block, pieces, self.max_bytes)
+        dead, undecided = decode_faults(self._program, block, pieces, self.max_bytes)
         repeated = map_keys.rows_with_repeated_keys(self.plan, block.read) if self._has_maps else None
         if repeated is None or not repeated.any():
-            return settled(self, values, columns, unsettled, rescued=rescued, voided=True, dead=dead)
-        return settled(self, values, columns, unsettled | repeated, rescued=rescued, dead=dead)
+            return with_fallback(self, values, columns, undecided, rescued=rescued, voided=True, dead=dead)
+        return with_fallback(self, values, columns, undecided | repeated, rescued=rescued, dead=dead)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode_exactly`."""

@@ -1,4 +1,4 @@
-"""The fast path: a block at a time, by the kernel. What it cannot settle it names, and leaves to the exact path."""
+"""The fast path: a block at a time, by the kernel. It names the values that it cannot decode and leaves them to the exact path."""
 
 from __future__ import annotations
 

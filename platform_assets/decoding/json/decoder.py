@@ -23,13 +23,13 @@ class JsonDecoder:
         return self.dialect.columns
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Decode a block by compiled loops; values that they do not settle are decoded exactly."""
+        """Decode a block by compiled loops; values that they cannot decide are decoded exactly."""
         # Kernels are loaded when values are decoded, not when a declaration is read.
+        from platform_assets.decoding.fallback import with_fallback
         from platform_assets.decoding.json.fast import find
-        from platform_assets.decoding.settling import settled
 
         found = find(values, self.dialect)
-        return settled(self, values, found.columns, found.unsettled, rescued=found.rescued, voided=True)
+        return with_fallback(self, values, found.columns, found.undecided, rescued=found.rescued, voided=True)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
         """Decode a block value by value."""

@@ -1,6 +1,6 @@
 """The fast path: kernels turn a block of values into columns, without Python code for each value.
 
-It settles values that are clearly correct, and marks the other rows; it never rejects a value.
+It decides values that are clearly correct, and marks the other rows; it never rejects a value.
 """
 
 from __future__ import annotations
@@ -184,14 +184,14 @@ _NONE: Final = np.empty(0, np.int32)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Columns of a block; unsettled rows are null in all of them, and in `rescued`.
+    """Columns of a block; undecided rows are null in all of them, and in `rescued`.
 
-    `unsettled` marks them.
+    `undecided` marks them.
     """
 
     columns: list[Any]
     rescued: Any
-    unsettled: Marks
+    undecided: Marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,14 +207,14 @@ def find(values: pa.BinaryArray, dialect: Dialect) -> Found:
     """Decode the clearly correct values of a block."""
     program = program_of(dialect)
     spans = _spans(values, program.padding)
-    verdicts = np.zeros(len(values), np.uint8)
-    verdicts[spans.ends - spans.starts > dialect.max_bytes] = 1
+    undecided = np.zeros(len(values), np.uint8)
+    undecided[spans.ends - spans.starts > dialect.max_bytes] = 1
     if not is_ascii(spans.data, 0, spans.data.size - program.padding):
-        mark_invalid_utf8(spans.data, spans.starts, spans.ends - spans.starts, verdicts)
-    block = _Block(program, spans, dialect, verdicts, extras=True)
+        mark_invalid_utf8(spans.data, spans.starts, spans.ends - spans.starts, undecided)
+    block = _Block(program, spans, dialect, undecided, extras=True)
     columns = block.columns()
-    rescued = _rescued(block.spans.data, block.extras, block.extra_count, verdicts)
-    return Found(columns, rescued, verdicts.view(np.bool_))
+    rescued = _rescued(block.spans.data, block.extras, block.extra_count, undecided)
+    return Found(columns, rescued, undecided.view(np.bool_))
 
 
 def _spans(values: pa.BinaryArray, padding: int) -> _Spans:
@@ -237,14 +237,14 @@ def _spans(values: pa.BinaryArray, padding: int) -> _Spans:
 class _Block:
     """One pass over objects, or over bare values, and the resulting columns.
 
-    `verdicts` gets a 1 for each unsettled row.
+    `undecided` gets a 1 for each undecided row.
     """
 
-    def __init__(self, program: Program, spans: _Spans, dialect: Dialect, verdicts: Bytes, *, extras: bool) -> None:
-        self.program, self.dialect, self.verdicts = program, dialect, verdicts
+    def __init__(self, program: Program, spans: _Spans, dialect: Dialect, undecided: Bytes, *, extras: bool) -> None:
+        self.program, self.dialect, self.undecided = program, dialect, undecided
         self.rows = rows = spans.starts.size
-        if verdicts.any():  # these rows need no further work
-            spans = _Spans(spans.data, np.where(verdicts, np.int32(NULL), spans.starts), spans.ends)
+        if undecided.any():  # these rows need no further work
+            spans = _Spans(spans.data, np.where(undecided, np.int32(NULL), spans.starts), spans.ends)
         self.spans = spans
         fields, (wholes, reals, placed) = len(program.fields), program.columns
         self.wholes = np.empty(wholes * rows, np.int64)
@@ -284,7 +284,7 @@ class _Block:
                 self.sizes,
                 self.states,
                 self.tallies,
-                self.verdicts,
+                self.undecided,
                 self.extras,
                 np.empty(program.followers, np.int32),
                 np.empty(fields, np.int32),
@@ -294,22 +294,22 @@ class _Block:
         )
 
     def columns(self) -> list[Any]:
-        """Return the columns, made in an order in which all unsettled rows are known before the scalars."""
+        """Return the columns, made in an order in which all undecided rows are known before the scalars."""
         fields = range(len(self.program.fields))
         made: dict[int, Any] = {}
         for field in fields:
             if self.program.kinds[field] == REAL:
                 self._read_pending(field)
-        known = self.verdicts.copy()
+        known = self.undecided.copy()
         self._void(np.flatnonzero(known))
         for field in self.program.inner:
             made[field] = {LIST: self._list, MAP: self._map}.get(int(self.program.kinds[field]), self._struct)(field)
         for field in fields:
             if self.program.fields[field].type == pa.binary():
                 made[field] = self._binary(field)
-        if (known != self.verdicts).any():
-            self._void(np.flatnonzero(known != self.verdicts))
-            kept = pa.array(np.arange(self.rows, dtype=np.int32), mask=self.verdicts.astype(bool))
+        if (known != self.undecided).any():
+            self._void(np.flatnonzero(known != self.undecided))
+            kept = pa.array(np.arange(self.rows, dtype=np.int32), mask=self.undecided.astype(bool))
             made = {field: column.take(kept) for field, column in made.items()}
         return [made[field] if field in made else self._scalar(field) for field in fields]
 
@@ -338,21 +338,21 @@ class _Block:
         return nulls, pa.py_buffer(np.packbits(~absent, bitorder="little")) if nulls else None
 
     def _read_pending(self, field: int) -> None:
-        """Read numbers with more digits than the kernel supports; mark the unsettled ones in `verdicts`."""
+        """Read numbers with more digits than the kernel supports; mark the undecided ones in `undecided`."""
         reals = self._column(self.reals, field)
         single = self.program.fields[field].type == pa.float32()
         if self.tallies[2 * field + 1]:
-            rows = np.flatnonzero((self._states(field) == PENDING) & (self.verdicts == 0))
+            rows = np.flatnonzero((self._states(field) == PENDING) & (self.undecided == 0))
             where = reals[rows].astype(np.int64)
             texts = _texts(
                 self.spans.data, (where // MOST_PENDING).astype(np.int32), (where % MOST_PENDING).astype(np.int32)
             )
             reals[rows] = pc.cast(texts, pa.float64()).to_numpy()
-            self.verdicts[rows[np.isinf(reals[rows])]] = 1
+            self.undecided[rows[np.isinf(reals[rows])]] = 1
         if single:
-            settled = np.flatnonzero((self._states(field) != ABSENT) & (self.verdicts == 0))
-            far = np.abs(reals[settled]) > np.finfo(np.float32).max
-            self.verdicts[settled[far]] = 1
+            decided = np.flatnonzero((self._states(field) != ABSENT) & (self.undecided == 0))
+            far = np.abs(reals[decided]) > np.finfo(np.float32).max
+            self.undecided[decided[far]] = 1
 
     def _scalar(self, field: int) -> Any:
         kind, arrow = self.program.kinds[field], self.program.fields[field].type
@@ -382,7 +382,7 @@ class _Block:
         places, sizes = self._column(self.places, field), self._column(self.sizes, field)
         offsets = np.empty(self.rows + 1, np.int32)
         values = np.empty(texts_size(sizes) + PADDING, np.uint8)
-        filled = gather_base64(self.spans.data, places, sizes, offsets, values, self.verdicts)
+        filled = gather_base64(self.spans.data, places, sizes, offsets, values, self.undecided)
         nulls, validity = self._validity(field)
         buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(values[:filled])]
         return pa.Array.from_buffers(pa.binary(), self.rows, buffers, nulls)
@@ -391,7 +391,7 @@ class _Block:
         places, sizes = self._column(self.places, field), self._column(self.sizes, field)
         ends = np.where(places == NULL, np.int32(NULL), places + sizes)
         inner = _Block(
-            self.program.inner[field], _Spans(self.spans.data, places, ends), self.dialect, self.verdicts, extras=False
+            self.program.inner[field], _Spans(self.spans.data, places, ends), self.dialect, self.undecided, extras=False
         )
         children = inner.columns()
         nulls, validity = self._validity(field)
@@ -407,13 +407,13 @@ class _Block:
         if count > starts.size:
             starts, ends = np.empty(count, np.int32), np.empty(count, np.int32)
             split_lists(self.spans.data, places, sizes, levels, self.stack, offsets, starts, ends)
-        verdicts = np.zeros(count, np.uint8)
+        undecided = np.zeros(count, np.uint8)
         spans = _Spans(self.spans.data, starts[:count], ends[:count])
-        inner = _Block(self.program.inner[field], spans, self.dialect, verdicts, extras=False)
+        inner = _Block(self.program.inner[field], spans, self.dialect, undecided, extras=False)
         [elements] = inner.columns()
-        bad = np.flatnonzero(verdicts)
+        bad = np.flatnonzero(undecided)
         if bad.size:
-            self.verdicts[np.searchsorted(offsets, bad, side="right") - 1] = 1
+            self.undecided[np.searchsorted(offsets, bad, side="right") - 1] = 1
         nulls, validity = self._validity(field)
         buffers = [validity, pa.py_buffer(offsets)]
         return pa.Array.from_buffers(self.program.fields[field].type, self.rows, buffers, nulls, children=[elements])
@@ -427,15 +427,15 @@ class _Block:
         if count > room:
             spans = np.empty((4, count), np.int32)
             split_maps(self.spans.data, places, sizes, levels, self.stack, offsets, *spans)
-        verdicts = np.zeros(count, np.uint8)
+        undecided = np.zeros(count, np.uint8)
         children = []
         for program, (starts, ends) in ((self.program.keys[field], spans[:2]), (self.program.inner[field], spans[2:])):
             inside = _Spans(self.spans.data, starts[:count], ends[:count])
-            children += _Block(program, inside, self.dialect, verdicts, extras=False).columns()
+            children += _Block(program, inside, self.dialect, undecided, extras=False).columns()
         keys, values = children
-        bad = np.concatenate([np.flatnonzero(verdicts), repeated_keys(keys, offsets)])
+        bad = np.concatenate([np.flatnonzero(undecided), repeated_keys(keys, offsets)])
         if bad.size:
-            self.verdicts[np.searchsorted(offsets, bad, side="right") - 1] = 1
+            self.undecided[np.searchsorted(offsets, bad, side="right") - 1] = 1
             keys = pc.fill_null(keys, "")
         nulls, validity = self._validity(field)
         kind = self.program.fields[field].type
@@ -451,12 +451,12 @@ def _texts(data: Bytes, places: Ints, sizes: Ints, nulls: int = 0, validity: Any
     return pa.Array.from_buffers(pa.string(), places.size, buffers, nulls)
 
 
-def _rescued(data: Bytes, extras: Ints, count: int, verdicts: Bytes) -> Any:
-    rows = verdicts.size
+def _rescued(data: Bytes, extras: Ints, count: int, undecided: Bytes) -> Any:
+    rows = undecided.size
     if not count:
         return pa.nulls(rows, pa.string())
     kept = extras[: EXTRA_SIZE * count].reshape(-1, EXTRA_SIZE)
-    kept = np.ascontiguousarray(kept[verdicts[kept[:, 0]] == 0])
+    kept = np.ascontiguousarray(kept[undecided[kept[:, 0]] == 0])
     sizes = int(kept[:, 2].sum(dtype=np.int64) + kept[:, 4].sum(dtype=np.int64))
     offsets = np.empty(rows + 1, np.int32)
     values = np.empty(sizes + 3 * len(kept) + PADDING, np.uint8)

@@ -276,7 +276,7 @@ class Batches:
         return replace(self, positions=positions, headers=headers, beyond=False, verified=True), damage
 
     def __iter__(self) -> Iterator[Batch]:
-        """Each batch by itself, for those that the columns do not settle. Raises Damage (old formats)."""
+        """Each batch by itself, for those that the columns cannot decide. Raises Damage (old formats)."""
         if self.old_format:
             yield from self._mixed()
             return

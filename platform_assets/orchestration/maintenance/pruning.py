@@ -35,7 +35,7 @@ from platform_assets.orchestration.names import is_own, read_run_tag
 DEFAULT_KEEP: Final = timedelta(days=30)
 DEFAULT_SECONDS: Final = 600.0
 
-SETTLED: Final = timedelta(days=1)
+PROTECTED: Final = timedelta(days=1)
 """A run that ended since is never deleted: for so long a tick that was cut short may ask for it again by its id."""
 FAILURES_ASKED: Final = events.LOOKED_BACK
 """Likewise one that failed: for so long ticks ask what it has loaded and not reported."""
@@ -143,7 +143,7 @@ def prune(
         if not complete:
             break
     if complete:
-        before = now - max(budget.keep, SETTLED)
+        before = now - max(budget.keep, PROTECTED)
         deleted += _without_run(store, before, dry_run) + store.delete_leftovers(instance, before, dry_run=dry_run)
     return Pruned(pruned, dict(spared), deleted, total - (0 if dry_run else pruned), complete, dry_run)
 
@@ -223,7 +223,7 @@ class _Judge:
         """Why the run stays as it is; None for one that goes."""
         run = record.dagster_run
         age, failed = self.now - ended_at(record), run.status in _FAILED
-        if run.run_id in self._newest or age < SETTLED:
+        if run.run_id in self._newest or age < PROTECTED:
             return "ended within a day, or is the newest"
         if failed and age < FAILURES_ASKED:
             return "failed within a week"

@@ -137,7 +137,7 @@ class WindowDecoder:
         d, lake, declared = self.declaration, self.ledger.lake, self.declared
         decided = decisions.version(lake)
         if erased := erased_of(self.ledger, d.topic, [key]).get(key):
-            WindowEraser(d, self.ledger, self.run_id).settle(key, erased)
+            WindowEraser(d, self.ledger, self.run_id).erase_pending(key, erased)
         raw = self.ledger.receipts(d.raw_table, [key]).get(key)
         if raw is None:
             raise NotLoadedError(d.decoded_table.name, d.raw_table.name, key)

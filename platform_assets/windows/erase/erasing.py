@@ -81,7 +81,7 @@ class WindowEraser:
         d = self.declaration
         return d.raw_table, d.dead_letter_table, d.decoded_table
 
-    def settle(self, window: str, erased: Ranges) -> bool:
+    def erase_pending(self, window: str, erased: Ranges) -> bool:
         """Remove rows at `erased` of a window from all tables; return true if there were any. For loads after an interrupted erasure.
 
         A damaged window is left to the load: no error is raised for it.

@@ -110,14 +110,14 @@ class Loader:
         erasure_rules.apply(self.ledger, [sealed])
         erased, eraser = self.erased(sealed), WindowEraser(self.declaration, self.ledger, self.run_id)
         if erased:
-            eraser.settle(sealed.key, erased)
+            eraser.erase_pending(sealed.key, erased)
         loaded = self._load_without(sealed)
         came_back = loaded.outcome in ("restored", "kept", "healed")
         if loaded.outcome in ("restored", "kept"):
             # These rows were not just read from Kafka, and so not searched for erased keys.
             files = load_log.files_of(self.table, sealed.key).paths
             erased_keys.record_found(self.ledger, self.table, files, sealed)
-        if came_back and (erased := self.erased(sealed)) and eraser.settle(sealed.key, erased):
+        if came_back and (erased := self.erased(sealed)) and eraser.erase_pending(sealed.key, erased):
             # A damaged window was restored to its state before the erasure.
             return Loaded(self.replacer.receipt(sealed.key) or loaded.receipt, loaded.outcome)
         return loaded

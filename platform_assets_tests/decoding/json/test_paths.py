@@ -243,7 +243,7 @@ def test_a_detail_holds_a_piece_of_the_value_alone() -> None:
     assert found.dead["place"].to_pylist() == ["$.a", "$.a"]
 
 
-def test_plain_values_are_settled_without_python() -> None:
+def test_plain_values_are_decoded_without_python() -> None:
     """Else the fast path would be none, however right it is."""
     row = {
         "a": 1, "b": "x\n", "c": 0.1234567890123456, "d": True, "e": "2013-01-01T10:00:00.5+01:00", "f": "2013-01-01",
@@ -255,7 +255,7 @@ def test_plain_values_are_settled_without_python() -> None:
     decoder = DECODERS["wide"]
     assert isinstance(decoder, JsonDecoder)
     found = find(pa.array([*values, None], pa.binary()), decoder.dialect)
-    assert found.unsettled.tolist() == [False, False, True, False, False]
+    assert found.undecided.tolist() == [False, False, True, False, False]
 
 
 def test_empty_and_sliced_blocks_and_tombstones() -> None:

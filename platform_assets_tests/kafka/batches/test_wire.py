@@ -69,8 +69,8 @@ def asked(
     settings = ClientSettings(
         "{}:{}".format(*broker.address), {"client.rack": rack} if rack else {}, limits or BatchLimits()
     )
-    settled = {"compacted": False, "deadline": time.monotonic() + 20, "patience": 1.0, **options}
-    return gather_evidence(settings, "t", topic_id_text(TOPIC_ID), TopicRanges({0: OffsetRange(0, end)}), **settled)
+    arguments = {"compacted": False, "deadline": time.monotonic() + 20, "patience": 1.0, **options}
+    return gather_evidence(settings, "t", topic_id_text(TOPIC_ID), TopicRanges({0: OffsetRange(0, end)}), **arguments)
 
 
 def test_scripted_broker_is_read(start: Start) -> None:

@@ -12,17 +12,17 @@ from platform_assets.decoding.decoder import DeadLetter, Decoded, Decoder, dead_
 from platform_assets.decoding.pieces import Marks
 
 
-def settled(
+def with_fallback(
     decoder: Decoder,
     values: pa.BinaryArray,
     columns: Sequence[pa.Array],
-    unsettled: Marks,
+    undecided: Marks,
     *,
     rescued: pa.Array | None = None,
     voided: bool = False,
     dead: Sequence[DeadLetter] = (),
 ) -> Decoded:
-    """Return `columns` of the fast path, with the result of `decoder`'s exact path for the `unsettled` rows.
+    """Return `columns` of the fast path, with the result of `decoder`'s exact path for the `undecided` rows.
 
     The content of `columns` in those rows does not matter, unless they are `voided`: then `columns` and `rescued` are null there, so
     that nothing is copied if all of them are dead. `dead` has, in ascending order, the dead letters that the fast path itself found in
@@ -30,9 +30,9 @@ def settled(
     """
     if rescued is None:
         rescued = pa.nulls(len(values), pa.string())
-    if not unsettled.any():
+    if not undecided.any():
         return Decoded(_batch(decoder, columns), rescued, dead_letters(dead))
-    rows = np.flatnonzero(unsettled)
+    rows = np.flatnonzero(undecided)
     exact = decoder.decode_exactly(values.take(pa.array(rows)))
     found = exact.dead.set_column(0, exact.dead.schema.field(0), pa.array(rows[exact.dead["row"]], pa.int32()))
     letters = _joined(found, dead_letters(dead))
