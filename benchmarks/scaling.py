@@ -28,7 +28,7 @@ from infra import state
 from infra.process import ProcessRecord, family
 from platform_assets.engines.spark.session import connect
 from platform_assets.errors import PlatformError
-from platform_assets.windows.load.catching_up import load_together
+from platform_assets.windows.load.catching_up import load_group
 from platform_assets.windows.load.loading import Loader
 from testbed.homes import home_at
 from testbed.loads import TopicLake
@@ -94,7 +94,7 @@ class Topics:
     def load_at_once(self) -> None:
         """By one catch-up over all topics."""
         rows = 0
-        for _, _, outcome in load_together([(loader, [key]) for loader, key in self.ready]):
+        for _, _, outcome in load_group([(loader, [key]) for loader, key in self.ready]):
             if isinstance(outcome, PlatformError):
                 raise outcome
             rows += outcome.receipt.rows

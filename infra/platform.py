@@ -30,7 +30,7 @@ from infra.ports import (
 )
 from infra.process import ProcessRecord, is_alive
 from infra.spark_server import SparkSettings
-from infra.supervisor import Launch, Reporter, bring_up, end, end_together, signals_end_in_order
+from infra.supervisor import Launch, Reporter, bring_up, end, end_all, signals_end_in_order
 
 KAFKA_ADDRESS: Final = "KAFKA_BOOTSTRAP_SERVERS"
 CLIENT_SETTINGS: Final = ("KAFKA_SECURITY_", "KAFKA_SASL_", "KAFKA_SSL_")
@@ -374,7 +374,7 @@ def _end_in_order(home: Home, records: Mapping[str, ProcessRecord], report: Repo
     for service in reversed(ALL_SERVICES):
         if service in records and service not in brokers.ALL:
             ended += end(home, records[service], report)
-    return ended + end_together(home, [records[s] for s in brokers.ALL if s in records], report)
+    return ended + end_all(home, [records[s] for s in brokers.ALL if s in records], report)
 
 
 def _sets(home: Home, services: Sequence[Service]) -> list[JarSet]:

@@ -79,7 +79,7 @@ def bring_up(home: Home, launches: Sequence[Launch], report: Reporter) -> tuple[
         if errors:
             raise next((error for error in errors if not _was_cancelled(error)), errors[0])
     except BaseException:
-        end_together(home, started, report)
+        end_all(home, started, report)
         raise
     return tuple(started)
 
@@ -92,7 +92,7 @@ def end(home: Home, record: ProcessRecord, report: Reporter, grace: float = GRAC
     return found
 
 
-def end_together(home: Home, records: Sequence[ProcessRecord], report: Reporter, grace: float = GRACE_SECONDS) -> int:
+def end_all(home: Home, records: Sequence[ProcessRecord], report: Reporter, grace: float = GRACE_SECONDS) -> int:
     """End services, asking all of them at once, and remove them from the run state; return how many were running.
 
     Brokers need that: each hands over to the others while it ends, and would wait for those that have already ended.

@@ -18,7 +18,7 @@ from platform_assets.checks.decoded_files import TableFiles, difference
 from platform_assets.checks.findings import Finding, FindingKind, Verdict, counted
 from platform_assets.checks.other_readers import disagreements
 from platform_assets.checks.registry import DEEP_AUDIT
-from platform_assets.engines.batching import read_together
+from platform_assets.engines.batching import batched_windows
 from platform_assets.errors import FilesLostError, PlatformError, Retryable
 from platform_assets.lake import load_log
 from platform_assets.ledger import decisions
@@ -177,7 +177,7 @@ class DecodedAudit:
         with_rows = sorted((r for r in of_table.receipts.values() if r.rows), key=_last_proof)
         proved: list[Receipt] = []
         findings: list[Finding] = []
-        for batch in read_together(with_rows, lambda receipt: receipt.rows):
+        for batch in batched_windows(with_rows, lambda receipt: receipt.rows):
             if time.monotonic() >= deadline:
                 break
             self.progress(f"reading {counted(len(batch), 'window')} of {of_table.table}")

@@ -28,7 +28,7 @@ from platform_assets.checks.judging import (
     needs_listing,
     undecided,
 )
-from platform_assets.engines.batching import read_together
+from platform_assets.engines.batching import batched_windows
 from platform_assets.errors import (
     BatchTooLargeError,
     DamagedBatchError,
@@ -154,7 +154,7 @@ def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved
         return Proved((), ())
     version, table_id = load_log.version(e.table), load_log.table_id(e.table)
     done = 0
-    for batch in read_together(with_rows, lambda receipt: receipt.rows):
+    for batch in batched_windows(with_rows, lambda receipt: receipt.rows):
         if time.monotonic() > e.deadline:
             break
         done += len(batch)

@@ -104,7 +104,7 @@ def collect(client: ClientSettings, ledger: Ledger, topic: TopicName, view: Topi
         log=log,
         exactness=compare(ledger.lake.table(TableRef.raw(topic)).path, load(topic), committed),
         typed=typed_proof.compare(ledger.lake, SOURCES[topic], load(topic)),
-        ranges=_together([window.ranges for window in windows]),
+        ranges=_merged([window.ranges for window in windows]),
         sealed=len(windows),
         loaded=len(receipts),
         with_rows=sum(1 for receipt in receipts.values() if receipt.rows),
@@ -114,7 +114,7 @@ def collect(client: ClientSettings, ledger: Ledger, topic: TopicName, view: Topi
     )
 
 
-def _together(ranges: Sequence[TopicRanges]) -> TopicRanges:
+def _merged(ranges: Sequence[TopicRanges]) -> TopicRanges:
     """From the first window's start to the last one's end; a partition added in between starts where it appears."""
     starts: dict[int, int] = {}
     for window in ranges:

@@ -12,7 +12,7 @@ _BATCH_ROWS: Final = 10_000_000
 T = TypeVar("T")
 
 
-def read_together(windows: Iterable[T], rows: Callable[[T], int]) -> Iterator[list[T]]:
+def batched_windows(windows: Iterable[T], rows: Callable[[T], int]) -> Iterator[list[T]]:
     """Group windows into batches, in the order given: each query costs some tenths of a second. Pure.
 
     `rows` returns the expected number of rows of a window.

@@ -35,13 +35,13 @@ from platform_assets.orchestration.names import (
     earlier_windows_check_op,
     earlier_windows_job,
     earlier_windows_op,
+    group_job,
+    group_op,
     load_job,
     load_op,
     run_tag,
     sensor_name,
     table_key,
-    together_job,
-    together_op,
     topic_key,
 )
 from platform_assets.orchestration.resources import (
@@ -360,7 +360,7 @@ def build_group_job(name: str, declarations: Sequence[TopicDeclaration]) -> dg.J
     known = {d.topic: d for d in declarations}
 
     @dg.op(
-        name=together_op(name),
+        name=group_op(name),
         description=markdown(
             f"Loads windows of topics of the group {name}, by their keys in the ledger, and evaluates their checks."
         ),
@@ -378,7 +378,7 @@ def build_group_job(name: str, declarations: Sequence[TopicDeclaration]) -> dg.J
         yield dg.Output(None)
 
     @dg.job(
-        name=together_job(name),
+        name=group_job(name),
         tags={TABLE_TAG: run_tag(None)},
         description=f"Loads windows of {len(known)} topics, and evaluates the checks of each. Their sensor requests it; for a "
         "manual run, list windows by topic and key in its config.",

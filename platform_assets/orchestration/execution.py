@@ -37,7 +37,7 @@ from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.raw_checks import Judged, evaluation, judge
 from platform_assets.orchestration.resources import Log, Services
 from platform_assets.windows.decode.decoding import DecodedWindow, WindowDecoder
-from platform_assets.windows.load.catching_up import TOPICS_IN_VAIN, load_many, load_together
+from platform_assets.windows.load.catching_up import TOPICS_IN_VAIN, load_group, load_many
 from platform_assets.windows.load.loading import Loader
 from platform_assets.windows.load.replacing import Loaded, Outcome
 
@@ -83,7 +83,7 @@ def load_each(
             (only, key, outcome) for key, outcome in load_many(only, keys)
         )
     else:
-        found = load_together(wanted)
+        found = load_group(wanted)
     for loader, key, outcome in found:
         table = loader.declaration.raw_table
         if not isinstance(outcome, PlatformError):

@@ -84,14 +84,14 @@ def sensor_name(topic: str, together: str | None = None) -> str:
     return "__".join((*key_prefix(), own))
 
 
-def together_job(name: str) -> str:
+def group_job(name: str) -> str:
     """The job that loads windows of topics which are together under this name."""
     return f"{name}_together_load"
 
 
-def together_op(name: str) -> str:
+def group_op(name: str) -> str:
     """The op of that job whose config names the windows."""
-    return f"{together_job(name)}_op"
+    return f"{group_job(name)}_op"
 
 
 # Ends of names of ops and jobs, none of which is the end of another one: different topics then have different names throughout.

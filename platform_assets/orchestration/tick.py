@@ -37,7 +37,7 @@ from platform_assets.orchestration.planning import LoadRequest
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.topic_tick import HELD_BACK, HeldBack, Seen, TopicTick
 from platform_assets.windows.load import clocks, sealing
-from platform_assets.windows.load.sealing import Sealing, seal_together
+from platform_assets.windows.load.sealing import Sealing, seal_group
 
 _log = logger(__name__)
 
@@ -158,7 +158,7 @@ class Tick:
                 observe(self.instance, d, e)
             raise
         pending = [d for d in active if sealing.pending_edges(d, newest.get(d.topic), self.now, 1)]
-        sealed = seal_together(
+        sealed = seal_group(
             pending,
             self.cluster,
             self.ledger,
@@ -290,9 +290,9 @@ def _run_request_of_many(name: str, pack: Sequence[tuple[str, LoadRequest]]) -> 
     first = min(request.first for _, request in pack)
     return dg.RunRequest(
         f"together/{name}/{first}/{len(windows)}/{sha256(keys.encode()).hexdigest()[:16]}",
-        dagster_records.config_of_many(names.together_op(name), {t: sorted(k) for t, k in sorted(windows.items())}),
+        dagster_records.config_of_many(names.group_op(name), {t: sorted(k) for t, k in sorted(windows.items())}),
         {dagster_records.TABLE_TAG: run_tag(None)},
-        job_name=names.together_job(name),
+        job_name=names.group_job(name),
     )
 
 

@@ -8,7 +8,7 @@ from platform_assets.engines import batching
 
 
 def batches(*rows: int) -> list[list[int]]:
-    return list(batching.read_together(rows, lambda window: window))
+    return list(batching.batched_windows(rows, lambda window: window))
 
 
 def test_windows_are_read_together_as_far_as_their_rows_and_number_allow(monkeypatch: pytest.MonkeyPatch) -> None:

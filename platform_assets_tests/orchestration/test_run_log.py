@@ -16,7 +16,7 @@ from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
 from platform_assets.orchestration import dagster_records
 from platform_assets.orchestration.dagster_records import RunLog
-from platform_assets.orchestration.names import run_tag, together_op
+from platform_assets.orchestration.names import group_op, run_tag
 from testbed.samples import edge
 
 TABLES = [TableRef.raw(f"clicks-{n}") for n in range(6)]
@@ -53,7 +53,7 @@ def filled(instance: dg.DagsterInstance, rng: random.Random) -> None:
         add(
             instance,
             {dagster_records.TABLE_TAG: run_tag(None)},
-            dagster_records.config_of_many(together_op("small"), some),
+            dagster_records.config_of_many(group_op("small"), some),
         )
 
 

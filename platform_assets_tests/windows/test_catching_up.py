@@ -21,7 +21,7 @@ from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import EngineName
 from platform_assets.windows.load import catching_up
-from platform_assets.windows.load.catching_up import load_many, load_together
+from platform_assets.windows.load.catching_up import load_group, load_many
 from platform_assets.windows.load.replacing import Loaded
 from platform_assets_tests.support.made_batches import Made, made_batch
 from platform_assets_tests.support.raw_produce import produce_batch
@@ -206,14 +206,14 @@ def test_receipts_of_many_topics_are_recorded_together_and_those_that_a_killed_r
     monkeypatch.setattr(Ledger, "record_receipts", killed)
     given = list[str]()
     with pytest.raises(KeyboardInterrupt):
-        given += (key for _, key, _ in load_together(wanted))
+        given += (key for _, key, _ in load_group(wanted))
     assert recorded == [5]
     # Only what is in the ledger is told of.
     assert len(given) == 5
     monkeypatch.setattr(Ledger, "record_receipts", record)
     versions = [lk.version() for lk in lakes]
     assert sum(len({r.window for r in lk.rows()}) for lk in lakes) == 10
-    outcomes = [o.outcome for _, _, o in load_together(wanted) if isinstance(o, Loaded)]
+    outcomes = [o.outcome for _, _, o in load_group(wanted) if isinstance(o, Loaded)]
     assert sorted(outcomes) == ["loaded"] * 2 + ["unchanged"] * 10
     # What was committed is not committed again.
     assert [lk.version() - before for lk, before in zip(lakes, versions, strict=True)] == [0, 0, 2]

@@ -260,12 +260,12 @@ class Decisions(RuleBasedStateMachine):
         if not hasattr(self, "root"):
             return
         try:
-            self._settle()
+            self._follow_messages()
             self._judge()
         finally:
             shutil.rmtree(self.root)
 
-    def _settle(self) -> None:
+    def _follow_messages(self) -> None:
         """What a daemon and an operator do who follow the messages: nothing is left to be done then."""
         ledger, loader = self.topic.ledger, loader_of(self.topic, self.cluster)
         self._cut()

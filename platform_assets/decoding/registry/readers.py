@@ -29,7 +29,7 @@ from platform_assets.decoding.registry.cache import AVRO, JSON, PROTOBUF, Regist
 # The validator is in Rust: `jsonschema` takes hundreds of times as long, and a registry's patterns could block it
 # forever. This one takes linear time, and it does not fetch what a `$ref` names.
 
-_TOGETHER: Final = 512
+_VALUES_PER_BATCH: Final = 512
 """Values that are parsed together."""
 
 
@@ -102,8 +102,8 @@ class AdmittedDecoder:
         """Return the rows that are not admitted."""
         refused: list[int] = []
         is_valid = self.validator.is_valid
-        for begin in range(0, len(alive), _TOGETHER):
-            rows = alive[begin : begin + _TOGETHER]
+        for begin in range(0, len(alive), _VALUES_PER_BATCH):
+            rows = alive[begin : begin + _VALUES_PER_BATCH]
             texts = values.take(pa.array(rows, pa.int64())).to_pylist()
             try:
                 # All of them are JSON, since the declaration's decoder has read them.

@@ -51,7 +51,7 @@ _log = logger(__name__)
 
 Ranges = Mapping[int, tuple[OffsetRange, ...]]
 """Offsets by partition."""
-TOGETHER: Final = 100
+WINDOWS_PER_COMMIT: Final = 100
 """Windows whose receipts are written in one commit."""
 _BLOCK_ROWS: Final = 16_384
 _IDENTITY: Final = ["kafka_partition", "kafka_offset"]
@@ -111,10 +111,12 @@ class WindowEraser:
         if not load_log.exists(self.ledger.lake.table(table)):
             return
         keys = sorted(windows)
-        for at in range(0, len(keys), TOGETHER):
-            yield from self._together(table, {key: windows[key] for key in keys[at : at + TOGETHER]}, sealed or {})
+        for at in range(0, len(keys), WINDOWS_PER_COMMIT):
+            yield from self._erase_batch(
+                table, {key: windows[key] for key in keys[at : at + WINDOWS_PER_COMMIT]}, sealed or {}
+            )
 
-    def _together(
+    def _erase_batch(
         self, table: TableRef, windows: Mapping[str, Ranges], sealed: Mapping[str, Window]
     ) -> Iterator[ErasedWindow | PlatformError]:
         # Opened before the receipts are read: a later commit by others is a conflict.

@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Final
 
-from platform_assets.engines.batching import read_together
+from platform_assets.engines.batching import batched_windows
 from platform_assets.engines.protocol import Order, Written
 from platform_assets.errors import BrokerUnreachableError, ConcurrentLoadError, PlatformError
 from platform_assets.lake import raw_table
@@ -60,7 +60,7 @@ def load_many(loader: Loader, keys: Sequence[str]) -> Iterator[tuple[str, Loaded
         yield key, outcome
 
 
-def load_together(
+def load_group(
     wanted: Sequence[tuple[Loader, Sequence[str]]],
 ) -> Iterator[tuple[Loader, str, Loaded | PlatformError]]:
     """Load windows of several topics as `load_many` does. Loaders share one lake, and may share jobs of an engine.
@@ -82,7 +82,7 @@ def _load(
         found = sealed.get((_topic(item[0]), item[1]))
         return 0 if found is None else found.ranges.size
 
-    for batch in read_together(items, rows):
+    for batch in batched_windows(items, rows):
         for _, alike in groupby(batch, lambda i: (id(i[0].engine), i[0].declaration.records_per_file)):
             yield from _load_batch(list(alike), sealed, receipts_at_once)
 
@@ -104,7 +104,7 @@ def _load_batch(
     batch: Sequence[_Item], sealed: Mapping[tuple[str, str], SealedWindow], receipts_at_once: int
 ) -> Iterator[tuple[Loader, str, Loaded | PlatformError]]:
     # A single window does not need this.
-    prepared = _prepared_together(batch, sealed) if len(batch) > 1 else {}
+    prepared = _prepared_group(batch, sealed) if len(batch) > 1 else {}
     orders = [p.order for p in prepared.values() if isinstance(p, _Prepared)]
     first = batch[0][0]
     waiting: list[_Unrecorded] = []
@@ -161,7 +161,7 @@ def _recorded(waiting: list[_Unrecorded]) -> list[tuple[Loader, str, Loaded | Pl
     return [(each.loader, each.key, each.loaded) for each in loads]
 
 
-def _prepared_together(
+def _prepared_group(
     batch: Sequence[_Item], sealed: Mapping[tuple[str, str], SealedWindow]
 ) -> dict[tuple[str, str], _Prepared | PlatformError]:
     """Return what `_prepared` returns for each topic. A topic's errors are raised when it is the turn of its windows."""

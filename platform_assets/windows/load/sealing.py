@@ -339,7 +339,7 @@ _AT_ONCE: Final = 250
 """Topics per commit: their cuts are lost if the process ends before it."""
 
 
-def seal_together(
+def seal_group(
     declarations: Sequence[TopicDeclaration],
     cluster: Cluster,
     ledger: Ledger,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from platform_assets.engines.batching import read_together
+from platform_assets.engines.batching import batched_windows
 from platform_assets.engines.protocol import LoadEngine, TableReader
 from platform_assets.errors import FilesLostError, LedgerConflictError, LedgerCorruptError, PlatformError
 from platform_assets.lake import load_log, rows
@@ -217,7 +217,7 @@ def _receipts(
     unchanged, changed = list[LoadCommit](), list[LoadCommit]()
     for load in stand.values():
         (unchanged if is_unchanged(load, newest, opened.files) else changed).append(load)
-    batches = [(batch, newest) for batch in read_together(unchanged, lambda load: load.metadata.ranges.size)]
+    batches = [(batch, newest) for batch in batched_windows(unchanged, lambda load: load.metadata.ranges.size)]
     batches += [([load], load.version) for load in changed]
     loaded = {load.metadata.window.key: load for load in loads}
     done = 0

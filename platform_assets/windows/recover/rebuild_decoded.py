@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from platform_assets.engines.batching import read_together
+from platform_assets.engines.batching import batched_windows
 from platform_assets.engines.protocol import TableReader
 from platform_assets.errors import FilesLostError, PlatformError
 from platform_assets.lake import load_log
@@ -53,7 +53,7 @@ def rebuild_decoded(
     whole = [k for k in lacking if k in rows and k in letters and _are_of_one(rows[k], letters[k])]
     readers = [_Reader(reader, ledger.lake, table) for table in tables] if whole else []
     read = 0
-    for batch in read_together(whole, lambda key: raw[key].ranges.size):
+    for batch in batched_windows(whole, lambda key: raw[key].ranges.size):
         read += len(batch)
         progress(f"reading decoded windows up to {batch[-1]} ({read:,} of {len(whole):,})")
         began = time.monotonic()

@@ -16,11 +16,11 @@ from deltalake import DeltaTable
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.windows import milliseconds
 from platform_assets.orchestration import dagster_records, execution, retention_check, status
-from platform_assets.orchestration.names import table_key, together_op, topic_key
+from platform_assets.orchestration.names import group_op, table_key, topic_key
 from platform_assets.orchestration.tick import Position
 from platform_assets_tests.support.runs_of import materializations, materialize, minutes_ago
 from platform_assets_tests.support.streams import ANY_TIME, delete_before
-from platform_assets_tests.support.together import Together
+from platform_assets_tests.support.topic_group import TopicGroup
 from testbed.loads import Record, TopicLake, records
 from testbed.samples import START
 
@@ -55,11 +55,11 @@ def fill(lk: TopicLake, start: datetime) -> None:
 
 def windows_in(request: dg.RunRequest) -> dict[str, list[str]]:
     """What a run is to load, by topic."""
-    found: dict[str, list[str]] = request.run_config["ops"][together_op("small")]["config"]["windows"]
+    found: dict[str, list[str]] = request.run_config["ops"][group_op("small")]["config"]["windows"]
     return found
 
 
-def evaluated(instance: dg.DagsterInstance, lk: TopicLake) -> dict[str, bool]:
+def evaluate(instance: dg.DagsterInstance, lk: TopicLake) -> dict[str, bool]:
     """The newest evaluation of each check of a raw table."""
     names = (*CHECKS, retention_check.RETENTION_IS_FAR)
     keys = [dg.AssetCheckKey(table_key(lk.declaration.raw_table), name) for name in names]
@@ -75,7 +75,7 @@ def test_one_run_loads_and_checks_all_and_a_broken_topic_holds_up_no_other(
 ) -> None:
     start = minutes_ago(4)
     lakes = topics(lake, 5, start)
-    t = Together(lakes, instance, spark_remote)
+    t = TopicGroup(lakes, instance, spark_remote)
     t.now = start + 3 * MINUTE
     (request,) = t.tick()
     # All edges of all topics, in the one commit behind the making of the ledger.
@@ -95,7 +95,7 @@ def test_one_run_loads_and_checks_all_and_a_broken_topic_holds_up_no_other(
         assert records(lk.rows()) == records(lk.committed())
         assert len(lk.rows()) == 4
         assert set(materializations(instance, table_key(lk.declaration.raw_table))) >= set(wanted[lk.topic])
-        assert evaluated(instance, lk) == dict.fromkeys((*CHECKS, retention_check.RETENTION_IS_FAR), True)
+        assert evaluate(instance, lk) == dict.fromkeys((*CHECKS, retention_check.RETENTION_IS_FAR), True)
     assert first not in broken.ledger.receipts(broken.declaration.raw_table)
     assert second in broken.ledger.receipts(broken.declaration.raw_table)
     # The sensor knows why, and of whom: nothing is asked for until somebody decides.
@@ -122,7 +122,7 @@ def test_what_failed_is_tried_again_together_and_a_new_topic_is_picked_up(
     """Spark is gone for a while; meanwhile nobody does anything."""
     start = minutes_ago(6)
     lakes = topics(lake, 3, start)
-    t = Together(lakes, instance, NOBODY)
+    t = TopicGroup(lakes, instance, NOBODY)
     t.now = start + 3 * MINUTE
     (request,) = t.tick()
     assert not t.run(request).success

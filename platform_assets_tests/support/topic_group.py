@@ -15,7 +15,7 @@ from testbed.project import definitions
 
 
 @dataclass
-class Together:
+class TopicGroup:
     """Topics of `lakes`, which share a lake, under one name."""
 
     lakes: list[TopicLake]
